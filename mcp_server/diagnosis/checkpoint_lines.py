@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 
-_VERB = re.compile(r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b")
-_WORD = re.compile(r"[^\s'\"]+")
-_NAMING = re.compile(r"(?i)ckpt|checkpoint|step|epoch")
-_DIGIT = re.compile(r"\d(?!.*\d)", re.DOTALL)
+from mcp_server.text.regex import compile_lazily
+
+_VERB = compile_lazily(r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b")
+_WORD = compile_lazily(r"[^\s'\"]+")
+_NAMING = compile_lazily(r"(?i)ckpt|checkpoint|step|epoch")
+_DIGIT = compile_lazily(r"\d(?!.*\d)", re.DOTALL)
 _MOST_VERBS = 8
 _BEFORE_CHARS, _WORD_CHARS, _NUMBER_CHARS = 80, 400, 101  # verb to word; looked at of a word; naming to last digit
 

@@ -20,7 +20,6 @@ One proof is reported. A run is stopped only where ``is_certain``: with two inde
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -29,11 +28,12 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, Sign, SkippedSteps
 from mcp_server.diagnosis.progress.tracker import MetricLine
+from mcp_server.text.regex import compile_lazily
 
 _MAX_NAMES = 256
 _RECOVERED_AFTER = 5  # healthy lines
 _MAX_RANKS = 32  # lines with the same step that may come from as many ranks
-_BAR = re.compile(r"%\||it/s|s/it|\u2501")
+_BAR = compile_lazily(r"%\||it/s|s/it|\u2501")
 _TOTAL = "loss"  # the streak of all names of the total loss
 _TOTAL_COUNTS = 50  # lines for which a finite total speaks for its components
 _LONG = 20  # readings without a finite value, which are a second sign
@@ -83,7 +83,7 @@ _TOTAL_WORDS = _words(
 _HELD_OUT_WORDS = _words("val valid validation eval evaluation test testing dev holdout valloss testloss evalloss")
 _SETTING_WORDS = _words("scale scaler weight weights coef coeff best min lowest max target")
 _RL_WORDS = _words("reward rewards rew return returns episode episodes episodic rollout")
-_SPLIT = re.compile(r"[^a-z0-9]+")
+_SPLIT = compile_lazily(r"[^a-z0-9]+")
 
 
 def _role_of(name: str) -> _Role:

@@ -35,6 +35,7 @@ from collections import deque
 from statistics import median
 
 from mcp_server.diagnosis.report_limit import ReportLimit
+from mcp_server.text.regex import compile_lazily
 
 _USUAL_GAPS, _LONGEST_GAPS = 40, 3
 _WINDOW, _LAST = 64, 3
@@ -47,13 +48,13 @@ _SAME_PRINT_S = 1.0
 _RECHECK_S = 300.0  # of a silent run that uses CPU time
 _MAX_BAR_POSITIONS = 4_096
 
-_SLOW_WORK = re.compile(
+_SLOW_WORK = compile_lazily(
     r"eval|valid|checkpoint|ckpt|sav(?:e|ed|ing)\b|snapshot|load(?:ed|ing)?\b|compil|captur|generat|rollout|inference"
     r"|\btest(?:ing)?\b|sanity|sampl|upload|push|download|shuffl|prefill",
     re.IGNORECASE,
 )
-_BAR_POSITION = re.compile(r"(?<![\d/.])(\d{1,9}) ?/ ?(\d{1,9})(?![\d/.])")
-_BAR = re.compile(r"%\||it/s|s/it|[━█▏▎▍▌▋▊▉#=>]{2}|\d \[")
+_BAR_POSITION = compile_lazily(r"(?<![\d/.])(\d{1,9}) ?/ ?(\d{1,9})(?![\d/.])")
+_BAR = compile_lazily(r"%\||it/s|s/it|[━█▏▎▍▌▋▊▉#=>]{2}|\d \[")
 
 
 class _GapHistory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,15 +13,16 @@ from typing import Any
 from mcp_server.record.run_directory import now
 from mcp_server.system import lock_files, processes
 from mcp_server.system.process_title import supervised_run
+from mcp_server.text.regex import compile_lazily
 
 # Names of leases and runs. Any user may have written them.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # The words that a file is quoted for to agents of other users: one word each, which cannot say much.
 _WORDS = {
     "run_id": NAME,
-    "owner": re.compile(r"[\w][\w.@+-]{0,63}"),
-    "user": re.compile(r"[\w][\w.@+-]{0,63}"),
-    "since": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?Z"),
+    "owner": compile_lazily(r"[\w][\w.@+-]{0,63}"),
+    "user": compile_lazily(r"[\w][\w.@+-]{0,63}"),
+    "since": compile_lazily(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?Z"),
 }
 _LARGEST_PID, _MOST_GPUS = 2**22, 1024
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +25,14 @@ from mcp_server.gpus.request import GpuRequest, Requirements, may_compete
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.system import lock_files
 from mcp_server.system.lock_files import LeaseError
+from mcp_server.text.regex import compile_lazily
 
 _SYSTEM, _OTHERWISE = Path("/run/lock"), Path("/tmp/runward-leases")  # noqa: S108 - made and checked with care
 _MUTEX, _QUEUE = ".door", "queue"
 _MUTEX_TIMEOUT_S = 10.0  # it is held for milliseconds
-_TICKET_NAME = re.compile(r"([0-9]{12,18})-[A-Za-z0-9._-]{0,100}")
+_TICKET_NAME = compile_lazily(r"([0-9]{12,18})-[A-Za-z0-9._-]{0,100}")
 _LARGEST_NUMBER = 10**18 - 1  # any user can take it: then the time of the ticket decides
-_COMPANION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})~[0-9a-f]{8}")
+_COMPANION = compile_lazily(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})~[0-9a-f]{8}")
 QueueKey = tuple[int, int, str]  # number, time (ns) and name of a ticket
 
 

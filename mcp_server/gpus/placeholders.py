@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+
+from mcp_server.text.regex import compile_lazily
 
 # In a command, its parameters and its environment these are replaced by the UUIDs and the indices of the run's GPUs.
 PLACEHOLDERS = ("{gpus}", "{gpu_indices}")
@@ -11,10 +12,10 @@ PLACEHOLDERS = ("{gpus}", "{gpu_indices}")
 VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 # `${gpus}` is a variable of the shell.
-_PLACEHOLDER = re.compile(r"(?<!\$)\{(?:gpus|gpu_indices)\}")
-_INDICES = re.compile(r"(?<!\$)\{gpu_indices\}")
+_PLACEHOLDER = compile_lazily(r"(?<!\$)\{(?:gpus|gpu_indices)\}")
+_INDICES = compile_lazily(r"(?<!\$)\{gpu_indices\}")
 # These choose a GPU for rendering alone: the program still computes on the first that it sees.
-_RENDERS = re.compile(r"EGL|RENDER|VK_|VULKAN|GLX")
+_RENDERS = compile_lazily(r"EGL|RENDER|VK_|VULKAN|GLX")
 
 
 def find_placeholder(text: str) -> str | None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from mcp_server.text.regex import compile_lazily
+
 ALL = ("all",)
 _MIG = "MIG-"  # begins the UUID of an instance, a part of a GPU
 _FORMS = (
@@ -14,8 +16,8 @@ _FORMS = (
     'or "none"'
 )
 _MOST_NAMED = 1024
-_NAME = re.compile(r"(?P<index>[0-9]{1,6})|(?P<uuid>(?:GPU|MIG)-[A-Za-z0-9._-]{1,96})|(?P<slot>cpu-[0-9]{1,6})")
-_RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
+_NAME = compile_lazily(r"(?P<index>[0-9]{1,6})|(?P<uuid>(?:GPU|MIG)-[A-Za-z0-9._-]{1,96})|(?P<slot>cpu-[0-9]{1,6})")
+_RANGE = compile_lazily(r"([0-9]{1,6})-([0-9]{1,6})")
 
 
 @dataclass(frozen=True)

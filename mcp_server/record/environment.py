@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_patterns import holds_a_secret
 
 # Variables of the launcher itself, of another terminal, and of the agent's client. Programs act on those of a client:
 # CLAUDECODE stops a Claude Code in a run, CODEX_SANDBOX_NETWORK_DISABLED and VSCODE_* change tests and tools.
-_NOT_INHERITED = re.compile(
+_NOT_INHERITED = compile_lazily(
     r"RUNWARD_.*|TMUX|TMUX_PANE|TERM|TERM_PROGRAM.*|COLUMNS|LINES|_|SHLVL|PWD|OLDPWD"
     r"|CLAUDECODE|CLAUDE_(?:CODE|AGENT_SDK|PLUGIN|PROJECT)_.*|CLAUDE_(?:ENV_FILE|EFFORT)|AI_AGENT"
     r"|CODEX_.*|GEMINI_CLI.*|CURSOR_.*|VSCODE_.*|ELECTRON_RUN_AS_NODE"

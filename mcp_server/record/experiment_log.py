@@ -19,10 +19,11 @@ from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import open_regular
 from mcp_server.text.formatting import duration
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_patterns import mask_secrets
 
 # Former versions wrote the facts of a launch first.
-_LAUNCH_ENTRY = re.compile(
+_LAUNCH_ENTRY = compile_lazily(
     rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n"
     rb"(?:<!-- runward launch of (?P=run_id) -->|\n- run: (?P=run_id))$",
     re.MULTILINE,

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.shell import ShellCommand, parse
 
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _OUTPUT = frozenset(
     """log logs logging out output outputs save saves saving result results run runs work workdir exp experiment
     tensorboard tb summary summaries artifact artifacts eval evals evaluation metrics default writer record
     monitor""".split()  # noqa: SIM905 - words
 )
 _PLACE = frozenset({"dir", "directory", "path", "folder", "root", "prefix", "file", "to"})
-_JOINED = re.compile(
+_JOINED = compile_lazily(
     r"(?:log|out|output|save|result|results|work|run|exp|tb|tensorboard|eval|summary)(?:s)?(?:dir|path|folder|root|file)"
 )
 # Of what is read: `data.root_dir`, `model.path`, `load_run`, `log_config_path`.
@@ -31,15 +32,15 @@ _INPUT = frozenset(
 )
 _ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output", "out", "hydra.run.dir"})
 # Text that a shell, Hydra or a program replaces.
-_REPLACED = re.compile(r"[$`*?\[\]{}<>|;%]|\\n")
+_REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;%]|\\n")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/snap/")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
-_CONFIG_LINE = re.compile(
+_CONFIG_LINE = compile_lazily(
     r"""(?:^|[{,])[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n,}]+)""", re.MULTILINE
 )
 _MOST_CONFIG_CHARS = 200_000
 _LONGEST_PATH = 4096  # PATH_MAX
-_SEVERAL_WORDS, _LONGEST_INNER = re.compile(r"\S\s+\S"), 20_000
+_SEVERAL_WORDS, _LONGEST_INNER = compile_lazily(r"\S\s+\S"), 20_000
 
 
 def names_an_output(name: str) -> bool:

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from typing import Any
 from mcp_server.record.result_page import ADDITIONS_MARK
 from mcp_server.record.run_directory import RunDir
 from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.text.regex import compile_lazily
 
 EXPERIMENT_LOG, RESULTS_DOCUMENT, FINISH_FLAG = "experiment_log.md", "results.md", "finish.flag"
 # The files are for people and other programs, while the supervisor's umask keeps everything else private.
 FILE_MODE, _DIRECTORY_MODE = 0o644, 0o755
 
-_ORIGIN = re.compile(rb"<!-- runward run (?P<run_id>[A-Za-z0-9_-]{1,120}), written by (?P<maker>[a-z_ ]{1,40})[.:]")
+_ORIGIN = compile_lazily(rb"<!-- runward run (?P<run_id>[A-Za-z0-9_-]{1,120}), written by (?P<maker>[a-z_ ]{1,40})[.:]")
 _ORIGIN_BYTES = 400
 _MAX_REPORT_CHARS, _MAX_ADDITIONS_CHARS = 20_000, 1_000_000
 

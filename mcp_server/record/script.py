@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from mcp_server.record.spec import RunSpec
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.shell import ShellCommand, parse
 
 LONGEST_NAME = 64
@@ -16,7 +17,7 @@ PARAMS = "{params}"
 _NO_PARAMS: Mapping[str, object] = {}
 # Settings by which programs name an experiment, the most telling first.
 _EXPERIMENT_NAMES = ("experiment_name", "exp_name", "run_name")
-_PLAIN_NAME = re.compile(r"(?!(?:true|false|none|null)$)[A-Za-z][\w.-]{1,63}", re.IGNORECASE)
+_PLAIN_NAME = compile_lazily(r"(?!(?:true|false|none|null)$)[A-Za-z][\w.-]{1,63}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

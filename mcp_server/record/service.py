@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from mcp_server.record.state import Run
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.shell import parse
 
-_NEED = re.compile(r"(?P<run>[^@\s]+)(?:@(?P<port>\d{1,5})(?P<path>/[!-~]*)?)?")
+_NEED = compile_lazily(r"(?P<run>[^@\s]+)(?:@(?P<port>\d{1,5})(?P<path>/[!-~]*)?)?")
 _HIGHEST_PORT = 65535
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = compile_lazily(r"\$(?:\{(\w+)\}|(\w+))")
 # Servers that open other ports long before the one that answers, and its number where the command names none.
 _USUAL_PORTS = (
-    (re.compile(r"\bvllm serve\b|\bvllm\.entrypoints\."), 8000),
-    (re.compile(r"\bsglang\.launch_server\b"), 30000),
-    (re.compile(r"\bray start\b.* --head\b"), 6379),
+    (compile_lazily(r"\bvllm serve\b|\bvllm\.entrypoints\."), 8000),
+    (compile_lazily(r"\bsglang\.launch_server\b"), 30000),
+    (compile_lazily(r"\bray start\b.* --head\b"), 6379),
 )
 
 

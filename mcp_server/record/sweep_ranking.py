@@ -12,8 +12,9 @@ from typing import Any
 
 from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState, Sweep
 from mcp_server.text.formatting import significant
+from mcp_server.text.regex import compile_lazily
 
-_SEED = re.compile(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
+_SEED = compile_lazily(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mcp_server.system.files import open_regular
+from mcp_server.text.regex import compile_lazily
 
 _HEAD_BYTES, _TAIL_BYTES = 2**20, 2**18
-_CODES = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_CODES = compile_lazily(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 # wandb: 🚀 View run NAME at: https://…/runs/ID; swanlab: 🚀 View run at https://…; MLflow: 🏃 View run NAME at: …
-_PAGE = re.compile(r"View run\b[^\n]{0,200}?\s(https?://[^\s'\"<>)\]]+)")
-_RUN = re.compile(r"/runs/([\w.-]+)")
-_DIRECTORY = re.compile(
+_PAGE = compile_lazily(r"View run\b[^\n]{0,200}?\s(https?://[^\s'\"<>)\]]+)")
+_RUN = compile_lazily(r"/runs/([\w.-]+)")
+_DIRECTORY = compile_lazily(
     r"(?:wandb|swanlab)[^\n]{0,40}?(?:saved locally in|wandb sync|swanlab sync|swanlab watch):?\s+[`'\"]?"
     r"((?:[~.]?/|[\w-]+/)[^\s`'\"]+)"
 )
-_RUN_DIRECTORY = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-([\w]+)$")
+_RUN_DIRECTORY = compile_lazily(r"(?:offline-)?run-\d{8}_\d{6}-([\w]+)$")
 
 
 class TrackerLink(NamedTuple):

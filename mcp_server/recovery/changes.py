@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_server.recovery.policy import BATCH, GPU, HALVE, NEXT_PORT, PORT
+from mcp_server.text.regex import compile_lazily
 
 _REMEDY = "Launched with params such as num_envs or batch_size, a retry could make them smaller."
 _MASTER_PORT = "MASTER_PORT"  # torch.distributed and most launchers take it
 _RAY_PORT, _RAY_DIRECTORY = "RAY_PORT", "RAY_TMPDIR"
 # Ray's own port is taken: its head found the session of another.
-_RAY_CONFLICT = re.compile(r"does not match persisted value|\b(?:GCS|gcs_server|[Rr]edis)\b")
+_RAY_CONFLICT = compile_lazily(r"does not match persisted value|\b(?:GCS|gcs_server|[Rr]edis)\b")
 _RAY_REMEDY = (
     "Launch with RAY_PORT and RAY_TMPDIR in env, or in the environment of hosts.toml, and a command that takes them: "
     "ray start --head --port=$RAY_PORT --temp-dir=$RAY_TMPDIR."
@@ -31,7 +32,7 @@ _BATCHES = (
     "batch_size",
     "batch",
 )
-_WORDS = re.compile(r"[^a-z0-9]+")
+_WORDS = compile_lazily(r"[^a-z0-9]+")
 _TYPO = 0.9  # of difflib; num_env and num_envs are 0.93 alike, beta1 and beta2 0.8
 _NO_NUMBERS = frozenset({"null", "none", "None", "auto", "max"})  # in the place of a number
 _HELD_OUT = frozenset({"eval", "val", "valid", "validation", "test"})

@@ -24,12 +24,13 @@ from typing import Any, Union
 
 from mcp_server.recovery.changes import ChangeImpossible, apply_changes
 from mcp_server.recovery.policy import MAX_ATTEMPTS
+from mcp_server.text.regex import compile_lazily
 
 MAX_PREEMPTIONS = 20  # in a row without progress
 _LONGEST_WAIT_S = 960.0  # of a backoff
 _NO_PROOF = frozenset({"network_error", "port_conflict", "killed", "stall", "imbalance"})
 _MACHINERY = frozenset({"oom_gpu", "oom_host", "cuda_error", "nccl_error", "ray_error"})
-_VARIES = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
+_VARIES = compile_lazily(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mcp_server.diagnosis.failure.kinds import KINDS
+from mcp_server.text.regex import compile_lazily
 
 # The supervisor detects these while the command runs. An attempt without a first step in time fails as `timeout`.
 OBSERVED = ("stall", "divergence", "first_step_timeout", "imbalance")
@@ -43,13 +44,13 @@ LANGUAGE = (
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
 # Words and sums that mean an operation, and that a program would get as they stand.
-_NOT_A_VALUE = re.compile(
+_NOT_A_VALUE = compile_lazily(
     r"(?:halv(?:e|ed|es|ing)|half|twice|(?:reduc|decreas|increas|doubl)(?:e|ed|es|ing)|shrink)(?:[\s_]+(?:it|by|of|to).*)?"
     r"|smaller|less|fewer|bigger|larger|(?:an)?other(?:[\s_-]+gpu)?|next(?:[\s_-]*(?:port|gpu|free))?"
     r"|(?:free|new)[\s_-]*port|[*/x]\s*=?\s*\d*\.?\d+|[+-]?\s*\d*\.?\d+\s*(?:%|x)|1/\d+",
     re.IGNORECASE,
 )
-_HALF_IS_A_VALUE = re.compile(r"dtype|precision|float|amp", re.IGNORECASE)  # of 16 bits
+_HALF_IS_A_VALUE = compile_lazily(r"dtype|precision|float|amp", re.IGNORECASE)  # of 16 bits
 
 CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
 KEYS = (

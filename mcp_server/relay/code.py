@@ -12,7 +12,6 @@ import errno
 import hashlib
 import itertools
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -23,13 +22,14 @@ from typing import Any, BinaryIO
 from mcp_server.errors import LaunchFailed
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.system.lock_files import hold_lock
+from mcp_server.text.regex import compile_lazily
 
 _CHUNK_BYTES = 1 << 20
 _GIT_S = 120.0
 _MOST_TIPS, _MOST_MARKERS = 200, 8
 _ABANDONED_S = 86_400.0  # an upload of that age has no sender any more
-_TOKEN = re.compile(r"[0-9a-f]{16}")
-_NAME = re.compile(r"[\w.-]{1,80}")
+_TOKEN = compile_lazily(r"[0-9a-f]{16}")
+_NAME = compile_lazily(r"[\w.-]{1,80}")
 _LINK = -1
 # No hook, monitor or garbage collection of the repository is started.
 _GIT = ("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0")

@@ -18,12 +18,13 @@ from mcp_server.text.hydra import (
     read_hydra_options,
     read_hydra_overrides,
 )
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.shell import SimpleCommand, parse
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin")
-_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\d|[A-Za-z_]\w*))")
+_VARIABLE = compile_lazily(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\d|[A-Za-z_]\w*))")
 # The directory of the script itself: `$(cd "$(dirname "$0")" && pwd)` and its variants.
-_OWN_DIRECTORY = re.compile(
+_OWN_DIRECTORY = compile_lazily(
     r"""\$\(\s*cd\s(?:--\s)?[^\n]{0,20}\$\(\s*dirname[^\n]{0,60}?\)[^\n]{0,20}?pwd(?:\s+-P)?\s*\)"""
     r"""|\$\(\s*dirname\s[\s"'-]*\$\{?(?:0|BASH_SOURCE)(?:\[0\])?\}?["']?\s*\)"""
 )
@@ -31,12 +32,12 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "dash", "source", "."})
 _KEYWORDS = frozenset({"export", "if", "then", "else", "elif", "do", "while", "{", "!", "eval", "declare", "local"})
 _SCRIPTS_DEEP = 2
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # a word that names no file
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NAMED = re.compile(r"[+~]*(?:--?)?[A-Za-z][\w.\-/@]*=(.*)", re.DOTALL)
+_ASSIGNMENT = compile_lazily(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_NAMED = compile_lazily(r"[+~]*(?:--?)?[A-Za-z][\w.\-/@]*=(.*)", re.DOTALL)
 _MOST_FILES, _SCRIPT_BYTES, _LONGEST_PATH = 40, 1 << 20, 4096
 # The list of defaults in a config of Hydra.
-_DEFAULTS = re.compile(r"^defaults:[ \t]*(?:#.*)?\n((?:[ \t]*(?:-.*|#.*)?\n)+)", re.MULTILINE)
-_DEFAULT = re.compile(
+_DEFAULTS = compile_lazily(r"^defaults:[ \t]*(?:#.*)?\n((?:[ \t]*(?:-.*|#.*)?\n)+)", re.MULTILINE)
+_DEFAULT = compile_lazily(
     r"""[ \t]*-[ \t]*["']?((?:(?:override|optional)[ \t]+)*[\w/.\-]+)(?:@[\w.]*)?["']?"""
     r"""[ \t]*(?::[ \t]*["']?([\w/.\-]+)["']?)?"""
 )

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from mcp_server.supervisor.judging_faults import JudgingFaults
 from mcp_server.system import processes
 from mcp_server.system.files import write_atomic
 from mcp_server.system.time_limit import within
+from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EXCEPTION = re.compile(r"(?:\[\w ]+\]:? ?)*[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|Expired|NotFound)\b(?::|$)")
+_EXCEPTION = compile_lazily(
+    r"(?:\[\w ]+\]:? ?)*[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|Expired|NotFound)\b(?::|$)"
+)
 
 _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
 _SILENT_S = 10.0  # of silence, after which the processor time is measured

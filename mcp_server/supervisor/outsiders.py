@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,13 +17,14 @@ from mcp_server.record.outputs import Outsider
 from mcp_server.system import processes
 from mcp_server.system.open_files import list_written_files
 from mcp_server.system.process_title import supervised_run
+from mcp_server.text.regex import compile_lazily
 
 _MOST, _MOST_FILES = 64, 50
 _SETTLES_S = 5.0  # a new process may still change its directory and its program
 # A program of one of these may train, and open its files for an instant only.
-_LAUNCHERS = re.compile(r"^(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|julia|Rscript)$")
-_SCRIPT = re.compile(r"^-m$|\.py$|\.jl$|\.R$")
-_TOOLS = re.compile(
+_LAUNCHERS = compile_lazily(r"^(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|julia|Rscript)$")
+_SCRIPT = compile_lazily(r"^-m$|\.py$|\.jl$|\.R$")
+_TOOLS = compile_lazily(
     r"^(?:mcp_server|runward|tensorboard|jupyter.*|ipykernel.*|http\.server|pip|pylsp|pyright|debugpy|ruff|mypy|pytest)$"
 )
 

@@ -11,16 +11,17 @@ from pathlib import Path
 
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.shell import parse
 
-_PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?")
+_PYTHON = compile_lazily(r"python(?:\d(?:\.\d+)?)?")
 # Programs that lie beside the Python that they run.
 _BESIDE = frozenset({"torchrun", "accelerate", "deepspeed", "ray", "vllm", "lightning", "hydra", "doit"})
 _WRAPPERS = frozenset({"timeout", "nice", "ionice", "stdbuf", "numactl", "taskset", "unbuffer", "xvfb-run", "chrt"})
 # Behind these programs the Python that comes first on PATH is still the same. All others may choose another.
 _STARTS_NOTHING = frozenset({"", "export", "set", "unset", "ulimit", "umask", "cd", "mkdir", "echo", "printf", "sleep"})
-_PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9][\w.\-]*?)-(?P<version>\d[\w.+!]*)(?:-py\d[\w.]*)?\.(?:dist|egg)-info")
-_VERSION = re.compile(r"^version(?:_info)?\s*=\s*(\S+)", re.MULTILINE)
+_PACKAGE = compile_lazily(r"(?P<name>[A-Za-z0-9][\w.\-]*?)-(?P<version>\d[\w.+!]*)(?:-py\d[\w.]*)?\.(?:dist|egg)-info")
+_VERSION = compile_lazily(r"^version(?:_info)?\s*=\s*(\S+)", re.MULTILINE)
 _MOST_PACKAGES, _MOST_PATH_FILES = 5_000, 50
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from mcp_server.system import processes
 from mcp_server.system.files import open_regular
+from mcp_server.text.regex import compile_lazily
 
-_DUMP = re.compile(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
+_DUMP = compile_lazily(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
 _LIMIT_S, _TAIL_BYTES = 5.0, 65536
 
 

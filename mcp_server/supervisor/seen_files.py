@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Container, Iterable
@@ -19,12 +18,13 @@ from mcp_server.record.outputs import MOST_FILES, WrittenFile
 from mcp_server.supervisor.write_sessions import WriteSessions
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.inotify import Inotify
+from mcp_server.text.regex import compile_lazily
 
 SETTLE_S = 0.03
 _SETTLES_NS = 20 * 10**6  # what was written later than so long ago may have the same time
 _LIST_S, _LIST_MENTIONED_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 0.3, 5, 20_000
 _MOST_EVENT_FILES = 500
-_EVENT_FILE_PID = re.compile(r"tfevents\.\d+\.(?:.*\.)?(\d+)\.\d+(?:\D.*)?$")
+_EVENT_FILE_PID = compile_lazily(r"tfevents\.\d+\.(?:.*\.)?(\d+)\.\d+(?:\D.*)?$")
 
 
 class SeenFiles:

@@ -15,6 +15,7 @@ from mcp_server.record.exit_status import StopRequest
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.processes import Process, send_signal
 from mcp_server.system.stop_sequence import Stage
+from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
@@ -26,7 +27,7 @@ _RESERVE_S = 3.0  # of it, to write the end
 _KILL_GRACE_S = 2.0
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 # What a node knows and a launcher cannot: of the job, of its devices, and of its own disk.
-_OF_THE_NODE = re.compile(
+_OF_THE_NODE = compile_lazily(
     r"SLURMD?_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(?:ROCR|HIP)_VISIBLE_DEVICES"
     r"|ZE_AFFINITY_MASK|TMPDIR|HOSTNAME"
 )

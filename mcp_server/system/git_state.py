@@ -15,6 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mcp_server.text.regex import compile_lazily
+
 _TIMEOUT_S = 10.0  # per call; a big work tree on a file server takes a while
 _MOST_DIFF, _MOST_NAMES = 1_000_000, 100_000  # bytes
 _CHUNK, _MOST_SUBMODULES = 65_536, 20
@@ -24,8 +26,8 @@ _SAFELY = (
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat"),
     *("-c", "core.untrackedCache=false", "-c", "color.ui=never", "-c", "diff.external="),
 )
-_FILTER = re.compile(r"filter\.(?P<driver>.+)\.[^.]+", re.DOTALL)
-_PLAIN_DRIVER = re.compile(r"[\w.-]{1,100}")
+_FILTER = compile_lazily(r"filter\.(?P<driver>.+)\.[^.]+", re.DOTALL)
+_PLAIN_DRIVER = compile_lazily(r"[\w.-]{1,100}")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "HEAD")
 
 

@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.regex import compile_lazily
 
-_PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?")
+_PYTHON = compile_lazily(r"(python|pypy)[\d.]*t?d?")
 _BINARIES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-_VERSION = re.compile(r"(\d+)\.(\d+)")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_DISTRIBUTION = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:\[[\w, .-]*\])?")
-_INSTALLED = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-.+)?\.(?:dist|egg)-info")
-_FINDER = re.compile(r"import (__editable___\w+_finder)\b")
+_VERSION = compile_lazily(r"(\d+)\.(\d+)")
+_MODULE = compile_lazily(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_DISTRIBUTION = compile_lazily(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:\[[\w, .-]*\])?")
+_INSTALLED = compile_lazily(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-.+)?\.(?:dist|egg)-info")
+_FINDER = compile_lazily(r"import (__editable___\w+_finder)\b")
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _MOST_BYTES, _MOST_ENTRIES = 65_536, 20_000
 # Distributions whose module has another name.

@@ -11,6 +11,8 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from mcp_server.text.regex import compile_lazily
+
 _WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S = 604_800.0, 86_400.0, 3_600.0, 60.0
 # First match wins: "minutes" begins with "m".
 _UNITS = (
@@ -95,7 +97,7 @@ _BELOW_100 = rf"(?:(?:{_TEN})(?:[\s-]+(?:{'|'.join(_ONES[:9])})\b)?|{_ONE})"
 _WORD_NUMBER = (
     rf"(?:(?:an?|{'|'.join(_ONES[:9])})[\s-]+hundred(?:[\s-]+(?:and[\s-]+)?{_BELOW_100})?|{_BELOW_100}|an?)\b"
 )
-_PART = re.compile(
+_PART = compile_lazily(
     rf"""
     (?P<sign>(?<![\w)\]])[-−]\s?)?
     (?: (?P<whole>[0-9]+)(?:\s+|\s*-\s*|(?=\s*&))(?:and\s+|&\s*)?(?P<over>[0-9]{{1,2}})\s*[/⁄]\s*(?P<under>[1-9][0-9]?)
@@ -117,19 +119,19 @@ _PART = re.compile(
     """,
     re.VERBOSE,
 )
-_JOIN = re.compile(r"[\s,+&、]*(?:and\s+|plus\s+|und\s+|又|零|和|加)?\s*")
-_CLOCK = re.compile(
+_JOIN = compile_lazily(r"[\s,+&、]*(?:and\s+|plus\s+|und\s+|又|零|和|加)?\s*")
+_CLOCK = compile_lazily(
     r"(?<![\w:.])(?:(\d{1,3})-)?(\d{1,4}):([0-5]\d)(?::([0-5]\d)(?:\.0+)?)?(?![\d:])(?:\s*(?:hours?|hrs?|h)(?![a-z]))?",
     re.ASCII,
 )
-_ISO = re.compile(
+_ISO = compile_lazily(
     r"(?<![a-z\d])p(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:t(?:(\d{1,6}(?:\.\d+)?)h)?(?:(\d{1,6}(?:\.\d+)?)m)?(?:(\d{1,6})s)?)?(?![a-z\d])",
     re.ASCII,
 )
 _ISO_UNITS_S = (_WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S, 1.0)
-_MILLIONS = re.compile(r"(?<=[0-9])\s?M(?![a-zA-Z])")  # not minutes: "10M"
+_MILLIONS = compile_lazily(r"(?<=[0-9])\s?M(?![a-zA-Z])")  # not minutes: "10M"
 _FRACTIONS = {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3", "⅛": " 1/8"}
-_REPEATED = re.compile(rf"\b(?P<words>{_BELOW_100})\s*\(\s*(?P<n>[0-9]{{1,4}})\s*\)(?=\s*(?:{_ANY_UNIT})\b)")
+_REPEATED = compile_lazily(rf"\b(?P<words>{_BELOW_100})\s*\(\s*(?P<n>[0-9]{{1,4}})\s*\)(?=\s*(?:{_ANY_UNIT})\b)")
 _LONGEST_TEXT = 2_000
 
 

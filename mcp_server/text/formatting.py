@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+
+from mcp_server.text.regex import compile_lazily
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 # The blank part of a bar ends at its frame.
 _GLYPHS = r"\u2501\u2578-\u257b\u2580-\u2595\u25a0-\u25ab"
-_BAR = re.compile(
+_BAR = compile_lazily(
     rf"[{_GLYPHS}#]{{3,}}[ .\u2500-]*(?=[|\]])|[{_GLYPHS}]{{3,}}|(?<=\|) {{6,}}(?=\|)|=*>?\.{{6,}}|={{12,}}"
 )
 

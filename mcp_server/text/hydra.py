@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from mcp_server.text.regex import compile_lazily
+
 _OPTIONS = {
     "--config-name": "name",
     "-cn": "name",
@@ -13,10 +15,10 @@ _OPTIONS = {
     "--config-dir": "dir",
     "-cd": "dir",
 }
-_DECORATOR = re.compile(r"^\s*@(?:hydra\.)?main\((.{0,500}?)\)\s*(?:#.*)?$", re.MULTILINE | re.DOTALL)
-_DECORATOR_ARGUMENT = re.compile(r"""\bconfig_(path|name)\s*=\s*[rR]?["']([^"']+)["']""")
-_COMMENT = re.compile(r"#.*")
-_OVERRIDE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=(.*)", re.DOTALL)
+_DECORATOR = compile_lazily(r"^\s*@(?:hydra\.)?main\((.{0,500}?)\)\s*(?:#.*)?$", re.MULTILINE | re.DOTALL)
+_DECORATOR_ARGUMENT = compile_lazily(r"""\bconfig_(path|name)\s*=\s*[rR]?["']([^"']+)["']""")
+_COMMENT = compile_lazily(r"#.*")
+_OVERRIDE = compile_lazily(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=(.*)", re.DOTALL)
 _NO_CONFIG = ("null", "_self_", "")
 
 

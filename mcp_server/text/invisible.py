@@ -13,19 +13,19 @@ import functools
 import re
 from collections.abc import Iterator
 
-from mcp_server.text.regex import compile_pattern
+from mcp_server.text.regex import compile_lazily
 
 CONTROLS = bytes(set(range(32)) - set(b"\a\b\t\n\r\x1b")) + b"\x7f"
 # Every escape sequence except cursor up and down, which show what a redraw replaces. A sequence that never ends
 # (a title without its BEL) loses its introducer only, not the rest of the line.
-ESCAPES = compile_pattern(
+ESCAPES = compile_lazily(
     rb"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
     rb"|\x1b[PX^_][^\x1b\n]*+\x1b\\"  # DCS, SOS, PM, APC
     rb"|\x1b\[(?!\d{0,4}[ABEF]|[01]?G)[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, erasing
     rb"|\x1b(?!\[)[ -/]*+[0-~]?"  # two characters and more: ESC ( B
 )
 # As a terminal takes them: strings may have lines, and one without an end hides the rest. `ESC k` is a title.
-TERMINAL_ESCAPES = compile_pattern(
+TERMINAL_ESCAPES = compile_lazily(
     rb"\x1b[\]PX^_k][^\x07\x1b]*+(?:\x07|\x1b\\|\x1b?\Z)"
     rb"|\x1b\[[0-?]*+[ -/]*+[@-~]?"
     rb"|\x1b(?!\[)[ -/]*+[0-~]?"
@@ -36,7 +36,7 @@ _RANGES = (
     (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF),
     (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFB), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
 )  # fmt: skip
-INVISIBLE = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES) + "]")
+INVISIBLE = compile_lazily("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES) + "]")
 
 
 def _utf_8_patterns() -> Iterator[bytes]:

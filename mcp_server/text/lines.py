@@ -6,15 +6,16 @@ redrawn. Line numbers count line feeds only, from 1, as every editor does.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
+
+from mcp_server.text.regex import compile_lazily
 
 LINE_CHARS = 4_000  # of a line that are read; error messages are shorter
 TRACEBACK_CHARS = 65_536  # ... and of a line that holds a whole traceback as a string of JSON
 _ESCAPED = "Traceback (most recent call last):\\n"
 ESCAPED_TRACEBACK = _ESCAPED.encode()
-_ENDS = re.compile(r"\r\n|\n|\r")
-_ESCAPES = re.compile(
+_ENDS = compile_lazily(r"\r\n|\n|\r")
+_ESCAPES = compile_lazily(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
     r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links
     r"|\x1b[ -/]*[0-~]"  # two characters and more

@@ -14,13 +14,13 @@ from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from mcp_server.text.invisible import CONTROLS, ESCAPES, INVISIBLE
-from mcp_server.text.regex import compile_pattern
+from mcp_server.text.regex import compile_lazily
 
 LINE_CHARS = 600  # longer lines are cut in the middle
 _BAR_WITHIN_CHARS = 4_000  # of a line that are searched for a progress bar
 
-_TO_COLUMN_1 = re.compile(rb"\x1b\[[01]?G")
-_STEP = re.compile(r"(\r+|\x1b\[\d{0,4}[ABEF])")
+_TO_COLUMN_1 = compile_lazily(rb"\x1b\[[01]?G")
+_STEP = compile_lazily(r"(\r+|\x1b\[\d{0,4}[ABEF])")
 # Kept are: letters, % and /, line ends, and the first byte of letters outside ASCII and of no bar glyph.
 _NOT_WORDS = bytes(
     set(range(0xC0)) - set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ%/\r\n\x1b")
@@ -28,24 +28,24 @@ _NOT_WORDS = bytes(
 )
 
 _GLYPHS = "▀-▟━╸╺╶╴■□▪▫▬▭▮▯▰▱◼◻⣀-⣿"
-_METER = re.compile(  # tqdm, with and without a total: "50%|███  | 5/10 [", "29948it [35:34,"
+_METER = compile_lazily(  # tqdm, with and without a total: "50%|███  | 5/10 [", "29948it [35:34,"
     r"\d{1,3}(?:\.\d{1,3})?%\||\d{1,12}[A-Za-z]{0,12} \[\d{1,4}:\d\d[:\d]{0,6}[<,]"
 )
-_TOTAL = re.compile(r"(?<=\d)/\d[\d.]{0,12}")
-_GLYPH = re.compile(f"[{_GLYPHS}]")
-_WIDE = re.compile(rf"([{_GLYPHS}])\1{{10,}}")
-_DRAWN = re.compile(rf"[{_GLYPHS}]{{2}}|\[[=#>. -]{{5,80}}\]")
-_COUNT = re.compile(r"\d{1,12}(?:/\d|(?:\.\d{1,3})?%)")
-_COUNT_BEFORE = re.compile(r"\d{1,12}(?:/\d{1,12}|%)\s{0,9}$")  # Keras: "5/100 [==>...] - ETA: 3s"
-_AFTER_METER = compile_pattern(r"\[\d{1,4}:\d\d[:\d]{0,6}[<,][^\]]{0,400}\]\s*+(?=[^\s,\]])")
-_BARLIKE = re.compile(rf"\d%|(?<![\d/])\d{{1,12}}/\d{{1,12}}(?![\d/])|[{_GLYPHS}]|\d \[\d+:\d\d")
-_ALARM = re.compile(
+_TOTAL = compile_lazily(r"(?<=\d)/\d[\d.]{0,12}")
+_GLYPH = compile_lazily(f"[{_GLYPHS}]")
+_WIDE = compile_lazily(rf"([{_GLYPHS}])\1{{10,}}")
+_DRAWN = compile_lazily(rf"[{_GLYPHS}]{{2}}|\[[=#>. -]{{5,80}}\]")
+_COUNT = compile_lazily(r"\d{1,12}(?:/\d|(?:\.\d{1,3})?%)")
+_COUNT_BEFORE = compile_lazily(r"\d{1,12}(?:/\d{1,12}|%)\s{0,9}$")  # Keras: "5/100 [==>...] - ETA: 3s"
+_AFTER_METER = compile_lazily(r"\[\d{1,4}:\d\d[:\d]{0,6}[<,][^\]]{0,400}\]\s*+(?=[^\s,\]])")
+_BARLIKE = compile_lazily(rf"\d%|(?<![\d/])\d{{1,12}}/\d{{1,12}}(?![\d/])|[{_GLYPHS}]|\d \[\d+:\d\d")
+_ALARM = compile_lazily(
     r"error|exception|traceback|warn|fail|fatal|kill|abort|assert|terminat|signal|memory|denied|cannot|\bnan\b",
     re.IGNORECASE,
 )
-_NOT_LETTERS = re.compile(r"[\W\d_]+")
+_NOT_LETTERS = compile_lazily(r"[\W\d_]+")
 # Prefixes that launchers print before every line: Ray, torchrun, srun -l.
-_PREFIX = re.compile(r"\((?:\S+ )?pid=[^)]*\)|\[?(?:rank|default)? ?\d+\]?:")
+_PREFIX = compile_lazily(r"\((?:\S+ )?pid=[^)]*\)|\[?(?:rank|default)? ?\d+\]?:")
 
 
 class Line(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+from mcp_server.text.regex import compile_lazily
+
+_WORD = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def find_near_names(name: str, names: Iterable[str], most: int = 3) -> Sequence[str]:

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 
 from mcp_server.text.invisible import CONTROLS, ESCAPES, FIRST_BYTES, TERMINAL_ESCAPES, invisible_utf_8
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_spellings import PLAIN, SHORTEST_SECRET, VIEWS, WRAPPED, Spelling, View, list_spellings
 
 __all__ = ["SHORTEST_SECRET", "Redactor"]
 
 # Each with the bytes without which there is none of it. The last is printed and erased, or printed twice for bold.
-_CONTROL_RUNS = (re.compile(b"[" + re.escape(CONTROLS) + b"]+"), CONTROLS)
-_BELLS = (re.compile(b"\a+"), b"\a")
-_ERASED = (re.compile(rb"[^\x08\n]\x08|\x08+"), b"\b")
-_BACKSPACES = (re.compile(rb"\x08+"), b"\b")
+_CONTROL_RUNS = (compile_lazily(b"[" + re.escape(CONTROLS) + b"]+"), CONTROLS)
+_BELLS = (compile_lazily(b"\a+"), b"\a")
+_ERASED = (compile_lazily(rb"[^\x08\n]\x08|\x08+"), b"\b")
+_BACKSPACES = (compile_lazily(rb"\x08+"), b"\b")
 _MAY_HIDE = CONTROLS + b"\a\b\x1b" + FIRST_BYTES
 # A line that ends with so many base64 digits of a spelling is held back until the next line.
 _BEFORE_A_WRAP = 2

@@ -1,4 +1,6 @@
-"""Regular expressions: those that users write, and possessive quantifiers on every Python. Pure.
+"""Regular expressions: the program's own, those that users write, and possessive quantifiers on every Python. Pure.
+
+The program's own are compiled when each is first used: all of them take 0.1 s, and a run needs few.
 
 A possessive quantifier (``a*+``) never gives back what it matched, which keeps matching linear. Python has them since
 3.11, and right ones since 3.11.5 (before that, one with a group inside may match too much: CPython gh-106052). On older
@@ -14,8 +16,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from operator import itemgetter
-from typing import AnyStr
+from typing import Any, AnyStr, cast
 
 from mcp_server.errors import PatternError
 
@@ -26,11 +29,36 @@ HAS_POSSESSIVE = sys.version_info >= (3, 11, 5)
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[0-3][0-7]{2}|0[0-7]?|[1-9][0-9]?|.)"
 _ATOM = re.compile(_ESCAPE + r"|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _GROUP = re.compile(r"\(([^()]*)\)([*+]|\{\d*,\})?")
+_SIGNS = ("*+", "++", "?+", "}+", "(?>")  # what possessive quantifiers and atomic groups contain
 _ADDED = "_held"  # names of added groups begin with it
 _QUANTIFIER = re.compile(r"[*+?]|\{(?:\d+(?:,\d*)?|,\d+)\}")
 _OPENING = re.compile(r"\((?:\?(?:P<\w+>|[:=!]|<[=!]|>|[aiLmsux]*(?:-[imsx]+)?:|\(\w+\)))?")
 _BACKREFERENCE = re.compile(r"\\[1-9](?![0-7]{2})")
 _WHOLE_GROUP = re.compile(r"\(\?(?:P=\w+\)|[aiLmsux]+\)|#[^)]*\))")  # a named backreference, global flags, a comment
+
+
+class _LazyPattern:
+    """Does what ``re.Pattern`` does, and is compiled when the first of its methods is called."""
+
+    def __init__(self, pattern: str | bytes, flags: int) -> None:
+        self.pattern = pattern
+        self._flags = flags
+        self._compiled: re.Pattern[Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the compiled pattern has under ``name``, and keep it: it is looked up here once."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._compiled is None:
+            self._compiled = compile_pattern(cast("str", self.pattern), self._flags)
+        attribute = getattr(self._compiled, name)
+        setattr(self, name, attribute)
+        return attribute
+
+
+def compile_lazily(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return a pattern that is compiled when it is first used. It may have possessive quantifiers, as below."""
+    return cast("re.Pattern[AnyStr]", _LazyPattern(pattern, flags))
 
 
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:
@@ -65,11 +93,17 @@ def compile_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 def find_all(pattern: re.Pattern[str], *names: str) -> Callable[[str], list[tuple[str, ...]]]:
     """Return a function that works as ``pattern.findall`` with exactly the groups ``names``, two or more."""
-    numbers = [pattern.groupindex[name] - 1 for name in names]
-    if numbers == list(range(pattern.groups)):
-        return pattern.findall
-    pick = itemgetter(*numbers)
-    return lambda text: [pick(groups) for groups in pattern.findall(text)]
+
+    @cache
+    def pick() -> Callable[[tuple[str, ...]], tuple[str, ...]] | None:  # once, when the pattern is compiled
+        numbers = [pattern.groupindex[name] - 1 for name in names]
+        return None if numbers == list(range(pattern.groups)) else itemgetter(*numbers)
+
+    def find(text: str) -> list[tuple[str, ...]]:
+        found, picked = pattern.findall(text), pick()
+        return [picked(groups) for groups in found] if picked and found else found
+
+    return find
 
 
 def first_group(pattern: re.Pattern[str]) -> int | None:
@@ -90,6 +124,8 @@ def expand_possessive(pattern: AnyStr) -> AnyStr:
 
 
 def _expand(pattern: str) -> str:
+    if not any(sign in pattern for sign in _SIGNS):
+        return pattern
     groups = 0  # added so far
     levels: list[list[str]] = [[]]  # the atoms of each open group, the innermost last
 

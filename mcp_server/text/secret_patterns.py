@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
-from mcp_server.text.regex import compile_pattern
+from mcp_server.text.regex import compile_lazily
 
 MASKED = "[masked]"
 
 # Variables with such a name reach a run only when it asks for them by name.
-_VARIABLE_NAME = re.compile(
+_VARIABLE_NAME = compile_lazily(
     r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
     r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
     re.IGNORECASE,
 )
-_PROXY_NAME = re.compile(r".*_PROXY", re.IGNORECASE)
+_PROXY_NAME = compile_lazily(r".*_PROXY", re.IGNORECASE)
 # Settings with such a name hold nothing but a secret. `max_tokens`, `sort_key` and `eos_token` are ordinary settings:
 # their values count only when they look like keys.
 _SURE = (
@@ -29,33 +29,33 @@ _MAYBE = r"keys?|tokens?|pat|auth|credentials?"
 # A value may be on the next line, unless that is a setting of its own.
 _IS = r"(?:\\{0,3}[\"'])?\]?\s*(?:[:=]|,\s*(?=[\"']))[\s\\]*[\"']?(?!\w{1,60}[\"']?\s*[:=]\s)"
 _VALUE = rf"[^\s\"'(){{}}\[\],;<>$]{{{SHORTEST_SECRET},}}+(?![(\[])"
-_SETTING = compile_pattern(
+_SETTING = compile_lazily(
     rf"(?P<name>(?=[\w-])(?<![\w\[-])(?:[\w-]{{0,60}}[_-])?(?:{_SURE})(?:_?\d+)?{_IS})(?P<value>{_VALUE})",
     re.IGNORECASE,
 )
-_PERHAPS = compile_pattern(rf"(?P<name>(?=\w)(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
-_ARGUMENT = compile_pattern(
+_PERHAPS = compile_lazily(rf"(?P<name>(?=\w)(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
+_ARGUMENT = compile_lazily(
     rf"(?P<name>(?<![\w.-])--[\w.-]{{0,60}}(?:{_SURE}|token|{_SERVICE}[_-]?key)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
     re.IGNORECASE,
 )
 # NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.
-_ASSIGNMENT = re.compile(r"""(?<![\w-])(?P<name>[A-Za-z_]\w*)=["']?(?P<value>[^\s"';&|]{8,})""")
-_LOOKS_LIKE_A_KEY = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16,}")
-_PLAIN = re.compile(
+_ASSIGNMENT = compile_lazily(r"""(?<![\w-])(?P<name>[A-Za-z_]\w*)=["']?(?P<value>[^\s"';&|]{8,})""")
+_LOOKS_LIKE_A_KEY = compile_lazily(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16,}")
+_PLAIN = compile_lazily(
     r"(?:none|null|true|false|str|os\.environ|getenv|required|optional|\*+|x+|\.+|-?\d+(?:\.\d+)?).{0,2}", re.IGNORECASE
 )
 # Names whose values are secrets whatever they look like.
-_SURE_NAME = re.compile(rf"(?:^|[_-])(?:{_SURE}|{_SERVICE}[_-]?key)(?:_?\d+)?$", re.IGNORECASE)
-_PLACEHOLDER = re.compile(
+_SURE_NAME = compile_lazily(rf"(?:^|[_-])(?:{_SURE}|{_SERVICE}[_-]?key)(?:_?\d+)?$", re.IGNORECASE)
+_PLACEHOLDER = compile_lazily(
     r"(?:empty|dummy|fake|test|your|no-|no_|not-|not_|xxx|secret:|path|/).*", re.IGNORECASE
 )  # what programs are given that want some value
-_WORD_SETTING = re.compile(r"[+~-]*(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
-_WORD_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
-_KEY, _CHANGE = re.compile(r"[A-Za-z0-9_+=\-]+"), re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
+_WORD_SETTING = compile_lazily(r"[+~-]*(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
+_WORD_FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
+_KEY, _CHANGE = compile_lazily(r"[A-Za-z0-9_+=\-]+"), compile_lazily(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
 _SHORTEST_KEY, _FEWEST_CHANGES = 16, 4
 _WORDS_OF_LOGIN = 4
 _SHORTEST_DISTINCT = 8
-_DISTINCT = re.compile(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
+_DISTINCT = compile_lazily(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
 # Formats of services, recognised under any name, by how they begin and go on: OpenAI, Hugging Face, GitHub, AWS,
 # Google, Slack, GitLab, wandb, Stripe, SendGrid, npm, PyPI, addresses to which who knows them can post, JWT, Telegram.
@@ -80,57 +80,57 @@ _SERVICE_TOKENS = (
     ("eyJ", r"[\w-]{10,1000}\.[\w-]{10,1000}\.[\w-]*"),
 )
 # The beginning before the word boundary: a search then looks only at characters with which one of them begins.
-_SERVICE_TOKEN = re.compile(
+_SERVICE_TOKEN = compile_lazily(
     "|".join(rf"{begin}(?<=\b{begin}){rest}" for begin, rest in _SERVICE_TOKENS)
     + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"
 )
-_BEARER = re.compile(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
-_LOGIN = re.compile(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
+_BEARER = compile_lazily(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
+_LOGIN = compile_lazily(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
 # What follows is a secret whatever it looks like; each with words in lower case, without which there is none ...
 _CALLS = (
     (
-        compile_pattern(
+        compile_lazily(
             r"(?P<name>\b(?:login|relogin)\s*\(\s*(?:\w{1,40}\s*=\s*)?[\"'])(?P<value>[^\"'\s]{6,})(?=[\"'])"
         ),
         ("login",),
     ),
     (
-        compile_pattern(
+        compile_lazily(
             r"(?P<name>\blogin\s+\S{1,100}\s+(?:account\s+\S{1,100}\s+)?password\s+)(?P<value>\S{3,})"
         ),  # netrc
         ("password",),
     ),
     (
-        compile_pattern(r"(?P<name>\bsshpass\s+-p\s*)(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"]+)"),
+        compile_lazily(r"(?P<name>\bsshpass\s+-p\s*)(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"]+)"),
         ("sshpass",),
     ),
     (
-        compile_pattern(
+        compile_lazily(
             r"(?P<name>(?:\bcurl\b[^\n]{0,200}?\s(?:-u|-U)|(?<!\S)--(?:proxy-)?user)[ =]?[\"']?[^\s:\"'=/]{1,100}:)"
             r"(?P<value>[^\s\"':/~.][^\s\"':]{3,})"
         ),
         ("curl", "user"),
     ),
     (
-        compile_pattern(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
+        compile_lazily(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
         ("mysql", "mariadb"),
     ),
     (
-        compile_pattern(r"(?P<name>\blogin\b[^\n]{0,120}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
+        compile_lazily(r"(?P<name>\blogin\b[^\n]{0,120}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
         ("login",),
     ),
     (
-        compile_pattern(
+        compile_lazily(
             r"(?P<name>\bAuthorization[\"']?\s*[:=]\s*[\"']?(?:\w{1,20}\s+)?)(?P<value>[^\s\"'\[]{8,})", re.IGNORECASE
         ),
         ("authorization",),
     ),
     (
-        compile_pattern(r"(?P<name>\bCookie:\s*)(?P<value>[^\s\"'][^\n\"']{7,})", re.IGNORECASE),
+        compile_lazily(r"(?P<name>\bCookie:\s*)(?P<value>[^\s\"'][^\n\"']{7,})", re.IGNORECASE),
         ("cookie",),
     ),
     (
-        compile_pattern(
+        compile_lazily(
             r"(?P<name>[?&](?:sig|signature|x-amz-signature|x-amz-security-token|token|key|auth)=)"
             r"(?P<value>[^\s&\"']{16,})",
             re.IGNORECASE,
@@ -141,30 +141,32 @@ _CALLS = (
 # ... and what follows these, if it looks like a key, or like a password.
 _KEY_CALLS = (
     (
-        compile_pattern(
+        compile_lazily(
             rf"(?P<name>(?<![\w./-]){_SERVICE}(?:\\{{0,3}}[\"'])?\s*[:=,]\s*[\"']?)"
             rf"(?P<value>[A-Za-z0-9_-]{{32,}}+)(?![\w./])"
         ),
         ("wandb", "openai", "anthropic", "huggingface", "swanlab", "comet"),
     ),
     (
-        compile_pattern(r"(?P<name>\blogin(?:\s+--?[\w-]{1,40}){0,4}\s+)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])"),
+        compile_lazily(r"(?P<name>\blogin(?:\s+--?[\w-]{1,40}){0,4}\s+)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])"),
         ("login",),
     ),
     (
-        compile_pattern(
+        compile_lazily(
             r"(?P<name>\b(?:api|access) key[^\n]{0,80}?:\s*)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])", re.IGNORECASE
         ),
         ("api key", "access key"),
     ),
 )
-_LOOSE = compile_pattern(
+_LOOSE = compile_lazily(
     rf"(?P<name>(?:^|(?<=[\"'{{,;&?_-]))(?:[ ]{{0,20}})(?:pass|pwd|credentials?)(?:_?\d+)?{_IS})"
     rf"(?P<value>(?![/~.]){_VALUE})",
     re.IGNORECASE | re.MULTILINE,
 )
-_LIKE_A_PASSWORD = re.compile(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_LIKE_A_PASSWORD = compile_lazily(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
+_PRIVATE_KEY = compile_lazily(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
 
 
 def names_a_secret(name: str) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus
 
+from mcp_server.text.regex import compile_lazily
+
 # Shorter values would mask ordinary words, and their encodings would match by chance.
 SHORTEST_SECRET = 6
 _SHORTEST_HALF = 10
@@ -18,10 +20,10 @@ _SHORTEST_FOLDED = 12  # characters of a value whose case and separators do not 
 # Pieces of a key: each stretch of 11 characters has one that begins at a multiple of 4.
 _PIECE, _PIECE_STEP, _LONGEST_IN_PIECES = 8, 4, 128
 _FEWEST_CHANGES = 2  # between letters and digits in a piece, which no word and no number has
-_CHANGE = re.compile(rb"[a-z](?=[0-9])|[0-9](?=[a-z])")
+_CHANGE = compile_lazily(rb"[a-z](?=[0-9])|[0-9](?=[a-z])")
 # As input methods and normalised East Asian text write ASCII.
 _FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
-_MIXTURE = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
+_MIXTURE = compile_lazily(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
 _FEWEST_IN_A_MIXTURE = 3
 
 

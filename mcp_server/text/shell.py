@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-_TOKEN = re.compile(
+from mcp_server.text.regex import compile_lazily
+
+_TOKEN = compile_lazily(
     r"""
     (?P<blank>(?:[ \t\r]|\\\n)+)
     | (?P<operator>&&|\|\||;;|\|&|&>>|&>|<<<|<<-|<<|<\(|<&|<>|>>|>\(|>&|>\||[;&|()<>\n])
@@ -21,11 +23,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_QUOTED = re.compile(
+_QUOTED = compile_lazily(
     r"""\$'(?:[^'\\]|\\.)*'|\\(?P<escaped>.)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)\"""", re.DOTALL
 )
-_ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_ESCAPED_IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
+_ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
 _PREFIXES = frozenset({"exec", "nohup", "time", "env", "command"})
 # `exec` in front of these would fail or change what they mean.
@@ -39,11 +41,11 @@ _SHELL_WORDS = frozenset(
     """.split()  # noqa: SIM905 - as bash lists them
 )
 # Text that a shell, or runward itself, replaces; several paths in one word; a path on another machine.
-_REPLACED = re.compile(r"[$`*?\[\]{}<>|;&,:\s]|^~[^/]|^-$")
+_REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;&,:\s]|^~[^/]|^-$")
 _LONGEST_PATH = 4096  # PATH_MAX
-_NAMED_VALUE = re.compile(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTALL)
-_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
-_NUMBER = re.compile(r"-[\d.]\S*")
+_NAMED_VALUE = compile_lazily(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTALL)
+_FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
+_NUMBER = compile_lazily(r"-[\d.]\S*")
 
 
 @dataclass(frozen=True)

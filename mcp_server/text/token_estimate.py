@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
-_PIECES = re.compile(r"([A-Za-z]+)|(\d+)|(\s+)|([!-/:-@\[-`{-~]+)|(.)", re.DOTALL)
+from mcp_server.text.regex import compile_lazily
+
+_PIECES = compile_lazily(r"([A-Za-z]+)|(\d+)|(\s+)|([!-/:-@\[-`{-~]+)|(.)", re.DOTALL)
 # A word of an answer is one token; the letters of an id are about two a token, digits three, punctuation three.
-_WORD = re.compile(r"[a-z]{4,9}")
+_WORD = compile_lazily(r"[a-z]{4,9}")
 _LETTERS, _DIGITS, _MARKS = 2.2, 3, 3
 
 

@@ -1,5 +1,8 @@
 """Regular expressions: users' patterns are refused where they could search for ever, and old Pythons match the same."""
 
+import gc
+import importlib
+import pkgutil
 import random
 import re
 from collections.abc import Iterator
@@ -7,10 +10,19 @@ from typing import Any
 
 import pytest
 
+import mcp_server
 from mcp_server.diagnosis.progress import frameworks, named_values
 from mcp_server.errors import PatternError
 from mcp_server.text import log_text, secret_patterns
-from mcp_server.text.regex import HAS_POSSESSIVE, compile_user_pattern, expand_possessive, find_all, first_group
+from mcp_server.text.regex import (
+    HAS_POSSESSIVE,
+    _LazyPattern,
+    compile_lazily,
+    compile_user_pattern,
+    expand_possessive,
+    find_all,
+    first_group,
+)
 
 _comparable = pytest.mark.skipif(not HAS_POSSESSIVE, reason="this Python's own possessive quantifiers are not right")
 LINES = 4_000
@@ -33,7 +45,7 @@ def possessive_patterns() -> list[Any]:
     """Every pattern with a possessive quantifier in the modules that have any."""
     constants = [value for module in (named_values, log_text, secret_patterns) for value in vars(module).values()]
     rows = [row.pattern for row in frameworks.STEP_FORMATS]
-    return [value for value in constants + rows if isinstance(value, re.Pattern) and is_possessive(value)]
+    return [value for value in constants + rows if isinstance(value, _LazyPattern) and is_possessive(value)]
 
 
 def random_lines(seed: int) -> Iterator[str]:
@@ -93,7 +105,29 @@ def test_all_matches_are_read_by_name_whatever_groups_were_added() -> None:
     assert expanded.groups == 4
     assert find_all(expanded, "name", "value")("a=1 b=") == [("a", "1"), ("b", "")]
     plain = re.compile(r"(?P<name>\w+)=(?P<value>\d+)?")
-    assert find_all(plain, "name", "value") == plain.findall
+    assert find_all(plain, "name", "value")("a=1 b=") == [("a", "1"), ("b", "")]
+
+
+def test_a_pattern_is_compiled_once_when_it_is_first_used() -> None:
+    pattern = compile_lazily(r"(?P<word>\w++)!", re.IGNORECASE)
+    assert pattern.pattern == r"(?P<word>\w++)!"
+    assert vars(pattern)["_compiled"] is None
+    matched = pattern.search("so it is!")
+    assert matched is not None
+    assert (matched["word"], pattern.groups, pattern.flags & re.IGNORECASE) == ("is", 1, re.IGNORECASE)
+    assert pattern.search is pattern.search, "looked up once"
+    assert pattern.sub("?", "no! NO!") == "? ?"
+    assert not hasattr(pattern, "__len__")
+
+
+def test_every_pattern_of_the_program_compiles() -> None:
+    for room in ["text", "system", "record", "diagnosis", "recovery", "gpus"]:
+        for module in pkgutil.walk_packages([f"{mcp_server.__path__[0]}/{room}"], f"mcp_server.{room}."):
+            importlib.import_module(module.name)
+    patterns = [found for found in gc.get_objects() if isinstance(found, _LazyPattern)]
+    assert len(patterns) > 400
+    for pattern in patterns:
+        pattern.flags  # noqa: B018 - compiles it
 
 
 @pytest.mark.parametrize(("pattern", "number"), [("a", None), ("a*+", None), ("(a)", 1), (r"\s*+(a)", 2), ("(a*+)", 1)])

@@ -16,6 +16,7 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.diagnosis.failure.ordinary_work import count_steps
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
 _REACH_LINES = 3_000  # above a failure are searched
 _TEXT_CHARS = 500  # of a line
@@ -23,7 +24,7 @@ _MOST_STEPS = 10  # between a cause and its aftermath: after more, the run had s
 _MOST_STEPS_OF_SIMULATION = 120  # a simulation goes on with wrong contacts until a value overflows
 # IPv6 is tried first and is not there: every start prints it. A timeout (110) is only what follows.
 _NO_CAUSE = r"errno: (?:97|110)\b"
-_RUNS = re.compile(r"\b[1-9]\d* RUNNING\b|\bRUNNING: [1-9]")  # trials of Ray Tune
+_RUNS = compile_lazily(r"\b[1-9]\d* RUNNING\b|\bRUNNING: [1-9]")  # trials of Ray Tune
 
 
 class _Cause(NamedTuple):
@@ -34,7 +35,7 @@ class _Cause(NamedTuple):
 
 
 def _cause(group: str, kind: str, word: str, pattern: str) -> _Cause:
-    return _Cause(group, kind, word, re.compile(pattern))
+    return _Cause(group, kind, word, compile_lazily(pattern))
 
 
 # What states a cause, most telling first. The patterns match from the beginning of a line, behind any prefix.
@@ -107,7 +108,7 @@ class _Aftermath(NamedTuple):
 
 
 def _aftermath(kinds: str, pattern: str, *groups: str) -> _Aftermath:
-    return _Aftermath(frozenset(kinds.split()), re.compile(pattern), groups)
+    return _Aftermath(frozenset(kinds.split()), compile_lazily(pattern), groups)
 
 
 # What only follows from a cause elsewhere, and which causes explain it.

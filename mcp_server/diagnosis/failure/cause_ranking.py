@@ -6,7 +6,6 @@ itself over those of the kernel, a scheduler or Ray, and specific messages over 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.exception_types import exception_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
 _FIRST_CHARS = 300  # of a line are searched
 _AT_ONCE_LINES = 6  # an error at most this far before a stop caused the stop
@@ -23,74 +23,74 @@ _EPILOGUE_LINES = 250
 _NEAR_LINES = 1_000  # searched for launchers of several processes
 _DETAIL_LINES = 60  # searched for the specific line of a general message
 
-_MULTI_PROCESS = re.compile(
+_MULTI_PROCESS = compile_lazily(
     r"\[rank\d|\[default\d|torch[./]distributed[./]elastic|sigkill_handler|srun: |ChildFailedError|\(\w+ pid=\d"
 )
-_LAUNCHER_REPORT = re.compile(
+_LAUNCHER_REPORT = compile_lazily(
     r"exit|traceback *:|terminated with|died with"
 )  # a launcher's report; its last one decides
-_GENERAL_CRASH = re.compile(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
-_ABORTED = re.compile(r".*\bAborted\b|\*{3} SIGABRT")  # states the abort without its reason
-_ROOT_RANK = re.compile(r"rank +: (\d+) \(local_rank")
-_KERNEL = re.compile(
+_GENERAL_CRASH = compile_lazily(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
+_ABORTED = compile_lazily(r".*\bAborted\b|\*{3} SIGABRT")  # states the abort without its reason
+_ROOT_RANK = compile_lazily(r"rank +: (\d+) \(local_rank")
+_KERNEL = compile_lazily(
     r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
 )
 # A simulation without memory goes on, and fails with CUDA errors.
-_PHYSX_MEMORY = re.compile(
+_PHYSX_MEMORY = compile_lazily(
     r".*(?:PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)|Gym cuda error: out of memory)"
 )
-_RAY_LOST_PROCESS = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
+_RAY_LOST_PROCESS = compile_lazily(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not replace.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
 # Wrapper exceptions that add nothing to their cause above.
-_EMPTY_WRAPPER = re.compile(
+_EMPTY_WRAPPER = compile_lazily(
     r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
     r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
 )
 # General messages, and the lines above or below that state the specific cause.
-_GENERAL_HEADING = re.compile(r".*(?:Graph execution error:|Detected at node .*:?)$")
-_NODE = re.compile(r"\s*\[\[\{\{node")
-_BARE_WHAT = re.compile(r"what\(\): +std::\w+$")
-_THROWN = re.compile(r"terminate called after throwing an instance of")
-_NOT_ON_HUB = re.compile(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
-_TUNE = re.compile(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
+_GENERAL_HEADING = compile_lazily(r".*(?:Graph execution error:|Detected at node .*:?)$")
+_NODE = compile_lazily(r"\s*\[\[\{\{node")
+_BARE_WHAT = compile_lazily(r"what\(\): +std::\w+$")
+_THROWN = compile_lazily(r"terminate called after throwing an instance of")
+_NOT_ON_HUB = compile_lazily(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
+_TUNE = compile_lazily(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
 # Hydra names the object that it could not build, and below it the exception as Python represents it.
-_CALL = re.compile(r"(?:[\w.]*InstantiationException: )?Error (?:in call to|locating) target '")
-_REPRESENTED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
+_CALL = compile_lazily(r"(?:[\w.]*InstantiationException: )?Error (?:in call to|locating) target '")
+_REPRESENTED = compile_lazily(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
 _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
-_NO_THREADS = re.compile(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
-_NO_VULKAN = re.compile(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
-_INFEASIBLE = re.compile(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
-_NO_ENVIRONMENT = re.compile(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
-_OTHER_CUDNN = re.compile(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
-_RAY_OUT_OF_MEMORY = re.compile(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
-_NODE_LOST = re.compile(
+_NO_THREADS = compile_lazily(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
+_NO_VULKAN = compile_lazily(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
+_INFEASIBLE = compile_lazily(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
+_NO_ENVIRONMENT = compile_lazily(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
+_OTHER_CUDNN = compile_lazily(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
+_RAY_OUT_OF_MEMORY = compile_lazily(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
+_NODE_LOST = compile_lazily(
     r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
     r"|The (?:actor|task|worker) .{0,40}because (?:its|the) node"
 )
-_TRIAL_EXCEPTION = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
-_REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
-_OF_COMMAND = re.compile(
+_TRIAL_EXCEPTION = compile_lazily(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
+_REFUSED = compile_lazily(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
+_OF_COMMAND = compile_lazily(
     r"\W{0,8}(?:\u00d7 (?=No|Failed)|(?:[\w-]{1,30}: )?(?:fatal )?[Ee]rror: |ERROR:? |fatal: "
     r"|FATAL:? )\S"
 )
-_ANY = re.compile("")
+_ANY = compile_lazily("")
 _BY_TEXT = "by text"  # the explaining line decides the kind
 # Of which kind a general message is, its pattern, the pattern of the line near it that explains it, and the kind that
 # this line proves. An empty kind is any, or the same.
 _SPECIFIC_CAUSES = (
     ("", _BARE_WHAT, _THROWN, ""),
-    ("killed", re.compile("KeyboardInterrupt$"), _NO_THREADS, "other"),
+    ("killed", compile_lazily("KeyboardInterrupt$"), _NO_THREADS, "other"),
     ("network_error", _NOT_ON_HUB, _REFUSED, ""),
-    ("cuda_error", re.compile(".*DNN library"), _OTHER_CUDNN, ""),
+    ("cuda_error", compile_lazily(".*DNN library"), _OTHER_CUDNN, ""),
     ("segfault", _ANY, _NO_VULKAN, "cuda_error"),
-    ("ray_error", re.compile(".*register worker"), _NO_THREADS, "other"),
-    ("ray_error", re.compile(".*Get timed out"), _INFEASIBLE, ""),
+    ("ray_error", compile_lazily(".*register worker"), _NO_THREADS, "other"),
+    ("ray_error", compile_lazily(".*Get timed out"), _INFEASIBLE, ""),
     ("ray_error", _RAY_LOST_PROCESS, _RAY_OUT_OF_MEMORY, "oom_host"),
-    ("config_error", re.compile(".*command not found"), _NO_ENVIRONMENT, ""),
-    ("python_error", re.compile(r"(?:\w+\.)*CalledProcessError: Command"), _OF_COMMAND, _BY_TEXT),
+    ("config_error", compile_lazily(".*command not found"), _NO_ENVIRONMENT, ""),
+    ("python_error", compile_lazily(r"(?:\w+\.)*CalledProcessError: Command"), _OF_COMMAND, _BY_TEXT),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from mcp_server.diagnosis.failure import (
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
 # Every line for which may_be_fatal() is true contains one of these literals: callers search whole chunks for them.
 FATAL_WORDS: tuple[str, ...] = (
@@ -40,7 +40,7 @@ _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance"
 _WATCH = "runward watch: "
 # What ssh itself prints when a session that has begun breaks off, and `runward watch` at an end that it cannot know.
 # Refused connections are none: nothing has begun.
-_LOST_SESSION = re.compile(
+_LOST_SESSION = compile_lazily(
     r"(?:Shared connection|Connection) to (?P<host>\S+) (?:closed by remote host|closed\.?$)"
     r"|client_loop: send disconnect: "
     r"|(?:packet_write_wait|packet_write_poll|ssh_dispatch_run_fatal): Connection to (?P<address>\S+)"
@@ -50,7 +50,7 @@ _LOST_SESSION = re.compile(
     r"|Connection (?:closed|reset) by (?P<closer>\S+) port \d+|Killed by signal \d+\.$"
     rf"|{_WATCH}(?P<session>session .+): how its program ended is unknown$"
 )
-_NOT_BEGUN = re.compile(
+_NOT_BEGUN = compile_lazily(
     r"kex_exchange_identification|ssh_exchange_identification|ssh: (?:connect|Could not resolve)|Permission denied \("
     r"|Host key verification failed|Too many authentication failures|banner exchange"
 )
@@ -60,22 +60,24 @@ _SIGNAL_NAMES = dict(
 )
 _CRASHES = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGTRAP", "SIGSYS"})
 # Do not retry: a person or a limit stopped the run.
-_DELIBERATE_STOP = re.compile(
+_DELIBERATE_STOP = compile_lazily(
     r"(?i)TIME LIMIT|walltime|RUNLIMIT|DeadlineExceeded|TERM_OWNER|TERM_ADMIN|timed.out"
     r"|interrupt|SIGINT|signal:? 2\b|\^C|code 130\b|training early"
 )
-_OUTSIDE_STOP = re.compile(r"(?i)PREEMPT|NODE.?FAIL|REQUEUE|evicted|SIGTERM|SIGHUP|SIGUSR|signal Terminated|SIGKILL")
-_SCHEDULER = re.compile(
+_OUTSIDE_STOP = compile_lazily(
+    r"(?i)PREEMPT|NODE.?FAIL|REQUEUE|evicted|SIGTERM|SIGHUP|SIGUSR|signal Terminated|SIGKILL"
+)
+_SCHEDULER = compile_lazily(
     r"slurmstepd|(?i:PREEMPT|NODE.?FAIL|REQUEUE|evicted|TIME LIMIT|walltime)|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)"
     r"|DeadlineExceeded|CANCELLED AT"
 )
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
-_NAN = re.compile(r"(?i)\bnan\b|non-?finite")
+_NAN = compile_lazily(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
-_ENDS_MESSAGE = re.compile(
+_ENDS_MESSAGE = compile_lazily(
     r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
 )
-_MEANINGLESS = re.compile(
+_MEANINGLESS = compile_lazily(
     r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_handler.*|(?:Shared c|C)onnection to \S+ closed\.)$"
 )
 

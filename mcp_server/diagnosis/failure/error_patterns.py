@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from mcp_server.text.regex import compile_lazily
+
 TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
 
 # First match wins. Reasons for the order:
@@ -356,7 +358,9 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
 )
-ERROR_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile("|".join(p))) for kind, p in _TABLE)
+ERROR_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, compile_lazily("|".join(p))) for kind, p in _TABLE
+)
 
 
 def match_error_kind(text: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, exception_k
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.diagnosis.failure.tracebacks import RaisedException
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
 # Limits keep hostile output cheap: the last lines that contain a word, tracebacks, candidate lines.
 _MAX_LINES_PER_WORD = 2_000
@@ -24,23 +24,23 @@ _EXCEPTION_WORDS = ("Error", "Exception", "Interrupt", "exc.", ".Empty", "Unsupp
 _HEADER_WORD = "Traceback (most recent"
 
 # The line above a traceback that does not end the run.
-_SURVIVED = re.compile(
+_SURVIVED = compile_lazily(
     r"Exception ignored|--- Logging error|Error in atexit|Error in sys\.(?:excepthook|unraisable)|never retrieved"
     r"|(?:Exception|Unhandled exception|Error) in (?:thread|callback|event)|future: <|exception was never"
     r"|Trial \d+ failed|WON'T CONVERT"
     r"|(?i:non-?fatal|will (?:retry|be retried|continue|skip)|falling back|retrying).{0,80}$"
 )
 # ... nor do these, if the exception was caught. Above an uncaught exception they refer to something else.
-_SKIPPED = re.compile(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
-_THREAD = re.compile(r"(?:Exception|Unhandled exception) in thread ")
-_OVERFLOW_WORDS = re.compile(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
+_SKIPPED = compile_lazily(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
+_THREAD = compile_lazily(r"(?:Exception|Unhandled exception) in thread ")
+_OVERFLOW_WORDS = compile_lazily(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
 # Functions that run after all work is done.
-_AT_EXIT = re.compile(r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b")
-_CHILD = re.compile(
+_AT_EXIT = compile_lazily(r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b")
+_CHILD = compile_lazily(
     r"Process \S{1,60}:|-- Process \d+ terminated|Original Traceback|RemoteTraceback"
     r"|(?:Base)?ExceptionGroup: |^\W{0,3}\"\"\""
 )
-_WHOLE_PROGRAM = re.compile(
+_WHOLE_PROGRAM = compile_lazily(
     r"Error executing job with overrides|Unhandled exception|Uncaught exception|has been caught in function '<module>'"
 )
 
@@ -50,7 +50,7 @@ _ECHO_TYPES = frozenset(
     EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
     ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
 )
-_ECHO_TEXT = re.compile(
+_ECHO_TEXT = compile_lazily(
     r"EOFError$|background workers are no longer alive|check the print statements above"
     r"|Caught [\w.]+ in (?:DataLoader worker|replica|pin memory)|Engine (?:core|loop|process)"
     r"|Pin memory thread"
@@ -61,24 +61,24 @@ _ECHO_TEXT = re.compile(
 _PIPE_TYPES = frozenset(
     {"EOFError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "OSError"}
 )
-_PIPES = re.compile(
+_PIPES = compile_lazily(
     r"multiprocessing[/\\](?:connection|managers|queues|resource_)|subproc_vec_env|vector[/\\]async|wandb[/\\]sdk"
     r"|concurrent[/\\]futures"
 )
 # The line of an exception that only says that another follows; lines searched for what it announces.
-_ANNOUNCES = re.compile(r"(?:raised|caused by|following error):$")
+_ANNOUNCES = compile_lazily(r"(?:raised|caused by|following error):$")
 _ANNOUNCED_LINES = 4
 # Files that read a configuration: their exceptions are configuration errors.
-_CONFIG_FILES = re.compile(
+_CONFIG_FILES = compile_lazily(
     r"[/\\](?:argparse|hydra|omegaconf|yaml|pydantic|jsonargparse|ml_collections|tyro|draccus|simple_parsing|dacite)[/\\.]"
     r"|[/\\](?:tomllib|toml|gin|absl[/\\]flags|click)[/\\.]|configs?[\w-]*\.py|arguments?\.py"
 )
-_CONFIG_KEY = re.compile(r"(?i)\b(?:\w*config\w*|cfg|\w*_cfg|conf|hparams|hps|opts?|args)\w*(?:\[|\.get\()")
-_LAUNCHER = re.compile(
+_CONFIG_KEY = compile_lazily(r"(?i)\b(?:\w*config\w*|cfg|\w*_cfg|conf|hparams|hps|opts?|args)\w*(?:\[|\.get\()")
+_LAUNCHER = compile_lazily(
     r"torch[/\\]distributed[/\\](?:launcher|elastic|run\.py)|accelerate[/\\]commands[/\\]launch|deepspeed[/\\]launcher"
 )
 _HARD = frozenset({"oom_gpu", "oom_host", "cuda_error", "disk_full", "divergence", "auth_error"})
-_BY_SIGNAL = re.compile(r"is killed by signal: (\w+)|DataLoader worker .{1,80}exited unexpectedly")
+_BY_SIGNAL = compile_lazily(r"is killed by signal: (\w+)|DataLoader worker .{1,80}exited unexpectedly")
 _KINDS_BY_SIGNAL = {
     "": "killed",
     "Killed": "oom_host",
@@ -86,7 +86,7 @@ _KINDS_BY_SIGNAL = {
     "Interrupt": "killed",
     "Hangup": "killed",
 }
-_NAN = re.compile(r"(?i)\bnan\b")
+_NAN = compile_lazily(r"(?i)\bnan\b")
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.failure.error_patterns import match_error_kind
+from mcp_server.text.regex import compile_lazily
 
 # Types that decide whatever their message ...
 _SURE_TYPES = {
@@ -70,7 +69,7 @@ SURE_TYPES, TYPES = _by_name(_SURE_TYPES), _by_name(_TYPES)
 # Types whose messages quote names of the program: a key or attribute named "gpu" proves nothing.
 _OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
 _TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
-_OBJECT_STORE_DENIED = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and similar
+_OBJECT_STORE_DENIED = compile_lazily(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and similar
 _REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is not allowed to read its classes
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 

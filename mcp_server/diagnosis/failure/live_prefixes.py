@@ -6,8 +6,6 @@ search for the header.
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.failure.diagnose import may_be_fatal
 from mcp_server.diagnosis.failure.log_shapes import (
     Shape,
@@ -18,6 +16,7 @@ from mcp_server.diagnosis.failure.log_shapes import (
 )
 from mcp_server.diagnosis.failure.tracebacks import HEADER, is_header
 from mcp_server.text.lines import Line, split_lines
+from mcp_server.text.regex import compile_lazily
 
 _HEADER = HEADER.encode()
 _MAX_HEADERS = 8  # in one piece of output
@@ -25,7 +24,7 @@ _BELOW_LINES, _BELOW_BYTES = 60, 8192  # below a header, until its first frame, 
 _MAX_SHAPES = 16
 _MAX_FAILURES = 64  # of headers without a frame: the log only speaks of tracebacks
 _GROUP = "Exception Group " + HEADER
-_GROUP_BORDER = re.compile(r"(?:  )+[|] (?=[A-Za-z_])")
+_GROUP_BORDER = compile_lazily(r"(?:  )+[|] (?=[A-Za-z_])")
 
 
 class LivePrefixes:

@@ -16,31 +16,32 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.failure.tracebacks import HEADER, SOURCE_END, SOURCE_START, SOURCE_WARNS, strip_prefixes
 from mcp_server.text.lines import LINE_CHARS, Line
+from mcp_server.text.regex import compile_lazily
 
 _MAX_HEADERS = 100  # the last ones are examined
 _MAX_SHAPES = 16
 _MAX_IN_STRING = 10  # each is read to its end: a line of nothing but headers took 17 ms
 _PREFIX_CHARS = 160
 _NEAR_LINES = 200  # below a header, of interleaved ranks
-_KNOWN = re.compile(r"\W*(?:(?:Exception Group|Original) )?" + re.escape(HEADER))
-_FRAME = re.compile(r'\W*File "')
-_TIME = re.compile(r"\d+(?:[:.,/T-]\d+)+Z?|\d{6,}")
+_KNOWN = compile_lazily(r"\W*(?:(?:Exception Group|Original) )?" + re.escape(HEADER))
+_FRAME = compile_lazily(r'\W*File "')
+_TIME = compile_lazily(r"\d+(?:[:.,/T-]\d+)+Z?|\d{6,}")
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
-_PART = re.compile(
+_PART = compile_lazily(
     rf"(?P<time>{_TIME.pattern})|(?P<level>\b{_LEVELS}\b)|(?P<number>\d+)|(?P<space> +)|(?P<text>[^\d ]+|.)"
 )
 _GROUP = "+ Exception Group " + HEADER
 _GROUP_LINES = 12  # without a border: of other ranks
 _BORDER = r"(?P<end>) *(?:\| ?|\+ (?=Exception Group)|(?P<rule>\+[-+]{2}))"
-_WARNS = re.compile(r"\bWARN(?:ING)?\b")
+_WARNS = compile_lazily(r"\bWARN(?:ING)?\b")
 _LINES_PER_SOURCE = 2  # a number of which every value comes with fewer lines is a counter
-_ESCAPED = re.compile(re.escape(HEADER) + r":?(?:\\n|#012)")
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'')
-_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
+_ESCAPED = compile_lazily(re.escape(HEADER) + r":?(?:\\n|#012)")
+_STRING = compile_lazily(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'')
+_ESCAPE = compile_lazily(r"\\(?:u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {"\\n": "\n", "\\r": "\n", "\\t": "    ", "\\b": "", "\\f": ""}
 _NAMES_ERROR = ("error", "exception", "exc_info", "exc", "err", "message", "msg", "event", "exc_value")
-_SEVERE = re.compile(r"(?i)\"(?:level|levelname|severity|lvl|log_level)\": ?\"(?:error|critical|fatal)\"")
-_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
+_SEVERE = compile_lazily(r"(?i)\"(?:level|levelname|severity|lvl|log_level)\": ?\"(?:error|critical|fatal)\"")
+_EXCEPTION = compile_lazily(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
 
 
 class Shape(NamedTuple):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
+from mcp_server.text.regex import compile_lazily
 
 
 class Weight(IntEnum):
@@ -275,7 +276,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
 )
 # fmt: on
 _STATEMENTS = tuple(
-    (word, weight, kind, re.compile(pattern)) for weight, kind, rows in _TABLE for word, pattern in rows
+    (word, weight, kind, compile_lazily(pattern)) for weight, kind, rows in _TABLE for word, pattern in rows
 )
 
 _SOURCE = ("raise ", "return ", "assert ", "print(", "logger.", "logging.")  # a traceback shows it

@@ -8,8 +8,6 @@ true of an error of that sort.
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.steps import (
     checkpoints,
@@ -47,12 +45,13 @@ from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
 from mcp_server.diagnosis.failure.steps.shapes import explain_shapes, explain_width
 from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
 from mcp_server.diagnosis.failure.steps.unknown_names import name_unknown
+from mcp_server.text.regex import compile_lazily
 
 __all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
 # What a server like OpenAI's answers, out of the dictionary in which its client prints it.
-_ANSWER = re.compile(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
+_ANSWER = compile_lazily(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
 _TOPIC_ROWS = (*outside.ROWS, *cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
 _LIBRARY_ROWS = (*trainers.ROWS, *tensors.ROWS, *estimators.ROWS, *libraries.ROWS)

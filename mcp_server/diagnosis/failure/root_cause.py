@@ -6,7 +6,6 @@ survived, and so was evidence that looks the same. cause_ranking.py chooses amon
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,10 +16,11 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_work
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
 _PEERS_WORK = 40  # lines that other ranks may print until they wait for the lost rank
 _QUEUED_WORK = 400  # lines that a loop may print until it has used up what a dead thread left in a queue
-_STARVED = re.compile(
+_STARVED = compile_lazily(
     r"(?:\w+\.)*(?:Empty|Full)\b|.*(?i:\bstarv"
     r"|\bno (?:new )?(?:batch|data|sample|item)\w*\b.{0,40}\b(?:for|in|within|after) \d"
     r"|\b(?:queue|prefetch\w*|loader|dataloader|producer|worker thread|reader|thread)\b.{0,60}"
@@ -28,13 +28,13 @@ _STARVED = re.compile(
     r"|time[ds]? ?out.{0,60}\b(?:queue|batch|data|prefetch\w*|loader)\b)"
 )
 _UNTRACED_LINES = 2  # last lines in which an exception without a traceback is accepted
-_PYTHON_EXCEPTION = re.compile(
+_PYTHON_EXCEPTION = compile_lazily(
     r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "
 )
 _LAST_HINTS = 20
 _LAST_HINT_LINES = 40
 
-_WAITING = re.compile(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
+_WAITING = compile_lazily(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
 
 
 def find_root_cause(

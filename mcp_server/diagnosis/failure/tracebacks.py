@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
 HEADER = "Traceback (most recent call last)"
 # log_shapes.py puts the source of a line between these characters, in place of a prefix that no pattern below knows.
@@ -20,14 +21,14 @@ SOURCE_START, SOURCE_WARNS, SOURCE_END = "\x02", "\x03", "\x04"
 _MAX_LINES = 1_000  # of one traceback, including the lines of other ranks in between
 _MAX_OTHER_LINES = 12  # consecutive unrelated lines: the traceback was cut off
 
-_SOURCE_PREFIX = re.compile(
+_SOURCE_PREFIX = compile_lazily(
     r"\[(?:rank|default)\d+\]: ?"  # torchrun
     r"|\((?:\w[\w.:<>-]* )?(?:pid|rank)=\d+[^()]{0,80}\) ?|\((?:raylet|autoscaler)[^()]{0,80}\) ?"  # Ray, vLLM
     r"|\[\d{1,4},\d{1,5}\]<std(?:err|out)>: ?"  # mpirun
     r"|[a-z][\w.]{0,40}-\d{1,3} {1,20}\| ?"  # docker compose
     r"|\d{1,4}: (?=\S|  )|[a-z][\w-]{0,40}\d[\w.-]{0,60}: (?=Traceback|  |\S*(?:Error|Exception))"  # srun --label, pdsh
 )
-_STAMP = re.compile(
+_STAMP = compile_lazily(
     r"\[\d{1,3}(?:;\d{1,3}){0,4}m"  # a colour code without its escape character
     r"|[IWEFC]\d{3,4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]]{1,120}\] ?|\[[IWEFC]\d{3,4} [\d:.]+ [^\]]{1,120}\] ?"  # glog, c10d
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z] \d+ \d+\] ?(?:\(\w+\) )?"  # Ray's C++
@@ -37,20 +38,20 @@ _STAMP = re.compile(
     r"|(?:ERROR|CRITICAL)[ :-]{1,3}(?=Traceback|[\w.]*(?:Error|Exception): )"
     r"|\[[\w.]{1,60}:\d+:\w{1,60}\] ?|[|] (?=\s|\w|Traceback)|[\w.]{1,60} - (?:ERROR|CRITICAL) - "
 )
-_BAR = re.compile(r"(?:it/s|s/it)[^\][]{0,400}\]")
-_WARNING_LEVEL = re.compile(r"^\W{0,4}(?:WARN|INFO|DEBUG|[IW]\d{3,4} )|\b(?:WARNING|WARN)\b")
+_BAR = compile_lazily(r"(?:it/s|s/it)[^\][]{0,400}\]")
+_WARNING_LEVEL = compile_lazily(r"^\W{0,4}(?:WARN|INFO|DEBUG|[IW]\d{3,4} )|\b(?:WARNING|WARN)\b")
 
-_FRAME = re.compile(r'(?P<indent>\W*)File "(?P<file>[^"]{0,400})", line \d+(?:, in (?P<where>.{1,200}))?')
-_RICH = re.compile(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
+_FRAME = compile_lazily(r'(?P<indent>\W*)File "(?P<file>[^"]{0,400})", line \d+(?:, in (?P<where>.{1,200}))?')
+_RICH = compile_lazily(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
 _DRAWN = ("│", "╭", "╰", "|", "❱", "└", "├")
-_CELL = re.compile(r"-+> \d|File ~|File /|Cell In\[|<ipython|\S{1,300}\.py in \w|\S{1,300}\.py:\d+, in ")
-_NAME = re.compile(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\((?P<inner>\w+)\))?(?P<message>:.*)?$")
+_CELL = compile_lazily(r"-+> \d|File ~|File /|Cell In\[|<ipython|\S{1,300}\.py in \w|\S{1,300}\.py:\d+, in ")
+_NAME = compile_lazily(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\((?P<inner>\w+)\))?(?P<message>:.*)?$")
 _EXCEPTION_ENDINGS = (
     "Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "Expired", "Failed", "Failure", "Abort", "Fault",
     "NotFound", "Exhausted", "Unsupported", "StopIteration", "GeneratorExit", "OutOfResources", "Traceback",
 )  # fmt: skip
-_ERROR_NAME = re.compile(r"(?:Error|Exception|Interrupt)$|[a-z](?:Timeout|Expired|NotFound|Unsupported|Exhausted)$")
-_VALUE = re.compile(r": *(?:[-+]?[\d.]|nan|inf|None|True|False)")
+_ERROR_NAME = compile_lazily(r"(?:Error|Exception|Interrupt)$|[a-z](?:Timeout|Expired|NotFound|Unsupported|Exhausted)$")
+_VALUE = compile_lazily(r": *(?:[-+]?[\d.]|nan|inf|None|True|False)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 

@@ -7,39 +7,40 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.text.lines import Line
+from mcp_server.text.regex import compile_lazily
 
-_OTHERS_CODE = re.compile(
+_OTHERS_CODE = compile_lazily(
     r"[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+|conda[/\\]lib|envs[/\\][^/\\]+[/\\]s?bin)[/\\]"
     r"|\"<(?!stdin)|[/\\](?:pydevd?|debugpy|_pydev\w*)\b|\.(?:pyx|pxi)\b|[/\\]usr(?:[/\\]local)?[/\\]bin[/\\]"
     r"|[/\\]bin[/\\](?:torchrun|accelerate|vllm|deepspeed|ray)\b"
     r"|torch[/\\](?:nn|utils|distributed|autograd|_\w+)[/\\]|[/\\]importlib[/\\]"
 )
-_LAUNCHERS = re.compile(
+_LAUNCHERS = compile_lazily(
     r"[/\\]s?bin[/\\]|runpy|\"<(?!stdin)|[/\\](?:launcher|importlib|multiprocessing|threading|_utils)\b"
     r"|distributed[/\\]run"
 )
-_PACKAGE = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
+_PACKAGE = compile_lazily(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
 # Frameworks that run from a checkout of their sources.
-_CHECKOUT = re.compile(
+_CHECKOUT = compile_lazily(
     r"[/\\](?:(megatron)[/\\](?:core|training|legacy)|(sglang)[/\\]srt|src[/\\](transformers)"
     r"|(vllm)[/\\](?:v1|engine|worker|executor|model_executor|entrypoints|distributed)"
     r"|(deepspeed)[/\\](?:runtime|ops|comm)|(isaacgym)[/\\](?:gymapi|gymtorch|__init__)|(isaaclab)[/\\]isaaclab)[/\\.]"
 )
 # What hands over to a framework and comes back only with its error.
-_ENTRY = re.compile(
+_ENTRY = compile_lazily(
     r"^(?:return |await |sys\.exit\(|\w+ = )?(?:await )?(?:[\w.]+\.)?(?:train|fit|learn|run|main|launch|tune"
     r"|validate|evaluate"
     r"|run_exp|run_sft|train_model|train_and_evaluate|pretrain|build|build_algo|init|start)\("
 )
 # Functions that give one record of the data after another.
-_OF_RECORDS = re.compile(
+_OF_RECORDS = compile_lazily(
     r", in (?:__getitem__|__iter__|__next__|collate\w*|\w*_collate\w*|\w*collator\w*|__getitems__|fetch|map_fn"
     r"|(?:pre)?process\w*|tokeni[sz]e\w*|transform\w*|parse\w*|format\w*|encode\w*|load_(?:sample|item|example|record)\w*"
     r"|\w*_(?:sample|item|example|record|row|prompt))\b|[/\\](?:data|datasets?|loader|collator)s?(?:[/\\]|\.py)"
 )
 _ROOT_PARTS = 3  # of /app/train.py, whose directory says nothing
-_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
-_DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
+_FRAME = compile_lazily(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
+_DRAWN_FRAME = compile_lazily(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
 
 
 def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
-from mcp_server.text.regex import compile_pattern
+from mcp_server.text.regex import compile_lazily
 
 
 class Rank(IntEnum):
@@ -62,7 +62,7 @@ def _row(
     adds: bool = False,
     always: bool = False,
 ) -> StepFormat:
-    return StepFormat(name, needle, compile_pattern(pattern), rank, zero, base, adds, always)
+    return StepFormat(name, needle, compile_lazily(pattern), rank, zero, base, adds, always)
 
 
 _STEP = r"(?P<step>\d+)"
@@ -203,21 +203,21 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
 
 # Tables of bare numbers: the header that opens a table, and the format of its rows.
 TABLE_FORMATS: tuple[tuple[re.Pattern[str], StepFormat], ...] = (
-    (re.compile(r"^\s*Step \(% Done\)"), _row("nerfstudio", "%)", rf"^\s*{_STEP} \([\d.]+%\)\s+(?P<ms>[\d.]+) ms")),
-    (re.compile(r"^\s*E\s+#\s+LOSS "), _row("spacy", " ", rf"^\s*\d+\s+{_STEP}(?:\s+\d+\.\d+){{2,}}\s*$")),
+    (compile_lazily(r"^\s*Step \(% Done\)"), _row("nerfstudio", "%)", rf"^\s*{_STEP} \([\d.]+%\)\s+(?P<ms>[\d.]+) ms")),
+    (compile_lazily(r"^\s*E\s+#\s+LOSS "), _row("spacy", " ", rf"^\s*\d+\s+{_STEP}(?:\s+\d+\.\d+){{2,}}\s*$")),
     (
-        re.compile(r"^\s*epoch\s+(?:\w+\s+)?train_loss\s"),
+        compile_lazily(r"^\s*epoch\s+(?:\w+\s+)?train_loss\s"),
         _row("fastai", " ", r"^\s*(?P<epoch>\d+)(?:\s+(?:-?\d+\.\d+|nan|#na#))+\s+(?:\d+:[\d:]+|\d+\.\d+)\s*$",
              zero=True),
     ),
     (
-        re.compile(r"^\s*Iter\s+Train Loss\s"),
+        compile_lazily(r"^\s*Iter\s+Train Loss\s"),
         _row("scikit-learn", " ", rf"^\s*{_STEP}(?:\s+-?\d+\.\d+)+\s+[\d.]+[smh]\s*$"),
     ),
 )
 
-_NUMBER = re.compile(r"[0-9]|[nN][aA][nN]|\binf\b")
-_NO_NUMBER = re.compile(
+_NUMBER = compile_lazily(r"[0-9]|[nN][aA][nN]|\binf\b")
+_NO_NUMBER = compile_lazily(
     r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss "
     r"|Trial name"
 )

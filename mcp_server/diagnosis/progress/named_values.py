@@ -6,7 +6,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from mcp_server.text.regex import compile_pattern, find_all
+from mcp_server.text.regex import compile_lazily, find_all
 
 # What the name of a number measures. Bits, so that a whole line has the union of its names.
 LOSS = 1
@@ -36,7 +36,7 @@ _MAX_NAME_CHARS = 96
 
 # A name of up to four words; what separates name and number; the number; its power of ten; the total after `/` or `of`.
 # Megatron prints "number of nan iterations: 0".
-_NAMED_VALUE = compile_pattern(
+_NAMED_VALUE = compile_lazily(
     r"(?<![\w./@-])(?P<name>[^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
     r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
     r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
@@ -65,31 +65,33 @@ def _words(text: str) -> str:
 
 
 # Settings whose names contain the name of a metric.
-_SETTING = re.compile(
+_SETTING = compile_lazily(
     r"(?:loss|reward|return|score|acc|norm|kl|lr|entropy)\w*?[ _./-](?:weight|scal|coef|type|lambda|factor|fn|func"
     r"|alpha|beta|gamma|ratio|targ|thresh|eps|clip|mask|name|class|reduc|freq|interval|every|decay|margin|limit|bound|range)"
     r"|(?:^|[ _./-])(?:max|min|clip|clipping|target|num|weight|use|no|best|init|initial|lowest|highest|warmup)[ _./-]"
     r"|(?:batch|reader)_?cost|loss_?(?:weights?|scale|coef)\b|scale|skipped"
 )
-_HELD_OUT_WORDS = re.compile(_words("val valid validation eval evaluation test dev") + "|验证|测试")
+_HELD_OUT_WORDS = compile_lazily(_words("val valid validation eval evaluation test dev") + "|验证|测试")
 # First match wins: "value_loss" is a loss, "loss/reward" too.
 _MEASURES: tuple[tuple[int, re.Pattern[str]], ...] = (
     (
         LOSS,
-        re.compile(r"loss|nll|perplexity|损失|" + _words(r"ppl cost xent elbo bpb bpc rmse mse mae l_\w+ [gd]_\w+")),
+        compile_lazily(
+            r"loss|nll|perplexity|损失|" + _words(r"ppl cost xent elbo bpb bpc rmse mse mae l_\w+ [gd]_\w+")
+        ),
     ),
-    (REWARD, re.compile(r"reward|eprew|epret|奖励|" + _words("returns? rew scores? fitness"))),
-    (VITAL, re.compile(r"grad|gnorm|^grdn$|^norm$|learning.rate|学习率|" + _words("lr kl entropy std"))),
+    (REWARD, compile_lazily(r"reward|eprew|epret|奖励|" + _words("returns? rew scores? fitness"))),
+    (VITAL, compile_lazily(r"grad|gnorm|^grdn$|^norm$|learning.rate|学习率|" + _words("lr kl entropy std"))),
     (
         SPEED,
-        re.compile(
+        compile_lazily(
             r"fps|per second|"
             + _words("sps tps ips throughput computation mfu tflops (?:tok|tokens|samples|img|it|steps)/s(?:ec)?")
         ),
     ),
     (
         QUALITY,
-        re.compile(
+        compile_lazily(
             r"acc|top-?[15]|prec|recall|准确率|精度|"
             + _words(r"f1 auc miou iou psnr ssim map dice bleu rouge\w* wer cer success ndcg mrr fid corr error")
         ),
@@ -118,7 +120,7 @@ _UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  #
 _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "loss",
-        re.compile(
+        compile_lazily(
             r"(?:(?:train|training|lm|total|avg|ave|average|mean|batch|running|epoch|iter|step|global|reduced_train|actor"
             r"|smooth|current|final|overall|mini-?batch|cur|tr|llm|sft|轮|步|回合|训练)[ _/.-]*)*"
             r"(?:loss|pg_loss|损失|nll|cost)"
@@ -127,7 +129,7 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "reward",
-        re.compile(
+        compile_lazily(
             r"(?:[\w ]+/)*(?:(?:mean|avg|average|episode|episodic|total|train|training|ep|cumulative|last|critic"
             r"|running|env)[ _/.-])*(?:rewards?|returns?|rew|score|奖励|eprewmean|epret)"
             r"(?:[ _/.-]?(?:mean|avg|average|total|sum))*"
@@ -135,33 +137,33 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "grad_norm",
-        re.compile(
+        compile_lazily(
             r"(?:[\w ]+/)*(?:total[ _])?(?:(?:grad|gradient)s?[ _-]?norms?|gnorm|grdn|grad|norm)"
             r"(?:[ _/](?:mean|total|avg))?"
         ),
     ),
     (
         "fps",
-        re.compile(
+        compile_lazily(
             r"(?:[\w ]+/)*(?:fps(?: total)?|sps|tps|steps per second|computation|throughput"
             r"|(?:samples|tok|tokens|steps)/s(?:ec)?)"
         ),
     ),
     (
         "accuracy",
-        re.compile(
+        compile_lazily(
             r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*(?:acc|accuracy|acc@?1|top-?1|准确率"
             r"|mean_token_accuracy)(?:[ _/.-]?(?:train|avg|top-?1))*"
         ),
     ),
-    ("error", re.compile(r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*error(?:[ _]rate)?")),
+    ("error", compile_lazily(r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*error(?:[ _]rate)?")),
     # A GAN has no total loss.
-    ("loss_d", re.compile(r"loss[ _/]?d|(?:d|disc|discriminator|netd)[ _/]?loss|loss[ _/]discriminator")),
-    ("loss_g", re.compile(r"loss[ _/]?g|(?:g|gen|generator|netg)[ _/]?loss|loss[ _/]generator")),
+    ("loss_d", compile_lazily(r"loss[ _/]?d|(?:d|disc|discriminator|netd)[ _/]?loss|loss[ _/]discriminator")),
+    ("loss_g", compile_lazily(r"loss[ _/]?g|(?:g|gen|generator|netg)[ _/]?loss|loss[ _/]generator")),
 )
 
 # "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
-_SKIPS = re.compile(
+_SKIPS = compile_lazily(
     r"(?i)\b(?:skip(?:s|ped|ping)?|ignor(?:es?|ed|ing)|discard(?:s|ed|ing)?|drop(?:s|ped|ping)|reject(?:s|ed|ing)?"
     r"|continuing|retrying|overflow(?:ed|s)?|replac(?:ed|ing)|nan_to_num|Warning:|if)\b(?![^,;|]{0,24}[:=]\s*\d)"
     r"|Warning: |\u8df3\u8fc7"
@@ -170,7 +172,7 @@ _VERBS = frozenset({
     "is", "was", "are", "were", "be", "became", "becomes", "has", "have", "had", "got", "gets", "contains", "not", "no",
     "to", "of", "for", "with", "or", "if", "when",
 })  # fmt: skip
-_COUNTED = re.compile(r"(?i)\b(?:step|iter\w*|epoch|batch|update|episode)\W{0,3}\d")
+_COUNTED = compile_lazily(r"(?i)\b(?:step|iter\w*|epoch|batch|update|episode)\W{0,3}\d")
 
 _name_cache: dict[str, ValueName | None] = {}
 

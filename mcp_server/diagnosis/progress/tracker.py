@@ -29,13 +29,13 @@ from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar,
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
 from mcp_server.diagnosis.progress.trial_tables import TrialTables
-from mcp_server.text.regex import compile_pattern, first_group
+from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
 
 _MAX_HEADLINES = 4
 _MAX_BARS = 64
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
-_WARNS = re.compile(r":\d+: \w*Warning: ")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
+_WARNS = compile_lazily(r":\d+: \w*Warning: ")
+_NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 

@@ -5,17 +5,16 @@ A row counts only where its trial has gone on since the table before: the table 
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.progress.frameworks import Rank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, NamedValue, classify_name
 from mcp_server.diagnosis.progress.step_counters import StepReading
+from mcp_server.text.regex import compile_lazily
 
 TRIAL_KEY = "rllib"  # of the counter: other lines of Ray Tune count the same iterations
-_HEADER = re.compile(r"[\s|│]*Trial name\s+[|│]?\s*status\b.{0,600}?\biter\b")
+_HEADER = compile_lazily(r"[\s|│]*Trial name\s+[|│]?\s*status\b.{0,600}?\biter\b")
 _BORDERS = ("|", "│", "+", "├", "╰", "╭")
-_BETWEEN_CELLS = re.compile(r"\s*[|│]\s*|\s{2,}")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
+_BETWEEN_CELLS = compile_lazily(r"\s*[|│]\s*|\s{2,}")
+_NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 _MAX_TRIALS = 1_000
 
 

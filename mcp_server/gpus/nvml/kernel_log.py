@@ -10,12 +10,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.text.regex import compile_lazily
+
 # 4,1203,5021345678,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.
-_RECORD = re.compile(
+_RECORD = compile_lazily(
     r"^\d+,\d+,(\d+),[^;]*;NVRM: Xid \((?:PCI:)?([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)[^)]*\): (\d+)",
     re.IGNORECASE | re.MULTILINE,
 )
-_PCI = re.compile(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)", re.IGNORECASE)
+_PCI = compile_lazily(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)", re.IGNORECASE)
 _MOST_BYTES = 8192  # of one record, says the kernel's documentation
 
 PciAddress = tuple[int, int, int]  # domain, bus, device

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import pwd
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.system import processes
 from mcp_server.system.process_title import supervised_run
+from mcp_server.text.regex import compile_lazily
 
 # Other users choose these words, and models read them.
-_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
-_UNPRINTABLE, _LONGEST_WORD = re.compile(r"[^\x21-\x7e]+"), 40
+_RUN_ID = compile_lazily(r"[A-Za-z0-9_-]{1,120}")
+_UNPRINTABLE, _LONGEST_WORD = compile_lazily(r"[^\x21-\x7e]+"), 40
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
 _VALUE = r"(?<!\w)['\"`]([\w./+:@-][^'\"`\n()\[\]]{0,79})['\"`]"
 # A list after a word that says that it holds what is right.
-_LIST = re.compile(
+_LIST = compile_lazily(
     r"(?i)\b(?:choose (?:from|one of|one)"
     r"|(?:should|must|can|may|has to)(?: only)? be (?:a \w+ among|one of|in|either)"
     r"|(?:is|are) not (?:one of|in|among)"
@@ -23,13 +23,13 @@ _LIST = re.compile(
 )
 _NOT_KNOWN = "unknown|invalid|unsupported|unrecogni[sz]ed|unexpected|bad|no such|undefined|wrong|unregistered"
 _KNOWN = "valid|supported|found|exist|recogni[sz]ed|available|implemented|registered"
-_WRONG = re.compile(
+_WRONG = compile_lazily(
     rf"(?i)(?:invalid choice|(?:{_NOT_KNOWN})(?: \w+){{0,4}}|got(?: an?)?(?: \w+){{0,2}}|could not find|received|value"
     rf"|not find|couldn't find|no|key)[:=]? ?{_VALUE}"
     rf"|{_VALUE},? (?:is|was|are|not|does|could|for|as)\b[\w ]{{0,30}}?(?:not\b|in|{_NOT_KNOWN}|{_KNOWN})"
 )
-_ITEM = re.compile(r"[^\s'\"`,()\[\]{}|]+")
-_QUOTED_ITEM = re.compile(r"['\"`]([^'\"`\n]{1,80})['\"`]")
+_ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
+_QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
 _LEAST_LIKENESS = 0.78
 _LEAST_ITEMS = (1, 2)  # in brackets, in parentheses
 _MOST_SHOWN = 70

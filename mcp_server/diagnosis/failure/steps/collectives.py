@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
-_COLLECTIVE = re.compile(
+_COLLECTIVE = compile_lazily(
     r"\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(\w+),"
 )
-_OF_THE_FAILURE = re.compile(
+_OF_THE_FAILURE = compile_lazily(
     r"ProcessGroup|[Ww]atchdog|NCCL|c10|torch[./]distributed|exitcode|SIG[A-Z]+|DistBackend|Traceback|File \""
     r"|[Rr]ank \d+\]|elastic|terminate called|what\(\)|frame #"
 )
-_PROGRESS = re.compile(
+_PROGRESS = compile_lazily(
     r"\b\d{1,3}%\||(?i:\b(?:step|iter(?:ation)?|eval\w*|batch|samples?|val\w*|epoch|shards?)\b[^\n]{0,30}?\d)"
     r"|\b\d+ ?/ ?\d+\b|\b\d{1,3}(?:\.\d+)?%"
 )
-_COUNTER = re.compile(r"\b\d+ ?/ ?\d+\b")
-_WORKS = re.compile(
+_COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
+_WORKS = compile_lazily(
     r"(?i)\b(evaluat\w*|validat\w*|saving|saved? (?:model |the )?checkpoint\w*|save_checkpoint|checkpoint(?:ing)? to"
     r"|generat(?:e|ing)|tokeniz\w*|preprocess\w*|upload\w*|push(?:ing)? to|merging|consolidat\w*|gather\w* state"
     r"|computing|download\w*|caching|packing|Map \(|Filter|exporting|index\w*)"

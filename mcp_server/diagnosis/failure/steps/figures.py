@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene
+from mcp_server.text.regex import compile_lazily
 
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
 _SIZE = r"([\d.]+) ?([KMGT])i?B"
-_ASKED = re.compile(rf"Tried to allocate {_SIZE}")
-_TOTAL = re.compile(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
-_FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
-_OWN = re.compile(rf"this process has {_SIZE}|{_SIZE} reserved in total")
-_UNUSED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated")
-_BY_PYTORCH = re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch")
-_ALLOCATED = re.compile(rf"{_SIZE} already allocated")
-_OTHER = re.compile(rf"\bProcess (\d+) has {_SIZE} memory in use")
+_ASKED = compile_lazily(rf"Tried to allocate {_SIZE}")
+_TOTAL = compile_lazily(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
+_FREE = compile_lazily(rf"of which {_SIZE} is free|{_SIZE} free")
+_OWN = compile_lazily(rf"this process has {_SIZE}|{_SIZE} reserved in total")
+_UNUSED = compile_lazily(rf"and {_SIZE} is reserved by PyTorch but unallocated")
+_BY_PYTORCH = compile_lazily(rf"allocated memory {_SIZE} is allocated by PyTorch")
+_ALLOCATED = compile_lazily(rf"{_SIZE} already allocated")
+_OTHER = compile_lazily(rf"\bProcess (\d+) has {_SIZE} memory in use")
 _LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
 _LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
-_BATCH = re.compile(r"train_batch_size is not equal to .{0,80}?(\d+) != (\d+) \* (\d+) \* (\d+)")
+_BATCH = compile_lazily(r"train_batch_size is not equal to .{0,80}?(\d+) != (\d+) \* (\d+) \* (\d+)")
 # What PhysX calls its buffers, and Isaac's settings for them.
 _PHYSX_NAMES = {
     "patch buffer": "max_rigid_patch_count",
@@ -27,11 +28,11 @@ _PHYSX_NAMES = {
     "heap": "heap_capacity",
     "temp buffer": "temp_buffer_capacity",
 }
-_OVERFLOW = re.compile(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
-_CAPACITY = re.compile(
+_OVERFLOW = compile_lazily(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
+_CAPACITY = compile_lazily(
     r"Px[Gg]?p?u?DynamicsMemoryConfig::(\w{1,50})(?: buffer overflow detected.{0,60}?)? to (?:at least )?(\d{1,12})"
 )
-_IN_PIECES = re.compile(r"expandable_segments:\s*True")
+_IN_PIECES = compile_lazily(r"expandable_segments:\s*True")
 
 
 def read_figures(scene: Scene) -> NextStep | None:

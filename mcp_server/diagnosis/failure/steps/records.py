@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
-_KEY = re.compile(r"KeyError: ['\"]?([^'\"\n]{1,60})")
+_KEY = compile_lazily(r"KeyError: ['\"]?([^'\"\n]{1,60})")
 # What a record without a value, or with an empty one, raises, and what to say of it.
 _WRONG_RECORD = (
-    (re.compile(r"'NoneType' object|NoneType has no"), "gave None"),
-    (re.compile(r"IndexError|index out of range|out of bounds"), "is shorter than the others"),
-    (re.compile(r"unpack"), "has another number of values"),
-    (re.compile(r"^(?:ValueError|TypeError|AttributeError|ZeroDivisionError)\b"), "is not like the others"),
+    (compile_lazily(r"'NoneType' object|NoneType has no"), "gave None"),
+    (compile_lazily(r"IndexError|index out of range|out of bounds"), "is shorter than the others"),
+    (compile_lazily(r"unpack"), "has another number of values"),
+    (compile_lazily(r"^(?:ValueError|TypeError|AttributeError|ZeroDivisionError)\b"), "is not like the others"),
 )
 _KINDS = frozenset({"python_error", "data_error", "config_error"})
 _LACKS = "One record has no {0}, as earlier ones had it: filter such records from the data, or skip them {at}."

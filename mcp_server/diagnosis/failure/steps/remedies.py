@@ -7,17 +7,18 @@ import re
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
-_SUGGESTS = re.compile(r"(?i)\b(?:did|do) you mean:? ?(?:one of )?['\"`\[]*([\w./-]{1,60})")
-_NEAREST = re.compile(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+_SUGGESTS = compile_lazily(r"(?i)\b(?:did|do) you mean:? ?(?:one of )?['\"`\[]*([\w./-]{1,60})")
+_NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
+_SENTENCES = compile_lazily(r"(?<=[.!?])\s+|\n+")
 _VERBS = (
     "please try consider make ensure use set pass add remove install increase decrease reduce upgrade downgrade "
     "specify "
     "run enable disable call provide check convert cast choose change update lower raise replace visit create "
     "switch recommend"
 )
-_SAYS_WHAT_TO_DO = re.compile(
+_SAYS_WHAT_TO_DO = compile_lazily(
     rf"(?i)^\W*(?:\d[.)] ?)?(?:{'|'.join(_VERBS.split())})\b"
     r"|^(?:hint|tip|solution|fix)\b:|\b(?:please|try (?:to |setting|using|increas|decreas|reduc|lower)|we recommend"
     r"|consider (?:us|sett|pass|add|reduc|increas)|^either\b|\bcan (?:create|use|set|pass|be (?:set|disabled"
@@ -25,7 +26,7 @@ _SAYS_WHAT_TO_DO = re.compile(
     r"|\bby (?:setting|passing|using|adding|running)\b|\bor (?:pass|set|use) \w|\b(?:make sure|ensure) \w"
     r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
 )
-_SAYS_WHAT_MUST_BE = re.compile(
+_SAYS_WHAT_MUST_BE = compile_lazily(
     r"(?i)\b(?:must|should|needs? to|has to|have to)"
     r" (?:be (?!(?:the |on the )?same)|end|start|have (?!the same)|equal|use|set|specify|contain|provide)\b"
     r"|\b(?:choices|choose (?:from|one)|one of|available \w+|(?:valid|supported) (?:options|values|names"
@@ -35,8 +36,8 @@ _SAYS_WHAT_MUST_BE = re.compile(
     r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible))\b|\binstead\b"
     r"|\bonly has\b|\bonly (?:supports?|works?)\b|\bno longer supported\b"
 )
-_ASIDE = re.compile(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
-_SAYS_NOTHING = re.compile(
+_ASIDE = compile_lazily(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
+_SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
     r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
@@ -46,24 +47,24 @@ _SAYS_NOTHING = re.compile(
     r"|valid model identifier|^mapping values"
     r"|^make(?:\[\d+\])?: "
 )
-_EXCEPTION = re.compile(
+_EXCEPTION = compile_lazily(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
 )
-_INSTALL = re.compile(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
-_IS_DEMAND = re.compile(r"(?i)\b(?:must|should|needs?|has to|have to|requires?|is required)\b(?! not\b)")
-_SETTING = re.compile(
+_INSTALL = compile_lazily(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
+_IS_DEMAND = compile_lazily(r"(?i)\b(?:must|should|needs?|has to|have to|requires?|is required)\b(?! not\b)")
+_SETTING = compile_lazily(
     r"`[^`]+`|(?<![\w-])--[a-z]|\b\w+=\S|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
     r"|\b[a-z]\w*[._][a-z]\w*\b(?!\.py)"
 )
 _OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
-_CODE_OF_ANSWER = re.compile(r"^Error code: \d{3}: ")
+_CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
 _HEAD, _TAIL = "The error says: ", ", then launch_run again."
-_LEAST_CHARS, _CODE = 15, re.compile(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
-_UNKNOWN = re.compile(
+_LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
+_UNKNOWN = compile_lazily(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nknown (?:option|flag|argument):?) '?(--?[\w-]+)"
 )
-_OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]+")
+_OPTION = compile_lazily(r"(?<![\w-])--?[A-Za-z][\w-]+")
 _LEAST_LIKENESS = 0.75
 
 

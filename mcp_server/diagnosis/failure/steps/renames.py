@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
 # Arguments that a newer version calls otherwise: (argument, what the place must show) and what to write.
 _ARGUMENTS = (
@@ -168,15 +169,15 @@ _PACKAGES = {
     "fused_layer_norm_cuda": "NVIDIA apex built with --cuda_ext",
     "tf_keras": "tf-keras",
 }
-_ARGUMENT = re.compile(
+_ARGUMENT = compile_lazily(
     r"([\w.]{0,80})\(?\)? ?got an unexpected keyword argument ['\"](\w+)"
     r"|(?:Unrecognized|Argument\(s\) not recognized:?|unexpected keyword) \S{0,40}['\"{](\w+)"
 )
-_NO_ATTRIBUTE = re.compile(
+_NO_ATTRIBUTE = compile_lazily(
     r"(?:module|type object)? ?'([\w.]{1,60})'(?: object)? has no attribute '(\w+)'"
     r"|cannot import name '(\w+)' from '([\w.]{1,60})'"
 )
-_NO_MODULE = re.compile(r"No module named '?([\w.]{1,60})")
+_NO_MODULE = compile_lazily(r"No module named '?([\w.]{1,60})")
 
 
 def name_today(scene: Scene) -> NextStep | None:

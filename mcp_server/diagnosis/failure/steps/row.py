@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from mcp_server.text.regex import compile_lazily
+
 ADVICE_CHARS = 160
 _LEAST_CHARS = 16  # of what a sentence quotes
 _THERE = "there"  # the last resort: it names no place
-_TYPED = re.compile(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
-_AGAIN = re.compile(r"(?i)\bretry\b|\bas is\b")
+_TYPED = compile_lazily(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
+_AGAIN = compile_lazily(r"(?i)\bretry\b|\bas is\b")
 
 
 class Scene(NamedTuple):

@@ -6,22 +6,23 @@ import re
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
 _SHAPE = r"(?:torch\.Size\()?[\[(]+([\d, ]*|None(?:, \d+)+,?)[\])]+"
 # The shape in the checkpoint, the shape of this model, and the name of the weight, in either order.
 _SAVED = (
-    re.compile(
+    compile_lazily(
         rf"size mismatch for (?P<key>[\w.]+): copying a param with shape {_SHAPE} from checkpoint, "
         rf"the shape in current "
         rf"model is {_SHAPE}"
     ),
-    re.compile(rf"mismatch for loaded \({_SHAPE}\)? and expected \({_SHAPE}\)? tensor for key (?P<key>[\w.]+)"),
-    re.compile(rf"(?P<key>[\w.]+): found shape {_SHAPE} in the checkpoint and {_SHAPE} in the model"),
-    re.compile(rf"[Rr]eceived saved weight with shape {_SHAPE}"),
-    re.compile(rf"stored shape:? {_SHAPE}"),
+    compile_lazily(rf"mismatch for loaded \({_SHAPE}\)? and expected \({_SHAPE}\)? tensor for key (?P<key>[\w.]+)"),
+    compile_lazily(rf"(?P<key>[\w.]+): found shape {_SHAPE} in the checkpoint and {_SHAPE} in the model"),
+    compile_lazily(rf"[Rr]eceived saved weight with shape {_SHAPE}"),
+    compile_lazily(rf"stored shape:? {_SHAPE}"),
 )
-_EXPECTED = re.compile(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
-_KEY = re.compile(r"(?:for weight|for parameter|parameter) ['\"]?([\w./]+)")
+_EXPECTED = compile_lazily(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
+_KEY = compile_lazily(r"(?:for weight|for parameter|parameter) ['\"]?([\w./]+)")
 # What a weight's name says about the dimension that differs.
 _BY_NAME = (
     (
@@ -35,32 +36,32 @@ _BY_NAME = (
     (r"lora_|adapter", "the adapter's rank"),
     (r"patch_embed|conv1\b|stem", "the input's channels"),
 )
-_ACTOR = re.compile(r"actor|critic|policy|q_net|value_net|mlp_extractor")
-_FIRST_LAYER = re.compile(r"\.0\.(?:weight|kernel)|(?:fc1|layer_?1|Dense_0)[./]")
+_ACTOR = compile_lazily(r"actor|critic|policy|q_net|value_net|mlp_extractor")
+_FIRST_LAYER = compile_lazily(r"\.0\.(?:weight|kernel)|(?:fc1|layer_?1|Dense_0)[./]")
 # Two shapes that an operation got.
 _OPERANDS = (
-    re.compile(rf"(?:incompatible shapes|[Ss]hapes)\b[^(\[\n]{{0,40}}{_SHAPE}[, ]+(?:vs\.?|and|with|,)? ?{_SHAPE}"),
-    re.compile(rf"(?:broadcast|reshape)\w* input array from shape {_SHAPE} into shape {_SHAPE}"),
-    re.compile(rf"shapes? {_SHAPE} doesn't match (?:the )?(?:broadcast )?shape {_SHAPE}"),
-    re.compile(rf"Target sizes: {_SHAPE}\.\s+Tensor sizes: {_SHAPE}"),
-    re.compile(rf"[Tt]arget size \({_SHAPE}\)? must be the same as input size \({_SHAPE}"),
-    re.compile(rf"\w+\.shape={_SHAPE}, \w+\.shape={_SHAPE}"),
-    re.compile(rf"expected shape=?:? ?{_SHAPE},? (?:but )?(?:found|got)(?: array with)? shape=?:? ?{_SHAPE}"),
-    re.compile(rf"same shape, got {_SHAPE} and {_SHAPE}"),
-    re.compile(rf"Unexpected observation shape {_SHAPE} for .{{0,60}}please use {_SHAPE}"),
-    re.compile(rf"logits shape {_SHAPE} and labels shape {_SHAPE}"),
-    re.compile(rf"operands could not be broadcast together with shapes {_SHAPE} {_SHAPE}"),
+    compile_lazily(rf"(?:incompatible shapes|[Ss]hapes)\b[^(\[\n]{{0,40}}{_SHAPE}[, ]+(?:vs\.?|and|with|,)? ?{_SHAPE}"),
+    compile_lazily(rf"(?:broadcast|reshape)\w* input array from shape {_SHAPE} into shape {_SHAPE}"),
+    compile_lazily(rf"shapes? {_SHAPE} doesn't match (?:the )?(?:broadcast )?shape {_SHAPE}"),
+    compile_lazily(rf"Target sizes: {_SHAPE}\.\s+Tensor sizes: {_SHAPE}"),
+    compile_lazily(rf"[Tt]arget size \({_SHAPE}\)? must be the same as input size \({_SHAPE}"),
+    compile_lazily(rf"\w+\.shape={_SHAPE}, \w+\.shape={_SHAPE}"),
+    compile_lazily(rf"expected shape=?:? ?{_SHAPE},? (?:but )?(?:found|got)(?: array with)? shape=?:? ?{_SHAPE}"),
+    compile_lazily(rf"same shape, got {_SHAPE} and {_SHAPE}"),
+    compile_lazily(rf"Unexpected observation shape {_SHAPE} for .{{0,60}}please use {_SHAPE}"),
+    compile_lazily(rf"logits shape {_SHAPE} and labels shape {_SHAPE}"),
+    compile_lazily(rf"operands could not be broadcast together with shapes {_SHAPE} {_SHAPE}"),
 )
-_AXIS = re.compile(r"expected axis (-?\d+) of input shape to have value (\d+)[^\n]{0,60}?shape \(([\w, ]+)\)")
-_FEATURES = re.compile(r"X has (\d+) features, but (\w+) is expecting (\d+) features")
-_PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
-_TENSOR_PARALLEL = re.compile(r"tensor[-_]model[-_]parallel[-_]size:?[ .=]{0,60}(\d+)")
+_AXIS = compile_lazily(r"expected axis (-?\d+) of input shape to have value (\d+)[^\n]{0,60}?shape \(([\w, ]+)\)")
+_FEATURES = compile_lazily(r"X has (\d+) features, but (\w+) is expecting (\d+) features")
+_PADDED = compile_lazily(r"padded vocab \(size: (\d+)\)")
+_TENSOR_PARALLEL = compile_lazily(r"tensor[-_]model[-_]parallel[-_]size:?[ .=]{0,60}(\d+)")
 _DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
 _KINDS = frozenset({"python_error", "data_error", "config_error"})
 
 
 # Rows of program.py know more of these.
-_KNOWN = re.compile(
+_KNOWN = compile_lazily(
     r"size mismatch for \S*(?:embed_tokens|lm_head|wte|word_embeddings|classifier|score|fc|head)\S*: copying"
 )
 

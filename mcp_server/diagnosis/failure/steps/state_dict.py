@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
-_LISTS = re.compile(
+_LISTS = compile_lazily(
     r"(?i)\b(missing|unexpected) key(?:\(s\)|s)? in (?:source )?(?:state_dict|checkpoint)\w*: ?([^\n]{1,2000})"
 )
-_KEY = re.compile(r"[\w.-]{3,200}")
+_KEY = compile_lazily(r"[\w.-]{3,200}")
 # What wraps a model puts its own name into each key.
 _WRAPPERS = {
     "_orig_mod.": "torch.compile",
@@ -17,8 +16,8 @@ _WRAPPERS = {
     "_checkpoint_wrapped_module.": "activation checkpointing",
     "_forward_module.": "Fabric",
 }
-_ADAPTER = re.compile(r"\blora_[AB]\b|\bbase_model\.model\.|\badapter\b")
-_COMPUTED = re.compile(
+_ADAPTER = compile_lazily(r"\blora_[AB]\b|\bbase_model\.model\.|\badapter\b")
+_COMPUTED = compile_lazily(
     r"position_ids|inv_freq|num_batches_tracked|\.attn\.(?:masked_)?bias$|attn_mask|relative_position_index"
 )
 _MOST_KEYS = 40

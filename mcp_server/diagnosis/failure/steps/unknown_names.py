@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
 
 # What settings name. Other nouns ("error", "file") are of other failures.
 _NOUNS = (
@@ -22,8 +21,8 @@ _IS_UNKNOWN = (
     rf"(?:does(?: not|n't) exist|(?:is|was) (?:not (?:{_STATES})|unknown|undefined|unsupported|invalid)"
     rf"|not (?:{_STATES}))\b"
 )
-_BEFORE = re.compile(rf"(?i)\b(?P<noun>{_NOUNS})s?[: =]+{_NAME} {_IS_UNKNOWN}")
-_AFTER = re.compile(
+_BEFORE = compile_lazily(rf"(?i)\b(?P<noun>{_NOUNS})s?[: =]+{_NAME} {_IS_UNKNOWN}")
+_AFTER = compile_lazily(
     rf"(?i)\b(?:unknown|undefined|unsupported|unrecogni[sz]ed|unregistered|invalid|no such)(?: \w+)?"
     rf" (?P<noun>{_NOUNS})s?(?: (?:name|type|specified|provided|given|value))*[:,]? {_NAME}(?=[\s.,;:!]|$)"
 )
