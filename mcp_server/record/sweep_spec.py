@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 BEST = "best"  # as ``promote`` of a phase: the best cell so far
@@ -51,10 +52,15 @@ class SweepSpec:
     tmux_socket: str = "default"
     layout: int = 1
 
-    @property
+    @cached_property
     def phases(self) -> tuple[str, ...]:
         """The names of the phases, in order."""
         return tuple(dict.fromkeys(cell.phase for cell in self.cells))
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """The place of each cell in ``cells``, by its name."""
+        return {cell.name: position for position, cell in enumerate(self.cells)}
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON."""

@@ -132,26 +132,41 @@ def fold_sweep(
     events: Sequence[Event],
     liveness: Liveness = Liveness.UNKNOWN,
     stop: Mapping[str, Any] | None = None,
+    former: Sweep | None = None,
 ) -> Sweep:
-    """Return the sweep that its spec and events prove."""
-    cells = {cell.name: _begin(cell, number) for number, cell in enumerate(spec.cells, 1)}
-    state: RunState = "starting"
-    reason = None
-    for event in events:
+    """Return the sweep that its spec and events prove.
+
+    ``former``: the same sweep with fewer events. Where these are the first of ``events``, only the others are read.
+    """
+    state: RunState
+    reason: str | None
+    if former is None or not begins_with(events, former.events):
+        cells, new = [_begin(cell, number) for number, cell in enumerate(spec.cells, 1)], events
+        state, reason = "starting", None
+    else:
+        cells, state, new = list(former.cells), former.state, events[len(former.events) :]
+        reason = former.reason if former.ended else None  # else it was about its conductor
+    positions = spec.positions
+    for event in new:
         kind = event["kind"]
         if kind == "conducting":
             state, reason = "running", None
         elif kind == "ended":
             state, reason = _end_state(event), event.get("text")
-            cells = {n: replace(c, state=SKIPPED) if c.state == WAITING else c for n, c in cells.items()}
-        elif (cell := cells.get(event.get("cell", ""))) is not None:
-            cells[cell.cell.name] = _apply(cell, event)
+            cells = [replace(cell, state=SKIPPED) if cell.state == WAITING else cell for cell in cells]
+        elif (position := positions.get(event.get("cell", ""))) is not None:
+            cells[position] = _apply(cells[position], event)
     if state == "starting" and liveness is not Liveness.ALIVE:
         reason = "Its conductor has not begun."
     conducted = liveness is Liveness.ALIVE
     if state == "running" and not conducted:
         reason = "Its conductor is gone: the next call about this sweep starts it again. Its live runs go on."
-    return Sweep(spec, state, tuple(cells.values()), tuple(events), conducted, stop, reason)
+    return Sweep(spec, state, tuple(cells), tuple(events), conducted, stop, reason)
+
+
+def begins_with(events: Sequence[Event], first: Sequence[Event]) -> bool:
+    """Return whether ``first`` are the first of ``events``, the same objects as a reader of a growing file keeps."""
+    return len(events) >= len(first) and (not first or events[len(first) - 1] is first[-1])
 
 
 def _begin(cell: Cell, number: int) -> CellState:

@@ -190,14 +190,14 @@ def _read_sweep(context: ServerContext, name: str) -> str:
         ResourceNotFoundError: there is neither; names similar sweeps and tags.
     """
     from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.log import render_log  # noqa: PLC0415 - as above
+    from mcp_server.sweeps.log import SweepLog  # noqa: PLC0415 - as above
 
     try:
         sweep = context.store.sweeps.find(name)
     except SweepNotFound:
         return _describe_tagged(context, name)
     directory = context.store.sweeps.files_of(sweep)
-    return render_log(directory, sweep, observe_live_cells(sweep, context.store), read_notes(directory))
+    return SweepLog(directory).render(sweep, observe_live_cells(sweep, context.store), read_notes(directory))
 
 
 def _describe_tagged(context: ServerContext, tag: str) -> str:

@@ -63,7 +63,8 @@ def find_next(sweep: Sweep, live: Mapping[str, Run]) -> list[CellState]:
     """
     if sweep.stop is not None or has_too_many_failures(sweep):
         return []
-    waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == sweep.phase]
+    phase = sweep.phase
+    waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == phase]
     in_line = sum(run.state in ("queued", "starting") for run in live.values())
     limit = sweep.spec.max_parallel
     if limit is None and any(cell.cell.launch.get("backend", _LOCAL) != _LOCAL for cell in waiting):
@@ -99,6 +100,7 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
 
 def find_finished_phases(sweep: Sweep) -> Sequence[str]:
     """Return the phases whose cells are all done and that no event has reported, but for the last."""
+    if not (phases := sweep.spec.phases[:-1]):
+        return []
     reported = {event.get("phase") for event in sweep.events if event["kind"] == "phase_done"}
-    phases = sweep.spec.phases[:-1]
     return [p for p in phases if p not in reported and all(c.done for c in sweep.cells if c.cell.phase == p)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import LIVE, CellState, Sweep
+from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.system.files import read_regular_file, write_atomic
@@ -21,28 +22,93 @@ _MIB_PER_GIB = 1024
 _LONGEST_TEXT = 120
 
 
-def write_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run]) -> None:
-    """Bring both files up to date; a file whose content is right is left alone.
+class _KeptRows:
+    """Rows of a table by key, each kept as long as what it is made from is the same."""
 
-    Raises:
-        OSError: a file cannot be written.
-    """
-    notes = read_notes(directory)
-    files = {directory.log: render_log(directory, sweep, live, notes), directory.results: render_rows(sweep, notes)}
-    for path, text in files.items():
-        data = text.encode(errors="replace")
-        try:
-            current = read_regular_file(path)
-        except OSError:
-            current = b""
-        if current != data:
-            write_atomic(path, data)
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[tuple[object, ...], list[str]]] = {}
+
+    def render(self, key: str, sources: tuple[object, ...], make: Callable[[], list[str]]) -> list[str]:
+        """Return the row of ``key``, made anew where ``sources`` are other ones than before."""
+        kept = self._rows.get(key)
+        if kept is None or kept[0] != sources:
+            kept = self._rows[key] = sources, make()
+        return kept[1]
 
 
-def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
-    """Return the log. It changes only with the record, not with the time."""
-    spec = sweep.spec
-    counts = sweep.count()
+class SweepLog:
+    """The two files of one sweep. A change of one cell renders its rows alone: there may be 1,000 others."""
+
+    def __init__(self, directory: SweepDir) -> None:
+        self._directory = directory
+        self._plan, self._runs, self._results = _KeptRows(), _KeptRows(), _KeptRows()
+        self._events: Sequence[Event] = ()
+        self._events_of: dict[str, list[Event]] = {}  # by run
+
+    def write(self, sweep: Sweep, live: Mapping[str, Run]) -> None:
+        """Bring both files up to date; a file whose content is right is left alone.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        directory = self._directory
+        notes = read_notes(directory)
+        files = {directory.log: self.render(sweep, live, notes), directory.results: self.render_results(sweep, notes)}
+        for path, text in files.items():
+            data = text.encode(errors="replace")
+            try:
+                current = read_regular_file(path)
+            except OSError:
+                current = b""
+            if current != data:
+                write_atomic(path, data)
+
+    def render(self, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
+        """Return the log. It changes only with the record, not with the time."""
+        metric, names = sweep.spec.metric, _varying(sweep.cells)
+        headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s"]
+        headers += [metric or "metrics", "note"]
+        rows = []
+        for cell in sweep.cells:
+            run, note = live.get(cell.cell.name), notes.get(cell.cell.name)
+            sources = cell, names, note, None if run is None else (run.state, run.gpu_names)
+            rows.append(self._plan.render(cell.cell.name, sources, partial(_plan_row, cell, names, run, note, metric)))
+        lines = [*_render_head(sweep), "", "## Plan", "", *render_table(*_without_empty(headers, rows))]
+        self._sort_events(sweep.events)
+        headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
+        rows = [self._render_run(cell, run_id, live) for cell in sweep.cells for run_id in cell.runs]
+        lines += ["", "## Runs", ""]
+        lines += render_table(*_without_empty(headers, rows)) if rows else ["No run has begun."]
+        return "\n".join(map(printable, lines)) + "\n"
+
+    def render_results(self, sweep: Sweep, notes: Mapping[str, str]) -> str:
+        """Return one row a cell, with tabs between: what programs read."""
+        names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
+        rows = [["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]]
+        for cell in sweep.cells:
+            note = notes.get(cell.cell.name)
+            make = partial(_result_row, cell, names, note)
+            rows.append(self._results.render(cell.cell.name, (cell, names, note), make))
+        return "".join("\t".join(row) + "\n" for row in rows)
+
+    def _render_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> list[str]:
+        run = live.get(cell.cell.name) if run_id == cell.run_id else None
+        events = self._events_of.get(run_id, [])
+        sources = len(events), None if run is None else (run.state, run.attempt)
+        home = self._directory.path.parents[1]
+        return self._runs.render(run_id, sources, partial(_run_row, cell, run_id, events, run, home))
+
+    def _sort_events(self, events: Sequence[Event]) -> None:
+        """Note which events are about which run; reads those that are new."""
+        if not begins_with(events, self._events):
+            self._events, self._events_of = (), {}
+        for event in events[len(self._events) :]:
+            self._events_of.setdefault(event.get("run_id", ""), []).append(event)
+        self._events = events
+
+
+def _render_head(sweep: Sweep) -> list[str]:
+    spec, counts = sweep.spec, sweep.count()
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     lines = [f"# Sweep {spec.sweep_id}", "", f"State: {sweep.state}; {counts['total']} cells: {tally}"]
     lines += [reason for reason in (sweep.reason, sweep.refusal) if reason]
@@ -52,55 +118,19 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
         best = find_best(sweep)
         value = f": {best.text_with_run}" if best is not None else ": none yet"
         lines.append(f"Best {spec.metric} ({spec.goal}){value}")
-    lines += ["", "## Plan", ""]
-    names = _varying(sweep.cells)
-    headers = [
-        "#",
-        "phase",
-        "cell",
-        *names,
-        "GPUs",
-        "limit",
-        "status",
-        "step",
-        "steps/s",
-        spec.metric or "metrics",
-        "note",
-    ]
-    rows = [_plan_row(cell, names, live.get(cell.cell.name), notes, spec.metric) for cell in sweep.cells]
-    lines += render_table(*_without_empty(headers, rows))
-    lines += ["", "## Runs", ""]
-    headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
-    home = directory.path.parents[1]
-    of_run: dict[str, list[Event]] = {}
-    for event in sweep.events:
-        of_run.setdefault(event.get("run_id", ""), []).append(event)
-    run_rows = [
-        _run_row(cell, run_id, of_run.get(run_id, []), live, home) for cell in sweep.cells for run_id in cell.runs
-    ]
-    lines += render_table(*_without_empty(headers, run_rows)) if run_rows else ["No run has begun."]
-    return "\n".join(map(printable, lines)) + "\n"
+    return lines
 
 
-def render_rows(sweep: Sweep, notes: Mapping[str, str]) -> str:
-    """Return one row a cell, with tabs between: what programs read."""
-    names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
-    rows: list[list[Any]] = [["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]]
-    for cell in sweep.cells:
-        values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id or "", *(cell.setting(n) for n in names)]
-        values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
-        elapsed_s = cell.end.get("elapsed_s")
-        values += [
-            round(elapsed_s, 1) if isinstance(elapsed_s, float) else elapsed_s,
-            _why(cell),
-            notes.get(cell.cell.name, ""),
-        ]
-        rows.append(values)
-    return "".join("\t".join(map(_as_field, row)) + "\n" for row in rows)
+def _result_row(cell: CellState, names: Sequence[str], note: str | None) -> list[str]:
+    values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *(cell.setting(n) for n in names)]
+    values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
+    elapsed_s = cell.end.get("elapsed_s")
+    values += [round(elapsed_s, 1) if isinstance(elapsed_s, float) else elapsed_s, _why(cell), note]
+    return [_as_field(value) for value in values]
 
 
 def _plan_row(
-    cell: CellState, names: Sequence[str], run: Run | None, notes: Mapping[str, str], metric: str | None
+    cell: CellState, names: Sequence[str], run: Run | None, note: str | None, metric: str | None
 ) -> list[str]:
     end, launch = cell.end, cell.cell.launch
     progress: Mapping[str, Any] = run.progress if run is not None else end
@@ -122,7 +152,7 @@ def _plan_row(
         "" if step is None else str(step),
         f"{1 / step_s:.3g}" if isinstance(step_s, int | float) and step_s > 0 and run is None else "",
         value,
-        _shorten(notes.get(cell.cell.name) or _why(cell) or cell.origin or ""),
+        _shorten(note or _why(cell) or cell.origin or ""),
     ]
 
 
@@ -132,11 +162,10 @@ def _change(cell: CellState, name: str) -> str:
     return f"{planned} → {value}" if planned != value and planned is not None else "" if value is None else str(value)
 
 
-def _run_row(cell: CellState, run_id: str, events: Sequence[Event], live: Mapping[str, Run], home: Path) -> list[str]:
+def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | None, home: Path) -> list[str]:
     end: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] in ("cell_ended", "cell_failed")), {})
     begin: Mapping[str, Any] = next((e for e in events if e["kind"] == "cell_started"), {})
     measured: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] == "cell_measured"), {})
-    run = live.get(cell.cell.name) if run_id == cell.run_id else None
     attempt = run.attempt if run is not None else end.get("attempt") or 1
     failure = end.get("failure") or {}
     peak = end.get("peak_mib")

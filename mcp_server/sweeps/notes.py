@@ -11,7 +11,7 @@ from mcp_server.record.sweep_state import Sweep
 from mcp_server.runs.arguments import check_no_secret
 from mcp_server.store.cell_notes import LONGEST_NOTE, append_note
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.log import write_log
+from mcp_server.sweeps.log import SweepLog
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.text.near_names import find_near_names
 
@@ -44,6 +44,6 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
         return
     try:
         with contextlib.suppress(OSError):
-            write_log(directory, store.sweeps.observe(sweep.sweep_id), {})
+            SweepLog(directory).write(store.sweeps.observe(sweep.sweep_id), {})
     finally:
         release_lock(lock)

@@ -29,7 +29,7 @@ def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
 
 def printable(text: str) -> str:
     """Return ``text`` with "·" for each control character, which would act on a terminal."""
-    return "".join(sign if sign.isprintable() else "·" for sign in text)
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "·" for sign in text)
 
 
 def clock(seconds: float) -> str:

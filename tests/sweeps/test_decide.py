@@ -16,7 +16,7 @@ from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
 from mcp_server.sweeps.conductor.table import render
 from mcp_server.sweeps.decide import CellEnd, find_end, find_finished_phases, find_next, judge_end
-from mcp_server.sweeps.log import render_log
+from mcp_server.sweeps.log import SweepLog
 from mcp_server.views.sweep_status import summarise_sweep
 
 
@@ -159,7 +159,7 @@ def test_a_refused_launch_is_the_reason_as_long_as_it_lasts() -> None:
     waits = make(2, refused)
     status = summarise_sweep(waits, {}, now_s=0.0)
     assert (status.reason, status.events) == (refused["text"], None)
-    assert refused["text"] in render_log(SweepDir(Path("home/sweeps/s")), waits, {}, {})
+    assert refused["text"] in SweepLog(SweepDir(Path("home/sweeps/s"))).render(waits, {}, {})
     assert refused["text"] in render(waits, {})
     goes_on = make(2, refused, started("c0"))
     assert goes_on.refusal is None

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import fold_sweep
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.log import render_rows
+from mcp_server.sweeps.log import SweepLog
 from mcp_server.sweeps.plan import expand, parse_phases
 from mcp_server.sweeps.values import check_values
 
@@ -69,7 +70,7 @@ def test_an_argument_of_another_type_is_refused_by_its_name(phases: list[dict[st
 def test_control_characters_and_tabs_reach_no_row_of_the_results() -> None:
     cells = [Cell(f"n{n}", "1", {"opt": value}) for n, value in enumerate(["a\tb\nc", "\x1b[2Jd"])]
     sweep = fold_sweep(SweepSpec(cells=tuple(cells)), [])
-    rows = render_rows(sweep, {"n0": "keep\x1b[31m\tthis"}).splitlines()
+    rows = SweepLog(SweepDir(Path("home/sweeps/s"))).render_results(sweep, {"n0": "keep\x1b[31m\tthis"}).splitlines()
     assert len(rows) == 3
     assert [row.split("\t")[4] for row in rows] == ["opt", "a b c", "·[2Jd"]
     assert rows[1].endswith("\tkeep·[31m this")

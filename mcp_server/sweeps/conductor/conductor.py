@@ -36,13 +36,13 @@ from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.table import Screen
 from mcp_server.sweeps.decide import find_end, find_finished_phases, find_next, judge_end
 from mcp_server.sweeps.figures import measure
-from mcp_server.sweeps.log import write_log
+from mcp_server.sweeps.log import SweepLog
 from mcp_server.threads import run_in_thread
 from mcp_server.views.progress_text import first_metrics
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _AT_ONCE = 2  # launches: each takes a processor for a tenth of a second
-_SHOWN_EVERY_S = 1.0  # while cells are launched one after the other
+_SHOWN_EVERY_S = 1.0  # the log of 1,000 cells takes 20 ms, and their runs change many files in a second
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
 
@@ -65,7 +65,7 @@ class Conductor:
 
     def __post_init__(self) -> None:
         self.scalars = Scalars(self.store.home, self.store)
-        self.screen = Screen()
+        self.screen, self.log = Screen(), SweepLog(self.directory)
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
         self.halving: HalvingWatch | None = None
 
@@ -78,7 +78,7 @@ class Conductor:
             await self._advance_until_ended(group)
 
     async def _advance_until_ended(self, group: TaskGroup) -> None:
-        shown_s = 0.0
+        shown_s = -_SHOWN_EVERY_S
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while not self.events.is_removed:  # else another conductor begins a new record, and finds the runs by key
                 if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
@@ -86,14 +86,15 @@ class Conductor:
                     continue
                 sweep, is_busy = await self._advance(group)
                 changes.extend(self.store.run_directory(run.run_id).path for run in self.live.values())
-                if not is_busy or time.monotonic() > shown_s + _SHOWN_EVERY_S:
+                unseen_s = shown_s + _SHOWN_EVERY_S - time.monotonic()
+                if unseen_s <= 0 or sweep.ended:
                     await run_in_thread(self._show, sweep)
-                    shown_s = time.monotonic()
+                    shown_s, unseen_s = time.monotonic(), _TICK_S
                 if sweep.ended:
                     return
                 if is_busy:
                     continue
-                with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)):
+                with anyio.move_on_after(min(_TICK_S, unseen_s, self.launcher.pause_s)):
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
 
@@ -166,7 +167,7 @@ class Conductor:
     def _end(self, sweep: Sweep, state: str, text: str) -> None:
         event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
         with contextlib.suppress(OSError):  # before the event that readers wait for
-            write_log(self.directory, fold_sweep(sweep.spec, [*sweep.events, event]), self.live)
+            self.log.write(fold_sweep(sweep.spec, [*sweep.events, event], former=sweep), self.live)
         self._note("ended", text, state=state)
 
     def _note_phases(self, sweep: Sweep) -> None:
@@ -314,7 +315,7 @@ class Conductor:
 
     def _show(self, sweep: Sweep) -> None:
         with contextlib.suppress(OSError):
-            write_log(self.directory, sweep, self.live)
+            self.log.write(sweep, self.live)
         self.screen.show(sweep, self.live)
 
 
