@@ -82,8 +82,10 @@ class Best:
 
 def find_best(sweep: Sweep) -> Best | None:
     """Return the best setting of a sweep. None without a metric, or before any result."""
+    if sweep.spec.metric is None or not any(cell.value is not None for cell in sweep.cells):
+        return None
     groups = [group for group in rank_groups(sweep.cells, sweep.spec.goal) if group.mean is not None]
-    if sweep.spec.metric is None or not groups:
+    if not groups:
         return None
     # A promotion has the settings of the group that it comes from.
     other = next((group for group in groups[1:] if group.settings != groups[0].settings), None)

@@ -110,6 +110,7 @@ class Attribution:
         self._store = store
         self._lock = threading.Lock()
         self._claims: dict[str, tuple[object, Claims]] = {}
+        self._records: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def of(self, run: Run) -> OwnFiles:
         """Return what decides which files are those of ``run``."""
@@ -130,14 +131,14 @@ class Attribution:
 
     def claims_of(self, run: Run) -> Claims:
         """Return the claims of one run, read again when its record has changed."""
-        rundir = self._store.record_of(run)
-        paths = [rundir.attribution, *(rundir.outputs(number) for number in range(1, run.attempt + 1))]
+        paths = self._list_records(run)
         key = (run.state, run.attempt, run.ended_at, run.spec.created_at, run.made_a_step, *map(_stamp, paths))
         with self._lock:
             cached = self._claims.get(run.run_id)
             if cached is not None and cached[0] == key:
                 return cached[1]
-        records = [read_outputs(path) for path in paths[1:]]
+        rundir = self._store.record_of(run)
+        records = [read_outputs(Path(path)) for path in paths[1:]]
         if mirror := run.spec.mirror:  # its paths are another host's, and say nothing of files here
             records = [move_outputs(record, mirror) if record else None for record in records]
             run = move_run(run)
@@ -148,9 +149,25 @@ class Attribution:
             self._claims[run.run_id] = key, claims
         return claims
 
+    def _list_records(self, run: Run) -> tuple[str, ...]:
+        """Return the paths of the files that a run's claims are read from, kept: they are asked about again and again.
+
+        Of 300 other runs, to make them takes longer than to look at the files.
+        """
+        attempt, paths = self._records.get(run.run_id, (0, ()))
+        if attempt != run.attempt:
+            rundir = self._store.record_of(run)
+            files = [rundir.attribution, *(rundir.outputs(number) for number in range(1, run.attempt + 1))]
+            paths = tuple(map(str, files))
+            with self._lock:
+                while len(self._records) >= _MOST_REMEMBERED:
+                    del self._records[next(iter(self._records))]
+                self._records[run.run_id] = run.attempt, paths
+        return paths
+
     def stamp(self, run: Run) -> object:
         """Return a value that changes when a person corrects the attribution of a run."""
-        return _stamp(self._store.record_of(run).attribution)
+        return _stamp(self._list_records(run)[0])
 
 
 def _overlap(run: Run, other: Run) -> bool:
@@ -175,9 +192,9 @@ def _share_a_directory(run: Run, other: Run) -> bool:
     )
 
 
-def _stamp(path: Path) -> object:
+def _stamp(path: str) -> object:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - hot path
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns

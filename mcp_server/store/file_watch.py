@@ -55,13 +55,13 @@ class FileWatch:
         finally:
             self._subscriptions.remove(subscription)
             for path in subscription.directories:
-                self._remove_watch(path)
+                self._leave(path)
 
     def extend(self, subscription: Subscription, directories: Iterable[Path]) -> None:
         """Announce changes in further ``directories``."""
         for path in directories:
             if path not in subscription.directories:
-                subscription.directories.append(path)
+                subscription.directories[path] = None
                 watch = self._watches.setdefault(path, _Watch())
                 watch.users += 1
                 if not self._use(subscription, watch):
@@ -113,7 +113,19 @@ class FileWatch:
         subscription.polled = subscription.polled or watch.is_shared
         return True
 
-    def _remove_watch(self, path: Path) -> None:
+    def leave(self, subscription: Subscription, directories: Iterable[Path]) -> None:
+        """Announce changes in ``directories`` no more."""
+        for path in directories:
+            if path not in subscription.directories:
+                continue
+            del subscription.directories[path]
+            if path in subscription.pending:
+                subscription.pending.remove(path)
+            if (number := self._watches[path].number) is not None:
+                subscription.watch_numbers.discard(number)
+            self._leave(path)
+
+    def _leave(self, path: Path) -> None:
         watch = self._watches[path]
         watch.users -= 1
         if not watch.users:
@@ -142,7 +154,7 @@ class Subscription:
     def __init__(self, watch: FileWatch, *, polled: bool) -> None:
         self._watch = watch
         self.polled = polled
-        self.directories: list[Path] = []
+        self.directories: dict[Path, None] = {}
         self.pending: list[Path] = []  # not looked at yet
         self.watch_numbers: set[int] = set()
         self.changed = self.waiting = False
@@ -153,6 +165,10 @@ class Subscription:
         before = len(self.directories)
         self._watch.extend(self, directories)
         self.changed = self.changed or len(self.directories) > before
+
+    def leave(self, directories: Iterable[Path]) -> None:
+        """Watch these directories no more."""
+        self._watch.leave(self, directories)
 
     async def next_change(self) -> None:
         """Return at the next change, or at once where one came since the last call, or may have come unseen.

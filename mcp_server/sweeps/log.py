@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,38 @@ _MIB_PER_GIB = 1024
 _LONGEST_TEXT = 120
 
 
-class _KeptRows:
-    """Rows of a table by key, each kept as long as what it is made from is the same."""
+@dataclass
+class _Row:
+    """A row of a table, the ``columns`` in which it is shown, and the line that shows it."""
+
+    sources: tuple[object, ...]  # what it is made from
+    cells: list[str]
+    columns: tuple[int, ...] = ()
+    line: str = ""
+
+
+class _Table:
+    """A table without the columns that are empty in every row. A row is rendered again where its sources change."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[tuple[object, ...], list[str]]] = {}
+        self._rows: dict[str, _Row] = {}
 
-    def render(self, key: str, sources: tuple[object, ...], make: Callable[[], list[str]]) -> list[str]:
-        """Return the row of ``key``, made anew where ``sources`` are other ones than before."""
-        kept = self._rows.get(key)
-        if kept is None or kept[0] != sources:
-            kept = self._rows[key] = sources, make()
-        return kept[1]
+    def read(self, key: str, sources: tuple[object, ...], make: Callable[[], list[str]]) -> _Row:
+        """Return the row of ``key``."""
+        row = self._rows.get(key)
+        if row is None or row.sources != sources:
+            row = self._rows[key] = _Row(sources, make())
+        return row
+
+    @staticmethod
+    def render(headers: Sequence[str], rows: Sequence[_Row]) -> list[str]:
+        """Return the table in markdown."""
+        columns = tuple(number for number in range(len(headers)) if any(row.cells[number] for row in rows))
+        names = [headers[number] for number in columns]
+        for row in rows:
+            if row.columns != columns:
+                row.columns, (*_, row.line) = columns, render_table(names, [[row.cells[number] for number in columns]])
+        return [*render_table(names, []), *(row.line for row in rows)]
 
 
 class SweepLog:
@@ -41,7 +62,7 @@ class SweepLog:
 
     def __init__(self, directory: SweepDir) -> None:
         self._directory = directory
-        self._plan, self._runs, self._results = _KeptRows(), _KeptRows(), _KeptRows()
+        self._plan, self._runs, self._results = _Table(), _Table(), _Table()
         self._events: Sequence[Event] = ()
         self._events_of: dict[str, list[Event]] = {}  # by run
 
@@ -61,7 +82,7 @@ class SweepLog:
             except OSError:
                 current = b""
             if current != data:
-                write_atomic(path, data)
+                write_atomic(path, data, durable=False)
 
     def render(self, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
         """Return the log. It changes only with the record, not with the time."""
@@ -72,31 +93,43 @@ class SweepLog:
         for cell in sweep.cells:
             run, note = live.get(cell.cell.name), notes.get(cell.cell.name)
             sources = cell, names, note, None if run is None else (run.state, run.gpu_names)
-            rows.append(self._plan.render(cell.cell.name, sources, partial(_plan_row, cell, names, run, note, metric)))
-        lines = [*_render_head(sweep), "", "## Plan", "", *render_table(*_without_empty(headers, rows))]
+            rows.append(self._plan.read(cell.cell.name, sources, partial(_plan_row, cell, names, run, note, metric)))
+        lines = [*_render_head(sweep), "", "## Plan", "", *self._plan.render(headers, rows)]
         self._sort_events(sweep.events)
-        headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
-        rows = [self._render_run(cell, run_id, live) for cell in sweep.cells for run_id in cell.runs]
+        headers = [
+            "cell",
+            "run",
+            "began (UTC)",
+            "ended (UTC)",
+            "state",
+            "why",
+            "tries",
+            "peak GPU GiB",
+            "log",
+            "curves",
+        ]
+        rows = [self._read_run(cell, run_id, live) for cell in sweep.cells for run_id in cell.runs]
         lines += ["", "## Runs", ""]
-        lines += render_table(*_without_empty(headers, rows)) if rows else ["No run has begun."]
+        lines += self._runs.render(headers, rows) if rows else ["No run has begun."]
         return "\n".join(map(printable, lines)) + "\n"
 
     def render_results(self, sweep: Sweep, notes: Mapping[str, str]) -> str:
         """Return one row a cell, with tabs between: what programs read."""
         names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
-        rows = [["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]]
+        header = ["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]
+        lines = ["\t".join(map(_as_field, header))]
         for cell in sweep.cells:
             note = notes.get(cell.cell.name)
             make = partial(_result_row, cell, names, note)
-            rows.append(self._results.render(cell.cell.name, (cell, names, note), make))
-        return "".join("\t".join(row) + "\n" for row in rows)
+            lines.append("\t".join(self._results.read(cell.cell.name, (cell, names, note), make).cells))
+        return "\n".join(lines) + "\n"
 
-    def _render_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> list[str]:
+    def _read_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> _Row:
         run = live.get(cell.cell.name) if run_id == cell.run_id else None
         events = self._events_of.get(run_id, [])
         sources = len(events), None if run is None else (run.state, run.attempt)
         home = self._directory.path.parents[1]
-        return self._runs.render(run_id, sources, partial(_run_row, cell, run_id, events, run, home))
+        return self._runs.read(run_id, sources, partial(_run_row, cell, run_id, events, run, home))
 
     def _sort_events(self, events: Sequence[Event]) -> None:
         """Note which events are about which run; reads those that are new."""
@@ -199,12 +232,6 @@ def _varying(cells: Iterable[CellState]) -> list[str]:
     names = dict.fromkeys(name for cell in cells for name in cell.params)
     values = {name: {str(cell.params.get(name)) for cell in cells} for name in names}
     return [name for name, seen in values.items() if len(seen) > 1]
-
-
-def _without_empty(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return a table without the columns that are empty in every row."""
-    columns = [number for number in range(len(headers)) if any(row[number] for row in rows)]
-    return [headers[number] for number in columns], [[row[number] for number in columns] for row in rows]
 
 
 def _as_field(value: object) -> str:

@@ -166,6 +166,28 @@ def test_a_refused_launch_is_the_reason_as_long_as_it_lasts() -> None:
     assert summarise_sweep(goes_on, {}, now_s=0.0).reason is None
 
 
+def test_a_sweep_and_its_log_read_event_by_event_are_those_read_at_once() -> None:
+    again = ended("c1", "interrupted", then="again")
+    begun = {"kind": "conducting"}
+    facts: list[dict[str, Any]] = [begun, started("c0"), started("c1"), ended("c0", step=3), again]
+    facts += [{"kind": "cell_measured", "cell": "c0", "run_id": "r-c0", "value": 2.0, "curves": "/curves"}]
+    facts += [started("c1", "r-new"), {**ended("c1", "failed", failure={"kind": "oom_gpu"}), "run_id": "r-new"}]
+    facts += [{"kind": "ended", "state": "killed", "text": "Stopped."}, {"kind": "cell_resumed", "cell": "c2"}, begun]
+    events: list[Any] = [{"seq": seq, **each} for seq, each in enumerate(facts, 1)]
+    spec = SweepSpec("s", "s", cells=tuple(Cell(f"c{n}", "1", {"n": n}) for n in range(4)), metric="reward")
+    kept, sweep = SweepLog(SweepDir(Path("home/sweeps/s"))), fold_sweep(spec, [], Liveness.ALIVE)
+    for count in range(len(events) + 1):
+        sweep = fold_sweep(spec, events[:count], Liveness.ALIVE, former=sweep)
+        assert sweep == fold_sweep(spec, events[:count], Liveness.ALIVE)
+        notes = {"c0": "keep"} if count > 4 else {}
+        live = {"c1": run("running")} if count == 3 else {}
+        anew = SweepLog(SweepDir(Path("home/sweeps/s")))
+        assert kept.render(sweep, live, notes) == anew.render(sweep, live, notes)
+        assert kept.render_results(sweep, notes) == anew.render_results(sweep, notes)
+    other = [{**event, "state": "failed"} for event in events]
+    assert fold_sweep(spec, other, former=sweep) == fold_sweep(spec, other), "the file was replaced"
+
+
 def test_a_sweep_whose_conductor_died_says_so() -> None:
     events: list[Event] = [{"seq": 1, "kind": "conducting"}]
     sweep = fold_sweep(SweepSpec("s", "s", cells=(Cell("c", "1"),)), events, Liveness.DEAD)

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,7 +29,7 @@ from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.decision import find_decisions
 from mcp_server.runs.stop import stop_run
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
@@ -42,7 +43,8 @@ from mcp_server.views.progress_text import first_metrics
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _AT_ONCE = 2  # launches: each takes a processor for a tenth of a second
-_SHOWN_EVERY_S = 1.0  # the log of 1,000 cells takes 20 ms, and their runs change many files in a second
+_SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
+_SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 20 ms
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
 
@@ -60,6 +62,7 @@ class Conductor:
     live: dict[str, Run] = field(default_factory=dict)  # by cell, as last observed
     _unmeasured: list[tuple[CellState, Run]] = field(default_factory=list)  # ended, and their metric is not noted yet
     _seen: dict[str, Cursor] = field(default_factory=dict)  # by run, whose trouble was noted up to there
+    _watched: dict[str, Path] = field(default_factory=dict)  # by run, the directories that announce changes
     _is_stopping: bool = False
     _stopping_since_s: float | None = None
 
@@ -78,25 +81,33 @@ class Conductor:
             await self._advance_until_ended(group)
 
     async def _advance_until_ended(self, group: TaskGroup) -> None:
-        shown_s = -_SHOWN_EVERY_S
+        show_at_s = 0.0
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while not self.events.is_removed:  # else another conductor begins a new record, and finds the runs by key
                 if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
                     await anyio.sleep(_TICK_S)
                     continue
                 sweep, is_busy = await self._advance(group)
-                changes.extend(self.store.run_directory(run.run_id).path for run in self.live.values())
-                unseen_s = shown_s + _SHOWN_EVERY_S - time.monotonic()
-                if unseen_s <= 0 or sweep.ended:
+                self._watch_live(changes)
+                left_s = show_at_s - (begun_s := time.monotonic())
+                if left_s <= 0 or sweep.ended:
                     await run_in_thread(self._show, sweep)
-                    shown_s, unseen_s = time.monotonic(), _TICK_S
+                    left_s, now_s = _TICK_S, time.monotonic()
+                    show_at_s = now_s + max(_SHOWN_EVERY_S, (now_s - begun_s) / _SHOWN_SHARE)
                 if sweep.ended:
                     return
                 if is_busy:
                     continue
-                with anyio.move_on_after(min(_TICK_S, unseen_s, self.launcher.pause_s)):
+                with anyio.move_on_after(min(_TICK_S, left_s, self.launcher.pause_s)):
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
+
+    def _watch_live(self, changes: Subscription) -> None:
+        """Hear of changes in the directories of the live runs, and of no others: there may be 1,000."""
+        live = {run.run_id for run in self.live.values()}
+        changes.leave([self._watched.pop(run_id) for run_id in self._watched.keys() - live])
+        self._watched |= {run_id: self.store.directory_of(run_id) for run_id in live - self._watched.keys()}
+        changes.extend(self._watched.values())
 
     def _begin_halving(self) -> None:
         if (facts := self.read().spec.halving) is None:
