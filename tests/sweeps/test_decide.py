@@ -184,7 +184,7 @@ def test_a_sweep_and_its_log_read_event_by_event_are_those_read_at_once() -> Non
         anew = SweepLog(SweepDir(Path("home/sweeps/s")))
         assert kept.render(sweep, live, notes) == anew.render(sweep, live, notes)
         assert kept.render_results(sweep, notes) == anew.render_results(sweep, notes)
-    other = [{**event, "state": "failed"} for event in events]
+    other: list[Any] = [{**event, "state": "failed"} for event in events]
     assert fold_sweep(spec, other, former=sweep) == fold_sweep(spec, other), "the file was replaced"
 
 
