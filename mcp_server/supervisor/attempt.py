@@ -95,7 +95,7 @@ class Attempt:
         rundir, events = control.rundir, control.events
         rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
         rundir.attempt(number).mkdir(mode=0o700)
-        log = OutputLog(
+        log = (_load_shared_log() if control.job else OutputLog)(
             rundir.log(number),
             lambda cause: events.append(
                 "log_lost", f"Output is not being written to the log: {cause}. The run goes on."
@@ -190,6 +190,7 @@ class Attempt:
                 self.control.report_error(error)
         self._code_keeper.kill()
         self.relay.drain()
+        self.relay.log.send()
         self.observer.read_end()  # also of a run that was killed: its last step is a fact of the run
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
             self.ended_s = time.monotonic()
@@ -423,6 +424,12 @@ class Attempt:
 
     def _describe(self, commands: dict[processes.Process, str]) -> list[dict[str, Any]]:
         return [{"pid": p.pid, "command": self._redactor.text(c)[:_COMMAND_CHARS]} for p, c in commands.items()]
+
+
+def _load_shared_log() -> type[OutputLog]:
+    from mcp_server.supervisor.shared_log import SharedLog  # noqa: PLC0415 - few runs are jobs
+
+    return SharedLog
 
 
 def _make_gpu_monitor(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES
 from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.slurm_output import REQUEUED, find_end
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.processes import Process, send_signal
 from mcp_server.system.stop_sequence import Stage
@@ -25,6 +26,7 @@ _ANSWER_WITHIN_S = 10.0
 _KILL_WAIT_S = 30.0  # Slurm's default between SIGTERM and SIGKILL
 _RESERVE_S = 3.0  # of it, to write the end
 _KILL_GRACE_S = 2.0
+_OUTPUT_BYTES = 65_536
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 # What a node knows and a launcher cannot: of the job, of its devices, and of its own disk.
 _OF_THE_NODE = compile_lazily(
@@ -66,8 +68,9 @@ _REASONS = (
 class SlurmJob:
     """The job that this process is in, by its environment."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], output: Path) -> None:
         self._environ = dict(environ)
+        self._output, self._printed_before = output, _size(output)
         self.job_id = environ["SLURM_JOB_ID"]
         self._restarts = _count(environ.get("SLURM_RESTART_COUNT"))
         self.is_requeued = False  # Slurm starts the batch script again
@@ -75,7 +78,9 @@ class SlurmJob:
     @classmethod
     def of(cls, spec: RunSpec, environ: Mapping[str, str]) -> SlurmJob | None:
         """Return the job of a run that was launched as one; None where this process is in no job."""
-        return cls(environ) if spec.backend == "slurm" and environ.get("SLURM_JOB_ID") else None
+        if spec.backend != "slurm" or not environ.get("SLURM_JOB_ID"):
+            return None
+        return cls(environ, Path(spec.run_dir) / "slurm.out")
 
     def join_environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the launcher's environment with what the node knows better. An outer job's variables are left out."""
@@ -83,16 +88,22 @@ class SlurmJob:
         return {**{name: value for name, value in env.items() if not _OF_THE_NODE.fullmatch(name)}, **own}
 
     def explain_stop(self) -> StopRequest | None:
-        """Return why Slurm ends the job now; None where it does not, or does not answer."""
-        facts = self._ask()
+        """Return why Slurm ends the job now; None where it does not.
+
+        The controller says it, and the step daemon, which writes it into the job's output before it signals: that
+        counts where the controller does not answer, or says less.
+        """
+        facts, written = self._ask(), find_end(self._read_output())
         restarts, state = _count(facts.get("Restarts")), facts.get("JobState", "")
-        if restarts > self._restarts or state in _WAITING:
+        if restarts > self._restarts or state in _WAITING or written == REQUEUED:
             self.is_requeued = True
             return _REQUEUE
         if state not in _STOPS and facts.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "0", ""):
             state = "PREEMPTED"  # in its grace time
         if state == "COMPLETING":
             state = next(word for part, word in _REASONS if part in facts.get("Reason", ""))
+        if not facts or (written != "CANCELLED" and (state not in _STOPS or state == "CANCELLED")):
+            state = written or state  # a plain CANCELLED is also what it writes of a signal by scancel
         if state not in _STOPS:
             return None
         run_state, why, _, _ = _STOPS[state]
@@ -125,6 +136,15 @@ class SlurmJob:
         facts = self._ask()
         self.is_requeued = _count(facts.get("Restarts")) > self._restarts or facts.get("JobState") in _WAITING
         return self.is_requeued
+
+    def _read_output(self) -> str:
+        """Return what was printed since this process began: before, the job may have been started another time."""
+        try:
+            with self._output.open("rb") as file:
+                file.seek(max(self._printed_before, _size(self._output) - _OUTPUT_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def _ask(self) -> dict[str, str]:
         return dict(re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("show", "job", self.job_id, "-o")))
@@ -189,6 +209,13 @@ def _handles(process: Process, number: signal.Signals) -> bool:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _count(text: str | None) -> int:

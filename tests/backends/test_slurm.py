@@ -17,6 +17,7 @@ from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness
+from mcp_server.supervisor.slurm_job import SlurmJob
 
 SPEC = RunSpec(run_id="cfm-7kqz", run_dir="/home/a b/runs/cfm-7kqz", backend="slurm")
 
@@ -69,11 +70,50 @@ def test_the_output_of_the_job_proves_what_its_state_does_not_say() -> None:
     assert Job.of("12", "").explain(f"{killed} DUE TO TIME LIMIT ***").state == "TIMEOUT"
     assert Job.of("12", "FAILED").explain(f"{memory}\n{killed} DUE TO JOB REQUEUE ***\n").state == "FAILED"
     assert Job.of("12", "NODE_FAIL").explain(f"{killed} ***").state == "NODE_FAIL"
+    nobody = judge(Job.of("12", "FAILED", nodes="n2", exit_code="0:9"), "live").end
+    assert nobody is not None
+    assert nobody.reason.startswith("Slurm: FAILED of job 12 on n2 (exit code 0:9); its supervisor wrote no end.")
+    assert nobody.reason.endswith('backend_options={"exclude": "n2"} avoids the node.')
     report = judge(Job.of("12", "FAILED").explain("batch.sh: line 9: python3.9: not found\n"), "none")
     assert report.end is not None
     assert report.end.reason.endswith(
         "The command never started. Its output ends: batch.sh: line 9: python3.9: not found"
     )
+
+
+@pytest.mark.parametrize(
+    ("controller", "daemon", "why"),
+    [
+        ("JobState=COMPLETING Restarts=1 Reason=None", "", "Slurm requeues the job"),
+        ("", "DUE TO JOB REQUEUE ***", "Slurm requeues the job"),  # it does not answer
+        ("JobState=COMPLETING Restarts=0 Reason=None", "DUE TO JOB REQUEUE ***", "Slurm requeues the job"),
+        ("", "DUE TO PREEMPTION ***", "another job took its nodes (preempted)"),
+        ("JobState=COMPLETING Reason=None", "DUE TO TIME LIMIT ***", "the time limit of its job has passed"),
+        ("JobState=COMPLETING Reason=TimeLimit", "***", "the time limit of its job has passed"),
+        ("JobState=CANCELLED", "***", "its job was cancelled in Slurm"),
+        ("", "***", "its job was cancelled in Slurm"),
+        ("JobState=RUNNING Restarts=0", "***", None),  # a signal by scancel
+        ("JobState=RUNNING Restarts=0", "", None),
+        ("", "", None),
+    ],
+)
+def test_why_slurm_ends_a_job_is_its_own_word_whoever_says_it(
+    tmp_path: Path, controller: str, daemon: str, why: str | None
+) -> None:
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho '{controller}'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "slurm.out").write_text(
+        "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT … DUE TO JOB REQUEUE ***\n"
+    )
+    job = SlurmJob.of(replace(SPEC, run_dir=str(tmp_path)), {"PATH": str(tmp_path), "SLURM_JOB_ID": "12"})
+    assert job is not None
+    with (tmp_path / "slurm.out").open("a") as file:
+        file.write(
+            f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-23T06:12:48 {daemon}\n" if daemon else ""
+        )
+    stop = job.explain_stop()
+    assert (stop.reason if stop else None) == why
+    assert job.is_requeued is (why == "Slurm requeues the job")
 
 
 def test_a_supervisor_that_wrote_after_slurm_was_asked_has_started() -> None:
@@ -195,6 +235,31 @@ def test_a_run_is_requeued_only_where_somebody_asked_for_retries() -> None:
 def test_what_sbatch_does_not_know_or_runward_sets_is_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(BadArgument, match=says):
         check_request(LaunchRequest("true", backend="slurm", **arguments))
+
+
+def test_slurm_is_asked_at_once_when_its_daemon_writes_that_a_job_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.0)
+    directory, asked = RunDir(tmp_path / "runs" / "cfm-7kqz"), []
+    directory.path.mkdir(parents=True)
+    write_json(directory.job, {"job_id": "12", "submitted_s": time.time() - 100})
+    EventLog(directory.events).append("started", "The command runs.", attempt=1)
+    (directory.path / "slurm.out").write_text("the prolog of the site\n")
+
+    def ask() -> dict[str, tuple[Job, str]]:
+        asked.append("squeue")
+        return {"12": (Job.of("12", "RUNNING"), "cfm-7kqz")}
+
+    jobs = watch.JobWatch(Queue(tmp_path, ask))
+    for _ in range(5):
+        assert jobs.liveness(directory, SPEC).liveness is Liveness.ALIVE
+    assert len(asked) == 1
+    with (directory.path / "slurm.out").open("a") as file:
+        file.write("slurmstepd-n1: error: StepId=12.batch exceeded memory limit\n")
+    for _ in range(3):
+        jobs.liveness(directory, SPEC)
+    assert len(asked) == 4
 
 
 def test_an_end_that_slurm_told_is_kept_once_it_has_forgotten_the_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -72,11 +73,10 @@ class Cluster:
     min_job_age_s: int = 300
     has_jobcomp: bool = True
     environ: dict[str, str] = field(default_factory=dict)
-    pids: dict[str, int] = field(default_factory=dict)
+    _ports: list[int] = field(default_factory=list)
 
     def up(self) -> None:
-        host = socket.gethostname()
-        ports = _free_ports(3)
+        self._ports = _free_ports(3)
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o755)
         for name in ("state", "m", *(f"spool-{node}" for node in NODES)):
@@ -84,18 +84,7 @@ class Cluster:
         key = self.path / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        jobcomp = f"JobCompType=jobcomp/filetxt\nJobCompLoc={self.path}/jobcomp.txt" if self.has_jobcomp else ""
-        conf = _CONF.format(
-            path=self.path,
-            host=host,
-            port=ports[0],
-            port1=ports[1],
-            port2=ports[2],
-            jobcomp=jobcomp,
-            kill_wait_s=self.kill_wait_s,
-            min_job_age_s=self.min_job_age_s,
-        )
-        (self.path / "slurm.conf").write_text(conf)
+        self._write_conf()
         for number in range(2):  # character devices, so that CUDA_VISIBLE_DEVICES is really set
             if not (self.path / f"gpu{number}").exists():
                 os.mknod(self.path / f"gpu{number}", 0o20600, os.makedev(1, 3))
@@ -111,8 +100,28 @@ class Cluster:
             self.start_node(node)
         until(lambda: set(self.run("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}, "idle nodes")
 
+    def _write_conf(self) -> None:
+        jobcomp = f"JobCompType=jobcomp/filetxt\nJobCompLoc={self.path}/jobcomp.txt" if self.has_jobcomp else ""
+        conf = _CONF.format(
+            path=self.path,
+            host=socket.gethostname(),
+            port=self._ports[0],
+            port1=self._ports[1],
+            port2=self._ports[2],
+            jobcomp=jobcomp,
+            kill_wait_s=self.kill_wait_s,
+            min_job_age_s=self.min_job_age_s,
+        )
+        (self.path / "slurm.conf").write_text(conf)
+
     def start_controller(self) -> None:
         self.run("slurmctld")
+
+    def remember_jobs(self, min_job_age_s: int) -> None:
+        """Let the controller forget ended jobs after ``min_job_age_s``."""
+        self.min_job_age_s = min_job_age_s
+        self._write_conf()
+        self.run("scontrol", "reconfigure")
 
     def start_node(self, node: str) -> None:
         self.run("slurmd", "-N", node)
@@ -121,19 +130,22 @@ class Cluster:
         self._end(self.path / "slurmctld.pid")
 
     def kill_node(self, node: str) -> None:
-        """Let a node die with all its jobs' processes: slurmd, its step daemons, and what they started."""
-        mark = f"SLURMD_NODENAME={node}".encode()
-        conf = str(self.path).encode()
-        self._end(self.path / f"slurmd-{node}.pid", signal.SIGKILL)
+        """Let a node die with all its jobs' processes: slurmd, its step daemons, and what they started.
+
+        The daemons are frozen first: a node that dies reports no end of a process.
+        """
+        mark, conf = f"SLURMD_NODENAME={node}".encode(), str(self.path).encode()
+        started: list[int] = []
         for process in Path("/proc").glob("[0-9]*"):
-            try:
+            with contextlib.suppress(OSError):
                 environ = (process / "environ").read_bytes()
-                words = (process / "cmdline").read_bytes()
-                mine = conf in environ and mark in environ
-                if mine or (b"slurmstepd" in words and _spool_of(process, self.path / f"spool-{node}")):
-                    os.kill(int(process.name), signal.SIGKILL)
-            except OSError:
-                continue
+                started += [int(process.name)] if conf in environ and mark in environ else []
+        daemons = {int((self.path / f"slurmd-{node}.pid").read_text()), *filter(_is_step_daemon, map(_parent, started))}
+        for number, pids in ((signal.SIGSTOP, daemons), (signal.SIGKILL, started), (signal.SIGKILL, daemons)):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        self._end(self.path / f"slurmd-{node}.pid", signal.SIGKILL)
 
     def run(self, *words: str, check: bool = True) -> str:
         environ = {"HOME": os.environ.get("HOME", "/root"), **self.environ, "PATH": _PATH}
@@ -165,8 +177,18 @@ class Cluster:
         pid_file.unlink(missing_ok=True)
 
 
-def _spool_of(process: Path, spool: Path) -> bool:
-    return any(str(link.resolve()).startswith(str(spool)) for link in (process / "fd").iterdir() if link.exists())
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _is_step_daemon(pid: int) -> bool:
+    try:
+        return b"slurmstepd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from mcp_server.record.slurm_output import find_end, newest_output
 from mcp_server.record.state import EndedState, JobEnd, Liveness, LivenessReport
 
 _CUT = 5  # characters at least of a word that sacct cut off
@@ -59,15 +60,7 @@ FINAL: Mapping[str, End] = {
 }
 
 
-# What Slurm's step daemon writes into the job's output where the state alone says less. First match wins.
-_PROOFS = (
-    (re.compile(r"exceeded (?:(?:job|step) )?memory limit|oom[-_ ]kill", re.IGNORECASE), "OUT_OF_MEMORY"),
-    (re.compile(r"DUE TO TIME LIMIT"), "TIMEOUT"),
-    (re.compile(r"DUE TO PREEMPTION"), "PREEMPTED"),
-    (re.compile(r"DUE TO NODE FAILURE"), "NODE_FAIL"),
-    (re.compile(r"\*\*\* JOB \d+ .*CANCELLED AT"), "CANCELLED"),
-)
-_REQUEUED = "DUE TO JOB REQUEUE"  # what is above is of an earlier attempt
+_KILLED = "0:9"  # by SIGKILL
 _NOTE_CHARS = 160
 
 
@@ -100,11 +93,10 @@ class Job:
 
     def explain(self, output: str) -> Job:
         """Return the job with what its output proves: without cgroups, Slurm calls a job without memory FAILED."""
-        lines = [line.strip() for line in output.rpartition(_REQUEUED)[2].splitlines()]
-        daemon = "\n".join(line for line in lines if line.startswith("slurmstepd"))
+        lines = [line.strip() for line in newest_output(output).splitlines()]
         state = self.state
         if not state or (state in FINAL and FINAL[state].state == "lost"):
-            state = next((word for pattern, word in _PROOFS if pattern.search(daemon)), state)
+            state = find_end("\n".join(lines)) or state
         return replace(self, state=state, note=next(filter(None, reversed(lines)), "")[:_NOTE_CHARS])
 
     @property
@@ -172,6 +164,7 @@ def _end_of(job: Job, end: End | None, record: RecordState) -> JobEnd:
     )
     if end.state == "lost":
         note = f" Its output ends: {job.note}" if job.note else ""
+        note += _suspect_node(job) if job.exit_code == _KILLED else ""
         return JobEnd("lost", f"{line}; its supervisor wrote no end.{never}{note}", job.ended_at or None)
     failure: dict[str, Any] | None = None
     if end.kind:
@@ -179,3 +172,10 @@ def _end_of(job: Job, end: End | None, record: RecordState) -> JobEnd:
         failure["advice"] = end.advice
     by = "person" if end.state == "killed" and job.by else None if end.state == "killed" else "scheduler"
     return JobEnd(end.state, f"{line}.{never}", job.ended_at or None, by, failure)
+
+
+def _suspect_node(job: Job) -> str:
+    """Return what is likely where something killed the batch process, and Slurm does not say what."""
+    text = " Slurm does not say who sent SIGKILL: too little memory, trouble of the node, or a person."
+    avoid = f'; backend_options={{"exclude": "{job.nodes}"}} avoids the node' if job.nodes else ""
+    return f"{text} {_FROM_CHECKPOINT}{avoid}."

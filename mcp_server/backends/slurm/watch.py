@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from mcp_server.system.filesystems import is_shared_filesystem
 
 _TAIL_BYTES = 65_536
 _SETTLE_S = 60.0  # until a name that this host has looked for in vain appears on NFS
+# After Slurm's daemon has written into a job's output: it ends the job, within KillWait, which is 30 s by default.
+_ENDS_WITHIN_S = 40.0
 
 
 class JobWatch:
@@ -28,6 +31,7 @@ class JobWatch:
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
+        self._outputs: dict[str, tuple[int, float]] = {}  # by run: the size of its job's output, and since when
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
         """Return what the record and Slurm say together. An end in the record needs no word of Slurm.
@@ -39,8 +43,9 @@ class JobWatch:
         facts = read_json(directory.job) or {}
         job_id = str(facts.get("job_id", ""))
         if record == "ended":
+            self._outputs.pop(directory.run_id, None)
             return LivenessReport(Liveness.DEAD, job_id=job_id)
-        snapshot = self.queue.look()
+        snapshot = self.queue.look(queue.EXPECTED_S if self._is_end_near(directory) else None)
         if not job_id:
             return self._judge_launch(directory, spec, snapshot)
         if job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
@@ -64,6 +69,21 @@ class JobWatch:
             with contextlib.suppress(OSError):  # it may hold secrets, and no supervisor comes for it
                 directory.handover.unlink(missing_ok=True)
         return report
+
+    def _is_end_near(self, directory: RunDir) -> bool:
+        """Return whether the job's own output has grown lately: Slurm's daemon says there why it ends a job.
+
+        Output that was there at the first look may be old.
+        """
+        try:
+            size = (directory.path / "slurm.out").stat().st_size
+        except OSError:
+            size = 0
+        now_s = time.monotonic()
+        known, grown_s = self._outputs.get(directory.run_id, (size, -math.inf))
+        grown_s = now_s if size > known else grown_s
+        self._outputs[directory.run_id] = (size, grown_s)
+        return now_s - grown_s < _ENDS_WITHIN_S
 
     def _judge_launch(self, directory: RunDir, spec: RunSpec, snapshot: QueueSnapshot) -> LivenessReport:
         """Return what is known of a launch whose job is not noted: its server may have died while it handed it in."""
