@@ -196,6 +196,9 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
          Rank.EPOCH, zero=True),
     _row("chinese", "第", rf"第\s?{_STEP}(?:\s?[轮步]?\s?(?:/\s?共?|[(\uff08\uff0c,]\s?共)\s?(?P<total>\d+))?\s?"
          rf"(?:轮|步|次迭代|个?\s?(?i:epoch)|回合){_LATER}{_MEASURE}", Rank.STEP),
+    *(_row("chinese", unit, rf"^(?:\[[^\]]{{1,40}}\])?\s*{_STEP}(?:\s?/\s?(?P<total>\d+))?\s?{unit}"
+           rf"[\s,:|\uff0c\uff1a]{_LATER}(?:损失|奖励|(?i:loss|reward))\s?[=:\uff1a]?\s?-?\d", Rank.STEP)
+      for unit in "轮步"),
     _row("over", "raining", r"(?i)\b(?:pre-?|fine-?)?training (?:run |loop )?(?:is |has )?"
          r"(?:complete|finished|done|ended)"
          r"|\bfinished training\b", Rank.NONE),

@@ -34,10 +34,11 @@ HEADLINES = (
 _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
 
-# A name of up to four words; what separates name and number; the number; its power of ten; the total after `/` or `of`.
-# Megatron prints "number of nan iterations: 0".
+# A name of up to four words (LightGBM: "valid_0's rmse"); what separates name and number; the number; its power of ten;
+# the total after `/` or `of`. Megatron prints "number of nan iterations: 0".
 _NAMED_VALUE = compile_lazily(
-    r"(?<![\w./@-])(?P<name>[^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
+    r"(?<![\w./@-])(?P<name>[^\W\d][\w/.@-]*+(?:'s)?(?: [^\W\d][\w/.@-]*+){0,3}?"
+    r"(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
     r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
     r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))(?P<power>[kKM](?![\w/]))?"
@@ -123,7 +124,7 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         compile_lazily(
             r"(?:(?:train|training|lm|total|avg|ave|average|mean|batch|running|epoch|iter|step|global|reduced_train|actor"
             r"|smooth|current|final|overall|mini-?batch|cur|tr|llm|sft|轮|步|回合|训练)[ _/.-]*)*"
-            r"(?:loss|pg_loss|损失|nll|cost)"
+            r"(?:loss|pg_loss|损失|nll|cost|(?:(?:\d+|training)'s |train-)?(?:rmse|mae|\w*logloss))"
             r"(?:[ _/.-]?(?:train|avg|total|mean|epoch|step|value|值|\((?:train|avg|mean|total)\)))*"
         ),
     ),
@@ -161,6 +162,8 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("loss_d", compile_lazily(r"loss[ _/]?d|(?:d|disc|discriminator|netd)[ _/]?loss|loss[ _/]discriminator")),
     ("loss_g", compile_lazily(r"loss[ _/]?g|(?:g|gen|generator|netg)[ _/]?loss|loss[ _/]generator")),
 )
+
+_COUNT_BEFORE = compile_lazily(r"第\d+(?:轮|步|回合|次迭代) ")
 
 # "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
 _SKIPS = compile_lazily(
@@ -208,7 +211,7 @@ def _measure_name(text: str) -> ValueName | None:
     if not bits:
         return None
     is_held_out = _HELD_OUT_WORDS.search(text) is not None
-    plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else text
+    plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else _COUNT_BEFORE.sub("", text)
     headline = next((headline for headline, pattern in _HEADLINE_PATTERNS if pattern.fullmatch(plain)), None)
     if is_held_out:
         return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None)
