@@ -1,5 +1,6 @@
 """Blueprints in many spellings, each with the values that its writer meant or the lines that refuse it."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from tests.support.rows import for_each
 
 DATA = Path(__file__).parents[1] / "data" / "blueprints"
-SPELLINGS: dict[str, dict[str, Any]] = {
-    each["name"]: each
-    for file in ("spellings.yaml", "spellings_again.yaml")  # of two writers
-    for each in yaml.load((DATA / file).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-}
+
+
+@functools.cache
+def spellings() -> dict[str, dict[str, Any]]:
+    """By name."""
+    files = ("spellings.yaml", "spellings_again.yaml")  # of two writers
+    texts = [(DATA / file).read_text(encoding="utf-8") for file in files]
+    return {each["name"]: each for text in texts for each in yaml.load(text, Loader=yaml.SafeLoader)}
 
 
 def faults_by_line(blueprint: Blueprint, *, fatal: bool) -> dict[int, str]:
@@ -29,10 +33,10 @@ def value_of(blueprint: Blueprint, name: str) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-@for_each(SPELLINGS)
+@for_each(spellings())
 def test_a_spelling_has_the_values_that_its_writer_meant_or_is_refused_with_its_lines(name: str) -> None:
-    expected = dict(SPELLINGS[name]["expected"])
-    blueprint = parse_blueprint(SPELLINGS[name]["text"])
+    expected = dict(spellings()[name]["expected"])
+    blueprint = parse_blueprint(spellings()[name]["text"])
     for key, fatal in (("refused", True), ("said", False)):
         faults, words = faults_by_line(blueprint, fatal=fatal), expected.pop(key, {})
         assert faults.keys() == words.keys(), faults
@@ -44,6 +48,6 @@ def test_a_spelling_has_the_values_that_its_writer_meant_or_is_refused_with_its_
 
 
 def test_there_are_many_spellings() -> None:
-    refused = [name for name, spelling in SPELLINGS.items() if "refused" in spelling["expected"]]
-    assert len(SPELLINGS) >= 300
+    refused = [name for name, spelling in spellings().items() if "refused" in spelling["expected"]]
+    assert len(spellings()) >= 300
     assert len(refused) >= 80
