@@ -17,18 +17,22 @@ from mcp_server.text.regex import compile_lazily
 
 CONTROLS = bytes(set(range(32)) - set(b"\a\b\t\n\r\x1b")) + b"\x7f"
 # Every escape sequence except cursor up and down, which show what a redraw replaces. A sequence that never ends
-# (a title without its BEL) loses its introducer only, not the rest of the line.
+# (a title without its BEL) loses its introducer and number, not the rest of the line.
 ESCAPES = compile_lazily(
     rb"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
+    rb"|\x1b\]\d{1,5};++"
     rb"|\x1b[PX^_][^\x1b\n]*+\x1b\\"  # DCS, SOS, PM, APC
     rb"|\x1b\[(?!\d{0,4}[ABEF]|[01]?G)[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, erasing
     rb"|\x1b(?!\[)[ -/]*+[0-~]?"  # two characters and more: ESC ( B
 )
-# As a terminal takes them: strings may have lines, and one without an end hides the rest. `ESC k` is a title.
+# As a terminal takes them: strings may have lines, each sequence ends where the next begins, CAN and SUB end any, and
+# a string without an end hides the rest. `ESC k` is a title.
+CANCELS = b"\x18\x1a"
 TERMINAL_ESCAPES = compile_lazily(
-    rb"\x1b[\]PX^_k][^\x07\x1b]*+(?:\x07|\x1b\\|\x1b?\Z)"
-    rb"|\x1b\[[0-?]*+[ -/]*+[@-~]?"
-    rb"|\x1b(?!\[)[ -/]*+[0-~]?"
+    rb"\x1b[\]PX^_k][^\x07\x18\x1a\x1b]*+(?:[\x07\x18\x1a]|\x1b\\|\x1b?\Z)?"
+    rb"|\x1b\[[0-?]*+[ -/]*+[\x18\x1a@-~]?"
+    rb"|\x1b(?!\[)[ -/]*+[\x18\x1a0-~]?"
+    rb"|[\x18\x1a]+"
 )
 # C1, soft hyphen, fillers, zero-width, bidi, variation selectors, tags: invisible to people, yet read by a model.
 _RANGES = (

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 
-from mcp_server.text.invisible import CONTROLS, ESCAPES, FIRST_BYTES, TERMINAL_ESCAPES, invisible_utf_8
+from mcp_server.text.invisible import CANCELS, CONTROLS, ESCAPES, FIRST_BYTES, TERMINAL_ESCAPES, invisible_utf_8
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_spellings import PLAIN, SHORTEST_SECRET, VIEWS, WRAPPED, Spelling, View, list_spellings
 
@@ -15,6 +15,8 @@ __all__ = ["SHORTEST_SECRET", "Redactor"]
 
 # Each with the bytes without which there is none of it. The last is printed and erased, or printed twice for bold.
 _CONTROL_RUNS = (compile_lazily(b"[" + re.escape(CONTROLS) + b"]+"), CONTROLS)
+_NOT_CANCELS = CONTROLS.translate(None, CANCELS)
+_CONTROLS_IN_A_TERMINAL = (compile_lazily(b"[" + re.escape(_NOT_CANCELS) + b"]+"), _NOT_CANCELS)
 _BELLS = (compile_lazily(b"\a+"), b"\a")
 _ERASED = (compile_lazily(rb"[^\x08\n]\x08|\x08+"), b"\b")
 _BACKSPACES = (compile_lazily(rb"\x08+"), b"\b")
@@ -42,7 +44,8 @@ class _Layer:
         if escapes is None:
             return
         characters = (invisible_utf_8(), FIRST_BYTES)
-        for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, characters, erased):
+        controls = _CONTROLS_IN_A_TERMINAL if escapes is TERMINAL_ESCAPES else _CONTROL_RUNS
+        for noise, signs in (controls, (escapes, b"\x1b" + CANCELS), _BELLS, characters, erased):
             visible = noise.sub(b"", self.text) if _has_any(self.text, signs) else self.text
             if len(visible) < len(self.text):
                 self._steps.append((self.text, noise))

@@ -49,7 +49,8 @@ class View:
 
 
 _SPACE = b" \t\r\n"
-_NOT_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum() and code not in b"\a\b\x1b")
+# What is not ASCII separates: dots, ideographic and no-break spaces, combining marks, bytes that are no text.
+_NOT_LETTERS = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()) and code not in b"\a\b")  # noqa: PLR2004 - ASCII
 PLAIN = View(b"", lower=False, shortest_hold=1)
 # base64 programs break lines after 64 or 76 digits, and some indent them.
 WRAPPED = View(_SPACE + b"'\"\\", lower=False, shortest_hold=1)

@@ -61,7 +61,7 @@ def test_escape_sequences_and_control_characters_go(raw: str, plain: str) -> Non
 
 def test_a_sequence_that_never_ends_does_not_take_the_line_with_it() -> None:
     assert read("\x1b]0;title Traceback (most recent call last):\nnext") == [
-        "0;title Traceback (most recent call last):",
+        "title Traceback (most recent call last):",
         "next",
     ]
     assert read("\x1b[31\nnext\x1b") == ["", "next"]

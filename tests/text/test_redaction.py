@@ -265,7 +265,7 @@ def test_ordinary_spellings_of_a_secret_are_masked(spell: Callable[[str], str]) 
     spelling = spell(KEY)
     stream = f"a line\nkey: {spelling}\nloss 0.5\n".encode()
     for chunks in ([stream], one_by_one(stream), *(cut(stream, place) for place in range(0, len(stream), 3))):
-        shown = redacted({"TOKEN": KEY}, *chunks).decode()
+        shown = redacted({"TOKEN": KEY}, *chunks).decode(errors="replace")  # a cut separator
         assert MASK.decode() in shown
         assert shown.startswith("a line\nkey: ")
         assert shown.endswith("loss 0.5\n")
