@@ -35,7 +35,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
-from mcp_server.text.secret_patterns import mask_secrets, names_a_secret
+from mcp_server.text.secret_patterns import mask_secrets, mask_source, names_a_secret
 
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000
@@ -168,7 +168,7 @@ def _read_code(
     code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
     if run.spec.code and not code.commit:
         code = replace(code, commit=run.spec.code.get("commit", ""))
-    return replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
+    return replace(code, diff=mask_source(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
 
 
 def _read_code_now(run: Run, environ: Mapping[str, str]) -> GitState:

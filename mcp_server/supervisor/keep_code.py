@@ -17,7 +17,7 @@ from mcp_server.supervisor.python_packages import PythonPackages, find_python, f
 from mcp_server.system import processes
 from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
-from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.text.secret_patterns import mask_secrets, mask_source
 
 _PYTHON_WAIT_S, _PYTHON_CHECK_S = 15.0, 0.5  # for a Python that only the running processes show
 _MOST_FILE_BYTES, _MOST_BYTES = 1_000_000, 5_000_000
@@ -51,7 +51,7 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     copies, notes = _copy_files(attempt, files, directory)
     write_json(directory / SNAPSHOT, replace(snapshot, files=copies, notes=(*notes, *snapshot.notes)).facts())
     git = _read_git([Path(cwd), *(path.parent for path in files)], attempt.env)
-    _write(directory / DIFF, mask_secrets(git.diff, attempt.secrets))
+    _write(directory / DIFF, mask_source(git.diff, attempt.secrets))
     git = replace(git, subject=mask_secrets(git.subject, attempt.secrets))
     snapshot = replace(snapshot, files=copies, git=git, notes=notes)
     python = find_python(attempt.spec.command, cwd, attempt.env)
@@ -83,7 +83,7 @@ def _copy_files(
             one = replace(one, kept=f"{FILES}/{_name_copy(path, attempt.spec.cwd)}")
             copy = directory / one.kept
             copy.parent.mkdir(parents=True, exist_ok=True)
-            _write(copy, mask_secrets(data.decode(errors="replace"), attempt.secrets))
+            _write(copy, mask_source(data.decode(errors="replace"), attempt.secrets))
         else:
             notes.append(f"{path} was not kept: it has {len(data):,} bytes.")
         copies.append(one)

@@ -164,6 +164,31 @@ _LOOSE = compile_lazily(
     re.IGNORECASE | re.MULTILINE,
 )
 _LIKE_A_PASSWORD = compile_lazily(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
+# A literal that source, YAML, JSON, TOML or .env gives to such a name: in quotes, or alone up to the end of its line.
+_LITERAL = compile_lazily(
+    r"(?P<before>(?<!\w)(?P<name>\w{0,60}(?:tokens?|secrets?|passw(?:or)?d|passphrase|pass|pwd|keys?|pat|auth|credentials?)"
+    r"(?:_?\d+)?)(?:\\{0,3}[\"'])?\]?[ \t]*"
+    r"(?::[ \t]*[A-Za-z_][\w. |\[\]]{0,40}=|:?=>?|:|(?P<comma>,[ \t]*(?:[^\n]{0,80}default=)?)(?=[ \t]*[\"']))[ \t]*"
+    r"(?:\([ \t]*(?:\n[+ -]?[ \t]*)?)?(?:[\w.]{1,40}\([\"']\w{1,60}[\"']\)[ \t]+or[ \t]+|[\w.]{0,40}SecretStr\()?"
+    r"(?P<quote>[rbuf]{0,2}\\{0,3}(?:[\"']{3}|[\"']))?)"
+    r"(?(quote)(?P<quoted>[^\"'\n\\]{4,500}+)(?=\\{0,3}[\"'])"
+    r"|(?P<bare>[^\s\"'(){}\[\],;<>$#\\]{8,500}+)(?=[ \t]*(?:[;#][^\n]*)?$))",
+    re.IGNORECASE | re.MULTILINE,
+)
+# Tokens of a vocabulary, a budget or a page; and which keys are one of a service or a cipher.
+_ORDINARY_TOKEN = compile_lazily(
+    r"(?:.*_)?(?:pad|[ebi]?os|[be]o[a-z]|unk|sep|cls|mask|special|image|img|video|audio|speech|start|end|stop|think|prompt|input|output"
+    r"|max|min|num|n|next|last|first|new|extra|added|prefix|suffix|middle|user|assistant|system|tool|target|prev|per|total|text|vision)"
+    r"(?:_\w+)?_tokens?\d*",
+    re.IGNORECASE,
+)
+_CIPHER_KEY = compile_lazily(
+    rf"(?:.*_)?(?:{_SERVICE}|hf|github|gitlab|aws|azure|gcp|google|slack|encryption|signing|license|service|account|deploy|ssh|app|my)"
+    r"_keys?\d*|keys?\d*|(?:.*_)?(?:pat|auth|pass|pwd|credentials?)",
+    re.IGNORECASE,
+)
+_LITERAL_KEY = compile_lazily(r"(?=.{0,99}[A-Za-z])(?=.{0,99}\d)[\w.~+=!@%^&*:-]{8,}|[A-Za-z]{20,}|\d{8,}")
+_MIXED_RUN = compile_lazily(r"(?=(?:[^A-Za-z]*[A-Za-z]){3})(?=(?:\D*\d){3})[A-Za-z0-9]{10,}")
 _PRIVATE_KEY = compile_lazily(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
@@ -252,14 +277,47 @@ def mask_assigned_secrets(command: str) -> str:
 
 def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
     """Return ``text`` without what looks like a secret, and without the secrets of ``values_by_name``."""
-    secrets = {name: value for name, value in (values_by_name or {}).items() if len(value.strip()) >= SHORTEST_SECRET}
-    masked = Redactor(secrets).text(text) if secrets else text
-    masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, masked))
+    masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, _mask_known(text, values_by_name)))
     folded = masked.casefold()  # a mask adds none of the words
     for pattern, words, is_sure in _SHAPES:
         if any(word in folded for word in words):
             masked = pattern.sub(partial(_mask_value, is_sure=is_sure), masked)
     return masked
+
+
+def mask_source(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
+    """Return source code, a difference of it, or a file of settings without secrets.
+
+    Here a literal that is assigned to a name such as ``token`` counts too, where output needs more to be sure.
+    """
+    masked = _mask_known(text, values_by_name)
+    return mask_secrets(_LITERAL.sub(_mask_literal, masked))
+
+
+def _mask_literal(match: re.Match[str]) -> str:
+    value = match["quoted"] or match["bare"]
+    is_value = bool(match["quote"]) and match["comma"] is None
+    return match["before"] + MASKED if _is_secret_literal(match["name"], value, is_value=is_value) else match[0]
+
+
+def _is_secret_literal(name: str, value: str, *, is_value: bool) -> bool:
+    """Return whether a literal is a secret by the name that it is assigned to, and by its shape.
+
+    ``is_value``: surely that name's value. Without quotes it may be an expression, after a comma another name.
+    """
+    if value[0] in "$<{`[%/~." or "://" in value or _is_plain(value) or _PLACEHOLDER.fullmatch(value):
+        return False
+    if is_value and _SURE_NAME.search(name):
+        return True  # with its spaces
+    is_token = "token" in name.lower() and not _ORDINARY_TOKEN.fullmatch(name)
+    if is_value and is_token:
+        return bool(_LITERAL_KEY.fullmatch(value))
+    return (is_token or bool(_CIPHER_KEY.fullmatch(name))) and bool(_MIXED_RUN.fullmatch(value))
+
+
+def _mask_known(text: str, values_by_name: Mapping[str, str] | None) -> str:
+    secrets = {name: value for name, value in (values_by_name or {}).items() if len(value.strip()) >= SHORTEST_SECRET}
+    return Redactor(secrets).text(text) if secrets else text
 
 
 def _mask_value(match: re.Match[str], is_sure: Callable[[str], bool]) -> str:

@@ -101,7 +101,7 @@ async def test_the_results_show_what_was_launched_not_what_is_there_at_the_end(s
         if directory == code:
             git(code, "submodule", "add", str(part), "third")
         git(directory, "commit", "-m", "First")
-    (code / "third" / "lib.py").write_text("A = 2\napi_key = 'abcdef123456'\n")
+    (code / "third" / "lib.py").write_text("A = 2\ntoken = 'abcdef123456'\n")
     commit = git(code, "rev-parse", "HEAD").strip()
     (code / "conf" / "small.yaml").write_text("lr: 0.2\napi_key: abcdef123456\n")
     venv = sandbox.path / "venv"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets
+from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets, mask_source
 from mcp_server.text.shell import parse
 from tests.support.rows import for_each
 from tests.support.secret_shapes import SHAPES
@@ -129,10 +129,14 @@ def test_known_values_are_masked_by_name_in_any_spelling() -> None:
         "login('",
         "api_key:\n ",
         "password\n",
+        'token = "a1',
+        "token: a =",
+        "token,default=",
+        "a token=a1b2c3d4 ",
     ],
 )
 def test_much_of_anything_is_masked_in_one_go(text: str) -> None:
-    assert mask_secrets(text * (100_000 // len(text)))  # a minute where the time is not linear
+    assert mask_source(text * (100_000 // len(text)))  # a minute where the time is not linear
 
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
@@ -183,3 +187,110 @@ def test_a_key_in_a_command_is_found_with_its_name(command: str, name: str) -> N
 )
 def test_ordinary_words_of_a_command_are_not_keys(command: str) -> None:
     assert list(find_keys(parse(command).words)) == []
+
+
+LITERAL = "abcdef123456"
+ASSIGNED = [
+    "+token = 'abcdef123456'",
+    '-token = "abcdef123456"',
+    "+    token: str = 'abcdef123456'",
+    "+  token: abcdef123456",
+    '+  "token": "abcdef123456",',
+    "+TOKEN=abcdef123456",
+    "+export GITEA_TOKEN=abcdef123456",
+    '+token = "abcdef123456"  # mine',
+    '+api_key: str = "abcdef123456"',
+    '+slack_token = r"abcdef123456"',
+    '+hub_token="abcdef123456", private=True)',
+    '+    cfg["token"] = "abcdef123456"',
+    '+os.environ["MY_TOKEN"] = "abcdef123456"',
+    '+os.environ.setdefault("MY_TOKEN", "abcdef123456")',
+    '+token = os.environ.get("T") or "abcdef123456"',
+    '+token = (\n+    "abcdef123456"\n+)',
+    '+p.add_argument("--token", type=str, default="abcdef123456")',
+    '+token = SecretStr("abcdef123456")',
+    '+password: "correct abcdef123456"',
+    '+secret = "abcdef123456"',
+    '+key = "abcdef123456"',
+    "+wandb_key: abcdef123456",
+    '+token = """abcdef123456"""',
+    '+auth = "abcdef123456"',
+    '+token := "abcdef123456"',
+    '+tokens = "abcdef123456"',
+    "+pwd = 'abcdef123456'",
+    '+ token2 = "abcdef123456"',
+    "+token = abcdef123456",
+    '+{\\"token\\": \\"abcdef123456\\"}',
+    '+MYTOKEN="abcdef123456"',
+    '+login(token="abcdef123456")',
+    '+authToken: "abcdef123456"',
+    "+dbPassword = 'abcdef123456'",
+    "+token: abcdef123456  # x",
+    '+token = b"abcdef123456"',
+    '+token = "abcdef123456" if x else None',
+    "+ - token: abcdef123456",
+    '+token => "abcdef123456"',
+]
+ORDINARY_ASSIGNMENTS = """
+token = tokenizer.encode(x)
+max_tokens = 4096
+num_tokens: 512
+pad_token = "<pad>"
+eos_token="</s>"
+token = tokens[0]
+token = batch2.token_ids
+token: str
+token: Optional[str] = None
+token = os.environ["HF_TOKEN_1234"]
+token = os.environ.get("HF_TOKEN_2")
+token=token, key=key)
+image_token = "IMG_CONTEXT2"
+bos_token: "bos_token_1"
+mask_token = "[MASK]"
+token = "<|reserved_special_token_12|>"
+sort_key: val_top1_acc
+prompt_key: question_text2
+key = "layer_12.weight"
+key = f"layers.{i}.weight1"
+key = 'train/loss_v2'
+image_key = "observation2024"
+for key in keys12345678:
+tokens = ids2tokens
+tokens = [1, 2, 3]
+n_tokens = 12345678
+tokens: 12345678
+token_type: "bert2base12"
+max_new_tokens: "12345678"
+token = "yes"
+token = "${HF_TOKEN2024}"
+token: ${oc.env:HF_TOKEN2}
+token = next(stream1234)
+api_key = os.environ["API_KEY2"]
+password = getpass.getpass()
+token = "your-token-1234"
+special_tokens = "sp12345678"
+primary_key: int = 12345678
+token_path = "/home/a1/token.txt"
+pass
+tokenizer = "llama3-8b-instruct"
+author = "abcdef123456"
+path = "abcdef123456"
+revision: abcdef123456
+num_key_value_heads: 12345678
+auth: none
+monkey = "abcdef123456"
+compat = "abcdef123456"
+tokens_per_batch = "12k34567"
+""".strip().splitlines()
+
+
+@for_each(ASSIGNED)
+def test_a_literal_that_source_assigns_to_the_name_of_a_secret_is_masked(line: str) -> None:
+    masked = mask_source(line)
+    assert MASKED in masked
+    assert LITERAL not in masked
+
+
+@for_each([*ORDINARY_ASSIGNMENTS, *(f"-    {line}\n+    {line}\n" for line in ORDINARY_ASSIGNMENTS)])
+def test_ordinary_assignments_of_source_stay_as_they_are(text: str) -> None:
+    assert mask_source(text) == text
