@@ -10,6 +10,7 @@ import pytest
 
 from mcp_server.backends.ssh_channel import close_channels
 from mcp_server.system.processes import read_umask
+from tests.support import warm_start
 from tests.support.checked_schemas import check_each_schema_once
 from tests.support.sandbox import Sandbox
 from tests.support.shared_copy import own_copies, share_copies
@@ -22,7 +23,7 @@ sys.dont_write_bytecode = False  # else each worker rewrites all asserts, and ea
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Rewrite the asserts of all tests before the first run, which takes 8 s; each worker would do it for itself."""
+    """Do once what each worker would do: rewrite the asserts of all tests, which takes 8 s, and import the server."""
     tests = Path(__file__).parent
     if config.args_source is config.ArgsSource.TESTPATHS and not (tests / "live" / "__pycache__").exists():
         files = sorted(str(path) for path in tests.rglob("test_*.py"))
@@ -30,6 +31,7 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         halves = [subprocess.Popen([*collect, *part], stdout=subprocess.DEVNULL) for part in (files[::2], files[1::2])]
         for half in halves:
             half.wait()
+    warm_start.command()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,18 +25,25 @@ from typing import Any
 from tests.support.shared_copy import make_copy, share_copies
 
 _PR_SET_PDEATHSIG = 1
+_SHARED = "RUNWARD_TEST_WARM_START"  # the address, for the workers of a test run
 # The faces, and what a server imports at its first calls.
 _MODULES = (
     *(f"mcp_server.{name}" for name in ("serve.app", "serve.http", "cli.ls", "cli.logs", "record.environment")),
     *(f"mcp_server.runs.{name}" for name in ("resolve", "warning_inputs", "launch_warnings")),
     *("mcp_server.blueprints.apply", "mcp_server.views.run_status", "libtmux", "inotify_simple"),
 )
+_shared_address = os.environ.get(_SHARED)
 CLIENT = Path(__file__).with_name("warm_start_client.py")
 
 
 @functools.cache
 def command() -> tuple[str, ...]:
-    """Return what to type in place of `python -m mcp_server`; the process that forks lives as long as this one."""
+    """Return what to type in place of `python -m mcp_server`; the process that forks lives as long as this one.
+
+    The processes that this one starts to run tests use its process too.
+    """
+    if _shared_address:
+        return (sys.executable, "-I", "-S", str(CLIENT), _shared_address)
     address = f"runward-{os.getpid()}-{secrets.token_hex(4)}"
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     root = Path(__file__).parents[2]
@@ -47,6 +54,7 @@ def command() -> tuple[str, ...]:
     assert forks.stdout is not None
     assert forks.stdout.readline() == b"ready\n"
     atexit.register(forks.communicate)
+    os.environ[_SHARED] = address
     return (sys.executable, "-I", "-S", str(CLIENT), address)
 
 
