@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(table)
     if state in (None, "live"):
         for sweep in _list_live_sweeps(store):
-            console.print(Text(f"sweep {line_of_sweep(sweep)}", style="dim"))
+            console.print(Text(f"sweep {line_of_sweep(sweep, store)}", style="dim"))
     if len(runs) > len(statuses):
         console.print(f"{len(runs) - len(statuses)} older runs: -n {len(runs)}", style="dim")
     return 0

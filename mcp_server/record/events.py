@@ -159,6 +159,7 @@ class Event(_Numbered, total=False):
     run_id: str
     phase: str
     session: str
+    pid: int
     value: float
     value_step: int
     rung: int
@@ -303,6 +304,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "run_id": str,
     "phase": str,
     "session": str,
+    "pid": int,
     "value": (int, float),
     "value_step": int,
     "curves": str,

@@ -100,7 +100,11 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         async with hold_quota(spec, store):
             directory = await run_in_thread(_create, spec, store)
         if key is not None:
-            await run_in_thread(key.remember, spec.run_id)
+            try:
+                await run_in_thread(key.remember, spec.run_id)
+            except OSError as error:  # the disk is full: launched without a key, it could be launched twice
+                await backend_of(spec).discard(directory, spec)
+                raise LaunchFailed(f"{store.home.path}: {error.strerror}.", "Nothing was started.") from error
         return await _start(directory, spec, handover, store, file_watch)
 
 

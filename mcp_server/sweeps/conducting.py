@@ -21,9 +21,9 @@ from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.store.sweep_obstacles import find_conductor
 from mcp_server.system.lock_files import may_be_locked
-from mcp_server.system.process_title import conductor_title
-from mcp_server.system.processes import command_words, list_processes, read_umask, resume_process
+from mcp_server.system.processes import read_umask, resume_process
 from mcp_server.threads import run_in_thread
 
 _STARTED_WITHIN_S = 15.0
@@ -31,10 +31,8 @@ _STARTED_WITHIN_S = 15.0
 
 def resume_conductor(sweep: Sweep) -> None:
     """Continue the conductor of a sweep where somebody has stopped the process (SIGSTOP): it answers nothing else."""
-    title = conductor_title(sweep.sweep_id)
-    for process in list_processes():
-        if command_words(process.pid) == title:
-            resume_process(process.pid)
+    if (pid := find_conductor(sweep)) is not None:
+        resume_process(pid)
 
 
 def needs_conductor(sweep: Sweep) -> bool:

@@ -217,10 +217,17 @@ def _read_children(pid: int) -> list[str]:
     return children
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped (SIGSTOP, Ctrl-Z)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"T")
+    return False
+
+
 def resume_process(pid: int) -> None:
     """Continue a process that is stopped (SIGSTOP, Ctrl-Z)."""
     with contextlib.suppress(OSError):
-        if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"T"):
+        if is_stopped(pid):
             os.kill(pid, signal.SIGCONT)
 
 

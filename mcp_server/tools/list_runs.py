@@ -145,7 +145,7 @@ def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | 
         return None
     newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)
     sweeps = [one for one in newest if not one.ended or one.sweep_id in listed]
-    return [line_of_sweep(sweep) for sweep in sweeps[:_MOST_SWEEPS]] or None
+    return [line_of_sweep(sweep, server.store) for sweep in sweeps[:_MOST_SWEEPS]] or None
 
 
 def _matches(run: Run, state: str | None, owner: str | None, tag: str | None, name: str | None) -> bool:

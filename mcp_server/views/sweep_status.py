@@ -13,6 +13,7 @@ from mcp_server.record.state import Run, RunState, posix
 from mcp_server.record.sweep_ranking import Best, find_best
 from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
 from mcp_server.store.run_store import RunStore
+from mcp_server.store.sweep_obstacles import find_obstacle
 from mcp_server.text.formatting import round_seconds, shorten_middle, significant
 from mcp_server.views.cell_advice import correction, restart_advice
 
@@ -69,7 +70,10 @@ class SweepStatus(Answer):
 
 def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, with what happened after event ``since``. Reads its live runs: use a thread."""
-    return summarise_sweep(sweep, observe_live_cells(sweep, store), now_s=time.time(), since=since)
+    status = summarise_sweep(sweep, observe_live_cells(sweep, store), now_s=time.time(), since=since)
+    if (obstacle := find_obstacle(sweep, store.sweeps.files_of(sweep))) is None:
+        return status
+    return status.model_copy(update={"reason": f"{obstacle.cause} {obstacle.consequence}"})
 
 
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
@@ -92,12 +96,14 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
     )
 
 
-def line_of_sweep(sweep: Sweep) -> str:
+def line_of_sweep(sweep: Sweep, store: RunStore) -> str:
     """Return a sweep as one line of text: ``night-ab3d running: 6 cells, 2 finished, 4 running; best 25 by lr0.2``."""
+    obstacle = find_obstacle(sweep, store.sweeps.files_of(sweep))
     counts = sweep.count()
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     best = find_best(sweep)
     value = f"; best {best.text}" if best is not None else ""
+    value += f"; {obstacle.cause}" if obstacle is not None else ""
     return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{value}"
 
 

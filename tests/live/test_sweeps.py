@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import signal
 import socket
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -216,7 +218,6 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
         assert asked["status"] == "confirmation_required"
         assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]
-        os.kill(conductor(sandbox), signal.SIGSTOP)
         done = await agent.call("kill_run", run_id="long", confirm_token=asked["confirm_token"], reason="enough")
         assert (done["status"], done["survivors"], len(done["runs"])) == ("killed", [], 2)
         stopped = observe(sandbox, sweep_id)
@@ -359,6 +360,68 @@ async def test_an_owner_has_no_more_gpus_than_the_quota_and_the_wait_is_a_task(s
     begun = sorted(str(run.started_at) for run in runs)
     ended = sorted(str(run.ended_at) for run in runs)
     assert all(start >= end for start, end in zip(begun[2:], ended, strict=False)), "more than two at once"
+
+
+async def test_a_stopped_conductor_is_named_and_continues_only_when_somebody_says_so(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        common = {"command": "sleep 600", "cwd": str(sandbox.path), "env": {"N": "{n}"}}
+        plan = {"common": common, "grid": {"n": [1, 2]}, "max_parallel": 1}
+        sweep_id = (await agent.call("launch_sweep", name="held", **plan))["sweep_id"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 1, "a live cell")
+        sandbox.tmux("kill-server")  # which continues what is stopped in its panes
+        pid = conductor(sandbox)
+        os.kill(pid, signal.SIGSTOP)
+        await until_async(lambda: processes.is_stopped(pid), "the stop of the conductor")
+        looked = await agent.call("wait_run", run_ids=sweep_id, timeout_s=0)
+        assert f"(process {pid}) was stopped (SIGSTOP) after 20" in looked["sweep"]["reason"]
+        assert f'kill -CONT {pid}, or launch_sweep(name="{sweep_id}")' in looked["sweep"]["reason"]
+        (line,) = (await agent.call("list_runs"))["sweeps"]
+        assert f"running: 2 cells, 1 queued, 1 running; Its conductor (process {pid}) was stopped" in line
+        assert processes.is_stopped(pid), "whoever stopped it may have meant it"
+        assert (await agent.call("launch_sweep", name="held"))["sweep_id"] == sweep_id
+        assert "reason" not in (await agent.call("wait_run", run_ids=sweep_id, timeout_s=0))["sweep"]
+        os.kill(pid, signal.SIGSTOP)
+        await until_async(lambda: processes.is_stopped(pid), "the second stop")
+        assert (await agent.kill(sweep_id))["status"] == "killed"
+    kinds = Counter(event["kind"] for event in observe(sandbox, sweep_id).events)
+    assert (kinds["conducting"], kinds["ended"]) == (1, 1)
+
+
+def fill(path: Path) -> None:
+    """Write until no byte more fits on the file system."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 65536)
+
+
+async def test_a_sweep_whose_home_is_full_says_so_and_goes_on_once_there_is_space(sandbox: Sandbox) -> None:
+    home = sandbox.path / "state"
+    home.mkdir(0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(home)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this machine mounts no file system")
+    gate, ballast = sandbox.path / "go", home / "ballast"
+    command = f"echo step 1/1 loss {{n}}; until test -e {gate}; do sleep 0.02; done; touch done-{{n}}"
+    common = {"command": command, "cwd": str(sandbox.path), "env": {"N": "{n}"}}
+    try:
+        async with sandbox.agent_in_process() as agent:
+            plan = {"grid": {"n": [1, 2, 3, 4]}, "metric": "loss", "max_parallel": 2}
+            sweep_id = (await agent.call("launch_sweep", name="full", common=common, **plan))["sweep_id"]
+            await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+            fill(ballast)
+            gate.touch()
+            answer = await agent.call("wait_run", run_ids=sweep_id, timeout_s=0)
+            assert f"{home} takes no writes (No space left on device)." in answer["sweep"]["reason"]
+            assert "takes no writes" in (await agent.call("list_runs"))["sweeps"][0]
+            await until_async(lambda: len(list(sandbox.path.glob("done-*"))) == 2, "both ends")
+            ballast.unlink()
+            answers = await to_end(agent, sweep_id)
+        assert answers[-1]["sweep"]["cells"] == {"total": 4, "finished": 4}
+        runs = Counter(run.spec.cell for run in sandbox.store.list_runs() if run.spec.sweep == sweep_id)
+        assert runs == {f"n{n}": 1 for n in (1, 2, 3, 4)}
+    finally:
+        sandbox.close()
+        subprocess.run(["umount", "-l", str(home)], check=False)
 
 
 @needs_sshd

@@ -8,6 +8,7 @@ run that it started.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,6 +86,7 @@ class Conductor:
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while not self.events.is_removed:  # else another conductor begins a new record, and finds the runs by key
                 if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
+                    await run_in_thread(self._show_silence)
                     await anyio.sleep(_TICK_S)
                     continue
                 sweep, is_busy = await self._advance(group)
@@ -129,6 +131,10 @@ class Conductor:
         self.events.flush()
         return not self.events.behind
 
+    def _show_silence(self) -> None:
+        text = f"{self.store.home.path} takes no writes: nothing is launched until it does. Live runs go on."
+        self.screen.show(self.read(), self.live, text)
+
     def _begin(self) -> None:
         before = self.read()
         measured = {event.get("run_id") for event in before.events if event["kind"] == "cell_measured"}
@@ -142,7 +148,7 @@ class Conductor:
                 if cell.state not in COMPLETE:
                     self._note("cell_resumed", f"{cell.cell.name} is started again.", cell=cell.cell.name)
         how = "Another conductor takes over." if before.events else "The sweep begins."
-        self._note("conducting", how, session=self.session)
+        self._note("conducting", how, session=self.session, pid=os.getpid())
 
     async def _advance(self, group: TaskGroup) -> tuple[Sweep, bool]:
         """Note what has ended, and launch what is due; return the sweep, and whether there is more to do at once."""

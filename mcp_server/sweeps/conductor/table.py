@@ -28,9 +28,9 @@ class Screen:
             path = os.ttyname(sys.stdout.fileno())
             self._fd = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def show(self, sweep: Sweep, live: Mapping[str, Run]) -> None:
-        """Show the sweep, where anything has changed."""
-        text = render(sweep, live)
+    def show(self, sweep: Sweep, live: Mapping[str, Run], obstacle: str = "") -> None:
+        """Show the sweep, and what keeps it from going on, where anything has changed."""
+        text = render(sweep, live, obstacle)
         if self._fd is None or text == self._shown:
             return
         self._shown = text
@@ -38,14 +38,14 @@ class Screen:
             os.write(self._fd, (_CLEAR + text.replace("\n", "\r\n")).encode(errors="replace"))
 
 
-def render(sweep: Sweep, live: Mapping[str, Run]) -> str:
+def render(sweep: Sweep, live: Mapping[str, Run], obstacle: str = "") -> str:
     """Return what the pane shows: counts, the best cell, live cells, the newest ends."""
     spec, counts = sweep.spec, sweep.count()
     tally = "  ".join(f"{state} {count}" for state, count in counts.items())
     lines = [f"{spec.sweep_id}   {sweep.state}   {tally}"]
     if (best := find_best(sweep)) is not None:
         lines.append(f"best {spec.metric}: {best.text_with_run}")
-    lines += [sweep.refusal[:_LONGEST_LINE]] if sweep.refusal else []
+    lines += [text[:_LONGEST_LINE] for text in (obstacle, sweep.refusal) if text]
     lines.append("")
     for cell in (cell for cell in sweep.cells if cell.state == LIVE):
         run = live.get(cell.cell.name)

@@ -1,0 +1,59 @@
+"""What keeps a sweep from going on while nothing in its record says so: a stopped conductor, a home without space."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.write_probe import find_write_error
+from mcp_server.system.process_title import conductor_title
+from mcp_server.system.processes import command_words, is_stopped
+
+
+class Obstacle(NamedTuple):
+    """Why a sweep does not go on now, and what that means."""
+
+    cause: str
+    consequence: str
+
+
+def find_obstacle(sweep: Sweep, directory: SweepDir) -> Obstacle | None:
+    """Return what keeps a sweep that has not ended from going on, None where that is nothing or unknown. Writes a file.
+
+    A conductor that somebody has stopped (SIGSTOP) is not continued by a look: whoever did that may have meant it.
+    """
+    if sweep.ended:
+        return None
+    home = directory.path.parents[1]
+    if (error := find_write_error(home)) is not None:
+        return Obstacle(
+            f"{home} takes no writes ({error}).",
+            "Until it does, no cell is launched and no end is noted; then the sweep goes on. Its live runs go on.",
+        )
+    pid = find_conductor(sweep)
+    if pid is None or not is_stopped(pid):
+        return None
+    return Obstacle(
+        f"Its conductor (process {pid}) was stopped (SIGSTOP) after {_last_sign(directory)}; by whom is unknown.",
+        f'It launches nothing until a person runs kill -CONT {pid}, or launch_sweep(name="{sweep.sweep_id}") continues '
+        "it. Its live runs go on.",
+    )
+
+
+def find_conductor(sweep: Sweep) -> int | None:
+    """Return the process that advances a sweep, None where it is not known here."""
+    pid = next((event.get("pid") for event in reversed(sweep.events) if event["kind"] == "conducting"), None)
+    return pid if pid is not None and command_words(pid) == conductor_title(sweep.sweep_id) else None
+
+
+def _last_sign(directory: SweepDir) -> str:
+    """Return when the conductor last wrote anything, in UTC."""
+    written_s = []
+    for path in (directory.events, directory.log):
+        try:
+            written_s.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return f"{datetime.fromtimestamp(max(written_s, default=0.0), UTC):%Y-%m-%dT%H:%M:%SZ}"
