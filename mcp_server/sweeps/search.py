@@ -1,5 +1,8 @@
 """Points of a search: which parameters the next cell gets, from the space, the seed and what came of the others. Pure.
 
+Optuna's mathematics is Optuna's: TPE. Random points are drawn here, also where Optuna is installed. They are a few
+lines of ``random``, they are all known when the sweep is planned, and a seed means the same points in any version.
+
 Nothing is kept between two proposals: the events of a sweep hold all of its history, and the same history, number and
 seed give the same proposal in any process. So a conductor that takes over goes on as the former one would have.
 """
@@ -107,7 +110,8 @@ def parse_search(facts: Mapping[str, Any]) -> Search:
     """
     if unknown := set(facts) - _SEARCH_KEYS:
         keys = ", ".join(sorted(_SEARCH_KEYS))
-        raise BadArgument("search", f"has an unknown field {min(unknown)!r}; there are {keys}.")
+        remedy = "The time of each cell is time_limit_s in common." if "budget_s" in unknown else ""
+        raise BadArgument("search", f"has an unknown field {min(unknown)!r}; there are {keys}.", remedy)
     strategy, budget, seed = facts.get("strategy", "random"), facts.get("budget"), facts.get("seed", 0)
     if strategy not in STRATEGIES:
         raise BadArgument("search", f"strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}.")

@@ -93,7 +93,8 @@ async def launch_sweep(
     dry_run first.
     """
     # A server starts without sweeps.
-    from mcp_server.sweeps.start import SweepRequest, describe_command, plan_sweep, start_sweep  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.planning import SweepRequest, describe_command, plan_sweep  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.start import start_sweep  # noqa: PLC0415 - as above
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
     server = server_of(ctx)

@@ -1,0 +1,248 @@
+"""What a sweep would be: its arguments become a spec, and the launches of its cells are rehearsed. Writes nothing."""
+
+from __future__ import annotations
+
+import re
+import secrets as random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from mcp_server.backends.local import tmux_socket
+from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.gpus.request import parse_gpus
+from mcp_server.hosts.config import find_this_host, read_hosts_file
+from mcp_server.record.environment import base_environment
+from mcp_server.record.run_directory import now
+from mcp_server.record.script import LONGEST_NAME, command_text, slug
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.runs.arguments import check_name
+from mcp_server.runs.gpu_admission import requests_gpus
+from mcp_server.runs.launch import rehearse
+from mcp_server.runs.resolve import apply_host_defaults
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.halving import parse_halving
+from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
+from mcp_server.sweeps.requests import make_request, with_slots
+from mcp_server.sweeps.search import parse_search
+from mcp_server.sweeps.shared_outputs import find_shared_outputs
+from mcp_server.sweeps.sources.source import read_source
+from mcp_server.sweeps.values import SweepRefused, check_values
+from mcp_server.threads import run_in_thread
+
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_LONGEST_SWEEP_NAME = 40
+_LONGEST_METRIC = 200
+_OF_A_RUN = re.compile(r"\{(?:run_id|attempt)\}")
+_MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ from one of these in values alone
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The arguments of a sweep as the caller gave them."""
+
+    name: str
+    common: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] | None = None
+    cells: Sequence[Mapping[str, Any]] | None = None
+    blueprints: Sequence[str] | None = None
+    source: str | None = None
+    promote: str | None = None
+    search: Mapping[str, Any] | None = None
+    halving: Mapping[str, Any] | None = None
+    phases: Sequence[Mapping[str, Any]] | None = None
+    hosts: Sequence[str] = ()
+    max_parallel: int | None = None
+    max_failures: int | None = None
+    cell_failures: int = 1
+    metric: str | None = None
+    goal: Literal["max", "min"] = "max"
+    resume: Literal["continue", "wipe"] | None = None
+    owner: str | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A sweep that could be started: its spec, and the run of each cell that was checked in full, by cell."""
+
+    spec: SweepSpec
+    checked: Mapping[str, RunSpec]
+    warnings: tuple[str, ...] = ()
+
+
+async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
+    """Return the plan of a sweep; checks the launch of its cells, and writes nothing.
+
+    Raises:
+        RunwardError: the sweep cannot be started; names the cell.
+    """
+    spec = await run_in_thread(make_spec, request, store, environ)
+    await run_in_thread(check_values, spec, store.home, environ)
+    checked: dict[str, RunSpec] = {}
+    for cell in _choose_to_rehearse(spec.cells):
+        try:
+            for host in spec.hosts or [None]:
+                checked[cell.name] = await rehearse(
+                    _make_patient(make_request(spec, cell, 1, host)), store.home, environ
+                )
+        except RunwardError as error:
+            raise SweepRefused(cell.name, error) from error
+    return PlannedSweep(spec, checked, (*_list_warnings(spec.cells), *find_shared_outputs(spec.cells)))
+
+
+def _make_patient(request: LaunchRequest) -> LaunchRequest:
+    """Return ``request`` as it is accepted while its GPUs are in use."""
+    return replace(request, queue=True) if requests_gpus(request.gpus, request.require) else request
+
+
+def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield the notes of all cells, each once, with the cell it is about, or how many they are."""
+    names: dict[str, list[str]] = {}
+    for cell in cells:
+        for note in cell.notes:
+            names.setdefault(note, []).append(cell.name)
+    for note, concerned in names.items():
+        more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
+        yield note if len(concerned) == len(cells) else f"{concerned[0]}{more}: {note}"
+
+
+def make_spec(
+    request: SweepRequest, store: RunStore, environ: Mapping[str, str], sweep_id: str | None = None
+) -> SweepSpec:
+    """Return the spec of a sweep. Reads its sources: call it in a thread."""
+    check_name(request.name)
+    _check_numbers(request)
+    if sweep_id is None:
+        sweep_id = _choose_id(request.name, store)
+    only = {name: getattr(request, name) for name in DEFINING}
+    phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
+    if any(phase.promote == BEST for phase in phases) and request.metric is None:
+        raise BadArgument("promote", '"best" needs metric: the figure that says which cell is the best.')
+    searches = {phase.name: phase.search for phase in phases if phase.search is not None}
+    if request.metric is None and (
+        request.halving or any(parse_search(each).needs_history for each in searches.values())
+    ):
+        raise BadArgument("metric", "is needed by halving and by this search: what best means.")
+    if request.halving is not None:
+        parse_halving(request.halving)
+    cells = tuple(with_slots(cell, request.max_parallel) for cell in expand(phases, sweep_id))
+    for cell in cells:
+        if not cell.launch.get("command") and not cell.launch.get("blueprint"):
+            raise BadArgument("common", f"holds no command, and cell {cell.name} brings none.", "Pass common.command.")
+    return SweepSpec(
+        sweep_id=sweep_id,
+        name=request.name,
+        owner=request.owner or store.home.owner(environ),
+        created_at=now(),
+        cells=cells,
+        max_parallel=request.max_parallel,
+        max_failures=request.max_failures,
+        cell_failures=request.cell_failures,
+        metric=request.metric,
+        goal=request.goal,
+        hosts=tuple(request.hosts),
+        searches=searches,
+        halving=request.halving,
+        tmux_socket=tmux_socket(environ),
+    )
+
+
+def _check_numbers(request: SweepRequest) -> None:
+    if len(request.name) > _LONGEST_SWEEP_NAME:
+        raise BadArgument("name", f"has {len(request.name)} characters; at most {_LONGEST_SWEEP_NAME}.")
+    for argument, least in (("max_parallel", 1), ("max_failures", 1), ("cell_failures", 1)):
+        value = getattr(request, argument)
+        if value is not None and value < least:
+            raise BadArgument(argument, f"must be at least {least}.")
+    if request.metric is not None and not (request.metric.isprintable() and 0 < len(request.metric) <= _LONGEST_METRIC):
+        raise BadArgument("metric", f"must have 1 to {_LONGEST_METRIC} printable characters.")
+
+
+def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
+    """Return ``phase`` with its source, or the run that it promotes, read."""
+    if phase.promote is not None and phase.promote != BEST:
+        run = store.find(phase.promote)
+        phase = replace(phase, promoted=_read_params(run))
+    if phase.source is None:
+        return phase
+    common = phase.common
+    params = common.get("params")
+    cells = read_source(
+        phase.source,
+        cwd=common.get("cwd"),
+        overrides=params if isinstance(params, Mapping) else {},
+        gpus=_count_gpus(common.get("gpus")),
+        environ=_find_environment(common, store, environ),
+    )
+    return replace(phase, source_cells=cells)
+
+
+def _read_params(run: Run) -> dict[str, Any]:
+    """Return the parameters of a run's newest attempt; where its id or attempt stood, that of the new run will."""
+    planned = {
+        name: value for name, value in run.spec.params.items() if isinstance(value, str) and _OF_A_RUN.search(value)
+    }
+    return {**run.attempt_params.params, **planned}
+
+
+def _find_environment(common: Mapping[str, Any], store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the runs, without secrets; the python of their environment comes first in PATH."""
+    site = read_hosts_file(store.home)
+    host = find_this_host(site, common.get("host"))
+    env = {str(name): str(value) for name, value in (common.get("env") or {}).items()}
+    request = LaunchRequest(env=env)
+    filled = apply_host_defaults(request, host, site.environment(common.get("environment"), host), environ)
+    return {**base_environment(environ), **filled.env}
+
+
+def _count_gpus(gpus: Any) -> int | None:
+    try:
+        request = parse_gpus(gpus)
+    except ValueError:
+        return None  # refused with the launch
+    return request.count if request is not None and not request.cpu else None
+
+
+def _choose_id(name: str, store: RunStore) -> str:
+    label = slug(name)[: LONGEST_NAME - 5]
+    while True:
+        sweep_id = f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+        if not (store.home.sweeps / sweep_id).exists() and not (store.home.runs / sweep_id).exists():
+            return sweep_id
+
+
+def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
+    """Return cells whose launches differ in more than the values of parameters; of equal ones, the first."""
+    chosen: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.promote is not None and "{" in str(cell.launch.get("cwd")):
+            continue  # its parameters are not known
+        launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "env")}
+        chosen.setdefault(repr((cell.phase, sorted(launch.items(), key=lambda item: item[0]))), cell)
+    return list(chosen.values())[:_MOST_REHEARSED]
+
+
+def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:
+    """Return the exact command of a cell, as the supervisor will run it, and name what is known at its start only."""
+    return _render_command(spec, cell, checked) + _name_open_parameters(spec, cell)
+
+
+def _name_open_parameters(spec: SweepSpec, cell: Cell) -> str:
+    if cell.trial is not None:
+        search = parse_search(spec.searches[cell.phase])
+        return f" (and {', '.join(search.space)}: chosen by {search.strategy} when it begins)"
+    return " (and the parameters of the best cell so far)" if cell.promote == BEST else ""
+
+
+def _render_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:
+    run_spec = checked.get(cell.name)
+    if run_spec is None:
+        request = make_request(spec, cell, 1)
+        arguments = {each: getattr(request, each) for each in LaunchRequest.__dataclass_fields__}
+        if not request.command:
+            return f"blueprint {request.blueprint}"
+        run_spec = RunSpec(**arguments)
+    return command_text(run_spec)
