@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from mcp_server.results.evaluation_series import (
     build_series,
     format_series,
     is_count,
+    name_series,
     repeats_scalar,
 )
 from mcp_server.results.evaluation_table import EvaluatedRun, build_benchmark_tables, render_benchmark_tables
@@ -54,6 +56,8 @@ _FACTS = frozenset(
     {"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "mean GPU %", "episodes", "checkpoint"}
 )
 _MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
+# What files of results hold beside evaluations: `train_loss`, `eval_runtime`, `eval_samples_per_second`.
+_BESIDE = re.compile(r"(?i)(?:.*\.)?(?:train_\w+|total_flos|(?:eval_|test_|predict_)?\w*(?:runtime|_per_second))")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +113,7 @@ def build_comparison(
         "metrics",
     )
     figures = _columns(
-        [list(entry.figures) for entry in entries],
+        [[name for name in entry.figures if metrics or not _BESIDE.fullmatch(name)] for entry in entries],
         metrics,
         _MOST_EVALUATIONS,
         notes,
@@ -207,15 +211,16 @@ def _read_run(
         here, remark = show_far_files(run, own)
     files = evaluations.find_run_evaluations(here, own, look_for_evaluations)
     saved = checkpoints.find_run_checkpoints(here, own, look_for_checkpoints)
-    uncertain = [str(name_there(path, run)) for path in own.uncertain]
+    read = {str(name_there(one.source, run)) for one in files}  # what is uncertain for curves may be an evaluation
+    uncertain = [*scalars.locate(run).uncertain, *(str(name_there(path, run)) for path in own.uncertain)]
     return ComparedRun(
         run,
         settings,
         run_metrics.metrics,
         last_step(run, run_metrics.metrics, is_printed=run_metrics.source == PRINTED),
-        {one.name: one for one in build_series([*read_printed_evaluations(run, rundir), *files])},
+        name_series(build_series([*read_printed_evaluations(run, rundir), *files])),
         [replace(one, path=name_there(one.path, run)) for one in saved],
-        (*scalars.locate(run).uncertain, *uncertain),
+        [path for path in uncertain if path not in read],
         remark,
     )
 
@@ -269,7 +274,7 @@ def _columns(
     def rank(name: str) -> tuple[int, bool, int]:
         lower = name.lower()
         importance = next((number for number, word in enumerate(_MAIN) if word in lower), len(_MAIN))
-        return -counts[name], best_direction(name) is None, importance
+        return -counts[name], best_direction(name) is None or is_count(name), importance
 
     ordered = sorted(counts, key=rank)
     if len(ordered) > most:

@@ -36,6 +36,10 @@ _NOT_RATE = re.compile(r"reward|return|loss|num_|count|_n$|len", re.IGNORECASE)
 _PASS_AT = re.compile(r"pass(?:_rate)?@(\d+)(?P<all>-all)?")
 _PREFIX = re.compile(r"^(?:eval(?:uation)?|val(?:idation)?)[/_.-](?=.)", re.IGNORECASE)
 _SAME = 5e-4  # of a value, or of the whole for a rate: one file rounds to 51.2 %, the other has 0.5119
+_FEWEST_DIGITS, _FEWEST_DECIMALS = 3, 2  # of a number that may be a rounded one
+# A directory of one checkpoint.
+_STEP_DIRECTORY = re.compile(r"(?:global_?step|checkpoint|ckpt|steps?|iter|iteration)[-_=]?\d{1,15}", re.IGNORECASE)
+_PARENTS = 3
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,13 @@ class EvaluationSeries:
         return (max if self.best_is == "max" else min)(finite, key=lambda point: point.share)
 
 
+def name_series(series: Sequence[EvaluationSeries]) -> dict[str, EvaluationSeries]:
+    """Return the series by name, without the model where all are of one model."""
+    if len({one.model for one in series}) > 1:
+        return {one.name: one for one in series}
+    return {replace(one, model="").name: one for one in series}
+
+
 def has_figures(evaluation: Evaluation) -> bool:
     """Return whether an evaluation has a number that belongs to a series."""
     return next(_read_rows(evaluation), None) is not None
@@ -129,10 +140,12 @@ def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
     """
     files: dict[Path, _Points] = {}
     names: dict[_Key, str] = {}
+    places = _name_places(evaluations)
     for evaluation in reversed(evaluations):
         of_file = files.setdefault(evaluation.source, {})
         for labels, metric, point in _read_rows(evaluation):
-            key = (labels.model, labels.benchmark, _PREFIX.sub("", metric).lower())
+            model = labels.model or (places.get(evaluation.source, "") if labels.step is None else "")
+            key = (model, labels.benchmark, _PREFIX.sub("", metric).lower())
             names.setdefault(key, metric)
             of_file.setdefault(key, []).append(point)
     points: dict[_Key, list[tuple[Path, EvaluationPoint]]] = {key: [] for key in names}
@@ -152,6 +165,20 @@ def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
         sources = tuple(dict.fromkeys(path for path, _ in known))
         series.append(EvaluationSeries(names[key], tuple(ordered), key[1], key[0], sources))
     return series
+
+
+def _name_places(evaluations: Sequence[Evaluation]) -> dict[Path, str]:
+    """Return what tells the directories of files of one name apart: the models, where one file for each was written."""
+    by_name: dict[str, list[Path]] = {}
+    for path in dict.fromkeys(one.source for one in evaluations):
+        by_name.setdefault(path.name, []).append(path)
+    places: dict[Path, str] = {}
+    for paths in by_name.values():
+        parts = [path.parent.parts for path in paths]
+        if len(paths) > 1 and len(set(map(len, parts))) == 1:
+            differing = [n for n, level in enumerate(zip(*parts, strict=True)) if len(set(level)) > 1]
+            places |= {path: "/".join(path.parts[n] for n in differing) for path in paths}
+    return places
 
 
 def _find_steps(points: _Points, other: _Points) -> tuple[int, ...]:
@@ -182,7 +209,19 @@ def _is_equal(one: EvaluationPoint, other: EvaluationPoint) -> bool:
     if math.isnan(one.value) or math.isnan(other.value):
         return math.isnan(one.value) and math.isnan(other.value)
     width = max(abs(one.share), abs(other.share), 1.0 if one.unit or other.unit else 0.0)
-    return abs(one.share - other.share) <= _SAME * width
+    return abs(one.share - other.share) <= _SAME * width or _is_rounded(one, other) or _is_rounded(other, one)
+
+
+def _is_rounded(one: EvaluationPoint, exact: EvaluationPoint) -> bool:
+    """Return whether ``one`` is written with fewer decimals, and is what ``exact`` is with so many."""
+    digits = one.text.rstrip("%").strip("+-")
+    whole, point, decimals = digits.partition(".")
+    if not point or not (whole + decimals).isdecimal():
+        return False
+    if len((whole + decimals).lstrip("0")) < _FEWEST_DIGITS and len(decimals) < _FEWEST_DECIMALS:
+        return False
+    places = len(decimals) + (2 if one.unit else 0)
+    return abs(round(exact.share, places) - one.share) < 10.0 ** -(places + 2)
 
 
 def _read_rows(evaluation: Evaluation) -> Iterator[tuple[_Labels, str, EvaluationPoint]]:
@@ -203,6 +242,9 @@ def _label_row(row: Row, evaluation: Evaluation, *, by_epoch: bool, is_only: boo
         step = find_step(evaluation.title)
     if step is None:
         step = find_step(evaluation.source.stem)
+    if step is None:
+        names = (path.name for path in list(evaluation.source.parents)[:_PARENTS])
+        step = next((find_step(name) for name in names if _STEP_DIRECTORY.fullmatch(name)), None)
     labels.step = None if step is None or not math.isfinite(step) else int(step)
     texts = {name: value for name, value in row.items() if isinstance(value, str) and value}
     for name, value in texts.items():

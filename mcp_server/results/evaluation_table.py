@@ -116,7 +116,10 @@ def build_benchmark_tables(runs: Sequence[EvaluatedRun], *, bold: bool = False) 
             if not benchmark or one.best_is is None:
                 continue
             series_of.setdefault(one.metric, one)
-            label = ", ".join(part for part in (row, one.model) if part) or run.name
+            label = (
+                ", ".join(part for part in (row, one.model) if part and (one.model == part or len(runs) > 1))
+                or run.name
+            )
             known = cells.setdefault(one.metric, {}).setdefault((label, one.last.step), {})
             known.setdefault(benchmark, one.last)
     tables = []

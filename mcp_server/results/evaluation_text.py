@@ -27,17 +27,33 @@ _CELLS = re.compile(r"(?<!\\)\|")
 _INTEGER = re.compile(r"[+-]?\d{1,300}")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf)", re.IGNORECASE)
 _PERCENT = re.compile(rf"({_NUMBER.pattern})\s?[%\uff05]", re.IGNORECASE)
+# 85.0 ± 1.2, 85 % (425/500), 425/500 (85 %), 12,345.6
+_SPREAD = re.compile(rf"(?P<value>\S+(?:\s?[%\uff05])?)\s*(?:±|\+/-|\\pm)\s*(?:{_NUMBER.pattern})\s?[%\uff05]?")
+_SHARE = r"(?P<part>\d{1,9})\s?/\s?(?P<whole>\d{1,9})"
+_COUNTED = (
+    re.compile(rf"(?P<value>\S+(?:\s?[%\uff05])?)\s*\({_SHARE}(?:\s\w+)?\)"),
+    re.compile(rf"{_SHARE}(?:\s*=\s*|\s*\()(?P<value>[^()]+)\)?"),
+)
+_ROUNDING = 0.006  # of a share that is written with two digits
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")  # of 1,234 nobody knows what it is
 _STEP = re.compile(
     r"(?i)(?:\b|_)(?:global[ _]?steps?|steps?|iterations?|iter|updates?|timesteps?|checkpoint|ckpt)[\s:=#@_-]{0,3}"
     r"(\d{1,15})(?![\d.%])|第\s?(\d{1,15})\s?步"
 )
 _BASELINE = re.compile(r"(?i)\bbaseline\b|\b(?:before|pre)[- ]?training\b|\binitial\b|训练前|基线")
+_AFTER = re.compile(r"(?i)\bfinal\b|\b(?:after|post)[- ]?training\b|\btrained\b|训练后|最终")
+_EPOCH = re.compile(r"(?i)\bepochs?[\s:=#_-]{0,3}(\d{1,9})\b(?![.%])")
 _LABEL = re.compile(r"\(([^()]{1,60})\)")
 _PRINTED_PAIR = re.compile(rf"(?<![\w.])([A-Za-z][\w@/.-]{{0,60}})=({_PERCENT.pattern}|{_NUMBER.pattern})(?![\w.])")
 # What numpy and torch put around a number in the text of a dict.
 _WRAPPED = re.compile(r"(?:np\.|numpy\.|torch\.)?(?:float\d*|int\d*|tensor|array)\(\s*([^(),\[\]]+?)\s*(?:,[^()]*)?\)")
 _BARE_NAN, _BARE_INF = re.compile(r"(?<=[\s:,\[])nan(?=[\s,}\]])"), re.compile(r"(?<=[\s:,\[-])inf(?=[\s,}\]])")
 _NAN_TEXT = "not a number"
+_MODEL_KEYS = ("model", "model_name", "model_path", "checkpoint", "ckpt_path", "policy_path")
+_NO_TASKS = frozenset(
+    "train eval val valid validation test dev config args metadata info timing time".split()  # noqa: SIM905 - words
+)
+_LONGEST_ANNOTATED = 60
 
 
 class Percent(float):
@@ -70,8 +86,29 @@ def parse_value(text: str) -> Value:
         return int(plain)
     if _NUMBER.fullmatch(plain):
         return float(plain)
-    percent = _PERCENT.fullmatch(plain)
-    return Percent(percent[1]) if percent else plain
+    if percent := _PERCENT.fullmatch(plain):
+        return Percent(percent[1])
+    if _THOUSANDS.fullmatch(plain):
+        return float(plain.replace(",", ""))
+    return _parse_annotated(plain)
+
+
+def _parse_annotated(text: str) -> Value:
+    """Return the number before a spread, which may be of any kind, or beside the fraction that it is, else the text."""
+    if len(text) > _LONGEST_ANNOTATED:
+        return text
+    if match := _SPREAD.fullmatch(text):
+        value = parse_value(match["value"])
+        return value if isinstance(value, int | float) else text
+    for pattern in _COUNTED:
+        if (match := pattern.fullmatch(text)) and int(match["whole"]):
+            value = parse_value(match["value"])
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            share = float(value) / 100 if isinstance(value, Percent) else float(value)
+            if abs(int(match["part"]) / int(match["whole"]) - share) <= _ROUNDING:
+                return value
+    return text
 
 
 def find_step(text: str) -> int | None:
@@ -184,14 +221,40 @@ def parse_rows(value: Any) -> Iterator[Row]:
         return
     results = value.get("results")
     if isinstance(results, Mapping) and results and all(isinstance(one, Mapping) for one in results.values()):
-        for task, one in results.items():
-            yield {"task": task, **flatten(one)}
+        yield from _rows_by_task(results, value)
+    elif tasks := _find_tasks(value):
+        yield from _rows_by_task({task: value[task] for task in tasks}, value)
+        yield from filter(None, [flatten({name: one for name, one in value.items() if name not in tasks})])
     elif isinstance(results, list) and any(isinstance(one, Mapping) for one in results):
         yield from parse_rows(results)
-        if rest := flatten({name: one for name, one in value.items() if name != "results"}):
-            yield rest
+        yield from filter(None, [flatten({name: one for name, one in value.items() if name != "results"})])
     elif flat := flatten(value):
         yield flat
+
+
+def _rows_by_task(results: Mapping[str, Any], beside: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row per task, with the step, the model and the number of samples that stand ``beside`` the results."""
+    steps = {name: one for name, one in beside.items() if isinstance(one, int) and has_step({name: one})}
+    models = {name: one for name, one in beside.items() if name in _MODEL_KEYS and isinstance(one, str)}
+    samples = beside.get("n-samples")  # of lm-eval
+    for task, one in results.items():
+        row = {"task": task, **dict(list(steps.items())[:1]), **dict(list(models.items())[:1]), **flatten(one)}
+        counts = samples.get(task) if isinstance(samples, Mapping) else None
+        if isinstance(counts, Mapping) and isinstance(counts.get("effective"), int):
+            row.setdefault("n_samples", counts["effective"])
+        yield row
+
+
+def _find_tasks(value: Mapping[str, Any]) -> list[str]:
+    """Return the names of objects that share the name of a number: several tasks, each with the same figures."""
+    numbers = {
+        str(name): {k for k, v in one.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        for name, one in value.items()
+        if isinstance(one, Mapping)
+    }
+    if len(numbers) < 2 or _NO_TASKS & {name.lower() for name in numbers}:  # noqa: PLR2004 - one is no table
+        return []
+    return list(numbers) if set.intersection(*numbers.values()) else []
 
 
 def _fenced_rows(body: str) -> list[Row]:
@@ -225,6 +288,12 @@ def _parse_blocks(text: str) -> list[Row]:
     steps = [find_step(title) for title, _ in filled]
     if len(names) == len(set(names)) and not any(step is not None for step in steps):
         return [dict(pair for _, block in filled for pair in block.items())] if filled else []
+    epochs = [_EPOCH.search(title) for title, _ in filled]
+    if not any(step is not None for step in steps) and len({match[1] for match in epochs if match}) > 1:
+        return [
+            {**({"epoch": int(match[1])} if match else {}), **block}
+            for (_, block), match in zip(filled, epochs, strict=True)
+        ]
     return [
         _titled(title, step, block, is_label=len(filled) > 1)
         for (title, block), step in zip(filled, steps, strict=True)
@@ -237,9 +306,9 @@ def _titled(title: str, step: int | None, block: Mapping[str, Value], *, is_labe
     if step is not None and not has_step(block):
         row["step"] = step
     label = _LABEL.search(title)
-    if label and step is not None:
+    if label and step is not None and find_step(label[1]) is None:
         row["label"] = label[1].strip()
-    elif step is None and title and is_label:
+    elif step is None and title and is_label and not _AFTER.search(title):
         row["label"] = title
     return {**row, **block}
 

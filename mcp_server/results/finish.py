@@ -105,15 +105,16 @@ def write_results(
     snapshot = read_code_snapshot(rundir, run.attempt)
     code = _read_code(run, snapshot, environ, secrets)
     own = scalars.attribution.of(run).with_result_directory(seen_directory)
-    numbers = metrics.read_metrics(run, scalars, rundir=rundir)
     seen, remark = run, ""
     if run.spec.mirror:
-        numbers = replace(numbers, source=numbers.source.replace(str(rundir.path / "files"), ""))
         seen, remark = show_far_files(run, own)
     else:
         own.learn(list_located_events(scalars.locate(run).locations))
     written = configuration.find_written_configs(own)
     run_evaluations = evaluations.find_run_evaluations(seen, own)
+    evaluated = {str(name_there(one.source, run)) for one in run_evaluations}
+    numbers = metrics.read_metrics(run, scalars, rundir=rundir, read_otherwise=evaluated)
+    numbers = replace(numbers, source=numbers.source.replace(str(rundir.path / "files"), ""))  # of a far run's copies
     run_checkpoints = checkpoints.find_run_checkpoints(seen, own)
     uncertain = describe_uncertain([str(name_there(path, run)) for path in own.uncertain])
     facts = ResultFacts(

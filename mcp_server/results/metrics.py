@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.record.run_directory import RunDir
@@ -79,13 +79,22 @@ def best_direction(tag: str) -> Best | None:
     return next((best for best, names in _BETTER if names & set(words)), None)
 
 
-def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir | None = None) -> RunMetrics:
+def read_metrics(
+    run: Run,
+    scalars: Scalars,
+    tags: Sequence[str] = (),
+    rundir: RunDir | None = None,
+    read_otherwise: Collection[str] = (),
+) -> RunMetrics:
     """Return the scalars of a run that match ``tags`` (names or globs, by default all), or else its printed metrics.
 
-    Printed metrics are read from the log in ``rundir``; without it only the last values are known.
+    Printed metrics are read from the log in ``rundir``; without it only the last values are known. Of the files that
+    are left out, ``read_otherwise`` are not named: evaluations that are surely the run's.
     """
     run_locations = scalars.locate(run)
-    left_out = (run_locations.note,) if run_locations.note else ()
+    uncertain = tuple(path for path in run_locations.uncertain if path not in read_otherwise)
+    note = replace(run_locations, uncertain=uncertain).note
+    left_out = (note,) if note else ()
     try:
         if not run_locations.locations:
             return _read_printed(run, tags, rundir, left_out)

@@ -52,9 +52,12 @@ def _entry(entry: os.DirEntry[str]) -> Entry | None:
 def result_roots(run: Run, own: OwnFiles) -> list[Path]:
     """Return where a run leaves files: its result directory, its working directory, others that it wrote or names.
 
-    A home directory and ``/`` are left out: too many other files are stored there. What a person stated is not.
+    A home directory and ``/`` are left out, since too many other files are stored there, but not the directories in
+    them that the run names or wrote into, nor what a person stated.
     """
     paths = [Path(path) for path in (own.claims.result_dir, run.spec.cwd) if path] + own.roots()
+    if Path(run.spec.cwd) == Path.home():
+        paths += [path for path in map(Path, sorted(own.claims.named | own.claims.beside)) if path.is_dir()]
     stated = [path if path.is_dir() else path.parent for path in map(Path, own.claims.results)]
     return list(dict.fromkeys([*(path for path in paths if path not in (Path("/"), Path.home())), *stated]))
 

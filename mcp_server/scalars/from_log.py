@@ -18,6 +18,9 @@ from mcp_server.store.timed_search import TimedSearch
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
 
+_OWN_STEP = re.compile(
+    r"['\"]global_steps?['\"]\s*:\s*(\d{1,15})\b"
+)  # of the figures in a printed dict, such as AgentJet's
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
 _PATTERN_S = 5.0  # for all lines of a log
@@ -83,10 +86,12 @@ def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
         readings = progress.read_lines([line])
         if not progress.first_step_seen:
             baseline.read(line)
+        named = _OWN_STEP.search(line) if "global_step" in line else None
+        step = int(named[1]) if named else progress.step
         for reading in readings if progress.first_step_seen else ():
             for name, value in reading.metrics.items():
                 if name in points or len(points) < _MOST_NAMES:
-                    points.setdefault(name, []).append((progress.step, value))
+                    points.setdefault(name, []).append((step, value))
     if progress.first_step_seen:  # a run without a step has no metrics
         for name, value in reversed(baseline.values):
             if name in points or len(points) < _MOST_NAMES:

@@ -113,6 +113,18 @@ def test_a_run_owns_the_checkpoints_written_while_it_ran(tmp_path: Path) -> None
     assert [one.step for one in find_run_checkpoints(run, runs.scalars.attribution.of(run))] == [30, 20]
 
 
+def test_a_run_in_the_home_directory_has_what_its_command_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(tmp_path)
+    cwd = runs.add(command="python train.py --output_dir out/a")
+    monkeypatch.setenv("HOME", str(cwd))
+    write(cwd / "out/a/ckpt_20.pt", at_s=BEGAN_S + 60)
+    write(cwd / "other/ckpt_30.pt", at_s=BEGAN_S + 60)
+    run = runs.store.observe("cfm-7kqz")
+    assert [one.step for one in find_run_checkpoints(run, runs.scalars.attribution.of(run))] == [20]
+
+
 def test_sizes_have_three_digits() -> None:
     sizes = (0, 999, 1000, 1024 * 1024, 4_563_402_752, 5 * 1024**5)
     assert [format_size(one) for one in sizes] == ["0 B", "999 B", "0.977 KiB", "1 MiB", "4.25 GiB", "5.12e+03 TiB"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mcp_server.results.evaluation_series import EvaluationSeries, build_series, format_series
+from mcp_server.results.evaluation_series import EvaluationSeries, build_series, format_series, name_series
+from mcp_server.results.evaluation_text import Value, parse_value
 from mcp_server.results.evaluations import Evaluation, find_evaluation_files, read_evaluations
+from tests.support.rows import for_each
 
 Read = Callable[..., dict[str, EvaluationSeries]]
 
@@ -23,6 +26,7 @@ def read(tmp_path: Path) -> Read:
         evaluations: list[Evaluation] = []
         for name, text in files.items():
             path = tmp_path / name.replace("__", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             evaluations = [*read_evaluations(path), *evaluations]
         return {one.name: one for one in build_series(evaluations)}
@@ -216,6 +220,65 @@ def test_harnesses_name_tasks_and_standard_errors(read: Read) -> None:
     series = read(results__json=text)
     assert set(series) == {"gsm8k.exact_match,strict", "mmlu.acc"}
     assert [one.last.error for one in series.values()] == [0.01, 0.02]
+
+
+def test_models_and_samples_that_a_harness_names_belong_to_its_rows(read: Read) -> None:
+    def harness(model: str, acc: float) -> str:
+        results = f'{{"gsm8k": {{"acc,none": {acc}}}}}, "n-samples": {{"gsm8k": {{"effective": 1319}}}}'
+        return f'{{"results": {results}, "model_name": "{model}"}}'
+
+    series = read(**{"x/results.json": harness("org/A", 0.6), "y/results.json": harness("org/B", 0.7)})
+    assert values(series["org/A.gsm8k.acc"]) == [(None, 0.6)]
+    assert series["org/B.gsm8k.acc"].last.episodes == 1319
+    assert set(name_series([series["org/A.gsm8k.acc"]])) == {"gsm8k.acc"}
+    tasks = '{"step": 1000, "goal": {"success": 0.8, "episodes": 50}, "long": {"success": 0.6, "episodes": 50}}'
+    assert values(read(results__json=tasks)["long.success"]) == [(1000, 0.6)]
+    splits = '{"train": {"loss": 0.8}, "eval": {"loss": 0.9}}'
+    assert set(read(results__json=splits)) == {"train.loss", "eval.loss"}
+
+
+def test_files_of_one_name_are_told_apart_by_their_directories(read: Read) -> None:
+    accuracies = {500: 0.5, 1000: 0.7, 1500: 0.6}
+    files = {f"o/checkpoint-{step}/eval_results.json": f'{{"acc": {acc}}}' for step, acc in accuracies.items()}
+    assert values(read(**files)["acc"]) == list(accuracies.items())
+    series = read(**{"eval/cfm/results.json": '{"acc": 0.5}', "eval/base/results.json": '{"acc": 0.4}'})
+    assert {name: one.last.value for name, one in series.items()} == {"cfm.acc": 0.5, "base.acc": 0.4}
+
+
+@for_each(
+    [
+        ("# Baseline (before training)\n- acc: 10%\n# After training\n- acc: 80%\n", [(0, 10.0), (None, 80.0)]),
+        ("## Step 10\n- acc: 10%\n## Final\n- acc: 80%\n", [(10, 10.0), (None, 80.0)]),
+        (
+            "## Epoch 1\n- acc: 10%\n## Epoch 10\n- acc: 20%\n## Epoch 2\n- acc: 30%\n",
+            [(1, 10.0), (2, 30.0), (10, 20.0)],
+        ),
+        ("- acc: 85.0% (425/500)\n", [(None, 85.0)]),
+        ("- acc: 42/50 (84%)\n", [(None, 84.0)]),
+        ("- acc: 0.51 ± 0.02\n", [(None, 0.51)]),
+        ("- acc: 1,234.5\n", [(None, 1234.5)]),
+        ("| acc |\n|--|\n| 75.0% +/- 2.2% |\n", [(None, 75.0)]),
+    ]
+)
+def test_blocks_and_figures_are_read_as_people_write_them(text: str, expected: list[tuple[int | None, float]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "eval.md")
+        path.write_text(text)
+        (series,) = build_series(read_evaluations(path))
+    assert values(series) == expected
+
+
+@for_each(["85% (3/500)", "1,234", "0,512", "12/20", "2024-01-02", "1/2/3"])
+def test_what_may_mean_something_else_is_not_a_number(text: str) -> None:
+    assert parse_value(text) == text
+
+
+@for_each([("0.512", 0.51234, True), ("51.2%", 0.51234, True), ("0.512", 0.5131, False), ("0.5", 0.51234, False)])
+def test_a_rounded_value_in_another_file_is_the_same_evaluation(text: str, exact: float, same: bool) -> None:
+    accuracies: list[Value] = [parse_value(text), exact]
+    evaluations = [Evaluation(Path(f"{n}.json"), ({"step": 10, "acc": one},)) for n, one in enumerate(accuracies)]
+    (series,) = build_series(evaluations)
+    assert (len(series.points) == 1) is same
 
 
 def test_a_table_of_names_and_values_names_its_metrics(read: Read) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
 from mcp_server.results.evaluation_table import render_evaluations
 from mcp_server.results.evaluations import read_evaluations
+from mcp_server.results.finish import write_results
 from tests.results.test_evaluation_series import BLOCKS
 from tests.support.ended_runs import BEGAN_S, Runs
 
@@ -131,3 +133,19 @@ def test_the_document_has_one_row_per_step_newest_last(tmp_path: Path) -> None:
     assert "0000001" not in "".join(rows)
     assert "- Best mean_reward: 0.55±0.03@20, last 0.51±0.03@30" in lines
     assert sum("0.55" in line for line in rows) == 1, "the same evaluation in two files appears once"
+
+
+def test_what_is_told_as_an_evaluation_is_not_named_as_left_out(runs: Runs, tmp_path: Path) -> None:
+    cwd = runs.add("ev-aaaa", steps=False)  # no curve is surely its own
+    lines = [
+        {"step": 1, "val_acc": 0.5, "train_loss": 0.1, "pass_n": 4},
+        {"step": 2, "val_acc": 0.6, "train_loss": 0.1, "pass_n": 4},
+    ]
+    put(cwd / "eval.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    found = compare(runs)
+    (row,) = table(found)
+    assert list(row)[-2:] == ["eval val_acc", "eval pass_n"]
+    assert found.notes is None
+    run = runs.store.observe("ev-aaaa")
+    write_results(run, runs.store, runs.scalars, result_dir=str(tmp_path / "out"), environ=os.environ)
+    assert "Left out" not in (tmp_path / "out" / "results.md").read_text()

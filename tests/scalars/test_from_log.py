@@ -40,6 +40,12 @@ def test_an_evaluation_before_the_first_step_is_at_step_0(tmp_path: Path, lines:
     assert points["reward"][0] == (1, 1.0)
 
 
+def test_figures_in_a_dict_with_a_step_belong_to_that_step(tmp_path: Path) -> None:
+    line = "{{'global_steps': {}, 'total_tasks': 57, 'mean_reward': {}}}".format
+    points = read(tmp_path, [*STEPS[:2], line(3, 0.5), *STEPS[2:]])
+    assert points["mean_reward"] == [(3, 0.5)]
+
+
 def test_the_baseline_of_verl_begins_its_series(tmp_path: Path) -> None:
     lines = [f"step:{step} - val-core/gsm8k/reward/mean@1:{0.3 + step / 10} - actor/pg_loss:0.1" for step in range(3)]
     points = read(tmp_path, lines)
