@@ -20,6 +20,7 @@ diagnosis  recovery(diagnosis)  gpus  gpus.nvml(pynvml)
 supervisor  relay
 answer(pydantic)  threads(anyio)
 backends(anyio libtmux)  store(backends anyio pydantic inotify_simple regex)  hosts(store pydantic yaml)
+backends.far_answers(pydantic typing_extensions)
 blueprints(hosts markdown_it yaml)  scalars(store numpy google_crc32c matplotlib)
 views
 runs(anyio)  results(yaml)

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_server.backends.ssh_channel import MOST_CONTENT_BYTES, Channel, channel_of, decompress
+from mcp_server.backends.far_answers import MOST_CONTENT_BYTES
+from mcp_server.backends.ssh_channel import Channel, channel_of
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.outputs import Outputs, WrittenFile, read_outputs
 from mcp_server.record.run_directory import RunDir
@@ -120,17 +121,16 @@ def _fetch(channel: Channel, path: str, target: Path, most_bytes: int) -> int:
     fetched = 0
     while fetched < most_bytes:
         answer, data = channel.ask("read", path=path, offset=have, count=MOST_CONTENT_BYTES)
-        if int(answer["size"]) < have:  # it was written anew
+        if answer["size"] < have:  # it was written anew
             target.unlink()
             have = 0
             continue
-        content = decompress(data)
-        if not content and target.exists():
+        if not data and target.exists():
             break
-        channel.mirror.write_log(target, content, have, int(answer["mtime_ns"]))
-        is_short = len(content) < min(MOST_CONTENT_BYTES, int(answer["size"]) - have)
-        have += len(content)
-        fetched += len(content)
-        if is_short or have >= int(answer["size"]):
+        channel.mirror.write_log(target, data, have, answer["mtime_ns"])
+        is_short = len(data) < min(MOST_CONTENT_BYTES, answer["size"] - have)
+        have += len(data)
+        fetched += len(data)
+        if is_short or have >= answer["size"]:
             break
     return fetched

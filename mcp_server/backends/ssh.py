@@ -18,11 +18,11 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends.base import GpuState, Record, refuse_options
+from mcp_server.backends.far_answers import MOST_CONTENT_BYTES
 from mcp_server.backends.mirror import LAUNCHING
-from mcp_server.backends.ssh_channel import MOST_CONTENT_BYTES, Channel, channel_of, decompress, settle_launch
+from mcp_server.backends.ssh_channel import Channel, channel_of, settle_launch
 from mcp_server.backends.ssh_settings import read_ssh_settings
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunNotFound, RunwardError, ScreenNotFound
-from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
@@ -258,8 +258,7 @@ def query_host_gpus(
         HostUnreachable: it does not answer.
     """
     answer, _ = channel_of(mirror).ask("gpus", env=dict(env or {}), near=near, query=query, since_s=since_s)
-    snapshot = Snapshot.from_json(answer["snapshot"]) if answer["snapshot"] else Snapshot()
-    return GpuState(snapshot, dict(answer["holders"]))
+    return GpuState(answer["snapshot"], answer["holders"])
 
 
 def _channel(spec: RunSpec) -> Channel:
@@ -316,16 +315,16 @@ def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> 
     goal: int | None = None  # a log that grows faster than it comes is not followed
     while True:
         answer, data = ask(offset=have, count=MOST_CONTENT_BYTES)
-        size, mtime_ns, content = int(answer["size"]), int(answer["mtime_ns"]), decompress(data)
+        size, mtime_ns = answer["size"], answer["mtime_ns"]
         if size - have > _MOST_LOG_BYTES:
             end = log.with_name("output.end.log")
             answer, data = ask(offset=-_END_BYTES, count=_END_BYTES)
-            end.write_bytes(decompress(data).partition(b"\n")[2])
+            end.write_bytes(data.partition(b"\n")[2])
             os.utime(end, ns=(mtime_ns, mtime_ns))
             return end
-        channel.mirror.write_log(log, content, have, mtime_ns)
+        channel.mirror.write_log(log, data, have, mtime_ns)
         goal = size if goal is None else goal
-        is_short = len(content) < min(MOST_CONTENT_BYTES, size - have)
-        have += len(content)
-        if is_short or not content or have >= goal:
+        is_short = len(data) < min(MOST_CONTENT_BYTES, size - have)
+        have += len(data)
+        if is_short or not data or have >= goal:
             return log

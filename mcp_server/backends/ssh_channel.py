@@ -13,7 +13,6 @@ import os
 import random
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_server import errors
+from mcp_server.backends.far_answers import read_answer, read_error, read_hello
 from mcp_server.backends.mirror import LAUNCHING, Mirror
 from mcp_server.backends.ssh_link import CONNECTED_WITHIN_S, SILENT_S, ConnectionFailedError, SshLink
 from mcp_server.backends.ssh_settings import read_ssh_settings
@@ -33,7 +32,6 @@ from mcp_server.system.frames import read_frame
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0
 _PING_S = 10.0
-MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
 _BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR, _FIRST_PAUSE_S = 0.5, 20.0, 1.5, 0.1
 _LASTED_S = 1.0
 _REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
@@ -48,17 +46,6 @@ class _Down:
     refused: bool = False
 
 
-class _Facts(dict[str, Any]):
-    """What a relay answered. What is missing in it makes the host one that cannot be asked."""
-
-    def __init__(self, host: str, facts: dict[str, Any]) -> None:
-        super().__init__(facts)
-        self._host = host
-
-    def __missing__(self, name: str) -> Any:
-        raise HostUnreachable(self._host, f"its answer has no {name!r}")
-
-
 class Channel:
     """The connection of this process to one host. All methods may be called by any thread."""
 
@@ -71,7 +58,7 @@ class Channel:
         self._tried = False  # one attempt has been made by this process
         self._liveness: dict[str, LivenessReport] = {}
         self._whole_logs: dict[tuple[str, int], int] = {}
-        self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
+        self._waiting: dict[int, Future[tuple[object, bytes]]] = {}
         self._number = 0
         self._link: SshLink | None = None
         self._thread: threading.Thread | None = None
@@ -110,14 +97,15 @@ class Channel:
         data: bytes = b"",
         **words: Any,
     ) -> tuple[dict[str, Any], bytes]:
-        """Return the relay's answer to a request, and the bytes that come with it. ``data`` goes with the request.
+        """Return the relay's answer to a request, and the bytes that come with it, unpacked. ``data`` goes with it.
 
         Raises:
-            HostUnreachable: there is no connection, it breaks before the answer, or the answer does not come in time.
+            HostUnreachable: there is no connection, it breaks before the answer, the answer does not come in time, or
+                it is none to this request.
             RunwardError, OSError: what the relay answered.
         """
         self.open(patience_s)
-        answer: Future[tuple[dict[str, Any], bytes]] = Future()
+        answer: Future[tuple[object, bytes]] = Future()
         with self._changed:
             link = self._link
             if link is None:
@@ -127,7 +115,7 @@ class Channel:
             self._waiting[number] = answer
         try:
             link.writer.write({"id": number, "ask": name, **words}, data)
-            return answer.result(timeout_s)
+            return read_answer(self.name, name, words, *answer.result(timeout_s))
         except FutureTimeout:
             raise HostUnreachable(self.name, f"no answer to {name} within {timeout_s:g} s") from None
         except BrokenPipeError:
@@ -246,14 +234,23 @@ class Channel:
             if error.refused:
                 write_json(refused, {"why": error.why, "at": now()})
             raise
+        try:
+            hello = read_hello(self.name, link.hello)
+        except HostUnreachable as error:
+            link.close()
+            raise ConnectionFailedError(error.why) from error
         with self._changed:
-            self.hello, self._link = link.hello, link
-        offset_s = float(link.hello.get("time") or time.time()) - time.time()
-        write_json(self.mirror.path / _HOST_FILE, {**link.hello, "clock_offset_s": round(offset_s, 1)})
+            self.hello, self._link = hello, link
+        offset_s = float(hello.get("time") or time.time()) - time.time()
+        write_json(self.mirror.path / _HOST_FILE, {**hello, "clock_offset_s": round(offset_s, 1)})
         return link
 
     def _read(self, link: SshLink) -> None:
-        """Read frames until the connection ends."""
+        """Read frames until the connection ends.
+
+        Raises:
+            ValueError, TypeError, KeyError: one is none of this protocol.
+        """
         have, dead = self.mirror.list_known()
         link.writer.write({"id": 0, "ask": "subscribe", "have": have, "dead": dead})
         stop = threading.Event()
@@ -262,7 +259,7 @@ class Channel:
             while (frame := read_frame(link.stdout)) is not None:
                 link.heard_s = time.monotonic()
                 self._take(*frame)
-        except (OSError, ValueError):
+        except OSError:
             pass
         finally:
             stop.set()
@@ -287,11 +284,9 @@ class Channel:
             threading.Thread(target=self._settle_launches, daemon=True).start()
         elif (answer := self._waiting.pop(int(message.get("id") or 0), None)) is not None:
             if "error" in message:
-                answer.set_exception(_read_error(message["error"]))
-            elif not isinstance(message.get("ok", {}), dict):
-                answer.set_exception(HostUnreachable(self.name, "its answer is not an object"))
+                answer.set_exception(read_error(self.name, message["error"]))
             else:
-                answer.set_result((_Facts(self.name, message.get("ok") or {}), data))
+                answer.set_result((message.get("ok"), data))
 
     def _note_logs(self, push: dict[str, Any]) -> None:
         """Note the logs that came whole, with the ends of their attempts."""
@@ -344,19 +339,6 @@ def _describe(name: str, down: _Down) -> str:
     return f"{name} cannot be reached since {since}Z ({down.why}): this is the last known state."
 
 
-def _read_error(words: list[str]) -> Exception:
-    """Return the error that a relay answered with, as the class of that name."""
-    name, cause, state, remedy = (*map(str, words), "", "", "", "")[:4]
-    if name == "OSError":
-        return OSError(int(state) if state.isdigit() else 0, cause, remedy or None)
-    kind = getattr(errors, name, None)
-    error = RunwardError(cause, state, remedy)
-    if isinstance(kind, type) and issubclass(kind, RunwardError):
-        error = kind.__new__(kind)
-        RunwardError.__init__(error, cause, state, remedy)
-    return error
-
-
 _channels: dict[Path, Channel] = {}
 _lock = threading.Lock()
 
@@ -381,22 +363,6 @@ def close_channels(is_meant: Callable[[Path], bool] = lambda _: True) -> None:
         channels = [_channels.pop(path) for path in paths]
     for channel in channels:
         channel.close()
-
-
-def decompress(data: bytes) -> bytes:
-    """Return what a relay compressed.
-
-    Raises:
-        OSError: it is damaged, or more than any request asks for.
-    """
-    decompressor = zlib.decompressobj()
-    try:
-        content = decompressor.decompress(data, MOST_CONTENT_BYTES)
-    except zlib.error as error:
-        raise OSError(0, f"the host sent damaged data ({error})") from error
-    if decompressor.unconsumed_tail:
-        raise OSError(0, "the host sent more than it was asked for")
-    return content
 
 
 atexit.register(close_channels)

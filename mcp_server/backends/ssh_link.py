@@ -86,6 +86,9 @@ class SshLink:
         except (OSError, ValueError) as error:
             link.close()
             raise ConnectionFailedError(link.describe_end() or str(error), refused=link.was_refused) from error
+        except BaseException:
+            link.close()
+            raise
         finally:
             timer.cancel()
         return link
@@ -117,7 +120,7 @@ class SshLink:
         if frame is None or frame[0].get("push") != "hello":
             raise ConnectionFailedError(self.describe_end() or "the relay did not start")
         if "error" in frame[0]:
-            raise ConnectionFailedError(str(frame[0]["error"]))
+            raise ConnectionFailedError(str(frame[0]["error"])[:300])
         self.hello = frame[0]
 
     @property

@@ -8,11 +8,11 @@ Checkpoints and data are never copied.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,8 +133,8 @@ class _Tree:
             target.unlink(missing_ok=True)
         if not chosen:
             return
-        answer, data = self.channel.ask("contents", timeout_s=_TREES_WITHIN_S, paths=[one[1] for one in chosen])
-        content, at = zlib.decompress(data), 0
+        answer, content = self.channel.ask("contents", timeout_s=_TREES_WITHIN_S, paths=[one[1] for one in chosen])
+        at = 0
         for (target, _, _, mtime_ns), size in zip(chosen, answer["sizes"], strict=False):
             if size >= 0:
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,8 +159,10 @@ def documents_of(run: Run, directory: str) -> Iterator[Path]:
         copy = Path(name)
         listed, _ = channel.ask("files", patterns=[f"{_escape(directory)}/*"])
         paths = [path for path in listed["files"] if _DOCUMENT.fullmatch(Path(path).name)]
-        answer, data = channel.ask("contents", paths=paths)
-        content, at = zlib.decompress(data), 0
+        answer, content = channel.ask("contents", paths=paths)
+        if len(answer["sizes"]) < len(paths):
+            raise OSError(errno.EFBIG, f"the documents there have more than {_MOST_BYTES >> 20} MiB", directory)
+        at = 0
         known: dict[str, bytes] = {}
         for path, size in zip(paths, answer["sizes"], strict=True):
             if size >= 0:

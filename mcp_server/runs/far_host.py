@@ -99,7 +99,8 @@ class FarHost:
             HostUnreachable: the host does not answer.
         """
         answer, _ = channel_of(self.mirror).ask("free_port", low=low, high=high)
-        return answer["port"] if isinstance(answer["port"], int) else None
+        port: int | None = answer["port"]
+        return port
 
     def make_place(self, roots: Roots, code: CodeSync | None) -> FarPlace:
         """Return this host as the place of a blueprint. ``roots``: other hosts' paths as it has them."""

@@ -1,17 +1,23 @@
 """A far host that lies, sends too much, or names what is not its own, changes and stops nothing else."""
 
+import copy
 import io
 import json
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_server.backends.far_answers import MOST_CONTENT_BYTES, decompress, read_answer
 from mcp_server.backends.mirror import Mirror
-from mcp_server.backends.ssh_channel import MOST_CONTENT_BYTES, Channel, decompress
+from mcp_server.backends.ssh_channel import Channel
 from mcp_server.errors import HostUnreachable
+from mcp_server.relay.answers import Answers
+from mcp_server.relay.run_watch import RunWatch
+from mcp_server.relay.state import State
 from mcp_server.system.frames import read_frame
 
 SPEC = json.dumps({"owner": "mallory"}).encode()
@@ -80,9 +86,95 @@ def test_no_more_is_unpacked_than_was_asked_for() -> None:
             decompress(data)
 
 
-def test_an_answer_without_what_was_asked_for_is_none(mirror: Mirror) -> None:
+ANSWERS: list[tuple[str, dict[str, Any], bytes]] = [
+    ("ping", {"time": 1.5}, b""),
+    ("withdraw", {"withdrawn": True}, b""),
+    ("interrupt", {"reached": False}, b""),
+    ("reap", {"signals_sent": ["SIGINT"], "survivors": [[7, "python"]], "unsupervised": False}, b""),
+    ("leftovers", {"processes": [[7, "python"]]}, b""),
+    ("screen", {"is_log": True}, b"a line"),
+    ("sessions", {"sessions": ["a-run"]}, b""),
+    ("read", {"size": 3, "mtime_ns": 1, "inode": 2}, zlib.compress(b"abc")),
+    ("files", {"files": {"/a": [1, 2, 3]}, "cut": True}, b""),
+    ("gpus", {"snapshot": {"gpus": [{"index": 0, "uuid": "GPU-0", "power_w": 1.5}]}, "holders": {"cpu-0": "x"}}, b""),
+    ("paths", {"paths": {"/a": {"kind": "file", "path": "/a"}, "/b": {"kind": "missing", "near": ["/c"]}}}, b""),
+    ("trees", {"directories": {"/a": [["b", 1, 2]]}, "cut": False}, b""),
+    ("contents", {"sizes": [3, -1]}, zlib.compress(b"abc")),
+    ("code_look", {"directory": "/a", "there": False, "missing": ["a" * 64]}, b""),
+    ("code_look", {"directory": "/a", "there": False, "repositories": [{"path": "/a", "own": True, "tips": []}]}, b""),
+    ("code_make", {"directory": "/a"}, b""),
+    ("free_port", {"port": 2000}, b""),
+    ("check", {"problems": [["python", "no torch.", "Install it."]], "found": ["Python 3.11"]}, b""),
+    ("disk", {"path": "/a", "free": 5, "writable": True}, b""),
+]
+ASKED = {"paths": ["/a", "/b"]}
+ODD: list[Any] = [
+    None,
+    "x\0",
+    -1,
+    1e400,
+    2**70,
+    True,
+    [],
+    {},
+    [None],
+    {"x": None},
+    [["a", "b", "c"]],
+    "y" * 9_000,
+    "\ud800",
+]
+
+
+def spoiled(value: Any) -> Iterator[Any]:
+    """Yield ``value`` with each of its parts replaced by something odd, or missing."""
+    yield from ODD
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        rest = copy.copy(value)
+        del rest[key]
+        yield rest
+        for other in spoiled(value[key]):
+            changed = copy.copy(value)
+            changed[key] = other
+            yield changed
+
+
+@pytest.mark.parametrize(("name", "facts", "data"), ANSWERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_an_answer_is_one_to_the_request_or_none(name: str, facts: dict[str, Any], data: bytes) -> None:
+    answer, _ = read_answer("lab", name, ASKED, facts, data)
+    assert answer.keys() <= facts.keys()
+    refusals = []
+    for other in spoiled(facts):
+        try:
+            accepted, _ = read_answer("lab", name, ASKED, other, data)
+            assert accepted.keys() <= facts.keys()
+        except HostUnreachable as error:
+            refusals.append(str(error))
+    assert len(refusals) > len(ODD)
+    for text in refusals:
+        assert text.startswith("lab cannot be reached: its answer to ")
+        assert "What runs there goes on; nothing new is known of it." in text
+        assert text.endswith("a person can look with: runward hosts lab")
+        assert text.isprintable()
+        assert len(text) < 1_500
+    if name in ("read", "contents"):
+        with pytest.raises(HostUnreachable, match="the host sent"):
+            read_answer("lab", name, ASKED, facts, b"not compressed")
+
+
+def test_every_request_has_the_types_of_its_answer(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    known = {name for name, _, _ in ANSWERS}
+    without_words = {"launch", "discard", "stop_request", "write_documents", "code_put", "close_screens"}
+    assert known | without_words | {"subscribe"} == Answers(state, RunWatch(state.runs, print)).by_name.keys()
+
+
+@pytest.mark.parametrize(
+    "words", [5, None, [], {"a": 1}, ["HostUnreachable"], ["OSError", "x", "9" * 5_000], ["NoSuch", "a\x1b[2J"], [1]]
+)
+def test_an_error_of_any_shape_is_an_error_with_the_hosts_name(mirror: Mirror, words: object) -> None:
     channel, got = Channel(mirror), Future[Any]()
     channel._waiting[1] = got
-    channel._take({"id": 1, "ok": {"x": 1}}, b"")
-    with pytest.raises(HostUnreachable, match="its answer has no 'size'"):
-        got.result(0)[0]["size"]
+    channel._take({"id": 1, "error": words}, b"")
+    error = got.exception(0)
+    assert isinstance(error, OSError) or "lab" in str(error)
+    assert "\x1b" not in str(error)

@@ -1,0 +1,314 @@
+"""What a relay may answer: each request with the types of its answer. Checked once, where the answer arrives.
+
+The other host may be broken, hostile, or of another version: what is not as it should be is no answer, and the host one
+that cannot be asked. Texts that people and models read lose control characters, and have a length.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from mcp_server.errors import (
+    HostUnreachable,
+    LaunchFailed,
+    RunNotFound,
+    RunwardError,
+    ScreenNotAnswering,
+    ScreenNotFound,
+)
+from mcp_server.gpus.snapshot import Snapshot
+
+MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
+_MOST_BYTES = {"read": MOST_CONTENT_BYTES, "contents": 2 * MOST_CONTENT_BYTES}  # answers whose bytes are compressed
+_LONGEST_TEXT, _LONGEST_PATH, _MOST_ENTRIES = 1_000, 4_096, 50_000
+_MOST_PROBLEMS, _LONGEST_PROBLEM = 3, 80
+
+
+def _show(text: str) -> str:
+    shown = text[:_LONGEST_TEXT]
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else " " for c in shown)
+
+
+def _check_path(path: str) -> str:
+    os.fsencode(path)
+    if "\0" in path or len(path) > _LONGEST_PATH:
+        raise ValueError("no path")
+    return path
+
+
+def _check_number(directories: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    if sum(map(len, directories.values())) > _MOST_ENTRIES:
+        raise ValueError(f"more than {_MOST_ENTRIES:,} files")
+    return directories
+
+
+Text = Annotated[str, AfterValidator(_show)]
+FarPath = Annotated[str, AfterValidator(_check_path)]
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+Time = Annotated[int, Field(gt=-(2**62), lt=2**62)]  # in ns
+Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
+Port = Annotated[int, Field(gt=0, lt=65_536)]
+_Pid = Annotated[int, Field(gt=0, lt=2**31)]
+_FINITE = with_config(ConfigDict(allow_inf_nan=False))
+
+
+@_FINITE
+class _Hello(TypedDict):
+    state: FarPath
+    home: FarPath
+    python: NotRequired[Text]
+    host: NotRequired[Text]
+    boot_id: NotRequired[Text]
+    path: NotRequired[str]
+    pythonpath: NotRequired[str]
+    tmux: NotRequired[Text]
+    tmux_socket: NotRequired[FarPath]
+    inotify: NotRequired[bool]
+    cpu_slots: NotRequired[Annotated[int, Field(gt=0, lt=2**20)]]
+    pid: NotRequired[_Pid]
+    time: NotRequired[Annotated[float, Field(ge=0, lt=2**40)]]
+
+
+@_FINITE
+class _Empty(TypedDict):
+    pass
+
+
+@_FINITE
+class _Ping(TypedDict):
+    time: float
+
+
+@_FINITE
+class _Withdraw(TypedDict):
+    withdrawn: bool
+
+
+@_FINITE
+class _Interrupt(TypedDict):
+    reached: bool
+
+
+@_FINITE
+class _Reap(TypedDict):
+    signals_sent: list[Text]
+    survivors: Annotated[list[tuple[_Pid, Text]], Field(max_length=_MOST_ENTRIES)]
+    unsupervised: bool
+
+
+@_FINITE
+class _Leftovers(TypedDict):
+    processes: Annotated[list[tuple[_Pid, Text]], Field(max_length=_MOST_ENTRIES)]
+
+
+@_FINITE
+class _Screen(TypedDict):
+    is_log: NotRequired[bool]
+
+
+@_FINITE
+class _Sessions(TypedDict):
+    sessions: list[str]
+
+
+@_FINITE
+class _Read(TypedDict):
+    size: Count
+    mtime_ns: Time
+
+
+@_FINITE
+class _Files(TypedDict):
+    files: Annotated[dict[FarPath, tuple[Count, Time, Count]], Field(max_length=_MOST_ENTRIES)]
+    cut: NotRequired[bool]
+
+
+@_FINITE
+class _Gpus(TypedDict):
+    snapshot: Snapshot
+    holders: dict[Text, Text]
+
+
+@_FINITE
+class _There(TypedDict):
+    kind: Literal["directory", "file"]
+    path: FarPath
+
+
+@_FINITE
+class _Missing(TypedDict):
+    kind: Literal["missing"]
+    near: NotRequired[list[Text]]
+
+
+@_FINITE
+class _Unknown(TypedDict):
+    kind: Literal["unknown"]
+
+
+@_FINITE
+class _Paths(TypedDict):
+    paths: dict[str, Annotated[_There | _Missing | _Unknown, Field(discriminator="kind")]]
+
+
+@_FINITE
+class _Trees(TypedDict):
+    directories: Annotated[dict[FarPath, list[tuple[FarPath, Count, Time]]], AfterValidator(_check_number)]
+    cut: bool
+
+
+@_FINITE
+class _Contents(TypedDict):
+    sizes: list[Annotated[int, Field(ge=-1, lt=2**40)]]
+
+
+@_FINITE
+class _Repository(TypedDict):
+    path: FarPath
+    own: bool
+    has: NotRequired[bool]
+    tips: NotRequired[list[Digest]]
+
+
+@_FINITE
+class _CodeLook(TypedDict):
+    directory: FarPath
+    there: bool
+    repositories: NotRequired[list[_Repository]]
+    missing: NotRequired[list[Digest]]
+
+
+@_FINITE
+class _CodeMake(TypedDict):
+    directory: FarPath
+
+
+@_FINITE
+class _FreePort(TypedDict):
+    port: Port | None
+
+
+@_FINITE
+class _Check(TypedDict):
+    problems: list[tuple[Text, Text, Text]]
+    found: list[Text]
+
+
+@_FINITE
+class _Disk(TypedDict):
+    path: Text
+    free: Count
+    writable: bool
+
+
+_KINDS: Mapping[str, type] = {
+    "ping": _Ping,
+    "withdraw": _Withdraw,
+    "interrupt": _Interrupt,
+    "reap": _Reap,
+    "leftovers": _Leftovers,
+    "screen": _Screen,
+    "sessions": _Sessions,
+    "read": _Read,
+    "files": _Files,
+    "gpus": _Gpus,
+    "paths": _Paths,
+    "trees": _Trees,
+    "contents": _Contents,
+    "code_look": _CodeLook,
+    "code_make": _CodeMake,
+    "free_port": _FreePort,
+    "check": _Check,
+    "disk": _Disk,
+}
+
+_ERRORS = {kind.__name__: kind for kind in (LaunchFailed, ScreenNotFound, ScreenNotAnswering)}
+
+
+def read_answer(
+    host: str, name: str, asked: Mapping[str, Any], facts: object, data: bytes
+) -> tuple[dict[str, Any], bytes]:
+    """Return the answer of ``host`` to the request ``name`` with the words ``asked``, and its bytes, unpacked.
+
+    Raises:
+        HostUnreachable: it is not an answer to that request; says what is wrong with it.
+    """
+    answer = _check(host, f"its answer to {name}", _KINDS.get(name, _Empty), facts)
+    if name == "paths" and not set(asked["paths"]) <= answer["paths"].keys():
+        raise HostUnreachable(host, "its answer to paths lacks one of them")
+    if name in _MOST_BYTES:
+        try:
+            data = decompress(data, _MOST_BYTES[name])
+        except OSError as error:
+            raise HostUnreachable(host, f"its answer to {name} is not understood ({error.strerror})") from error
+    if name == "contents":
+        sizes = answer["sizes"]
+        if len(sizes) > len(asked["paths"]) or sum(size for size in sizes if size > 0) != len(data):
+            raise HostUnreachable(host, "its answer to contents has other sizes than it says")
+    return answer, data
+
+
+def read_hello(host: str, facts: object) -> dict[str, Any]:
+    """Return the first words of a relay.
+
+    Raises:
+        HostUnreachable: these are other words.
+    """
+    return _check(host, "its greeting", _Hello, facts)
+
+
+def read_error(host: str, words: object) -> Exception:
+    """Return the error that a relay answered with: the name of a class, its cause, state and remedy."""
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return HostUnreachable(host, "its answer is an error without words")
+    name, cause, state, remedy = (*map(_show, words), "", "", "")[:4]
+    if name == "OSError":
+        number = int(state) if state.isascii() and state.isdigit() and len(state) <= len("9999") else 0
+        return OSError(number, cause, remedy or None)
+    if name in _ERRORS:
+        return _ERRORS[name](cause, state, remedy)
+    if name == "RunNotFound":
+        error = RunNotFound("", [])
+        RunwardError.__init__(error, cause, state, remedy)
+        return error
+    return RunwardError(f"{host}: {cause}", state, remedy or f"A person can look with: runward hosts {host}")
+
+
+def decompress(data: bytes, most_bytes: int = MOST_CONTENT_BYTES) -> bytes:
+    """Return what a relay compressed.
+
+    Raises:
+        OSError: it is damaged, or more than ``most_bytes``.
+    """
+    decompressor = zlib.decompressobj()
+    try:
+        content = decompressor.decompress(data, most_bytes)
+    except zlib.error as error:
+        raise OSError(0, f"the host sent damaged data ({error})") from error
+    if decompressor.unconsumed_tail:
+        raise OSError(0, "the host sent more than it was asked for")
+    return content
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _check(host: str, what: str, kind: type, facts: object) -> dict[str, Any]:
+    try:
+        checked: dict[str, Any] = _adapter(kind).validate_python(facts)
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join(str(part)[:_LONGEST_PROBLEM] for part in each['loc']) or 'all of it'}: {each['msg']}"
+            for each in error.errors(include_input=False, include_url=False, include_context=False)[:_MOST_PROBLEMS]
+        ]
+        raise HostUnreachable(host, f"{what} is not understood ({_show('; '.join(wrong))})") from error
+    return checked
