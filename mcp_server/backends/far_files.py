@@ -35,6 +35,24 @@ def fetch_scalar_files(directory: RunDir, attempts: int, roots: Sequence[str], b
     ``begun_s`` (POSIX time there). Where the host cannot be reached, they are as of the last call.
     """
     root, channel = directory.path / _FILES, channel_of(directory.path.parents[1])
+    try:
+        if (note := _fetch_newest(channel, directory, root, attempts, roots, begun_s)) is not None:
+            return root, note
+        if channel.is_away():  # and may hold what nobody here has heard of
+            return root, _describe_silence(HostUnreachable(channel.name, channel.why), root)
+    except HostUnreachable as error:
+        return root, _describe_silence(error, root)
+    return root, ""
+
+
+def _fetch_newest(
+    channel: Channel, directory: RunDir, root: Path, attempts: int, roots: Sequence[str], begun_s: float
+) -> str | None:
+    """Bring the files of the newest attempt that wrote some up to date; return what is missing, None without any.
+
+    Raises:
+        HostUnreachable: the host does not answer.
+    """
     left_bytes, notes = _MOST_NEW_BYTES, ""
     for number in range(attempts, 0, -1):
         outputs = read_outputs(directory.outputs(number))
@@ -47,18 +65,19 @@ def fetch_scalar_files(directory: RunDir, attempts: int, roots: Sequence[str], b
                 continue
             try:
                 left_bytes -= _fetch(channel, path, target, left_bytes)
-            except HostUnreachable as error:
-                return (
-                    root,
-                    f"{error.host} cannot be reached ({error.why}): these points were read before.",
-                )
             except (OSError, ValueError) as error:
                 notes = f"{path} on {channel.name} cannot be read: {error}."
             if left_bytes <= 0:
-                return root, "The files are large: call again for the rest."
-        if paths:  # the newest attempt that wrote some
-            break
-    return root, notes
+                return "The files are large: call again for the rest."
+        if paths:
+            return notes
+    return None
+
+
+def _describe_silence(error: HostUnreachable, root: Path) -> str:
+    """Return what is known of the scalars of a run whose host does not answer."""
+    known = "these points were read before" if root.exists() else "whether it has written some is unknown"
+    return f"{error.host} cannot be reached ({error.why.rstrip('.')}): {known}."
 
 
 def fetch_whole_log(directory: RunDir, attempt: int) -> Path:
@@ -87,7 +106,11 @@ def fetch_record_files(directory: RunDir, attempt: int) -> None:
 
 
 def _find_by_process(channel: Channel, outputs: Outputs, roots: Sequence[str], begun_s: float) -> list[str]:
-    """Return the event files a few levels below ``roots`` whose names hold a process of the run."""
+    """Return the event files a few levels below ``roots`` whose names hold a process of the run.
+
+    Raises:
+        HostUnreachable: the host does not answer.
+    """
     patterns = [
         f"{root.rstrip('/')}/{'*/' * depth}*tfevents*.{pid}.*"
         for root in roots
@@ -95,7 +118,7 @@ def _find_by_process(channel: Channel, outputs: Outputs, roots: Sequence[str], b
         for pid in sorted(outputs.pids)[:_MOST_PIDS]
         for depth in range(_DEEPEST)
     ]
-    with contextlib.suppress(HostUnreachable, OSError):
+    with contextlib.suppress(OSError):
         answer, _ = channel.ask("files", patterns=patterns)
         return [path for path, (_, mtime_ns, _) in answer["files"].items() if mtime_ns / 1e9 >= begun_s]
     return []

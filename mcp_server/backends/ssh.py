@@ -232,12 +232,12 @@ class SshBackend:
         return query_host_gpus(Path(spec.mirror), env=gpu_env, near=near, query=query)
 
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
-        """Bring the mirrored log up to date, as far as the host answers, only what is new crosses the wire.
+        """Bring the mirrored log up to date, as far as the host answers; only what is new crosses the wire.
 
         Of a log that has grown by more than 64 MiB, only the end is fetched, into a file of its own.
         """
         log = directory.log(attempt)
-        if (directory.path / LAUNCHING).exists():
+        if (directory.path / LAUNCHING).exists() or _channel(spec).is_away():
             return log
         with contextlib.suppress(HostUnreachable, OSError):
             return _fetch_log(_channel(spec), directory, attempt, log)

@@ -56,6 +56,7 @@ class Channel:
         self._is_open = False
         self._down: _Down | None = None
         self._tried = False  # one attempt has been made by this process
+        self._not_before_s = 0.0  # nobody waits for another attempt before that
         self._liveness: dict[str, LivenessReport] = {}
         self._whole_logs: dict[tuple[str, int], int] = {}
         self._waiting: dict[int, Future[tuple[object, bytes]]] = {}
@@ -69,7 +70,8 @@ class Channel:
         """Return once there is a connection, and the mirror is up to date.
 
         Raises:
-            HostUnreachable: there is none within ``patience_s``.
+            HostUnreachable: there is none within ``patience_s``, or at once where the last attempt has failed not
+                longer ago than it took: an answer with many questions to a silent host waits for one of them.
         """
         self._start()
         self._hurry.set()
@@ -78,7 +80,8 @@ class Channel:
             before = self._down
             while not self._is_open:
                 failed = self._down is not None and self._down is not before
-                if self._down is not None and (self._down.refused or failed):
+                is_late = time.monotonic() < self._not_before_s
+                if self._down is not None and (self._down.refused or failed or is_late):
                     break
                 if not self._changed.wait(max(0.0, give_up_s - time.monotonic())):
                     break
@@ -138,6 +141,19 @@ class Channel:
             down = self._down or _Down("it has not answered yet", self._last_contact_s())
         return LivenessReport(Liveness.UNREACHABLE, _describe(self.name, down), self._facts(down))
 
+    def is_away(self) -> bool:
+        """Return whether the host did not answer when last asked. It is asked again soon, for whoever comes later."""
+        self._start()
+        self._hurry.set()
+        with self._changed:
+            return self._down is not None and not self._is_open
+
+    @property
+    def why(self) -> str:
+        """Why there is no connection, as far as that is known."""
+        with self._changed:
+            return self._down.why if self._down else ""
+
     @property
     def behind_s(self) -> float:
         """How many seconds ago the host was last heard of, or 0 while it pushes what is new."""
@@ -179,6 +195,7 @@ class Channel:
         pause_s = _BACKOFF_S
         while not self._closed.is_set():
             self._hurry.clear()
+            tried_s = time.monotonic()
             try:
                 link, begun_s = self._connect(), time.monotonic()
                 try:
@@ -188,8 +205,9 @@ class Channel:
                     link.close()
                     if time.monotonic() - begun_s > _LASTED_S:  # one that broke is made again at once
                         pause_s = _FIRST_PAUSE_S
-                self._set_down(_Down(why, time.time()))
+                self._set_down(_Down(why, time.time() - (time.monotonic() - link.heard_s)))
             except ConnectionFailedError as error:
+                self._not_before_s = 2 * time.monotonic() - tried_s
                 since_s = self._down.since_s if self._down else self._last_contact_s()
                 self._set_down(_Down(error.why, since_s, error.refused))
                 if error.refused:
@@ -349,6 +367,13 @@ def channel_of(mirror: Path) -> Channel:
         if mirror not in _channels:
             _channels[mirror] = Channel(Mirror(mirror))
         return _channels[mirror]
+
+
+def is_known_away(mirror: Path) -> bool:
+    """Return whether this process has asked the host with this mirror, and it does not answer now. Asks nothing."""
+    with _lock:
+        channel = _channels.get(mirror)
+    return channel is not None and channel.is_away()
 
 
 def forget_refusal(mirror: Path) -> None:

@@ -45,6 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         table.add_row(*_cells(status, run_.spec.owner))
     console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print(table)
+    for away in {one.unreachable.host: one.unreachable for one in statuses if one.unreachable}.values():
+        text = (
+            f"{away.host} cannot be reached since {away.since} ({away.why}): the states of its runs are the last known."
+        )
+        console.print(Text(text, style="yellow"))
     if state in (None, "live"):
         for sweep in _list_live_sweeps(store):
             console.print(Text(f"sweep {line_of_sweep(sweep, store)}", style="dim"))
@@ -71,7 +76,13 @@ def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
         status.failure.kind if status.failure else code,
         step,
         "" if status.elapsed_s is None else clock(status.elapsed_s),
-        "" if status.last_output_s is None else f"{clock(status.last_output_s)} ago",
+        _describe_output(status),
         Text(owner),
         (status.started_at or "")[:16].replace("T", " "),
     )
+
+
+def _describe_output(status: RunStatus) -> str:
+    if status.unreachable:
+        return f"{status.unreachable.host} is away"
+    return "" if status.last_output_s is None else f"{clock(status.last_output_s)} ago"

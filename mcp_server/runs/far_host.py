@@ -129,7 +129,10 @@ class FarHost:
         return FarPlace(self.name, home, move, look, may_write)
 
     def _describe(self, paths: list[str]) -> dict[str, dict[str, object]]:
-        answer, _ = channel_of(self.mirror).ask("paths", paths=paths)
+        try:
+            answer, _ = channel_of(self.mirror).ask("paths", paths=paths)
+        except HostUnreachable as error:
+            raise HostUnreachable(error.host, error.why, "Nothing was started.") from error
         described: dict[str, dict[str, object]] = answer["paths"]
         return described
 

@@ -29,7 +29,8 @@ def describe_progress(runs: Sequence[Run], now_s: float) -> str:
     counts = Counter(run.state for run in runs)
     states = sorted(counts, key=lambda state: (state in ENDED, -counts[state], state))
     parts = [f"{counts[state]} {state}" for state in states]
-    etas_s = [run.progress.get("eta_s") if run.state == "running" else None for run in runs if not run.ended]
+    live = [run for run in runs if not run.ended]
+    etas_s = [run.progress.get("eta_s") if run.state == "running" and not run.unreachable else None for run in live]
     known_s = [eta_s for eta_s in etas_s if isinstance(eta_s, int | float)]
     if known_s and len(known_s) == len(etas_s):
         parts.append(_left(max(known_s)))
@@ -48,10 +49,13 @@ def _describe_run(run: Run, now_s: float) -> str:
         metrics = progress.get("metrics") or {}
         for name, value in first_metrics(metrics) if run.made_a_step else ():
             parts.append(f"{name} {value:.3g}" if isinstance(value, int | float) else f"{name} {value}")
-        if run.state == "running" and isinstance(eta_s := progress.get("eta_s"), int | float):
+        is_heard = run.state == "running" and not run.unreachable
+        if is_heard and isinstance(eta_s := progress.get("eta_s"), int | float):
             parts.append(_left(eta_s))
-    elif not run.ended and (elapsed_s := run.elapsed_s(now_s)) is not None:
+    elif run.unreachable is None and not run.ended and (elapsed_s := run.elapsed_s(now_s)) is not None:
         parts = [f"{run.state} for {rough_duration(elapsed_s)}", *parts[1:]]
+    if run.unreachable:
+        parts = [f"{run.unreachable['host']} cannot be reached, last known: {', '.join(parts) or run.state}"]
     return ", ".join(parts) or run.state
 
 

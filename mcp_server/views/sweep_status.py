@@ -173,7 +173,8 @@ def _describe_live(cell: str, run: Run) -> str:
     progress = run.progress
     step = f" step {progress['step']}" if "step" in progress else ""
     total = f"/{progress['total_steps']}" if step and "total_steps" in progress else ""
-    return f"{cell} {run.run_id} {run.state}{step}{total}"
+    away = f" when last heard of: {run.unreachable['host']} cannot be reached" if run.unreachable else ""
+    return f"{cell} {run.run_id} {run.state}{step}{total}{away}"
 
 
 def _estimate_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
@@ -181,7 +182,7 @@ def _estimate_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | 
     took = [cell.end.get("elapsed_s") for cell in sweep.cells if cell.state in ("finished", "timed_out")]
     durations_s = [seconds for seconds in took if isinstance(seconds, int | float)]
     running = [run for run in live.values() if run.state != "queued"]
-    if not durations_s or not running or sweep.ended:
+    if not durations_s or not running or sweep.ended or any(run.unreachable for run in running):
         return None
     mean_s = sum(durations_s) / len(durations_s)
     waiting = sum(cell.state == WAITING for cell in sweep.cells) + len(live) - len(running)

@@ -236,6 +236,8 @@ async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_on
         assert "elapsed_s" not in away
         assert "Nothing was started" in await agent.refusal("launch_run", command="true", cwd="/", host=NAME)
         assert "Nothing was stopped" in await agent.refusal("kill_run", run_id=run_id)
+        assert "whether it has written some is unknown" in await agent.refusal("read_tb", run_id=run_id)
+        assert "lab is away" in sandbox.runward("ls").stdout
         (sandbox.path / "go").touch()
         until(lambda: _runs_below(far_host, run_id, "exit.json", b"exit_code"))
         far_host.start()

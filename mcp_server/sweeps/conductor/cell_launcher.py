@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mcp_server.backends.ssh_channel import is_known_away
 from mcp_server.errors import (
     BadArgument,
     ConfigInvalid,
@@ -125,14 +126,17 @@ class CellLauncher:
     async def _launch_anywhere(self, spec: SweepSpec, cell: Cell, number: int) -> Run:
         """Launch a cell here, or on the first of the sweep's hosts, taking turns, that has its GPUs free.
 
+        A host that is known to be away is not waited for while another one answers.
+
         Raises:
             RunwardError: no host takes it; the error of the host that says most.
         """
         if not spec.hosts:
             return await launch(make_request(spec, cell, number), self.store, self.file_watch, self.environ)
         refusals: list[GpusNotFree | HostUnreachable] = []
-        for turn in range(len(spec.hosts)):
-            host = spec.hosts[(self._turn + turn) % len(spec.hosts)]
+        order = [spec.hosts[(self._turn + turn) % len(spec.hosts)] for turn in range(len(spec.hosts))]
+        near = [host for host in order if not is_known_away(self.store.home.hosts / host)]
+        for turn, host in enumerate(near or order):
             request = make_request(spec, cell, number, host)
             try:
                 run = await launch(request, self.store, self.file_watch, self.environ)
