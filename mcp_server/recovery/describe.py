@@ -1,11 +1,11 @@
-"""A recovery policy in one line, as it is applied after its defaults were filled in. Pure."""
+"""A recovery policy in one line, as it is applied after its defaults were filled in; and the whole language. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from mcp_server.recovery.policy import HALVE, MAX_ATTEMPTS
+from mcp_server.recovery.policy import DEFAULT, HALVE, MAX_ATTEMPTS, POLICY_KINDS
 
 
 def describe_policy(policy: Mapping[str, Any]) -> str:
@@ -39,3 +39,16 @@ def _describe_change(how: object) -> str:
     if isinstance(how, Mapping):
         return f"halve down to {how[HALVE]['min']:g}"
     return str(how).replace("_", " ")
+
+
+LANGUAGE = (
+    'Write "none", "default", or a table with a step or a list of steps for each kind, or for "any": "retry", "stop", '
+    'or {"do": "retry", "times": 1, "wait_s": 1, "backoff": 2, "change": {"num_envs": "halve"}}. In "change": a '
+    'parameter to "halve", {"halve": {"min": 64}}, "next_port" or its value; "$NAME" to "next_port" or its value; '
+    '"@batch" to "halve"; "@port" to "next_port"; "@gpu" to "other". "rules": [{"when": {"kind": …, "exit_code": 42, '
+    '"pattern": "regex", "retryable": true}, "do": "retry"}]. "max_retries" and "max_same_kind" are numbers; '
+    '"on_stall", "on_divergence", "on_imbalance" and "on_first_step_timeout" are "stop" or "report". '
+    f"Kinds: {' '.join(POLICY_KINDS)}. "
+    f'"extends": "default" adds the default: {describe_policy(DEFAULT)}. guide://recovery explains all.'
+)
+"""How to write a policy, for the refusal of one."""

@@ -32,15 +32,8 @@ from mcp_server.text.regex import compile_lazily
 OBSERVED = ("stall", "divergence", "first_step_timeout", "imbalance")
 # A policy's word for an attempt that it stopped because a GPU lagged behind the run's others: its failure is `other`.
 IMBALANCE = "imbalance"
-_POLICY_KINDS = (*KINDS, IMBALANCE)
+POLICY_KINDS = (*KINDS, IMBALANCE)
 MAX_ATTEMPTS = 100  # of a run, under any policy
-# How to write a policy, for the refusal of one. guide://recovery has every word.
-LANGUAGE = (
-    'Write a step or a list of steps for each kind: {"oom_gpu": {"do": "retry" or "stop", "times": 1, "wait_s": 1, '
-    '"backoff": 2, "change": {"num_envs": "halve"}}, "any": "stop"}; and "rules", "extends": "default", "max_retries", '
-    '"max_same_kind"; "on_stall", "on_divergence", "on_imbalance" and "on_first_step_timeout" are "stop" or "report". '
-    "guide://recovery has every word."
-)
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
 # Words and sums that mean an operation, and that a program would get as they stand.
@@ -81,9 +74,9 @@ def normalize_policy(value: object) -> dict[str, Any]:
         return _copy(DEFAULT)
     if not isinstance(value, Mapping):
         raise ValueError(f'recovery is "none", "default" or a table by failure kind, not {value!r}.')  # noqa: TRY004
-    _check_keys(value, (*_POLICY_KINDS, *KEYS), "recovery")
+    _check_keys(value, (*POLICY_KINDS, *KEYS), "recovery")
     rules = [_rule(rule, f"recovery.rules[{n}]") for n, rule in enumerate(_list(value.get("rules", []), "rules"))]
-    kinds = [*(key for key in value if key in _POLICY_KINDS), *(["any"] if "any" in value else [])]
+    kinds = [*(key for key in value if key in POLICY_KINDS), *(["any"] if "any" in value else [])]
     rules += [{"when": {"kind": kind}, "steps": _steps(value[kind], f"recovery.{kind}")} for kind in kinds]
     base = _base(value.get("extends"))
     return {
@@ -124,8 +117,8 @@ def _rule(rule: object, where: str) -> dict[str, Any]:
     for key, kind in WHEN_KEYS.items():
         if key in when and (not isinstance(when[key], kind) or (kind is int and isinstance(when[key], bool))):
             raise ValueError(f"{where}.when.{key} is of type {kind.__name__}, not {when[key]!r}.")
-    if (kind_name := when.get("kind", "any")) not in (*_POLICY_KINDS, "any"):
-        raise ValueError(f"{where}.when.kind is unknown: {kind_name!r}. Allowed: {', '.join((*_POLICY_KINDS, 'any'))}.")
+    if (kind_name := when.get("kind", "any")) not in (*POLICY_KINDS, "any"):
+        raise ValueError(f"{where}.when.kind is unknown: {kind_name!r}. Allowed: {', '.join((*POLICY_KINDS, 'any'))}.")
     try:
         re.compile(when.get("pattern", ""))
     except (re.error, OverflowError, RecursionError) as error:

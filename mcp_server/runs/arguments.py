@@ -14,6 +14,7 @@ from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
 from mcp_server.recovery.changes import find_impossible_changes
+from mcp_server.recovery.describe import LANGUAGE
 from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholders
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_user_pattern
@@ -115,7 +116,7 @@ def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | 
     try:
         normal = policy.normalize_policy(value)
     except ValueError as error:
-        raise BadArgument("recovery", str(error).removeprefix("recovery "), policy.LANGUAGE) from error
+        raise BadArgument("recovery", str(error).removeprefix("recovery "), LANGUAGE) from error
     for rule in normal["rules"]:
         if pattern := rule["when"].get("pattern"):
             compile_user_pattern(pattern)

@@ -81,7 +81,8 @@ async def launch_run(
     first_step_pattern: Annotated[str | None, Field(description="Regex of its line")] = None,
     stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by pace")] = None,
     recovery: Annotated[
-        Literal["none", "default"] | dict[str, Any] | None,
+        str | dict[str, Any] | None,
+        WithJsonSchema({"anyOf": [{"enum": ["none", "default"], "type": "string"}, {"type": "object"}]}),
         Field(
             description="none: report. default: retry what a retry can cure, stop what hangs or "
             'diverges. Or a table: {"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}}'

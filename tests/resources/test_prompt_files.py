@@ -19,12 +19,15 @@ from mcp_server.backends.ray import job_request
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.cli.parser import make_parser
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
+from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.hosts.config import Environment, Host, Ray, Site
 from mcp_server.record.events import TRAITS
 from mcp_server.record.state import RunState
 from mcp_server.recovery import policy
+from mcp_server.recovery.describe import LANGUAGE, describe_policy
 from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
+from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.launch_warnings import find_warnings
 from mcp_server.runs.resolve import find_ray_variables
 from mcp_server.runs.wait import Reason
@@ -398,11 +401,17 @@ def test_the_page_on_recovery_has_every_word_of_the_language() -> None:
         assert row.endswith(f"| {default} |")
 
 
-@pytest.mark.parametrize(
-    "word", ["retry", "default", "report", *policy.STEP_KEYS, *(k for k in policy.KEYS if k != "stop_on")]
-)
-def test_the_refusal_of_a_policy_has_the_language(word: str) -> None:
-    assert f'"{word}"' in policy.LANGUAGE
+def test_the_refusal_of_a_policy_has_the_whole_language() -> None:
+    words = ["retry", "default", "report", "min", policy.HALVE, policy.NEXT_PORT, policy.OTHER]
+    words += [policy.BATCH, policy.PORT, policy.GPU, *policy.STEP_KEYS, *policy.WHEN_KEYS]
+    words += [key for key in policy.KEYS if key != "stop_on"]
+    assert [word for word in words if f'"{word}"' not in LANGUAGE] == []
+    assert [kind for kind in policy.POLICY_KINDS if f" {kind}" not in LANGUAGE.partition("Kinds:")[2]] == []
+    assert describe_policy(policy.DEFAULT) in LANGUAGE
+    for wrong in ("yes", {"oom": "retry"}, {"oom_gpu": {"do": "half"}}):
+        with pytest.raises(BadArgument) as refusal:
+            normalize_policy(wrong)
+        assert refusal.value.remedy == LANGUAGE
 
 
 # --- blueprints, as check_blueprint reads them
