@@ -98,7 +98,7 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
 
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
         async with hold_quota(spec, store):
-            directory = await run_in_thread(_create, spec, store)
+            directory = await run_in_thread(create_directory, spec, store)
         if key is not None:
             try:
                 await run_in_thread(key.remember, spec.run_id)
@@ -108,7 +108,7 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         return await _start(directory, spec, handover, store, file_watch)
 
 
-def _create(spec: RunSpec, store: RunStore) -> RunDir:
+def create_directory(spec: RunSpec, store: RunStore) -> RunDir:
     """Make the run's directory appear whole.
 
     Raises:

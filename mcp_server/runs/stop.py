@@ -110,7 +110,8 @@ async def _stop_reachable(
     directory = await run_in_thread(store.run_directory, run.run_id)
     request: dict[str, Any] = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
     request |= expiry(_EXPIRES_S)
-    if await run_in_thread(_is_pending, directory, run):  # a supervisor that comes meanwhile starts nothing
+    # A supervisor that comes meanwhile starts nothing, and one that a silent scheduler hides reads it by itself.
+    if await run_in_thread(_may_come, directory, run):
         with contextlib.suppress(OSError):
             await run_in_thread(backend.put_stop_request, directory, run.spec, request)
     if await run_in_thread(_lives, directory, run):
@@ -189,8 +190,8 @@ def _lives(directory: RunDir, run: Run) -> bool:
     return backend_of(run.spec).liveness(directory, run.spec).liveness is Liveness.ALIVE
 
 
-def _is_pending(directory: RunDir, run: Run) -> bool:
-    return backend_of(run.spec).liveness(directory, run.spec).liveness is Liveness.PENDING
+def _may_come(directory: RunDir, run: Run) -> bool:
+    return backend_of(run.spec).liveness(directory, run.spec).liveness in (Liveness.PENDING, Liveness.UNREACHABLE)
 
 
 def _has_answered(run: Run) -> bool:

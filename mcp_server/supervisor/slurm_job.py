@@ -72,6 +72,9 @@ class SlurmJob:
         self._environ = dict(environ)
         self._output, self._printed_before = output, _size(output)
         self.job_id = environ["SLURM_JOB_ID"]
+        # Of an element of an array, the name that people use: its own id is shown nowhere else.
+        array = (environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", ""))
+        self._shown_id = "_".join(array) if all(array) else self.job_id
         self._restarts = _count(environ.get("SLURM_RESTART_COUNT"))
         self.is_requeued = False  # Slurm starts the batch script again
 
@@ -115,7 +118,7 @@ class SlurmJob:
 
         for state, (_, why, kind, advice) in _STOPS.items():
             if why == request.reason and kind:
-                line = f"Slurm: {state} of job {self.job_id}"
+                line = f"Slurm: {state} of job {self._shown_id}"
                 action = "retry_changed" if kind == "oom_host" else "retry"
                 return Failure(kind, line, None, True, action, advice)
         return None

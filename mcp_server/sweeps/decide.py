@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
+from mcp_server.record.sweep_spec import Cell
 from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -15,6 +16,7 @@ from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Swe
 AHEAD = 2
 # A scheduler has a line of its own: it gets all cells at once, as far as sites allow so many jobs.
 HANDED_IN = 500
+MOST_TOGETHER = 1000  # in one array: Slurm's MaxArraySize is 1001 by default
 _LOCAL = LaunchRequest.backend
 MOST_INTERRUPTIONS = 3  # of one cell: a run that is lost again and again is not started for ever
 
@@ -71,6 +73,33 @@ def find_next(sweep: Sweep, live: Mapping[str, Run]) -> list[CellState]:
         limit = HANDED_IN
     room = AHEAD - in_line if limit is None else limit - count_live(sweep)
     return waiting[: max(0, room)]
+
+
+def find_array(sweep: Sweep, tried: Collection[str]) -> list[CellState]:
+    """Return cells to hand in to Slurm as one array of jobs, empty where there are not two. ``tried``: cells by name.
+
+    They ask for it by ``backend_options={"array": true}``, are of the first phase that is not done, and never ran:
+    a cell that starts again is a job of its own. With ``max_parallel`` Slurm holds that limit for all live cells, so
+    none lives yet. With ``max_failures`` the conductor must be able to start no further cell.
+    """
+    spec = sweep.spec
+    is_full = spec.max_parallel is not None and count_live(sweep) > 0
+    if sweep.stop is not None or spec.max_failures is not None or spec.hosts or is_full:
+        return []
+    cells = [
+        state
+        for state in sweep.cells
+        if state.state == WAITING and state.cell.phase == sweep.phase and state.is_planned and not state.runs
+    ]
+    cells = [state for state in cells if wants_array(state.cell) and state.cell.name not in tried]
+    room = MOST_TOGETHER - count_live(sweep)
+    return cells[:room] if len(cells) > 1 and room > 1 else []
+
+
+def wants_array(cell: Cell) -> bool:
+    """Return whether a cell may be handed in to Slurm together with others."""
+    options = cell.launch.get("backend_options")
+    return cell.launch.get("backend") == "slurm" and isinstance(options, Mapping) and options.get("array") is True
 
 
 def has_too_many_failures(sweep: Sweep) -> bool:

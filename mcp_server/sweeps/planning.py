@@ -23,6 +23,7 @@ from mcp_server.runs.gpu_admission import requests_gpus
 from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.decide import MOST_TOGETHER, wants_array
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
@@ -223,6 +224,19 @@ def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
         launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "env")}
         chosen.setdefault(repr((cell.phase, sorted(launch.items(), key=lambda item: item[0]))), cell)
     return list(chosen.values())[:_MOST_REHEARSED]
+
+
+def describe_arrays(planned: PlannedSweep) -> Iterator[str]:
+    """Yield the batch script of each phase that is handed in to Slurm as an array, for its cells that are alike."""
+    spec = planned.spec
+    for phase in spec.phases if spec.max_failures is None and not spec.hosts else ():
+        cells = [cell for cell in spec.cells if cell.phase == phase and wants_array(cell)]
+        checked = next((planned.checked[cell.name] for cell in cells if cell.name in planned.checked), None)
+        if len(cells) > 1 and checked is not None:
+            # Few sweeps are arrays.
+            from mcp_server.backends.slurm.arrays import preview_array  # noqa: PLC0415 - as above
+
+            yield preview_array(checked, spec.sweep_id, min(len(cells), MOST_TOGETHER), spec.max_parallel)
 
 
 def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:

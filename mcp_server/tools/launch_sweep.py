@@ -93,7 +93,7 @@ async def launch_sweep(
     dry_run first.
     """
     # A server starts without sweeps.
-    from mcp_server.sweeps.planning import SweepRequest, describe_command, plan_sweep  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_command, plan_sweep  # noqa: PLC0415 - a server starts without sweeps
     from mcp_server.sweeps.start import start_sweep  # noqa: PLC0415 - as above
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
@@ -115,7 +115,7 @@ async def launch_sweep(
         ]
         return StartedSweepAnswer(
             cells={"total": len(lines)},
-            plan=_shorten_plan(lines),
+            plan=[*_shorten_plan(lines), *describe_arrays(planned)],
             warnings=list(planned.warnings) or None,
             next_step="Nothing was started: call launch_sweep without dry_run.",
         )

@@ -21,7 +21,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.runs.launch import _create, plan
+from mcp_server.runs.launch import create_directory, plan
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from tests.support import fake_slurm
@@ -65,7 +65,7 @@ class Bench:
             command=command, cwd=str(self.sandbox.path), host=host, backend=backend, backend_options=options
         )
         spec, handover, _ = await plan(request, home, self.sandbox.environ)
-        return _create(spec, self.store), spec, handover
+        return create_directory(spec, self.store), spec, handover
 
     async def start(self, command: str) -> RunDir:
         """Start a run and return when its supervisor has written its first event."""

@@ -18,6 +18,7 @@ import pytest
 from mcp_server.text.timestamps import parse_time
 from tests.benchmarks.shapes import CASES, CaseDirectory
 from tests.engines.slurm_cluster import Cluster, why_not
+from tests.support import warm_start
 from tests.support.sandbox import Agent, Sandbox, until_async
 
 WHY_NOT = why_not() if os.environ.get("RUNWARD_ENGINES") else "make engines runs it"
@@ -51,13 +52,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def lab(cluster: Cluster, sandbox: Sandbox) -> Iterator[Sandbox]:
+def lab(cluster: Cluster, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     sandbox.environ.update(cluster.environ)
     counted = sandbox.path / "bin" / "squeue"  # counts the queries
     counted.parent.mkdir()
     counted.write_text(f'#!/bin/sh\necho >>{sandbox.path}/queries\nexec /usr/bin/squeue "$@"\n')
     counted.chmod(0o755)
     sandbox.environ["PATH"] = f"{counted.parent}:{sandbox.environ['PATH']}"
+    warm_start.command()  # before the variables by which a sandbox and a cluster know what to end
+    for name, value in cluster.environ.items():  # this process reads runs too
+        monkeypatch.setenv(name, value)
     yield sandbox
     cluster.run("scancel", "--me", check=False)
 
@@ -231,17 +235,51 @@ async def test_many_jobs_are_watched_by_one_query_in_half_a_minute(lab: Sandbox)
         assert asked <= took_s / 30 + 1
 
 
-async def test_a_sweep_of_200_cells_has_one_success_for_each(lab: Sandbox) -> None:
+@pytest.mark.parametrize(("cells", "array"), [(40, False), (200, True)])
+async def test_a_sweep_has_one_success_for_each_cell_as_jobs_and_as_one_array(
+    lab: Sandbox, cluster: Cluster, cells: int, *, array: bool
+) -> None:
     async with lab.agent() as agent:
         began_s = time.monotonic()
-        common = {"command": "echo step 1/1 loss {lr} {seed}", "backend": "slurm"}
-        grid = {"lr": list(range(50)), "seed": [1, 2, 3, 4]}
-        sweep = await agent.call("launch_sweep", name="many", common=common, grid=grid)
+        options = {"array": True} if array else {}
+        common = {"command": "echo step 1/1 loss {lr} {seed}", "backend": "slurm", "backend_options": options}
+        grid = {"lr": list(range(cells // 4)), "seed": [1, 2, 3, 4]}
+        sweep = await agent.call("launch_sweep", name="many", common=common, grid=grid, max_parallel=8)
+        if array:
+            waiting = await until_async(lambda: cluster.run("squeue", "-h", "-t", "PD", "-o", "%F %K"), "the array")
+            assert "%8" in waiting
         while True:
             answer = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
             if answer["reason"] == "ended":
                 break
-        print(f"\n200 cells in {time.monotonic() - began_s:.0f} s")
+        print(f"\n{cells} cells in {time.monotonic() - began_s:.0f} s{', as an array' if array else ''}")
         runs = [run for run in lab.store.list_runs() if run.spec.sweep == sweep["sweep_id"]]
         finished = [run.spec.cell for run in runs if run.state == "finished"]
-        assert (len(finished), len(set(finished))) == (200, 200)
+        assert (len(runs), len(finished), len(set(finished))) == (cells, cells, cells)
+        if array:
+            assert len({str(run.job_id).partition("_")[0] for run in runs}) == 1
+
+
+async def test_an_element_of_an_array_is_killed_alone_and_all_are_killed_with_their_sweep(
+    lab: Sandbox, cluster: Cluster
+) -> None:
+    common = {"command": "sleep 300; : {n}", "backend": "slurm", "backend_options": {"array": True}}
+    async with lab.agent() as agent:
+        sweep = await agent.call(
+            "launch_sweep", name="long", common=common, grid={"n": [1, 2, 3, 4, 5]}, max_parallel=2
+        )
+
+        def states() -> list[str]:
+            return sorted(run.state for run in lab.store.list_runs())
+
+        await until_async(lambda: states()[-2:] == ["running", "running"], "two elements that run")
+        runs = {str(run.job_id).partition("_")[2]: run for run in lab.store.list_runs()}
+        assert {runs["3"].state, runs["4"].state} == {"queued"}
+        for index in ("0", "4"):  # one that runs, one that waits
+            killed = await agent.kill(runs[index].run_id, reason="enough")
+            assert (killed["status"], killed["survivors"]) == ("killed", [])
+        await until_async(lambda: states() == ["killed", "killed", "queued", "running", "running"], "the next element")
+        answer = await agent.kill(sweep["sweep_id"])
+        assert (answer["status"], len(answer["runs"]), answer["survivors"]) == ("killed", 3, [])
+        assert states() == ["killed"] * 5
+        assert cluster.run("squeue", "-h", "-r", "-t", "PD,R", "-o", "%i", check=False).split() == []

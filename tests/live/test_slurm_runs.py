@@ -65,6 +65,36 @@ async def test_a_job_waits_with_a_reason_starts_and_is_started_again_by_its_poli
     assert left == []
 
 
+async def test_a_sweep_is_one_array_whose_cells_are_runs_that_are_killed_and_started_again_one_by_one(
+    lab: Sandbox,
+) -> None:
+    """Slurm holds max_parallel; a cell that failed is started again as a job of its own."""
+    command = (
+        'echo "step 1/1 loss {n}"; [ {n} != 2 ] || [ -e again ] || { touch again; exit 3; }; [ {n} != 0 ] || sleep 300'
+    )
+    common = {"command": command, "cwd": str(lab.path), "backend": "slurm", "backend_options": {"array": True}}
+    plan: dict[str, Any] = {"name": "many", "common": common, "grid": {"n": [0, 1, 2, 3, 4, 5]}, "max_parallel": 2}
+    async with lab.agent_in_process() as agent:
+        dry = await agent.call("launch_sweep", **plan, dry_run=True)
+        assert "#SBATCH --array=0-5%2\n" in dry["plan"][-1]
+        refusal = await agent.refusal("launch_run", command="true", backend="slurm", backend_options={"array": True})
+        assert "launch_sweep makes arrays" in refusal
+        sweep_id = (await agent.call("launch_sweep", **plan, cell_failures=2))["sweep_id"]
+        sweeps = lab.store.sweeps
+        await until_async(lambda: sweeps.observe(sweep_id).count().get("finished") == 5, "the end of the other cells")
+        first = lab.run(str(sweeps.observe(sweep_id).cells[0].run_id))
+        assert (first.state, first.job_id) == ("running", "1_0")
+        killed = await agent.kill(first.run_id)
+        assert (killed["status"], killed["survivors"]) == ("killed", [])
+        assert (await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60))["reason"] == "ended"
+        assert sweeps.observe(sweep_id).state == "finished"
+    assert sorted((str(run.job_id), run.state) for run in lab.store.list_runs()) == [
+        *(("1_0", "killed"), ("1_1", "finished"), ("1_2", "failed"), ("1_3", "finished"), ("1_4", "finished")),
+        *(("1_5", "finished"), ("2", "finished")),
+    ]
+    assert not list((lab.path / "state" / "runs").glob("*/handover"))
+
+
 async def test_a_kill_cancels_a_job_that_waits_and_stops_one_that_runs(lab: Sandbox) -> None:
     async with lab.agent_in_process() as agent:
         runs = await agent.launch("sleep 300", backend="slurm")

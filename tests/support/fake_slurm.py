@@ -81,9 +81,14 @@ def start(job: Path) -> None:
     restarts = read(job, "restarts") or "0"
     environ = {**os.environ, "SLURM_JOB_ID": job.name, "SLURM_JOB_NAME": options["job-name"]}
     environ |= {"FAKE_SLURM": str(HERE), "SLURM_RESTART_COUNT": restarts}
+    array, _, index = job.name.partition("_")
+    if index:
+        environ |= {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index}
     if "gres" in options:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(int(options["gres"].rpartition(":")[2]))))
-    out = os.open(options["output"].replace("%%", "%"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = os.open(
+        options["output"].replace("%a", index).replace("%%", "%"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
     child = subprocess.Popen(
         ["bash", str(job / "script")],
         env=environ,
@@ -100,7 +105,22 @@ def start(job: Path) -> None:
         write(job, "code", f"{max(code, 0)}:{max(-code, 0)}")
         write(job, "ended", str(int(time.time())))
         write(job, "state", "COMPLETED" if code == 0 else "FAILED")
+    start_next(array)
     os._exit(0)
+
+
+def number_of(job: Path) -> tuple[int, ...]:
+    return tuple(map(int, job.name.split("_")))
+
+
+def start_next(array: str) -> None:
+    """Start the next waiting element of an array, once."""
+    for job in sorted(JOBS.glob(f"{array}_*"), key=number_of):
+        if read(job, "state") == "PENDING" and not (HERE / "full").exists():
+            with contextlib.suppress(FileExistsError):
+                (job / "claimed").mkdir()
+                return start(job)
+    return None
 
 
 def end(job: Path, state: str) -> None:
@@ -125,7 +145,7 @@ def sbatch(words: list[str]) -> int:
     if "--test-only" in words:
         print("sbatch: Job 1 to start at 1795399628 using 1 processors on nodes n1 in partition debug", file=sys.stderr)
         return 0
-    number = len(list(JOBS.iterdir())) + 1
+    number = max((number_of(job)[0] for job in JOBS.iterdir()), default=0) + 1
     while True:
         try:
             (JOBS / str(number)).mkdir()
@@ -133,6 +153,17 @@ def sbatch(words: list[str]) -> int:
         except FileExistsError:
             number += 1
     job = JOBS / str(number)
+    if array := options_of(script).get("array"):
+        elements, _, at_once = array.partition("%")
+        for index in range(int(elements.partition("-")[2]) + 1):
+            element = JOBS / f"{number}_{index}"
+            element.mkdir()
+            write(element, "script", script)
+            write(element, "state", "PENDING")
+        print(number, flush=True)
+        for _ in range(int(at_once or 1000)):
+            start_next(str(number))
+        return 0
     write(job, "script", script)
     write(job, "state", "PENDING")
     print(number, flush=True)
@@ -144,8 +175,8 @@ def sbatch(words: list[str]) -> int:
 def squeue(words: list[str]) -> int:
     with (HERE / "queries").open("a") as file:
         file.write("squeue\n")
-    assert words == ["--me", "-h", "-t", "all", "-o", "%i|%T|%S|%N|%r|%j"], words
-    for job in sorted(JOBS.iterdir(), key=lambda path: int(path.name)):
+    assert words == ["--me", "-h", "-r", "-t", "all", "-o", "%i|%T|%S|%N|%r|%j"], words
+    for job in sorted(JOBS.iterdir(), key=number_of):
         state = read(job, "state")
         if state:
             reason = "Resources" if state == "PENDING" else "None"
@@ -183,7 +214,13 @@ def scontrol(words: list[str]) -> int:
     if words[0] == "end":  # what no command of Slurm's can do: the site ends a job in this state
         end(job, words[2])
         return 0
-    facts = {"JobId": job.name, "JobState": read(job, "state"), "Restarts": read(job, "restarts") or "0"}
+    array, _, index = job.name.partition("_")
+    facts = {"ArrayJobId": array, "ArrayTaskId": index} if index else {}
+    facts |= {
+        "JobId": "99" if index else job.name,
+        "JobState": read(job, "state"),
+        "Restarts": read(job, "restarts") or "0",
+    }
     facts |= {"ExitCode": read(job, "code") or "0:0", "EndTime": read(job, "ended") or "Unknown"}
     print(" ".join(f"{name}={value}" for name, value in facts.items()))
     return 0

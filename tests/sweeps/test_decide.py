@@ -15,7 +15,7 @@ from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
 from mcp_server.sweeps.conductor.table import render
-from mcp_server.sweeps.decide import CellEnd, find_end, find_finished_phases, find_next, judge_end
+from mcp_server.sweeps.decide import CellEnd, find_array, find_end, find_finished_phases, find_next, judge_end
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.views.sweep_status import summarise_sweep
 
@@ -193,3 +193,22 @@ def test_a_sweep_whose_conductor_died_says_so() -> None:
     sweep = fold_sweep(SweepSpec("s", "s", cells=(Cell("c", "1"),)), events, Liveness.DEAD)
     assert (sweep.state, sweep.conducted) == ("running", False)
     assert "starts it again" in str(sweep.reason)
+
+
+def test_cells_that_never_ran_are_handed_in_together_where_the_scheduler_can_hold_the_limit() -> None:
+    launch = {"backend": "slurm", "backend_options": {"array": True}}
+    cells = tuple(Cell(f"c{n}", "1", {"n": n}, launch) for n in range(4))
+
+    def plan(*events: dict[str, Any], tried: tuple[str, ...] = (), **spec: Any) -> list[str]:
+        numbered: list[Any] = [{"seq": n, **event} for n, event in enumerate(events, 1)]
+        sweep = fold_sweep(SweepSpec("s-abcd", "s", cells=cells, **spec), numbered, Liveness.ALIVE, None)
+        return names(find_array(sweep, tried))
+
+    assert plan() == plan(max_parallel=2) == ["c0", "c1", "c2", "c3"]
+    assert plan(started("c0")) == ["c1", "c2", "c3"]
+    assert plan(started("c0"), max_parallel=2) == []  # the limit is for all live cells
+    again = (started("c0"), ended("c0", "failed", then="again"))
+    assert plan(*again, max_parallel=2) == ["c1", "c2", "c3"]
+    assert plan(tried=("c0", "c1", "c2")) == []  # one alone is an ordinary job
+    assert plan(max_failures=1) == plan(hosts=("far",)) == []
+    assert find_array(make(4), ()) == []

@@ -19,10 +19,12 @@ import anyio
 from mcp_server.backends.base import GpuState, Record
 from mcp_server.backends.local import supervisor_argv
 from mcp_server.backends.slurm import batch_script, queue
+from mcp_server.backends.slurm.arrays import Element, list_array_options, make_array, render_array_script
+from mcp_server.backends.slurm.batch_script import script_of
 from mcp_server.backends.slurm.commands import SlurmError, describe_job, estimate, find_missing, run_program, submit
 from mcp_server.backends.slurm.job_states import HELD, WAITING
 from mcp_server.backends.slurm.queue import Queue
-from mcp_server.backends.slurm.watch import JobWatch
+from mcp_server.backends.slurm.watch import JobWatch, has_end
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import ENDING, read_events
@@ -31,7 +33,7 @@ from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import LivenessReport, Run
-from mcp_server.system.files import open_private
+from mcp_server.system.files import open_private, write_atomic
 from mcp_server.threads import run_in_thread
 
 _ROWS = 50  # of a screen
@@ -102,7 +104,7 @@ class SlurmBackend:
         new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
         new.path.mkdir(mode=0o700)
         try:
-            with open(batch_script.script_of(new.path), "w", opener=open_private) as file:
+            with open(script_of(new.path), "w", opener=open_private) as file:
                 file.write(self._render(spec, directory.path))
             write_json(new.spec, spec.facts())
             new.path.rename(directory.path)
@@ -125,16 +127,51 @@ class SlurmBackend:
             raise await run_in_thread(self._take_back, directory, spec, error) from error
         await run_in_thread(self._queue(directory).look, queue.EXPECTED_S)
 
+    async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
+        """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once.
+
+        Raises:
+            LaunchFailed: Slurm refused, and nothing is left of the runs; or it did not answer, as in ``start``.
+        """
+        home = elements[0].directory.path.parents[1]
+        try:
+            await run_in_thread(self._hand_in_array, home, elements, name, most_at_once)
+        except SlurmError as error:
+            refusals = [await run_in_thread(self._take_back, each.directory, each.spec, error) for each in elements]
+            raise refusals[0] from error
+        except OSError as error:
+            for each in elements:
+                await self.discard(each.directory, each.spec)
+            raise LaunchFailed(f"{home}: {error.strerror}.", "Nothing was started.") from error
+        await run_in_thread(self._queue(elements[0].directory).look, queue.EXPECTED_S)
+
+    def _hand_in_array(self, home: Path, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
+        path = make_array(home, name, elements)
+        try:
+            options = list_array_options(elements[0].spec, path, len(elements), most_at_once)
+            script = render_array_script(options, path, supervisor_argv(sys.executable, elements[0].directory.path))
+            write_atomic(script_of(path), script.encode())
+            for index, each in enumerate(elements):
+                write_json(
+                    each.directory.job, {"array": path.name, "index": index}
+                )  # found by it if this host dies now
+                _keep_handover(each.directory, each.handover)
+            job_id = submit(script_of(path), list(options))
+        except (SlurmError, OSError) as error:
+            if not _is_unknown(error):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        for index, each in enumerate(elements):
+            _keep_job(each.directory, f"{job_id}_{index}")
+
     def _hand_in(self, directory: RunDir, spec: RunSpec, handover: Handover) -> None:
-        with open(directory.handover, "wb", opener=open_private) as file:
-            file.write(handover.encode())
-            os.fsync(file.fileno())
+        _keep_handover(directory, handover)
         named = list(batch_script.list_options(spec))
-        _keep_job(directory, submit(batch_script.script_of(directory.path), named))
+        _keep_job(directory, submit(script_of(directory.path), named))
 
     def _take_back(self, directory: RunDir, spec: RunSpec, error: SlurmError) -> LaunchFailed:
         """Return the refusal of a launch. Where Slurm did not answer, its job may be there all the same."""
-        if "did not answer" in error.cause:
+        if _is_unknown(error):
             with contextlib.suppress(OSError):
                 write_json(directory.stop, {"by": "launch_run", "reason": "sbatch did not answer", "at": now()})
             return LaunchFailed(
@@ -159,12 +196,12 @@ class SlurmBackend:
         return await run_in_thread(self._settle, directory, spec)
 
     def _settle(self, directory: RunDir, spec: RunSpec) -> bool:
-        if read_json(directory.job) is not None:
+        if job_of(directory):
             return True
         snapshot = self._queue(directory).look(0)
         if snapshot.error:
             raise HostUnreachable("Slurm", snapshot.error, "Nothing was started.")
-        if (job_id := snapshot.names.get(spec.run_id)) is not None:
+        if job_id := snapshot.find_job(spec.run_id, read_json(directory.job) or {}):
             _keep_job(directory, job_id)
             return True
         write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
@@ -212,7 +249,7 @@ class SlurmBackend:
             await run_in_thread(run_program, ["scancel", "--batch", "--signal=TERM", job_id])
         except SlurmError:
             return False
-        await self._await_end(job_id, 2 * run.spec.stop_grace_s + _STOP_S, _ON_NODES)
+        await self._await_end(directory, job_id, 2 * run.spec.stop_grace_s + _STOP_S, _ON_NODES)
         return True
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
@@ -221,7 +258,7 @@ class SlurmBackend:
         if job_id:
             with contextlib.suppress(SlurmError):  # it may be gone already: that is looked at next
                 await run_in_thread(run_program, ["scancel", job_id])
-            state = await self._await_end(job_id, _GONE_WITHIN_S, WAITING | HELD)
+            state = await self._await_end(directory, job_id, _GONE_WITHIN_S, WAITING | HELD)
         await run_in_thread(self._queue(directory).look, 0)
         sent: tuple[str, ...] = ()
         survivors: tuple[RunProcess, ...] = ()
@@ -235,15 +272,18 @@ class SlurmBackend:
         was_started = run.started_at is not None
         return ReapResult(sent, survivors, unsupervised=was_started and run.abandoned)
 
-    async def _await_end(self, job_id: str, longest_s: float, states: frozenset[str]) -> str:
-        """Return empty once a job has left ``states``, or the state that it has after ``longest_s``."""
+    async def _await_end(self, directory: RunDir, job_id: str, longest_s: float, states: frozenset[str]) -> str:
+        """Return empty once a job has left ``states``, or the state that it has after ``longest_s``.
+
+        While Slurm does not answer, an end in the record is the job's.
+        """
         state = "unknown"
         with anyio.move_on_after(longest_s):
             while True:
                 try:
                     state = (await run_in_thread(describe_job, job_id)).state
                 except SlurmError:
-                    state = "unknown"
+                    state = "" if await run_in_thread(has_end, directory) else "unknown"
                 if state not in states | {"unknown"}:
                     return ""
                 await anyio.sleep(_GONE_STEP_S)
@@ -319,6 +359,17 @@ def job_of(directory: RunDir) -> str:
 
 def _keep_job(directory: RunDir, job_id: str) -> None:
     write_json(directory.job, {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time()})
+
+
+def _keep_handover(directory: RunDir, handover: Handover) -> None:
+    with open(directory.handover, "wb", opener=open_private) as file:
+        file.write(handover.encode())
+        os.fsync(file.fileno())
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Return whether Slurm may have taken a job all the same."""
+    return isinstance(error, SlurmError) and "did not answer" in error.cause
 
 
 def _refusal(error: SlurmError) -> LaunchFailed:

@@ -42,6 +42,7 @@ _OURS = {
     "open-mode": "",
     "clusters": "",
 }
+ARRAY = "array"  # a flag, of a sweep's cells alone: they are handed in together
 _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
 _VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
 _SIMPLE = re.compile(r"[\w@%+=:,./\[\]*&|()<>!~^-]+")
@@ -54,6 +55,8 @@ def check_request(request: LaunchRequest) -> None:
         BadArgument: an option is not sbatch's, is set by runward, or contradicts an argument; or the GPUs are named.
     """
     options = normalize_options(request.backend_options)
+    if ARRAY in request.backend_options and request.sweep is None:
+        raise BadArgument("backend_options", f"{ARRAY} is set by runward.", "launch_sweep makes arrays.")
     gpus = parse_gpus(request.gpus)
     if gpus is not None and gpus.ids:
         raise BadArgument("gpus", "Slurm chooses them: pass a count.")
@@ -76,6 +79,8 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, str]:
     normal: dict[str, str] = {}
     for given, value in options.items():
         name = given.strip().lstrip("-").replace("_", "-")
+        if name == ARRAY and isinstance(value, bool):  # of a sweep
+            continue
         if name in _OURS:
             use = f"Pass {_OURS[name]} to launch_run." if _OURS[name] in ("name", "cwd", "env", "command") else ""
             raise BadArgument("backend_options", f"{name} is set by runward.", use)
@@ -117,11 +122,13 @@ def list_options(spec: RunSpec) -> dict[str, str]:
 
 def render_batch_script(spec: RunSpec, supervisor: Sequence[str]) -> str:
     """Return the batch script, whose process becomes the supervisor. It holds neither environment nor secret."""
-    lines = [
-        f"#SBATCH --{name}={_quote(value)}" if value else f"#SBATCH --{name}"
-        for name, value in list_options(spec).items()
-    ]
-    return "\n".join(["#!/bin/bash", *lines, f"exec {shlex.join(supervisor)}", ""])
+    return render_script(list_options(spec), shlex.join(supervisor))
+
+
+def render_script(options: Mapping[str, str], program: str) -> str:
+    """Return a batch script with ``options``, whose process becomes ``program``, as a shell writes it."""
+    lines = [f"#SBATCH --{name}={_quote(value)}" if value else f"#SBATCH --{name}" for name, value in options.items()]
+    return "\n".join(["#!/bin/bash", *lines, f"exec {program}", ""])
 
 
 def script_of(directory: Path) -> Path:

@@ -17,7 +17,7 @@ PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 _TIMEOUT_S = 15.0
 _SUBMIT_TIMEOUT_S = 60.0
 _FORMAT = "%i|%T|%S|%N|%r|%j"  # the name last: those of other jobs may hold anything
-_FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
+_FORGOTTEN = re.compile(r"Invalid job id|Job \S+ not found", re.IGNORECASE)  # of an element of an array, the second
 _COMPLETIONS_BYTES = 4 * 2**20
 # Defaults of the user's that a launch may leave to them. Others would change what the script says.
 _DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
@@ -99,7 +99,7 @@ def list_own_jobs() -> dict[str, tuple[Job, str]]:
     Raises:
         SlurmError: Slurm does not answer.
     """
-    return parse_queue(run_program(["squeue", "--me", "-h", "-t", "all", "-o", _FORMAT]))
+    return parse_queue(run_program(["squeue", "--me", "-h", "-r", "-t", "all", "-o", _FORMAT]))
 
 
 def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
@@ -150,7 +150,12 @@ def _ask_controller(job_id: str) -> Job | None:
             return None
         raise
     facts = parse_facts(text)
-    return _job_of_facts(job_id, facts, "scontrol") if facts.get("JobId") == job_id else None
+    return _job_of_facts(job_id, facts, "scontrol") if job_id in _ids_of(facts) else None
+
+
+def _ids_of(facts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the ids of a job: an element of an array has two."""
+    return facts.get("JobId", ""), f"{facts.get('ArrayJobId', '')}_{facts.get('ArrayTaskId', '')}"
 
 
 def _read_completions(job_id: str) -> Job | None:
@@ -164,8 +169,9 @@ def _read_completions(job_id: str) -> Job | None:
             lines = file.read().decode(errors="replace").splitlines()
     except (SlurmError, OSError):
         return None
-    line = next((each for each in reversed(lines) if each.startswith(f"JobId={job_id} ")), None)
-    return None if line is None else _job_of_facts(job_id, parse_facts(line), "the jobs' log")
+    described = (parse_facts(line) for line in reversed(lines) if line.startswith("JobId="))
+    facts = next((each for each in described if job_id in _ids_of(each)), None)
+    return None if facts is None else _job_of_facts(job_id, facts, "the jobs' log")
 
 
 def _job_of_facts(job_id: str, facts: Mapping[str, str], source: str) -> Job:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mcp_server.backends.slurm.commands import SlurmError, list_own_jobs
 from mcp_server.backends.slurm.job_states import Job
@@ -17,12 +19,15 @@ from mcp_server.system.lock_files import try_lock
 
 QUIET_S = 30.0  # between two queries: sites ask not to run squeue in loops
 EXPECTED_S = 3.0  # at least, also where a change is expected
+_READ_S = 1.0  # between two looks at what other servers have asked
 _LONGEST_S = 20.0  # another server's query takes
 
 
 @dataclass(frozen=True)
 class QueueSnapshot:
     """The jobs by id, and their ids by name. ``asked_s`` is POSIX time, of before the query.
+
+    The elements of an array have one name, and here that name means the array.
 
     ``error``: why the last query failed, and ``since`` when that began: the jobs are those of the last that did not.
     """
@@ -34,6 +39,13 @@ class QueueSnapshot:
     since: str = ""
     tried_s: float = 0.0
 
+    def find_job(self, run_id: str, job_facts: Mapping[str, Any]) -> str:
+        """Return the id of the job that a run became, empty for none; ``job_facts`` is its ``job.json`` so far."""
+        if (job_id := self.names.get(run_id)) is not None:
+            return job_id
+        array_id = self.names.get(str(job_facts.get("array", "")))
+        return "" if array_id is None else f"{array_id}_{job_facts.get('index')}"
+
 
 class Queue:
     """The jobs of this user, asked for by whichever server of the state directory is first."""
@@ -43,6 +55,7 @@ class Queue:
         self._ask, self._lock = ask, threading.Lock()
         self._snapshot = QueueSnapshot()
         self._read_stamp: tuple[int, int] | None = None
+        self._read_s = -math.inf
 
     def look(self, max_age_s: float | None = None) -> QueueSnapshot:
         """Return a snapshot no older than ``max_age_s``, by default 30 s, as far as Slurm answers.
@@ -50,6 +63,7 @@ class Queue:
         While another thread or server asks, that is waited for where nothing is known yet.
         """
         limit_s = QUIET_S if max_age_s is None else max_age_s
+        self._take_over()
         if self._is_fresh(limit_s):
             return self._snapshot
         if not self._lock.acquire(blocking=not self._snapshot.tried_s or max_age_s is not None, timeout=-1):
@@ -61,6 +75,15 @@ class Queue:
         finally:
             self._lock.release()
         return self._snapshot
+
+    def _take_over(self) -> None:
+        """Take over what another server knows since: it may have stopped jobs."""
+        now_s = time.monotonic()
+        if now_s - self._read_s >= _READ_S and self._lock.acquire(blocking=False):
+            try:
+                self._read()
+            finally:
+                self._lock.release()
 
     def _is_fresh(self, limit_s: float) -> bool:
         return 0 <= time.time() - self._snapshot.tried_s < limit_s
@@ -79,8 +102,9 @@ class Queue:
             self._read()
             if not self._is_fresh(limit_s):
                 self._snapshot = self._query()
-                with contextlib.suppress(OSError):
-                    write_json(self._file, asdict(self._snapshot))
+                if not self._snapshot.error:  # which may lie with this process, e.g. its environment
+                    with contextlib.suppress(OSError):
+                        write_json(self._file, asdict(self._snapshot))
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -93,11 +117,11 @@ class Queue:
             since = former.since if former.error else now()
             return QueueSnapshot(former.asked_s, former.jobs, former.names, error.cause.rstrip("."), since, time.time())
         jobs = {job_id: job for job_id, (job, _) in found.items()}
-        names = {name: job_id for job_id, (_, name) in found.items()}
+        names = {name: job_id.partition("_")[0] for job_id, (_, name) in found.items()}
         return QueueSnapshot(asked_s, jobs, names, tried_s=asked_s)
 
     def _read(self) -> None:
-        """Take over what another server has asked since."""
+        self._read_s = time.monotonic()
         try:
             status = self._file.stat()
         except OSError:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -42,12 +43,12 @@ class JobWatch:
         record, written_s = _read_record_state(directory)
         facts = read_json(directory.job) or {}
         job_id = str(facts.get("job_id", ""))
-        if record == "ended":
+        if record == "ended" or (read_json(directory.stop) or {}).get("carried_out"):  # a stop saw it gone
             self._outputs.pop(directory.run_id, None)
             return LivenessReport(Liveness.DEAD, job_id=job_id)
         snapshot = self.queue.look(queue.EXPECTED_S if self._is_end_near(directory) else None)
         if not job_id:
-            return self._judge_launch(directory, spec, snapshot)
+            return self._judge_launch(directory, spec, snapshot, facts)
         if job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
             snapshot = self.queue.look(queue.EXPECTED_S)
         row = snapshot.jobs.get(job_id)
@@ -85,10 +86,12 @@ class JobWatch:
         self._outputs[directory.run_id] = (size, grown_s)
         return now_s - grown_s < _ENDS_WITHIN_S
 
-    def _judge_launch(self, directory: RunDir, spec: RunSpec, snapshot: QueueSnapshot) -> LivenessReport:
+    def _judge_launch(
+        self, directory: RunDir, spec: RunSpec, snapshot: QueueSnapshot, facts: Mapping[str, Any]
+    ) -> LivenessReport:
         """Return what is known of a launch whose job is not noted: its server may have died while it handed it in."""
-        if (job_id := snapshot.names.get(spec.run_id)) is not None:
-            return judge(snapshot.jobs[job_id], "none")
+        if (job := snapshot.jobs.get(snapshot.find_job(spec.run_id, facts))) is not None:
+            return judge(job, "none")
         created_s = posix(spec.created_at)
         if abs(time.time() - created_s) < STARTING_S or snapshot.asked_s < created_s + STARTING_S:
             return LivenessReport(Liveness.PENDING)
@@ -132,6 +135,13 @@ def _unreachable(job_id: str, record: RecordState, snapshot: QueueSnapshot, why:
     facts = {"host": "Slurm", "since": snapshot.since, "why": why}
     liveness = Liveness.PENDING if record == "none" else Liveness.UNREACHABLE
     return LivenessReport(liveness, "Slurm does not answer: this is the last known state.", facts, job_id)
+
+
+def has_end(directory: RunDir) -> bool:
+    """Return whether the record says how the run ended; False where it cannot be read now."""
+    with contextlib.suppress(OSError):
+        return _read_record_state(directory)[0] == "ended"
+    return False
 
 
 def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_server.backends.ssh_channel import is_known_away
@@ -32,6 +32,7 @@ from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.decide import find_array
 from mcp_server.sweeps.plan import fill_names
 from mcp_server.sweeps.requests import make_request
 from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
@@ -60,6 +61,7 @@ class CellLauncher:
     _former_pause_s: float = 0.0
     _cause: str = ""  # of the newest refusal
     _turn: int = 0  # which of several hosts is asked first
+    _in_arrays: set[str] = field(default_factory=set)  # cells that were tried in an array of jobs, once
 
     @property
     def pause_s(self) -> float:
@@ -108,6 +110,32 @@ class CellLauncher:
         self._cause = ""
         self._note_start(cell, run)
         return run
+
+    async def launch_array(self, sweep: Sweep) -> dict[str, Run]:
+        """Launch the cells that a scheduler takes in one submission; return their runs, by cell.
+
+        Cells that the array leaves out, or all where it is refused, are launched one by one.
+        """
+        cells = [state.cell for state in find_array(sweep, self._in_arrays)]
+        if not cells:
+            return {}
+        # Few sweeps are arrays.
+        from mcp_server.runs.launch_array import launch_array  # noqa: PLC0415 - as above
+
+        spec = sweep.spec
+        self._in_arrays.update(cell.name for cell in cells)
+        requests = [make_request(spec, cell, 1) for cell in cells]
+        try:
+            started = await launch_array(
+                requests, spec.sweep_id, spec.max_parallel, self.store, self.file_watch, self.environ
+            )
+        except (RunwardError, OSError) as error:
+            text = f"The array of {len(cells)} cells was refused, so each is handed in by itself: {error}"
+            self.events.append("launch_refused", text, what=cells[0].name)
+            return {}
+        for number, run in started.items():
+            self._note_start(cells[number], run)
+        return {cells[number].name: run for number, run in started.items()}
 
     def _choose(self, sweep: Sweep, state: CellState) -> Mapping[str, Any]:
         """Return the parameters of a cell that depend on others, noted first: a repeated launch must have the same."""

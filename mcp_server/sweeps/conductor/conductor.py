@@ -296,7 +296,10 @@ class Conductor:
             )
 
     async def _launch_due(self, sweep: Sweep) -> bool:
-        """Launch the first cells that are due, side by side; return whether there were any."""
+        """Launch the first cells that are due, side by side or as one array; return whether there were any."""
+        if self.launcher.is_ready and (together := await self.launcher.launch_array(sweep)):
+            self.live |= {cell: run for cell, run in together.items() if not run.ended}
+            return True
         due = find_next(sweep, self.live)[:_AT_ONCE] if self.launcher.is_ready else []
         if any(not state.is_planned for state in due):  # which depends on the cells before it
             due = [] if self._unmeasured else due[:1]

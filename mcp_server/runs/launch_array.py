@@ -1,0 +1,83 @@
+"""Starting many runs at once as one array of jobs of Slurm; each is a run like any other from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mcp_server.backends.base import load_backend
+from mcp_server.backends.slurm.arrays import Element, are_alike
+from mcp_server.backends.slurm.backend import SlurmBackend
+from mcp_server.errors import RunwardError
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.record.state import Run
+from mcp_server.runs.idempotency import hold_key
+from mcp_server.runs.launch import create_directory, plan
+from mcp_server.runs.quota import QuotaReached, hold_quota
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.threads import run_in_thread
+
+
+async def launch_array(
+    requests: Sequence[LaunchRequest],
+    name: str,
+    most_at_once: int | None,
+    store: RunStore,
+    file_watch: FileWatch,
+    environ: Mapping[str, str],
+) -> dict[int, Run]:
+    """Start runs in one submission, and return them by their place in ``requests``.
+
+    A request that a launch would refuse, that asks another thing of Slurm than the first one, or that brings a
+    blueprint, is left out: launch it by itself. A key that has a run returns it.
+
+    Raises:
+        LaunchFailed: Slurm refused the array, and nothing is left of it; or it did not answer.
+    """
+    backend = load_backend("slurm")
+    assert isinstance(backend, SlurmBackend)  # noqa: S101
+    await run_in_thread(store.home.create)
+    started: dict[int, Run] = {}
+    elements: dict[int, Element] = {}
+    try:
+        await _prepare(requests, started, elements, store, file_watch, environ)
+    except (RunwardError, OSError):
+        for element in elements.values():
+            await backend.discard(element.directory, element.spec)
+        raise
+    if elements:
+        await backend.start_array(list(elements.values()), name, most_at_once)
+    for number, element in elements.items():
+        started[number] = await run_in_thread(store.observe, element.spec.run_id)
+    return started
+
+
+async def _prepare(
+    requests: Sequence[LaunchRequest],
+    started: dict[int, Run],
+    elements: dict[int, Element],
+    store: RunStore,
+    file_watch: FileWatch,
+    environ: Mapping[str, str],
+) -> None:
+    """Make a directory for each run that can be an element, and fill ``elements``, and ``started`` with former runs."""
+    for number, request in enumerate(requests):
+        try:
+            spec, handover, code = await plan(request, store.home, environ)
+        except RunwardError:
+            continue
+        first = next(iter(elements.values()), None)
+        if code or spec.result_dir or (first is not None and not are_alike(first.spec, spec)):
+            continue
+        async with hold_key(store, request.idempotency_key) as key:
+            if key is not None and (former := await key.find_run(store, file_watch)) is not None:
+                started[number] = former
+                continue
+            try:
+                async with hold_quota(spec, store):
+                    directory = await run_in_thread(create_directory, spec, store)
+            except QuotaReached:
+                break
+            if key is not None:
+                await run_in_thread(key.remember, spec.run_id)
+        elements[number] = Element(directory, spec, handover)
