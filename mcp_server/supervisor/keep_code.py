@@ -13,8 +13,9 @@ from mcp_server.record.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, Cod
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.config_files import find_config_files
-from mcp_server.supervisor.python_packages import PythonPackages, find_python, find_running_python, read_packages
+from mcp_server.supervisor.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.system import processes
+from mcp_server.system.command_python import find_python
 from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.secret_patterns import mask_secrets, mask_source

@@ -1,25 +1,18 @@
-"""The Python that a command runs, its version and its packages, by the names of files alone: nothing is started."""
+"""The Python that a process runs, its version and its packages, by the names of files alone: nothing is started."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.system import processes
+from mcp_server.system.command_python import PYTHON, resolve_python
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import parse
 
-_PYTHON = compile_lazily(r"python(?:\d(?:\.\d+)?)?")
-# Programs that lie beside the Python that they run.
-_BESIDE = frozenset({"torchrun", "accelerate", "deepspeed", "ray", "vllm", "lightning", "hydra", "doit"})
-_WRAPPERS = frozenset({"timeout", "nice", "ionice", "stdbuf", "numactl", "taskset", "unbuffer", "xvfb-run", "chrt"})
-# Behind these programs the Python that comes first on PATH is still the same. All others may choose another.
-_STARTS_NOTHING = frozenset({"", "export", "set", "unset", "ulimit", "umask", "cd", "mkdir", "echo", "printf", "sleep"})
 _PACKAGE = compile_lazily(r"(?P<name>[A-Za-z0-9][\w.\-]*?)-(?P<version>\d[\w.+!]*)(?:-py\d[\w.]*)?\.(?:dist|egg)-info")
 _VERSION = compile_lazily(r"^version(?:_info)?\s*=\s*(\S+)", re.MULTILINE)
 _MOST_PACKAGES, _MOST_PATH_FILES = 5_000, 50
@@ -34,33 +27,12 @@ class PythonPackages:
     packages: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_python(command: str | Sequence[str], cwd: str, env: Mapping[str, str]) -> str:
-    """Return the path of the Python that ``command`` runs, empty where its words alone do not show it."""
-    search = env.get("PATH", os.defpath)
-    for simple in parse(command).commands:
-        words = simple.program_words
-        name = os.path.basename(words[0]) if words else ""  # noqa: PTH119 - a word of a command
-        if name in ("source", ".") and len(words) > 1 and words[1].endswith("/bin/activate"):
-            search = f"{Path(cwd) / words[1]}".rpartition("/")[0] + os.pathsep + search
-            continue
-        if name == "uv" and "run" in words and (Path(cwd) / ".venv" / "bin" / "python").exists():
-            return str(Path(cwd) / ".venv" / "bin" / "python")
-        words = words[1:] if name in _WRAPPERS else words
-        for word in words if name in _WRAPPERS else words[:1]:
-            program = os.path.basename(word)  # noqa: PTH119 - as above
-            if "$" not in word and (_PYTHON.fullmatch(program) or program in _BESIDE):
-                return _resolve(word, program, cwd, search)
-        if name not in _STARTS_NOTHING:
-            return ""
-    return ""
-
-
 def find_running_python(pid: int) -> str:
     """Return the path of the first Python among process ``pid`` and its descendants, empty while there is none."""
     own = processes.find_process(pid)
     for process in [*([own] if own else []), *processes.descendants(pid)]:
         word = next(iter(processes.command_words(process.pid)), "")
-        if not _PYTHON.fullmatch(os.path.basename(word)):  # noqa: PTH119 - a word of a command
+        if not PYTHON.fullmatch(os.path.basename(word)):  # noqa: PTH119 - a word of a command
             continue
         try:
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
@@ -68,24 +40,9 @@ def find_running_python(pid: int) -> str:
         except OSError:
             continue
         search = next((line[len("PATH=") :] for line in environ if line.startswith("PATH=")), os.defpath)
-        if path := _resolve(word, "python", directory, search):
+        if path := resolve_python(word, "python", directory, search):
             return path
     return ""
-
-
-def _resolve(word: str, program: str, cwd: str, search: str) -> str:
-    path = str(Path(cwd) / word) if "/" in word else shutil.which(word, path=search) or ""
-    if path and not _PYTHON.fullmatch(program):
-        path = str(Path(path).parent / "python")
-    # A script, such as a shim of pyenv, chooses a Python when it runs.
-    return path if os.path.exists(path) and not _begins_as_script(path) else ""  # noqa: PTH110 - it may be no path
-
-
-def _begins_as_script(path: str) -> bool:
-    try:
-        return read_regular_file(Path(path), max_bytes=2) == b"#!"
-    except OSError:
-        return False
 
 
 def read_packages(python: str) -> PythonPackages:

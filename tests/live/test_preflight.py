@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,15 @@ async def test_an_agent_learns_what_is_missing_and_what_trains(sandbox: Sandbox)
         same = await agent.call("preflight", command="python3 -c 1", recovery={"oom": "retry"})
         assert [each["what"] for each in same["problems"]] == ["recovery"]
         assert same["problems"][0]["text"] in refused
+        venv, version = sandbox.path / "venv", ".".join(map(str, sys.version_info[:2]))
+        (venv / "bin").mkdir(parents=True)
+        (venv / "bin" / "python").symlink_to(sys.executable)
+        (venv / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\nversion = {version}\n")
+        package = venv / "lib" / f"python{version}" / "site-packages" / "only_here"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        own = await agent.call("preflight", command="venv/bin/python -c 1", imports=["only_here", "absent"])
+        assert [each["text"] for each in own["problems"]] == [f"absent is not installed for {venv}/bin/python."]
         assert "no such argument" in await agent.refusal("preflight", pyton="python")
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.supervisor.python_packages import find_python, read_packages
+from mcp_server.supervisor.python_packages import read_packages
+from mcp_server.system.command_python import find_python
 
 
 def make_python(prefix: Path, *names: str) -> Path:

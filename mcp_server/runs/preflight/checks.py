@@ -43,6 +43,7 @@ from mcp_server.runs.resolve import apply_host_defaults, find_directory, find_ra
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
+from mcp_server.system.command_python import find_python
 from mcp_server.system.python_modules import Fault, describe_python
 from mcp_server.text.formatting import format_size
 from mcp_server.text.shell import parse
@@ -243,8 +244,11 @@ def check_secrets(context: CheckContext) -> Iterator[Problem | str]:
 
 def check_python(context: CheckContext) -> Iterator[Problem | str]:
     """Yield why the python cannot be started, or what is not installed for it. It is never started."""
-    python = context.request.python or context.environment.python or context.host.python
-    if python is None and not context.request.imports:
+    request = context.request
+    # One that the command names wins over the first on PATH.
+    named = find_python(request.command, str(context.cwd), {"PATH": ""}) if request.imports and request.command else ""
+    python = request.python or named or context.environment.python or context.host.python
+    if python is None and not request.imports:
         return
     for each in describe_python(python, context.request.imports, context.env, context.cwd, suggest_names):
         yield Problem(what="python", text=each.text, remedy=each.remedy) if isinstance(each, Fault) else each
