@@ -70,11 +70,14 @@ async def start_conductor(
             start = partial(tmux_client.new_session, session, [*argv, str(fifo), session], socket=socket)
             try:
                 await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
-            except LaunchFailed:
-                if not await run_in_thread(may_be_locked, directory.lock):
+            except LaunchFailed:  # another process may have been faster, and have taken the session's name
+                if await run_in_thread(may_be_locked, directory.lock):
+                    return
+                sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, socket))
+                if session not in sessions:
                     raise
-                return  # another process was faster, and took the session's name
-            await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
+            else:
+                await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
             while not await run_in_thread(_is_conducted, store, sweep):
                 await changes.next_change()
             return

@@ -24,10 +24,11 @@ from mcp_server.system.processes import command_words
 from tests.benchmarks import processes
 from tests.benchmarks.harness import PROGRAMS, NotMeasured, Sandbox, Server, until
 from tests.benchmarks.report import Row, Table, measured, median, percentile
+from tests.benchmarks.sweep_growth import measure_costs
 from tests.benchmarks.tokens import count
 from tests.support.fake_nvml import Machine, library
 
-LONGEST_S = 420.0
+LONGEST_S = 600.0
 _GPUS, _CELLS, _DEATHS = 8, 200, 50
 _GAP_CELLS, _GAP_CELL_S = 40, 3.0
 _SETTLE_S, _QUIET_S = 32.0, 30.0  # the first in line asks the driver every 30 s
@@ -59,6 +60,7 @@ async def measure(sandbox: Sandbox) -> Table:
     peer = await anyio.to_thread.run_sync(_measure_peer, sandbox)
     idle = await _measure_queue(sandbox, environment)
     evening = await _play_evening(sandbox, environment)
+    costs = await measure_costs(sandbox)
     rows = (
         Row(
             f"{_CELLS} cells under {storm.deaths} deaths of conductors, servers and supervisors: cells with exactly "
@@ -86,7 +88,15 @@ async def measure(sandbox: Sandbox) -> Table:
             baseline=peer.memory_mib,
             at_most=200,
         ),
-        measured("the same, processor", idle.cpu_percent, "%", at_most=2),
+        measured("the conductor of these alone, memory", idle.conductor_mib, "MiB", baseline=peer.memory_mib),
+        measured("conductor and runs in line, processor", idle.cpu_percent, "%", at_most=2),
+        *(
+            measured(
+                f"processor time of the conductor for a cell, {size:,} cells", cost.cpu_ms, "ms", baseline=peer.cpu_ms
+            )
+            for size, cost in costs.items()
+        ),
+        measured(f"its memory, {max(costs):,} cells", costs[max(costs)].memory_mib, "MiB", baseline=peer.memory_mib),
         Row(
             f"answer to a wait for a sweep of {_CELLS} cells, the longest seen",
             f"{max(idle.tokens, storm.tokens)} tokens",
@@ -109,7 +119,8 @@ async def measure(sandbox: Sandbox) -> Table:
     notes = (
         f"Deaths: {dict(sorted(storm.killed.items()))}. {_GPUS} GPUs of a fake driver on {os.cpu_count()} cores.",
         f"Gaps of {len(gaps)} pairs, cells of {_GAP_CELL_S:g} s. Baseline: Optuna's own loop (n_jobs={_GPUS}, a "
-        "study in a journal): a process a trial. It ends with its session, keeps no log and leases no GPU.",
+        "study in a journal): a process a trial. It ends with its session, keeps no log and leases no GPU. Its memory "
+        f"and its processor time, without the processes that it starts, are of {_GAP_CELLS} cells.",
         f"Evening: {', '.join(evening.names)}.",
     )
     return Table("Sweeps", rows, notes)
@@ -227,6 +238,7 @@ class _Peer:
 
     gaps_s: list[float]
     memory_mib: float
+    cpu_ms: float  # for a cell
 
 
 def _measure_peer(sandbox: Sandbox) -> _Peer:
@@ -238,7 +250,7 @@ def _measure_peer(sandbox: Sandbox) -> _Peer:
     if done.returncode:
         raise NotMeasured(f"Optuna's loop failed: {done.stderr[-200:]}")
     facts = json.loads(done.stdout)
-    return _Peer(facts["gaps_s"], facts["mib"])
+    return _Peer(facts["gaps_s"], facts["mib"], 1e3 * facts["cpu_s"] / _GAP_CELLS)
 
 
 @dataclass
@@ -246,6 +258,7 @@ class _Idle:
     """What a sweep costs whose cells wait."""
 
     memory_mib: float
+    conductor_mib: float
     cpu_percent: float
     tokens: int
 
@@ -262,20 +275,22 @@ async def _measure_queue(sandbox: Sandbox, environment: dict[str, str]) -> _Idle
         if not await until(lambda: len(waiting()) >= 2, 60):
             raise NotMeasured("no cells wait in line")
         queued = {run.run_id for run in waiting()}
-        watched = []
+        watched, conductors = [], []
         for pid in processes.carrying(sandbox.token):
             words = command_words(pid)
             of_run = len(words) > 1 and words[0] == _KILLED[1] and words[1][::2] in queued
             if words[:1] == [_KILLED[0]] or of_run:
                 watched.append(pid)
+                conductors += [pid] if not of_run else []
         await anyio.sleep(_SETTLE_S)
         before, began_s = sum(map(processes.cpu_s, watched)), time.monotonic()
         await anyio.sleep(_QUIET_S)
         cpu = 100 * (sum(map(processes.cpu_s, watched)) - before) / (time.monotonic() - began_s)
         memory = sum(processes.memory_mib(pid)[0] for pid in watched)
+        alone = sum(processes.memory_mib(pid)[0] for pid in conductors)
         wait = await server.call("wait_run", run_ids=sweep_id, timeout_s=0)
         await server.kill(sweep_id)
-    return _Idle(memory, cpu, count(wait.text))
+    return _Idle(memory, alone, cpu, count(wait.text))
 
 
 @dataclass

@@ -18,6 +18,8 @@ import pytest
 
 from mcp_server.record.sweep_spec import Cell
 from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.sweeps.conducting import ensure_conductor
 from mcp_server.system import processes
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until, until_async
@@ -254,6 +256,24 @@ async def test_a_stop_reaches_the_run_that_a_conductor_launched_and_did_not_note
         assert (await agent.kill("night-ab3d"))["status"] == "killed"
     assert observe(sandbox, "night-ab3d").count() == {"total": 2, "killed": 1, "skipped": 1}
     assert sandbox.run(run_id).state == "killed"
+
+
+async def test_several_callers_start_a_conductor_at_once_and_one_stays(sandbox: Sandbox) -> None:
+    gate = sandbox.path / "go"
+    cells = [Cell("n0", "1", launch={"command": f"until test -e {gate}; do sleep 0.02; done", "cwd": "/"})]
+    spec: dict[str, Any] = {"owner": sandbox.store.home.owner(sandbox.environ), "tmux_socket": sandbox.socket}
+    async with sandbox.agent_in_process() as agent:
+        sandbox.store.home.create()
+        write_sweep(sandbox.path / "state", cells, [], **spec)
+        store, dead = sandbox.store, observe(sandbox, "night-ab3d")
+        with contextlib.closing(FileWatch()) as file_watch:
+            async with anyio.create_task_group() as group:
+                for _ in range(4):
+                    group.start_soon(ensure_conductor, dead, store, file_watch, sandbox.environ)
+        gate.touch()
+        answers = await to_end(agent, "night-ab3d")
+    assert answers[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
+    assert len(sandbox.store.list_runs()) == 1
 
 
 async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: Sandbox) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,17 +73,23 @@ class Conductor:
         self.screen, self.log = Screen(), SweepLog(self.directory)
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
         self.halving: HalvingWatch | None = None
+        self._newest: Sweep | None = None
+        self._show_lock = threading.Lock()
 
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
+        self._showing, self._has_news = anyio.CancelScope(), anyio.Event()
         await run_in_thread(self._begin)
         await self.launcher.adopt(self.read())
         self._begin_halving()
         async with anyio.create_task_group() as group:
+            group.start_soon(self._keep_shown)
             await self._advance_until_ended(group)
+            self._showing.cancel()
+            if self._newest is not None and self._newest.ended:
+                await run_in_thread(self._show)
 
     async def _advance_until_ended(self, group: TaskGroup) -> None:
-        show_at_s = 0.0
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while not self.events.is_removed:  # else another conductor begins a new record, and finds the runs by key
                 if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
@@ -91,18 +98,25 @@ class Conductor:
                     continue
                 sweep, is_busy = await self._advance(group)
                 self._watch_live(changes)
-                left_s = show_at_s - (begun_s := time.monotonic())
-                if left_s <= 0 or sweep.ended:
-                    await run_in_thread(self._show, sweep)
-                    left_s, now_s = _TICK_S, time.monotonic()
-                    show_at_s = now_s + max(_SHOWN_EVERY_S, (now_s - begun_s) / _SHOWN_SHARE)
+                self._newest = sweep
+                self._has_news.set()
                 if sweep.ended:
                     return
                 if is_busy:
                     continue
-                with anyio.move_on_after(min(_TICK_S, left_s, self.launcher.pause_s)):
+                with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)):
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
+
+    async def _keep_shown(self) -> None:
+        """Show the sweep after each look at it: at most once a second, and less often where that takes long."""
+        with self._showing:
+            while True:
+                await self._has_news.wait()
+                self._has_news = anyio.Event()
+                begun_s = time.monotonic()
+                await run_in_thread(self._show)
+                await anyio.sleep(max(_SHOWN_EVERY_S, (time.monotonic() - begun_s) / _SHOWN_SHARE))
 
     def _watch_live(self, changes: Subscription) -> None:
         """Hear of changes in the directories of the live runs, and of no others: there may be 1,000."""
@@ -183,8 +197,9 @@ class Conductor:
 
     def _end(self, sweep: Sweep, state: str, text: str) -> None:
         event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
-        with contextlib.suppress(OSError):  # before the event that readers wait for
-            self.log.write(fold_sweep(sweep.spec, [*sweep.events, event], former=sweep), self.live)
+        # Before the event that readers wait for.
+        self._newest = fold_sweep(sweep.spec, [*sweep.events, event], former=sweep)
+        self._show()
         self._note("ended", text, state=state)
 
     def _note_phases(self, sweep: Sweep) -> None:
@@ -333,10 +348,15 @@ class Conductor:
                     run, self.store, self.file_watch, by="its sweep", reason="the sweep was stopped", stopped_by="sweep"
                 )
 
-    def _show(self, sweep: Sweep) -> None:
-        with contextlib.suppress(OSError):
-            self.log.write(sweep, self.live)
-        self.screen.show(sweep, self.live)
+    def _show(self) -> None:
+        """Bring log and pane up to date, to what is newest once it is this thread's turn."""
+        with self._show_lock:
+            if self._newest is None:
+                return
+            live = dict(self.live)
+            with contextlib.suppress(OSError):
+                self.log.write(self._newest, live)
+            self.screen.show(self._newest, live)
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:

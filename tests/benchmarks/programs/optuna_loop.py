@@ -1,7 +1,7 @@
 """The peer of a sweep: Optuna's own loop with a study in a journal, one thread a GPU, each trial a process.
 
 DIRECTORY SECONDS CELLS GPUS. Prints, as JSON, the seconds from each end of a trial to the next start on its GPU, and
-the memory of this process in MiB.
+the memory of this process in MiB and the processor time of its loop in seconds.
 """
 
 import json
@@ -40,9 +40,19 @@ def run(trial: optuna.Trial) -> float:
     return 0.5
 
 
+began_s = time.process_time()
 storage = JournalStorage(JournalFileBackend(str(directory / "journal.log")))
 optuna.create_study(storage=storage, sampler=optuna.samplers.RandomSampler(seed=1)).optimize(
     run, n_trials=cells, n_jobs=gpus
 )
+cpu_s = time.process_time() - began_s
 memory = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-print(json.dumps({"gaps_s": [gap for each in gaps_s.values() for gap in each], "mib": int(memory.split()[1]) / 1024}))
+print(
+    json.dumps(
+        {
+            "gaps_s": [gap for each in gaps_s.values() for gap in each],
+            "mib": int(memory.split()[1]) / 1024,
+            "cpu_s": cpu_s,
+        }
+    )
+)
