@@ -335,7 +335,8 @@ class Channel:
                 return
             with contextlib.suppress(OSError):
                 link.writer.write({"id": 0, "ask": "ping"})
-                os.utime(self.mirror.path / _HOST_FILE)
+                heard_s = time.time() - (time.monotonic() - link.heard_s)
+                os.utime(self.mirror.path / _HOST_FILE, (heard_s, heard_s))
 
 
 def settle_launch(channel: Channel, run_id: str) -> bool:

@@ -22,7 +22,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
 
 _PERIOD_S = 0.3
-_LOG_SHARE = 10.0  # the log is read whole each time, so a long one is read less often
+_LOG_SHARE = 10.0  # Ray sends the whole log each time, so a long one is asked for less often
 _SILENT_S = 2.0
 _ARRIVES_S = 30.0
 _FORGOTTEN = 69  # EX_UNAVAILABLE of sysexits.h
@@ -110,17 +110,29 @@ class JobMirror:
         return code or 1
 
     def _print_log(self, *, is_last: bool) -> None:
-        """Print what is new in the log."""
+        """Print what is new in the log. What Ray cannot read of it any more keeps no job from its end.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+        """
         begun_s = time.monotonic()
         if begun_s < self._log_due_s and not is_last:
             return
-        log = self._head.read_log(self._job_id)
-        if len(log) < self._printed:
-            self._printed = 0  # another file: what it holds is new
-        sys.stdout.write(log[self._printed :])
-        sys.stdout.flush()
-        self._printed = len(log)
+        try:
+            count = self._head.read_log(self._job_id, self._print, after=self._printed)
+        except RayRefused as error:
+            if is_last:
+                self._say(f"The rest of the log cannot be read: {error.cause}")
+            return
+        if count < self._printed:  # another file: what it holds is new
+            self._printed = 0
+            self._head.read_log(self._job_id, self._print)
         self._log_due_s = time.monotonic() + _LOG_SHARE * (time.monotonic() - begun_s)
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text.encode(errors="replace").decode())
+        sys.stdout.flush()
+        self._printed += len(text)
 
     def _request_stop(self, *_: object) -> None:
         self._asks_to_stop = True

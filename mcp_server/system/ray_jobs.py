@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import http.client
 import json
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mcp_server.errors import HostUnreachable, RunwardError
+from mcp_server.system.json_text import read_json_text
 from mcp_server.system.own_addresses import is_loopback
 
 LOOK_S = 2.0  # of a question; a head that is overloaded counts as silent
 SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
-_MOST_BYTES = 4 * 2**20
+_MOST_BYTES = 4 * 2**20  # of an answer, but for logs
+_PIECE_BYTES = 256 * 2**10
 _NOT_FOUND = 404
 
 
@@ -96,14 +100,24 @@ class RayHead:
         """
         self._call("POST", f"/api/jobs/{submission_id}/stop", {}, SUBMIT_S)
 
-    def read_log(self, submission_id: str) -> str:
-        """Return what a job has printed, empty where the head does not know it.
+    def read_log(self, submission_id: str, take: Callable[[str], None], after: int = 0) -> int:
+        """Hand over what a job has printed after its first ``after`` characters, and return how many there are.
+
+        The Jobs API always sends all of a log, and its reader holds no more than a piece of it.
 
         Raises:
-            HostUnreachable: the head does not answer.
+            HostUnreachable: the head does not answer, or stops within the log; what came was handed over.
             RayRefused: it answers with an error.
         """
-        return str((self._call("GET", f"/api/jobs/{submission_id}/logs", None, SUBMIT_S) or {}).get("logs") or "")
+        count = 0
+        with self._open("GET", f"/api/jobs/{submission_id}/logs", None, SUBMIT_S) as answer:
+            if answer is None:
+                return 0
+            for text in read_json_text(_decode(answer), "logs"):
+                if new := text[max(0, after - count) :]:
+                    take(new)
+                count += len(text)
+        return count
 
     def read_resources(self) -> dict[str, tuple[float, float]]:
         """Return the cluster's resources by name, such as GPU: how many are in use, and how many there are.
@@ -124,6 +138,19 @@ class RayHead:
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
         """Return the answer, None for "not found"."""
+        with self._open(method, path, body, timeout_s) as answer:
+            if answer is None:
+                return None
+            facts = json.loads(answer.read(_MOST_BYTES))
+            if not isinstance(facts, dict):
+                raise ValueError("not an object")  # noqa: TRY004 - as for text that is not JSON
+            return facts
+
+    @contextlib.contextmanager
+    def _open(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> Iterator[http.client.HTTPResponse | None]:
+        """Give the head's answer, None for "not found". What fails while it is read has the same errors."""
         headers = {"Content-Type": "application/json"}
         if token := os.environ.get("RAY_AUTH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
@@ -132,20 +159,27 @@ class RayHead:
         request = urllib.request.Request(self.address + path, data, headers, method=method)  # noqa: S310
         try:
             with self._opener.open(request, timeout=timeout_s) as answer:
-                facts = json.loads(answer.read(_MOST_BYTES))
+                yield answer
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read(_MOST_BYTES).decode(errors="replace")
             if error.code == _NOT_FOUND and "does not exist" in text:
-                return None
+                yield None
+                return
             raise RayRefused(f"Ray at {self.address} answers {error.code}: {_last_line(text)}.") from error
         except (OSError, http.client.HTTPException) as error:
             raise HostUnreachable(self.address, _explain(error)) from error
         except ValueError as error:
             raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.") from error
-        if not isinstance(facts, dict):
-            raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.")
-        return facts
+
+
+def _decode(answer: http.client.HTTPResponse) -> Iterator[str]:
+    """Yield the text of an answer."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while data := answer.read(_PIECE_BYTES):
+        yield decoder.decode(data)
+    if answer.length:  # http.client says nothing of an end that comes too soon
+        raise http.client.IncompleteRead(b"", answer.length)
 
 
 def _last_line(text: str) -> str:

@@ -93,9 +93,12 @@ async def test_a_wait_hears_of_a_job_that_ends_without_a_supervisor(sandbox: San
 
 async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sandbox, ray: FakeRay) -> None:
     options = {"address": ray.address, "shared_disk": False}
+    sandbox.store.home.create()
+    (sandbox.path / "state" / "config.toml").write_text("stop_grace_s = 0.5\n")
     async with sandbox.agent_in_process() as agent:
         command = (
-            'echo "$RUNWARD_RUN_ID $RAY_ADDRESS $MODE $1"; while [ ! -e go ]; do sleep 0.02; done; echo end; exit 3'
+            'echo "$RUNWARD_RUN_ID $RAY_ADDRESS $MODE $1"; while [ ! -e go ]; do sleep 0.02; done; '
+            "head -c 5000000 /dev/zero | tr '\\0' Z | fold -w 1000; echo; echo end; exit 3"
         )
         answer = await agent.call(
             "launch_run", command=["bash", "-c", command, "job", "word"], backend="ray", env={"MODE": "fast"},
@@ -107,7 +110,8 @@ async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sand
         (sandbox.path / "go").touch()
         end = await agent.end(run)
         assert (end["state"], end["exit_code"]) == ("failed", 3)
-        assert "end" in sandbox.log(run)
+        assert "\nend\n" in sandbox.log(run)
+        assert sandbox.log(run).count("Z") == 5_000_000
 
         stubborn = await agent.launch("trap '' INT TERM; echo up; sleep 985", backend="ray", backend_options=options)
         await until_async(lambda: "up" in sandbox.log(stubborn), "its output")
@@ -118,6 +122,9 @@ async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sand
         waits = await agent.launch("true", backend="ray", gpus=8, backend_options=options)
         await until_async(lambda: sandbox.run(waits).pending_reason, "a reason")
         assert "the job needs 8 GPU" in str(sandbox.run(waits).pending_reason)
+        killed = await agent.kill(waits)
+        assert [one["command"] for one in killed["survivors"]] == [f"the Ray job {waits}"]
+        assert "it stays PENDING there, and Ray stops it once it starts" in killed["message"]
         lost = await agent.launch("echo up; sleep 984", backend="ray", backend_options=options)
         await until_async(lambda: "up" in sandbox.log(lost), "its output")
         ray.close()

@@ -46,6 +46,7 @@ from mcp_server.text.log_text import clean_lines
 from mcp_server.threads import run_in_thread
 
 _STOPPED_WITHIN_S = 15.0  # Ray terminates a job, and kills it 3 s later
+_WAITS_S = 2.0  # a job that is still PENDING then waits for resources
 _POLL_S = 0.1
 _SCREEN_LINES, _HISTORY_LINES, _SCREEN_BYTES = 50, 2000, 262_144
 _NO_DISK = (
@@ -258,7 +259,7 @@ class RayBackend(LocalBackend):
         try:
             await run_in_thread(head.stop, job_id)
             if not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory):
-                note = await run_in_thread(_describe_pending, head, job_id)
+                note = await run_in_thread(_describe_pending, head, job_id, "ends without its command once it starts")
                 return replace(result, note=note)
             is_job_ended = await self._await_end(head, job_id)
         except (HostUnreachable, RayRefused) as error:
@@ -267,16 +268,23 @@ class RayBackend(LocalBackend):
             raise HostUnreachable(head.address, getattr(error, "why", str(error))) from error
         finally:
             _watch_of(head.address).ask(directory.path)
-        survivors = () if is_job_ended else (RunProcess(0, f"the Ray job {job_id}"),)
-        return replace(result, survivors=(*result.survivors, *survivors))
+        if is_job_ended:
+            return result
+        survivors = (*result.survivors, RunProcess(0, f"the Ray job {job_id}"))
+        with contextlib.suppress(HostUnreachable, RayRefused):
+            return replace(result, survivors=survivors, note=await run_in_thread(_describe_pending, head, job_id))
+        return replace(result, survivors=survivors)
 
     async def _await_end(self, head: RayHead, job_id: str) -> bool:
-        """Return whether the job is over within 15 s, or unknown to the head."""
+        """Return whether the job is over within 15 s, or unknown to the head. One that waits does not end."""
+        begun_s = time.monotonic()
         with anyio.move_on_after(_STOPPED_WITHIN_S):
             while True:
                 job = await run_in_thread(head.find, job_id)
                 if job is None or job.ended:
                     return True
+                if job.status == "PENDING" and time.monotonic() - begun_s > _WAITS_S:
+                    return False
                 await anyio.sleep(_POLL_S)
         return False
 
@@ -355,12 +363,12 @@ def _forbid_start(directory: RunDir) -> bool:
     return True
 
 
-def _describe_pending(head: RayHead, job_id: str) -> str:
-    """Return what Ray keeps of a job that it was asked to stop."""
+def _describe_pending(head: RayHead, job_id: str, then: str = "Ray stops it once it starts") -> str:
+    """Return what Ray keeps of a job that it was asked to stop while it waits. ``then``: what becomes of it."""
     job = head.find(job_id)
-    if job is None or job.ended:
+    if job is None or job.status != "PENDING":
         return ""
-    return "Ray cannot take back a job that waits: it stays PENDING there, and ends without its command once it starts."
+    return f"Ray cannot take back a job that waits: it stays PENDING there, and {then}."
 
 
 def _runs_here(directory: RunDir) -> bool:
