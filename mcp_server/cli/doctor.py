@@ -25,6 +25,8 @@ from rich.text import Text
 from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
+from mcp_server.backends.slurm.commands import SlurmError, find_missing
+from mcp_server.backends.slurm.site import describe_site
 from mcp_server.cli.client_checks import check_clients
 from mcp_server.cli.hosts import report_hosts
 from mcp_server.errors import RunwardError, StateUnusable
@@ -87,6 +89,7 @@ def check_machine(home: StateHome) -> Iterator[Finding]:
     yield _leases()
     yield from _preflight(home)
     yield from _far_hosts(home)
+    yield from _slurm(home)
     yield Finding("runward", "ok", f"{__version__}, mcp {version('mcp')}")
     for client in check_clients():
         yield Finding(client.name, "warning" if client.remedy else "ok", client.detail, client.remedy)
@@ -113,6 +116,31 @@ def _far_hosts(home: StateHome) -> Iterator[Finding]:
             detail = detail if host.reachable else f"cannot be reached: {host.why}"
             remedy = "" if host.reachable else f"runward hosts {host.name}; guide://other_machines"
             yield Finding(f"host {host.name}", "ok" if host.reachable else "warning", detail, remedy)
+
+
+def _slurm(home: StateHome) -> Iterator[Finding]:
+    """Check the Slurm of this host, where there is one: whether it answers, and whether its nodes see the records."""
+    if shutil.which("sbatch") is None:
+        return
+    if missing := find_missing():
+        yield Finding("slurm", "warning", f"{', '.join(missing)} not found", "runs by backend=slurm need them in PATH")
+        return
+    try:
+        site = describe_site()
+    except SlurmError as error:
+        yield Finding("slurm", "warning", error.cause, "a person looks with: sinfo; scontrol ping")
+        return
+    forgets = "an unknown time" if site.forgets_after_s is None else f"{site.forgets_after_s} s"
+    detail = f"{site.version}; partitions up: {', '.join(site.partitions) or 'none'}; "
+    detail += "accounting by sacct" if site.accounting else f"no accounting: an ended job is forgotten after {forgets}"
+    remedy = "" if site.partitions else "no job starts before a person sets one up"
+    yield Finding("slurm", "ok" if site.partitions else "warning", detail, remedy)
+    others = sorted(site.node_hosts - {platform.node(), platform.node().partition(".")[0]})
+    if others and not is_shared_filesystem(home.path):
+        detail = f"{home.path} is on a disk of this host, which {others[0]} and other nodes may not see"
+        yield Finding(
+            "slurm disk", "warning", detail, "set RUNWARD_HOME to a directory that login and compute nodes share"
+        )
 
 
 def _gpus() -> Finding:

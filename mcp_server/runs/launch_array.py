@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mcp_server.backends.base import load_backend
 from mcp_server.backends.slurm.arrays import Element, are_alike
 from mcp_server.backends.slurm.backend import SlurmBackend
-from mcp_server.errors import RunwardError
+from mcp_server.errors import LaunchFailed, RunwardError
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
 from mcp_server.runs.idempotency import hold_key
@@ -25,14 +25,17 @@ async def launch_array(
     store: RunStore,
     file_watch: FileWatch,
     environ: Mapping[str, str],
+    *,
+    is_called_off: Callable[[], bool],
 ) -> dict[int, Run]:
     """Start runs in one submission, and return them by their place in ``requests``.
 
     A request that a launch would refuse, that asks another thing of Slurm than the first one, or that brings a
-    blueprint, is left out: launch it by itself. A key that has a run returns it.
+    blueprint, is left out: launch it by itself. A key that has a run returns it. ``is_called_off`` is asked before
+    each run is prepared, which takes seconds for hundreds.
 
     Raises:
-        LaunchFailed: Slurm refused the array, and nothing is left of it; or it did not answer.
+        LaunchFailed: Slurm refused the array, or it was called off: nothing is left of it. Or Slurm did not answer.
     """
     backend = load_backend("slurm")
     assert isinstance(backend, SlurmBackend)  # noqa: S101
@@ -40,7 +43,7 @@ async def launch_array(
     started: dict[int, Run] = {}
     elements: dict[int, Element] = {}
     try:
-        await _prepare(requests, started, elements, store, file_watch, environ)
+        await _prepare(requests, started, elements, store, file_watch, environ, is_called_off)
     except (RunwardError, OSError):
         for element in elements.values():
             await backend.discard(element.directory, element.spec)
@@ -59,9 +62,12 @@ async def _prepare(
     store: RunStore,
     file_watch: FileWatch,
     environ: Mapping[str, str],
+    is_called_off: Callable[[], bool],
 ) -> None:
     """Make a directory for each run that can be an element, and fill ``elements``, and ``started`` with former runs."""
     for number, request in enumerate(requests):
+        if await run_in_thread(is_called_off):
+            raise LaunchFailed("The launch was called off.", "Nothing was started.")
         try:
             spec, handover, code = await plan(request, store.home, environ)
         except RunwardError:

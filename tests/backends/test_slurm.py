@@ -1,5 +1,7 @@
 """Slurm's words and a run's record become one report; a launch becomes one batch script. Nothing is started."""
 
+import os
+import platform
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +11,23 @@ import pytest
 
 from mcp_server.backends.slurm import watch
 from mcp_server.backends.slurm.batch_script import check_request, list_options, render_batch_script
-from mcp_server.backends.slurm.commands import SlurmError, clean_environment, parse_facts, parse_queue, read_time
+from mcp_server.backends.slurm.commands import (
+    PROGRAMS,
+    SlurmError,
+    clean_environment,
+    parse_facts,
+    parse_queue,
+    read_time,
+)
 from mcp_server.backends.slurm.job_states import FINAL, HELD, WAITING, Job, RecordState, judge
 from mcp_server.backends.slurm.queue import Queue
+from mcp_server.cli import doctor
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness
+from mcp_server.store.state_home import StateHome
 from mcp_server.supervisor.slurm_job import SlurmJob
 
 SPEC = RunSpec(run_id="cfm-7kqz", run_dir="/home/a b/runs/cfm-7kqz", backend="slurm")
@@ -143,6 +154,32 @@ def test_the_end_by_slurm_says_what_who_and_what_to_do() -> None:
 
 
 # --- what its programs print
+
+
+def test_doctor_says_what_a_slurm_is_and_whether_its_nodes_see_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {
+        "sbatch": "echo slurm 22.05.8",
+        "sinfo": f"printf 'debug|up|{platform.node()}\\nold|inact|n1\\ndebug|up|n1\\n'",
+        "scontrol": "printf 'AccountingStorageType   = accounting_storage/none\\nMinJobAge               = 300 sec\\n'",
+    }
+    for program in (*PROGRAMS, "sinfo"):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{answers.get(program, 'exit 1')}\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found, disk = list(doctor._slurm(StateHome(tmp_path)))
+    assert (found.verdict, found.detail) == (
+        "ok",
+        "22.05.8; partitions up: debug; no accounting: an ended job is forgotten after 300 s",
+    )
+    assert (disk.verdict, disk.detail) == (
+        "warning",
+        f"{tmp_path} is on a disk of this host, which n1 and other nodes may not see",
+    )
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    (away,) = doctor._slurm(StateHome(tmp_path))
+    assert (away.verdict, away.detail) == ("warning", "Unable to contact slurm controller.")
 
 
 def test_a_queue_is_read_by_its_fields_whatever_other_jobs_are_called() -> None:

@@ -125,11 +125,20 @@ class CellLauncher:
         spec = sweep.spec
         self._in_arrays.update(cell.name for cell in cells)
         requests = [make_request(spec, cell, 1) for cell in cells]
+        stop = self.store.sweeps.files_of(sweep).stop
         try:
             started = await launch_array(
-                requests, spec.sweep_id, spec.max_parallel, self.store, self.file_watch, self.environ
+                requests,
+                spec.sweep_id,
+                spec.max_parallel,
+                self.store,
+                self.file_watch,
+                self.environ,
+                is_called_off=stop.exists,
             )
         except (RunwardError, OSError) as error:
+            if stop.exists():
+                return {}
             text = f"The array of {len(cells)} cells was refused, so each is handed in by itself: {error}"
             self.events.append("launch_refused", text, what=cells[0].name)
             return {}
