@@ -33,6 +33,7 @@ _FORE_LINES, _AFTER_LINES = 2, 2
 _NEAR_LINES, _NEAR_FRAMES, _NEAR_CHARS = 8, 60, 200  # around the evidence: they name the framework
 _MESSAGE_LINES, _MESSAGE_CHARS = 12, 1_000  # of the error, below its first
 _SETTING_LINES = 300  # of the log's beginning and of its end: they show settings and launchers
+_SETTING_CHARS, _SETTINGS_CHARS = 1_500, 100_000  # of a line, which may be a dump of all arguments; of either part
 _LEAST_STEPS = 2  # that a log shows before an error: what it names had worked
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
@@ -270,7 +271,8 @@ def _read_message(lines: Sequence[Line], at: int) -> str:
 def _read_settings(lines: Sequence[Line], command: str) -> str:
     """Return the command, and the beginning and the end of the log."""
     first, last = lines[:_SETTING_LINES], lines[_SETTING_LINES:][-_SETTING_LINES:]
-    return "\n".join([command, *(line.text[:_NEAR_CHARS] for line in (*first, *last))])
+    begin, end = ("\n".join(line.text[:_SETTING_CHARS] for line in part) for part in (first, last))
+    return "\n".join((command, begin[:_SETTINGS_CHARS], end[-_SETTINGS_CHARS:]))
 
 
 def _text_near(lines: Sequence[Line], first: int, last: int) -> str:

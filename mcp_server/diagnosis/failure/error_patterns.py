@@ -249,7 +249,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "config_error",
         (
-            r"environment variable \w+ expected, but not set",
+            r"environment variable \w+ expected, but not set|Target modules .{1,300} not found in the base model",
+            r"global size of its dimension \d+ should be divisible|W&B API: entity \S+ not found",
             # of Ray's actors
             r"\bnamespace\b.{0,80}\balready (?:taken|exists)|already (?:taken|exists) in the namespace\b",
             # of servers and clusters

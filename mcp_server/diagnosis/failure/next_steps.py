@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.steps import (
+    beside,
     checkpoints,
     cluster,
     data,
@@ -28,10 +29,12 @@ from mcp_server.diagnosis.failure.steps import (
     tensors,
     trainers,
 )
+from mcp_server.diagnosis.failure.steps.already import leave_out_settings
 from mcp_server.diagnosis.failure.steps.choices import suggest_choice
 from mcp_server.diagnosis.failure.steps.collectives import explain_timeout
 from mcp_server.diagnosis.failure.steps.figures import read_figures
 from mcp_server.diagnosis.failure.steps.inside import explain_inside
+from mcp_server.diagnosis.failure.steps.operands import explain_none
 from mcp_server.diagnosis.failure.steps.records import explain_record
 from mcp_server.diagnosis.failure.steps.remedies import (
     find_remedy,
@@ -53,7 +56,7 @@ _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
 # What a server like OpenAI's answers, out of the dictionary in which its client prints it.
 _ANSWER = compile_lazily(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
-_TOPIC_ROWS = (*outside.ROWS, *cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
+_TOPIC_ROWS = (*beside.ROWS, *outside.ROWS, *cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
 _LIBRARY_ROWS = (*trainers.ROWS, *tensors.ROWS, *estimators.ROWS, *libraries.ROWS)
 _SPECIAL_ROWS = (*_TOPIC_ROWS, *checkpoints.ROWS, *packages.ROWS, *data.ROWS, *_LIBRARY_ROWS)
 _ROWS = (*machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
@@ -67,6 +70,7 @@ _PROPOSERS = (*_PROVED, *_SPECIAL, *_GENERAL)
 _LISTED = (suggest_choice, suggest_name, suggest_setting)
 _PROPOSERS_OF_ERRORS = (
     *_PROVED,
+    explain_none,
     compare_keys,
     name_today,
     *_SPECIAL,
@@ -87,13 +91,17 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
     default = KINDS[scene.kind]
     for propose in _PROPOSERS_OF_ERRORS if default.action == "stop" else _PROPOSERS:
-        step = propose(scene)
+        step = _without_settings(propose(scene), scene)
         if step and (retryable is None or step.retryable == retryable):
             return step
     if default.action == "stop" or scene.kind == "other":
         for propose in (find_remedy, explain_record, explain_inside, *(row.propose for row in _LAST_ROWS)):
-            if step := propose(scene):
+            if step := _without_settings(propose(scene), scene):
                 return step
     if retryable is False and default.retryable:
         return NextStep(False, "stop", _STOPPED)
-    return NextStep(*default)
+    return _without_settings(NextStep(*default), scene) or NextStep(*default)
+
+
+def _without_settings(step: NextStep | None, scene: Scene) -> NextStep | None:
+    return leave_out_settings(step, scene.log) if step else None

@@ -22,7 +22,8 @@ _LAUNCHERS = compile_lazily(
 _PACKAGE = compile_lazily(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
 # Frameworks that run from a checkout of their sources.
 _CHECKOUT = compile_lazily(
-    r"[/\\](?:(megatron)[/\\](?:core|training|legacy)|(sglang)[/\\]srt|src[/\\](transformers)"
+    r"[/\\](?:(megatron)[/\\](?:core|training|legacy)|(sglang)[/\\]srt|src[/\\](transformers|axolotl|llamafactory|lerobot)|(rl_zoo3)"
+    r"|(openrlhf)[/\\](?:trainer|models|utils|datasets)|(fairseq)[/\\](?:fairseq|fairseq_cli)"
     r"|(vllm)[/\\](?:v1|engine|worker|executor|model_executor|entrypoints|distributed)"
     r"|(deepspeed)[/\\](?:runtime|ops|comm)|(isaacgym)[/\\](?:gymapi|gymtorch|__init__)|(isaaclab)[/\\]isaaclab)[/\\.]"
 )
@@ -31,6 +32,13 @@ _ENTRY = compile_lazily(
     r"^(?:return |await |sys\.exit\(|\w+ = )?(?:await )?(?:[\w.]+\.)?(?:train|fit|learn|run|main|launch|tune"
     r"|validate|evaluate"
     r"|run_exp|run_sft|train_model|train_and_evaluate|pretrain|build|build_algo|init|start)\("
+)
+# ... with nothing in the call that could be wrong: no place to correct anything.
+_LAUNCH = compile_lazily(
+    r"^(?:return |await |sys\.exit\(|[\w, ]+ = )?(?:await )?(?:"
+    r"(?:[\w.]*\.)?(?:train|fit|learn|run|main|launch|build|build_algo|start)\((?:\)|resume\w*=|total_timesteps=|[\d_]+\))"
+    r"|(?:[\w.]*[tT]rainer|tuner)\.(?:fit|train|test|validate|predict)\((?!.{0,80}\b(?:data|X|y|x_\w+)\b)"
+    r"|study\.optimize\(|(?:fire\.)?Fire\(|app\.run\(|ray\.get\(|(?:mp|multiprocessing|xmp|torch\.\w+)\.spawn\()"
 )
 # Functions that give one record of the data after another.
 _OF_RECORDS = compile_lazily(
@@ -49,8 +57,13 @@ def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
 
 
 def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
-    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or nothing where none is known."""
+    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or nothing.
+
+    A line that only launches a framework is no place: nothing is wrong in it.
+    """
     own = _find_places(lines, frames)
+    if own and own[-1] != frames[-1] and _LAUNCH.match(read_source(lines, [own[-1]])):
+        return ""
     text = tracebacks.strip_prefixes(lines[own[-1]].text).text if own else ""
     match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
     if match is None:

@@ -11,7 +11,7 @@ _BAD = "data_error python_error config_error"
 ROWS = (
     # --- disks
     row("disk_full", r"[Qq]uota|EDQUOT|\[Errno 122\]", "", "stop",
-        "This user's quota is used up, not the disk (`quota -s`, `lfs quota`): delete old checkpoints or write to "
+        "This user's quota is used up, not the disk (`quota -s`, `lfs quota`): delete old files there, or write to "
         "scratch."),
     row("disk_full", r"No space left|\[Errno 28\]", r"\b\d{1,2}% /|Avail", "stop",
         "The disk has bytes left but likely no inodes (`df -i`): pack small files or delete some, or write elsewhere."),
@@ -109,7 +109,7 @@ ROWS = (
         "The shard's samples have no {0}, but {1}: correct the names in to_tuple or decode {at}."),
     row(_BAD, r"[Dd]ataset not found or corrupted|File not found or corrupted", "", "stop",
         "The data set is missing or was cut while it was downloaded: delete it and pass download=True once {at}."),
-    row(_BAD, r"images not found, missing path '([^']{1,200})'", "", "stop",
+    row(_BAD, r"(?m)images not found[^,\n]{0,8}, missing path '([^'\n]{1,200})'", "", "stop",
         "{0} does not exist: correct path, train and val in the data YAML (or datasets_dir in Ultralytics' settings)."),
     row("python_error data_error",
         r"not enough values to unpack \(expected \d+, got 0\)|No (?:valid )?labels found|No valid images",
@@ -169,7 +169,7 @@ ROWS = (
     row(_BAD, r"corrupted record at (\d+)", "", "stop",
         "A TFRecord file is cut or damaged (byte {0}): write or fetch it again, or tf.data's ignore_errors() {at}."),
     row(_BAD, r"(?:unexpected end of data|ReadError|invalid header|end-of-stream marker|not a gzip file"
-        r"|BadGzipFile).{0,120}?name='?([^'>\n]{1,160})", "", "stop",
+        r"|BadGzipFile).{0,120}?name=\\?'?([^'\\>\n]{1,160})", "", "stop",
         "The shard {0} is cut: delete it and fetch it again, or skip it (handler=wds.warn_and_continue)."),
     row(_BAD, r"tarfile\.ReadError|unexpected end of data|end-of-stream marker|BadZipFile|File is not a zip file"
         r"|BadGzipFile|zlib\.error", "", "stop",

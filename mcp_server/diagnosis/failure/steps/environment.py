@@ -209,6 +209,10 @@ ROWS = (
         "It is NaN from the first step, so the learning rate is not the cause: check labels and masks, dtype and "
         "attention, "
         "and loaded weights."),
+    row("divergence", "", "", "stop",
+        "Training diverged, and {0} is 0: warm up over some hundred steps, lower the learning rate, and resume from "
+        "a checkpoint before it.", log=r"(?m)\b((?:lr_|num_)?warmup[_-](?:iters|steps|iterations)) ?[ .=:]{1,60}0\s*$",
+        unless=r"warmup_ratio ?[ .=:]{1,60}0\.0*[1-9]"),
     row("stall", r"DataLoader timed out", "", "retry_changed",
      "The DataLoader's workers gave nothing: raise its timeout, or try num_workers=0 to see their error."),
 )

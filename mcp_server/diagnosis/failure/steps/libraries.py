@@ -125,8 +125,12 @@ ROWS = (
         r"|CUDA Tree Learner was not enabled|compiled without (?:GPU|CUDA)", "", "stop",
         "This build has no GPU: set the device to cpu (device='cpu', device_type=cpu), or install a build with "
         "CUDA, then launch_run again."),
-    row(_ANY, r"label must be in \[0, num_class\)|Label must be in \[0, (\d+)\)"
-        r"|Invalid classes inferred from unique values", "", "stop",
+    row(_ANY, r"Invalid classes inferred from unique values of .{1,4}\s+Expected: (\[.{1,60}?\]), got (\[.{1,60}?\])",
+        "",
+        "stop", "y holds {1}, and must be {0}: encode it with LabelEncoder (or subtract its minimum) before fit {at}."),
+    row(_ANY, r"Invalid classes inferred from unique values", "", "stop",
+        "y must be 0..n-1 without gaps: encode it with LabelEncoder before fit {at}, then launch_run again."),
+    row(_ANY, r"label must be in \[0, num_class\)|Label must be in \[0, (\d+)\)", "", "stop",
         "Labels must be 0..num_class-1: set num_class to the number of classes, or encode them (LabelEncoder) "
         "{at}."),
     row(_ANY, r"(?i:catboost).{0,80}(?:CUDA|GPU)|Cannot use GPU", "", "stop",

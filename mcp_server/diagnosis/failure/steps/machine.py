@@ -63,8 +63,6 @@ ROWS = (
     row("", r"libdevice", "", "stop",
      "XLA does not find CUDA: install its toolkit and set XLA_FLAGS=--xla_gpu_cuda_data_dir=..., then launch_run "
      "again."),
-    row("", r"TPU is already in use by process with pid (\d+)", "", "stop",
-     "Process {0} holds the TPU: wait for its end or stop it, then launch_run again."),
     row("cuda_error", r"[Oo]ut ?[Oo]f ?[Rr]esources?: ?shared memory, Required: (\d+), Hardware limit: (\d+)",
         "", "stop",
         "A Triton kernel wants {0} bytes of shared memory, this GPU has {1}: smaller blocks or num_stages, a newer "
@@ -104,9 +102,12 @@ ROWS = (
     row("cuda_error", r"device-side assert", "", "stop",
      "An index is out of range in a kernel: check labels, token ids and vocabulary size; CUDA_LAUNCH_BLOCKING=1 shows "
      "the call."),
+    row("cuda_error", r"(?i)fallen off the bus|NVLink error|\bXid\b", "", "retry_other_gpu",
+        "The GPU failed in hardware: resume from the checkpoint on another GPU or host, and report this one (dmesg "
+        "shows its Xid)."),
     row("cuda_error",
-     r"(?i)\bECC\b|\bXid\b|fallen off the bus|devices? .{0,20}(?:busy|unavailable)|NVLink error|uncorrectable", "",
-     "retry_other_gpu", "The GPU has a fault or is taken: retry on another GPU, and report it if it recurs."),
+     r"(?i)devices? .{0,20}(?:busy|unavailable)", "",
+     "retry_other_gpu", "Another process has this GPU (`nvidia-smi` shows it): retry on another GPU, or end that one."),
     row("cuda_error", r"CUBLAS_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)", "", "retry_changed",
         "cuBLAS failed, mostly for lack of memory or an index out of range: use a smaller batch; "
         "CUDA_LAUNCH_BLOCKING=1 shows "

@@ -11,7 +11,16 @@ ROWS = (
     row("config_error", r"load_best_model_at_end", "", "stop",
         "Set eval_strategy and save_strategy to the same value, or load_best_model_at_end=false, then launch_run "
         "again."),
-    row("", r"Target modules (.{1,80}?) not found in the base model", "", "stop",
+    row("", r"Target modules .{1,300}? not found in the base model", "", "stop",
+        "The modules of {0} have other names: set target_modules to [\"query_key_value\"] (or 'all-linear'), then "
+        "launch_run again.", log=r"(?i)\b(falcon|bloom|gpt[_-]?neox|pythia|chatglm|baichuan2?|RefinedWeb)"),
+    row("", r"Target modules .{1,300}? not found in the base model", "", "stop",
+        "The modules of {0} have other names: set target_modules to [\"c_attn\"] (or 'all-linear'), then launch_run "
+        "again.", log=r"(?i)\b(gpt-?2|qwen-(?:1_8b|7b|14b|72b)|QWenLMHeadModel)\b"),
+    row("", r"Target modules .{1,300}? not found in the base model", "", "stop",
+        "The modules of {0} have other names: set target_modules to [\"qkv_proj\", \"o_proj\"] (or 'all-linear'), then "
+        "launch_run again.", log=r"(?i)\b(phi-?3)"),
+    row("", r"Target modules [\[{(]?['\"]?(.{1,80}?)['\"]?[\]})]? not found in the base model", "", "stop",
         "The model has no modules {0}: name its own in target_modules (or 'all-linear'), then launch_run again."),
     row("config_error data_error", r"(?m)yaml[\s\S]{0,400}?in \"([^\"\n]{1,200})\", line (\d+)", "", "stop",
         "Line {1} of {0} is not valid YAML: correct it, then launch_run again."),
@@ -130,9 +139,6 @@ ROWS = (
      "The checkpoint is of another observation or action size: use the task it was trained on, or start without it."),
     row("python_error", r"invalid literal for int\(\) with base 10: '(?:GPU|MIG)-", "", "stop",
      "The program takes GPUs by index: launch_run with env CUDA_VISIBLE_DEVICES={{gpu_indices}}."),
-    row("python_error", r"Expected to have finished reduction", "", "stop",
-     "Some parameters got no gradient: find_unused_parameters=True in DistributedDataParallel, then launch_run "
-     "again."),
     row("", r"does not have a padding token", "", "stop",
      "The tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, then launch_run again."),
     row("", r"chat_template is not set", "", "stop",

@@ -57,8 +57,9 @@ ROWS = (
         "Ray sees no GPU here, so nothing could start: get one first (sbatch --gres=gpu:N, launch_run's gpus=), or ask "
         "for 0 GPUs a trial.", log=r"\b\d+(?:\.\d+)?/0(?:\.0)? GPUs?\b|[Cc]luster has 0(?:\.0)? GPUs?"),
     row("", r"resource request(?: cannot be scheduled right now:)? \{([^}]{1,80})\}", "", "stop",
-        "No node has {0}: ask for less (num_gpus, num_cpus, the placement group's bundles), or add such nodes, then "
-        "launch_run again."),
+        "No node has {0} free: ask for less (num_workers, num_gpus, bundles), or add such nodes; `ray status` shows "
+        "what "
+        "is taken."),
     row("", r"You asked for (.{3,60}?) per trial, but the cluster only has (.{3,60}?) available", "", "stop",
         "A trial asks for {0}, the cluster has {1}: lower num_workers or resources_per_worker, then launch_run again."),
     row("", r"placement group bundle index (\d+) is invalid", "", "stop",

@@ -142,7 +142,9 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     if len(remedy) > ADVICE_CHARS - len(_HEAD) - 1:
         return _stop(f"{_HEAD}{remedy[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
     do = "make that true" if _IS_DEMAND.search(remedy) else "change that"
-    tails = [*(f"; {do} {at}{_TAIL}" for at in places if at != "there"), f"; {do}{_TAIL}"] if places else [_TAIL]
+    tails = (
+        [*(f"; {do} {at}{_TAIL}" for at in places if at not in {"", "there"}), f"; {do}{_TAIL}"] if places else [_TAIL]
+    )
     for tail in (*tails, "."):
         if len(text := f"{_HEAD}{remedy}{tail}") <= ADVICE_CHARS:
             return _stop(text)

@@ -12,7 +12,9 @@ from mcp_server.text.regex import compile_lazily
 ADVICE_CHARS = 160
 _LEAST_CHARS = 16  # of what a sentence quotes
 _THERE = "there"  # the last resort: it names no place
+_NOWHERE = ""  # no line of the user's own code is known
 _TYPED = compile_lazily(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
+_AT = compile_lazily(r", called \{at\},|,? \(?\{at\}\)?|\{at\} | there(?=,)")
 _AGAIN = compile_lazily(r"(?i)\bretry\b|\bas is\b")
 
 
@@ -42,7 +44,7 @@ class Scene(NamedTuple):
     def at(self) -> tuple[str, ...]:
         """Where to look, as words of a sentence, the longest first."""
         if not self.place:
-            return (f"in the call of {self.library}",) if self.library else ("in the code",)
+            return (_NOWHERE,)
         file = self.place.partition(" in ")[0]
         return f"at {self.place}", f"at {file}", f"at {file.rpartition('/')[2]}", _THERE
 
@@ -119,6 +121,8 @@ def _is_typed(part: str) -> bool:
 
 def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
     """Return ``advice`` with its placeholders filled in, with the most exact place that fits. Empty if none does."""
+    if tuple(places) == (_NOWHERE,):
+        advice = _AT.sub("", advice)
     exact = [place for place in places if place != _THERE]
     return _fill_in(advice, parts, exact or places) or _fill_in(advice, parts, places)
 

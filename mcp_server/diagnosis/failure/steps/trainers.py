@@ -42,6 +42,9 @@ ROWS = (
     row(_ANY, r"Expected to have finished reduction", r"lightning", "stop",
         "Some parameters got no gradient: strategy='ddp_find_unused_parameters_true' in the Trainer, then launch_run "
         "again."),
+    row(_ANY, r"Expected to have finished reduction", "", "stop",
+        "Some parameters got no gradient: find_unused_parameters=True in DistributedDataParallel, or let all outputs "
+        "join the loss."),
     row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
         "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
         "to it."),
@@ -121,7 +124,8 @@ ROWS = (
         "The samples have different lengths: padding=True and truncation=True, or DataCollatorForSeq2Seq for "
         "labels too {at}."),
     row(_ANY, r"did not return a loss from the inputs|model did not return a loss", "", "stop",
-        "The batch has no labels: add a labels column (or a collator that makes it), or pass label_names {at}."),
+        "The batch has no labels: add a column `labels` (rename_column), or a collator that makes it, before the "
+        "Trainer."),
     row(_ANY, r"(?:Token indices|Input) .{0,60}longer than|index out of range in self|max_position_embeddings",
         r"embedding|wpe|position", "stop",
         "A token id or position exceeds the embedding's size: compare its maximum with vocab_size, "

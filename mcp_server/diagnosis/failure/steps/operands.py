@@ -1,0 +1,36 @@
+"""Next steps after an operation in which one value is None: which name of the line of code holds it. Pure."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
+from mcp_server.text.regex import compile_lazily
+
+_TYPES = compile_lazily(
+    r"'?(?P<op>[<>]=?|[-+*/%@&|]|\*\*|//)=?'? ?(?:not supported between instances of|:) '(?P<left>[\w.]+)' and "
+    r"'(?P<right>[\w.]+)'"
+)
+_NAME = r"[\w.]{1,60}(?:\[[^\[\]]{1,40}\])?"
+_COMPARED = "{0} is None in `{1}` {at}: start it with a number (float('inf')), or test `is None` first."
+_OF_SETTING = "{0} is None in `{1}` {at}: give that setting a number (or a default there), then launch_run again."
+_COMPUTED = (
+    "{0} is None in `{1}` {at}: find what should have set it (a function without return?), then launch_run again."
+)
+_SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|flags)\b")
+
+
+def explain_none(scene: Scene) -> NextStep | None:
+    """Return the step after an operation with None in the user's own line of code, or None."""
+    match = _TYPES.search(scene.line)
+    if match is None or not scene.source or scene.library or "NoneType" not in (match["left"], match["right"]):
+        return None
+    source = scene.source.rstrip(":").strip()
+    place = compile_lazily(rf"(?P<left>{_NAME})\s*(?P<op>[<>]=?|\*\*|//|[-+*/%@&|])\s*(?P<right>{_NAME}(?!\())")
+    sides = [found for found in place.finditer(source) if found["op"] == match["op"]]
+    if len(sides) != 1:
+        return None
+    name = sides[0]["left" if match["left"] == "NoneType" else "right"]
+    if name[:1].isdigit():
+        return None
+    advice = _OF_SETTING if _SETTINGS.match(name) else _COMPARED if match["op"][0] in "<>" else _COMPUTED
+    text = fill_in(advice, [name, source], scene.at)
+    return NextStep(False, "stop", text) if text else None
