@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.evaluation_series import (
@@ -15,6 +15,7 @@ from mcp_server.results.evaluation_series import (
     build_series,
     format_point,
     has_figures,
+    is_count,
     plain_name,
 )
 from mcp_server.results.evaluation_text import render_rows, render_table
@@ -24,6 +25,7 @@ from mcp_server.results.metrics import Metric
 _MOST_ROWS, _MOST_TABLES, _MOST_SETTINGS = 50, 3, 3
 _NAMES_A_RUN = re.compile(r"cwd|command|gpus|dir|path|file|log|output|run|name|tag|\$")
 _NOISE = re.compile(r"\d\.\d*(?:0{7,}[1-9]{1,2}|9{7,}\d{0,2})(?!\d)")
+_VALUE = "value"  # of a table that says only which benchmarks its columns are
 _SCALAR_SCOPES = ("eval", "val", "test", "evaluation", "validation")
 
 _RowKey = tuple[int | None, str, str]  # step, model, benchmark
@@ -111,9 +113,9 @@ def build_benchmark_tables(runs: Sequence[EvaluatedRun], *, bold: bool = False) 
         labels = [run.name for run in runs]
     for run, row in zip(runs, labels, strict=True):
         set_benchmark = run.settings.get(benchmark_setting, "") if benchmark_setting else ""
-        for one in (*run.series, *_series_of_metrics(run)):
+        for one in (*_turn_wide_table(run.series), *_series_of_metrics(run)):
             benchmark = one.benchmark or set_benchmark
-            if not benchmark or one.best_is is None:
+            if not benchmark or (one.best_is is None and one.metric != _VALUE):
                 continue
             series_of.setdefault(one.metric, one)
             label = (
@@ -128,6 +130,17 @@ def build_benchmark_tables(runs: Sequence[EvaluatedRun], *, bold: bool = False) 
         if len(benchmarks) > 1:
             tables.append(_build_table(series_of[metric], rows, benchmarks, bold=bold))
     return tables[:_MOST_TABLES]
+
+
+def _turn_wide_table(series: Sequence[EvaluationSeries]) -> Sequence[EvaluationSeries]:
+    """Return the series, those of a table with a row per model and a column per benchmark by benchmark.
+
+    It is one where no column has the name of a metric, such as `success` or `loss`.
+    """
+    figures = [one for one in series if not is_count(one.metric)]
+    if any(one.benchmark or not one.model or one.best_is for one in figures):
+        return series
+    return [replace(one, benchmark=one.metric, metric=_VALUE) for one in figures]
 
 
 def _series_of_metrics(run: EvaluatedRun) -> Iterator[EvaluationSeries]:
@@ -189,8 +202,8 @@ def _build_table(
     bold: bool,
 ) -> BenchmarkTable:
     has_steps = any(step is not None for _, step in rows)
-    choose = max if series.best_is == "max" else min
-    best = {name: choose(row[name].share for row in rows.values() if name in row) for name in benchmarks}
+    choose = {"max": max, "min": min, None: None}[series.best_is]
+    best = {name: choose(row[name].share for row in rows.values() if name in row) for name in benchmarks if choose}
     lines = []
     for label, step in sorted(rows, key=lambda key: (_natural(key[0]), key[1] or 0)):
         cells = [label, *([str(step) if step is not None else ""] if has_steps else [])]
@@ -199,7 +212,7 @@ def _build_table(
             text = "" if point is None else format_point(point, step=False)
             if point is not None and point.episodes:
                 text += f" n={point.episodes}"
-            is_best = bold and point is not None and len(rows) > 1 and point.share == best[name]
+            is_best = bold and point is not None and len(rows) > 1 and point.share == best.get(name)
             cells.append(f"**{text}**" if is_best else text)
         lines.append(cells)
     names = ["model", *(["step"] if has_steps else []), *benchmarks]

@@ -79,6 +79,15 @@ def test_benchmarks_in_the_rows_of_a_file_are_columns_too(runs: Runs) -> None:
     assert one.rows == ["ev-1|100|10±4.2% n=50|10±4.2% n=50", "ev-2|100|20±5.7% n=50|20±5.7% n=50"]
 
 
+def test_a_file_with_a_column_per_benchmark_is_a_table_of_models_by_benchmarks(runs: Runs) -> None:
+    rows = "| sft | 50% | 40% |\n| cfm | 90% | 80% |\n"
+    put(runs.add("ev-aaaa") / "eval_results.md", f"| Model | Spatial | Goal |\n|--|--|--|\n{rows}")
+    (one,) = compare(runs).benchmarks or []
+    assert (one.columns, one.rows) == ("model|Goal|Spatial", ["cfm|80%|90%", "sft|40%|50%"])
+    put(runs.add("ev-bbbb") / "eval.json", '[{"model": "a", "loss": 1, "length": 2}, {"model": "b", "loss": 2}]')
+    assert build_comparison(runs.store, runs.scalars, run_ids=["ev-bbbb"]).benchmarks is None
+
+
 def test_without_several_benchmarks_there_is_no_such_table(runs: Runs) -> None:
     evaluate(runs, "ev-a", "/ckpt/global_step_1", "goal", 0.5)
     evaluate(runs, "ev-b", "/ckpt/global_step_2", "goal", 0.6)
