@@ -261,7 +261,10 @@ def read_record(path: Path) -> Facts | None:
 
 
 def read_stop(path: Path) -> Facts | None:
-    """Return the stop request, None if missing. ``carried_out`` is dropped unless it is a record with a time.
+    """Return the stop request, None if missing.
+
+    ``carried_out``, and ``killed_paused`` of a stop whose SIGKILL waits until the supervisor is resumed, are dropped
+    unless they are records with a time.
 
     Raises:
         OSError: the file is there, and cannot be read now.
@@ -269,9 +272,10 @@ def read_stop(path: Path) -> Facts | None:
     record = load_json(path)
     if record is None:
         return None
-    carried_out = record.get("carried_out")
-    if not isinstance(carried_out, dict) or not is_time(carried_out.get("at")):
-        record.pop("carried_out", None)
+    for name in ("carried_out", "killed_paused"):
+        result = record.get(name)
+        if not isinstance(result, dict) or not is_time(result.get("at")):
+            record.pop(name, None)
     return record
 
 

@@ -55,6 +55,8 @@ class LivenessReport:
 
 
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
+# The command may go on without it.
+NO_END = "Its supervisor is gone and wrote no end"
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,13 @@ class Run:
         return int(self.events[-1]["seq"]) if self.events else 0
 
     def elapsed_s(self, now_s: float) -> float | None:
-        """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time). None for a lost run."""
+        """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time). None: unknown."""
         if self.started_at is None or self.state == "lost":
             return None
         if self.measured_s is not None:
             return self.measured_s
+        if self.ended and self.ended_at is None:
+            return None
         until_s = posix(self.ended_at) if self.ended_at else now_s
         return max(0.0, until_s - posix(self.started_at))
 
@@ -301,6 +305,8 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
     """Return the state of a run whose supervisor died and wrote no end."""
     if evidence.stop is not None and evidence.stop.get("carried_out"):
         return "killed", None
+    if evidence.stop is not None and evidence.stop.get("killed_paused"):
+        return "killed", "A stop killed it while it was paused: it ended when it was resumed."
     if (by_job := evidence.supervisor.end) is not None:
         return by_job.state, by_job.reason
     if evidence.supervisor.reason:
@@ -310,7 +316,7 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
     if evidence.events[-1]["kind"] == "queued":
         what = "the runs that it needs" if evidence.events[-1].get("needs") else "GPUs"
         return "lost", f"Its supervisor is gone: when it was last heard of, it waited for {what}."
-    return "lost", "Its supervisor is gone and wrote no end: how the command ended is unknown."
+    return "lost", f"{NO_END}: whether the command still runs, or how it ended, is unknown."
 
 
 def posix(at: str) -> float:

@@ -138,11 +138,14 @@ async def _stop_reachable(
             return _result_of_supervisor(run)
     result = await backend.reap(directory, run)
     lives = await run_in_thread(_lives, directory, run)
-    carried_out = (
-        {} if result.survivors or lives else {"carried_out": {"at": now(), "signals_sent": list(result.signals_sent)}}
-    )
+    done = {"at": now(), "signals_sent": list(result.signals_sent)}
+    outcome: dict[str, Any] = {}
+    if lives and "SIGKILL" in result.signals_sent:  # a frozen supervisor dies of it as soon as it is resumed
+        outcome = {"killed_paused": done}
+    elif not lives and not result.survivors:
+        outcome = {"carried_out": done}
     with contextlib.suppress(OSError):
-        await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **carried_out})
+        await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **outcome})
     run = await run_in_thread(store.observe, run.run_id)
     return StopResult(run, result.signals_sent, result.survivors, result.unsupervised, note=result.note)
 

@@ -10,7 +10,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run, RunState
+from mcp_server.record.state import NO_END, Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
@@ -210,7 +210,7 @@ def describe(
         sweep=None if brief else run.spec.sweep,
         cell=None if brief else run.spec.cell,
         unreachable=Unreachable(**run.unreachable) if run.unreachable else None,
-        reason=None if run.unreachable else _reason(run),
+        reason=None if run.unreachable else _reason(run, len(leftovers or ())),
         attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
         exit_code=run.exit_code,
         signal=run.signal,
@@ -241,10 +241,14 @@ def describe(
     )
 
 
-def _reason(run: Run) -> str | None:
+def _reason(run: Run, leftovers: int) -> str | None:
     """Return the reason of a state, with the last known step of a lost run: how far it came is not known."""
+    reason = run.reason
+    if run.state == "lost" and leftovers and (reason or "").startswith(NO_END):
+        what = "a process of it still runs" if leftovers == 1 else f"{leftovers} processes of it still run"
+        reason = f"{NO_END}: {what}, and nobody watches."
     last_step = f"Its last known step: {run.last_known_step}." if run.last_known_step else ""
-    return " ".join(filter(None, (run.reason, last_step))) or None
+    return " ".join(filter(None, (reason, last_step))) or None
 
 
 def printed_exception(run: Run) -> str | None:

@@ -211,7 +211,10 @@ def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> Non
     [
         ("rebooted", "The machine was rebooted while it ran."),
         ("never started", "Its launch was cut off: the command never started."),
-        ("supervisor gone", "Its supervisor is gone and wrote no end: how the command ended is unknown."),
+        (
+            "supervisor gone",
+            "Its supervisor is gone and wrote no end: whether the command still runs, or how it ended, is unknown.",
+        ),
         ("dead, says its scheduler", "Slurm: NODE_FAIL."),
         ("unreachable while running", "node7 has not answered for 40 s: this is the last known state."),
         ("queued by a scheduler", None),
@@ -276,6 +279,17 @@ def test_an_end_is_told_with_its_exit_code_where_the_record_is_missing() -> None
 def test_a_stop_without_a_supervisor_ends_the_run_when_it_was_carried_out() -> None:
     run = fold(Evidence(SPEC, (STARTED,), stop=CARRIED_OUT))
     assert (run.ended_at, run.exit_code) == (ENDED_AT, None)
+
+
+def test_a_paused_supervisor_that_a_stop_killed_was_stopped() -> None:
+    asked = {**ASKED, "killed_paused": {"at": ENDED_AT, "signals_sent": ["SIGKILL"]}}
+    frozen = fold(Evidence(SPEC, (STARTED,), stop=asked, supervisor=ALIVE))
+    resumed = fold(Evidence(SPEC, (STARTED,), stop=asked))
+    assert (frozen.state, frozen.ended_at) == ("running", None)
+    assert (resumed.state, resumed.ended_at, resumed.exit_code) == ("killed", None, None)
+    assert resumed.reason == "A stop killed it while it was paused: it ended when it was resumed."
+    assert resumed.elapsed_s(2e9) is None  # nobody knows when it was resumed
+    assert resumed.abandoned  # what is left of it is still looked for
 
 
 def test_a_run_without_events_has_told_nothing() -> None:
