@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 
 from mcp_server.errors import LaunchFailed
 from mcp_server.record.run_directory import now, read_json, write_json
+from mcp_server.system.files import open_regular
+from mcp_server.system.git_state import list_filter_options
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.regex import compile_lazily
 
@@ -31,8 +33,9 @@ _ABANDONED_S = 86_400.0  # an upload of that age has no sender any more
 _TOKEN = compile_lazily(r"[0-9a-f]{16}")
 _NAME = compile_lazily(r"[\w.-]{1,80}")
 _LINK = -1
-# No hook, monitor or garbage collection of the repository is started.
-_GIT = ("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0")
+# No hook, monitor or garbage collection of the repository is started, and a person's settings change no file.
+_SETTINGS = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.sparseCheckout=false", "core.autocrlf=false")
+_GIT = ("git", "-c", "gc.auto=0", *(word for setting in _SETTINGS for word in ("-c", setting)))
 _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
 _NOTHING = "Nothing was started."
 
@@ -68,12 +71,17 @@ class CodeStore:
             OSError: it cannot be written.
         """
         self.path.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(self._upload(token), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        upload = self._upload(token)
+        fd = os.open(upload, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        written = -1
         try:
-            if os.pwrite(fd, data, offset) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = os.pwrite(fd, data, offset)
         finally:
             os.close(fd)
+            if written < len(data):
+                upload.unlink(missing_ok=True)
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def make(self, wish: Facts) -> dict[str, Any]:
         """Make the directory of a content from what is here and from an upload, unless it is there.
@@ -135,13 +143,16 @@ class CodeStore:
     def _find_copies(self, wish: Facts) -> dict[str, Path]:
         """Return files of former contents of the same name by their hashes: what was sent once is not sent again."""
         markers = [path for path in self.path.glob(f"{wish['name']}-*.json") if path.is_file()]
+        wanted = {each[3] for each in wish["files"] if each[1] != _LINK}
         copies: dict[str, Path] = {}
         for marker in sorted(markers, key=lambda path: -path.stat().st_mtime)[:_MOST_MARKERS]:
-            for path, mode, size, digest in (read_json(marker) or {}).get("files") or ():
-                file = marker.with_suffix("") / path
-                with contextlib.suppress(OSError):
-                    if digest not in copies and mode != _LINK and file.lstat().st_size == size:
-                        copies[digest] = file
+            for each in (read_json(marker) or {}).get("files") or ():
+                path, mode, _, digest = each
+                with contextlib.suppress(OSError):  # a run may have changed it, or left something else
+                    if digest in wanted - copies.keys() and mode != _LINK:
+                        file = marker.with_suffix("") / path
+                        if _is_file_intact(file, each):
+                            copies[digest] = file
         return copies
 
     def _write_files(self, directory: Path, wish: Facts, upload: Path) -> dict[str, Any]:
@@ -149,7 +160,8 @@ class CodeStore:
         directory.mkdir(mode=0o700)
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(upload.open("rb")) if sent else None
-            for path, mode, size, digest in wish["files"]:
+            # Links last: no file is written through one.
+            for path, mode, size, digest in sorted(wish["files"], key=lambda file: bool(file[1] == _LINK)):
                 target = directory / path
                 if Path(path).is_absolute() or ".." in Path(path).parts:
                     raise OSError(errno.EINVAL, f"{path} leads out of the directory")
@@ -161,7 +173,7 @@ class CodeStore:
                     stream.seek(sent[digest])
                     arrived = _copy(stream, target, size, mode)
                 elif digest in copies:
-                    with copies[digest].open("rb") as source:
+                    with open_regular(copies[digest], follow_links=False) as source:
                         arrived = _copy(source, target, size, mode)
                 else:
                     arrived = ""
@@ -198,10 +210,10 @@ class CodeStore:
             raise OSError(errno.EIO, f"commit {commit[:12]} did not arrive")
         with contextlib.suppress(subprocess.SubprocessError):
             _git(repository, "worktree", "prune")  # of a directory that was removed by hand
-        _git(repository, "worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
+        _git_unfiltered(repository, "worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
         if diff := sent[pack_bytes:]:
-            _git(str(directory), "apply", "--index", "--binary", "--whitespace=nowarn", data=diff)
-        return {"commit": commit, "diff": _hash(_git(str(directory), *_DIFF))}
+            _git_unfiltered(str(directory), "apply", "--index", "--binary", "--whitespace=nowarn", data=diff)
+        return {"commit": commit, "diff": _hash(_git_unfiltered(str(directory), *_DIFF))}
 
 
 def _describe_repository(path: str, commit: str) -> dict[str, Any]:
@@ -223,7 +235,7 @@ def _marker(directory: Path) -> Path:
 def _is_commit_intact(directory: Path, facts: Facts) -> bool:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         head = _git(str(directory), "rev-parse", "--verify", "HEAD").decode().strip()
-        return head == facts.get("commit") and _hash(_git(str(directory), *_DIFF)) == facts.get("diff")
+        return head == facts.get("commit") and _hash(_git_unfiltered(str(directory), *_DIFF)) == facts.get("diff")
     return False
 
 
@@ -241,7 +253,7 @@ def _is_file_intact(path: Path, file: File) -> bool:
     if path.lstat().st_size != size:
         return False
     sha = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path, follow_links=False) as stream:  # a run may have left a FIFO
         while data := stream.read(_CHUNK_BYTES):
             sha.update(data)
     return bool(sha.hexdigest() == digest)
@@ -280,6 +292,15 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _git_unfiltered(directory: str, *words: str, data: bytes = b"") -> bytes:
+    """Return the output of git, which starts no filter program of a clone's settings.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it failed; says why.
+    """
+    return _git(directory, *list_filter_options(Path(directory), os.environ), *words, data=data)
+
+
 def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
     """Return the output of git.
 
@@ -288,10 +309,10 @@ def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
     """
     # GIT_DIR and its like would lead git to another repository than `directory`.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}
     command = [*_GIT, "-C", directory, *words]
     process = subprocess.run(command, input=data, capture_output=True, check=False, env=env, timeout=_GIT_S)
     if process.returncode:
-        lines = process.stderr.decode(errors="replace").strip().splitlines() or [f"git {words[0]} failed"]
+        lines = process.stderr.decode(errors="replace").strip().splitlines() or ["git failed"]
         raise subprocess.SubprocessError(lines[-1].removeprefix("fatal: ")[:300])
     return process.stdout

@@ -54,9 +54,9 @@ def read_commit(directory: Path, environ: Mapping[str, str], limit_bytes: int) -
         listed = read_git(root, environ, "ls-files", "--stage", "-z", most=_MOST_NAMES_BYTES)[0].split(b"\0")
         if any(line.startswith(b"160000 ") for line in listed):
             raise BadArgument("sync", f"{root} has submodules, which git does not send.", _OTHER_WAY)
-        attributes = root / ".gitattributes"
-        if attributes.is_file() and "filter=lfs" in attributes.read_text(errors="replace"):
-            raise BadArgument("sync", f"{root} keeps files in Git LFS, which git does not send.", _OTHER_WAY)
+        if name := _find_filter(root, environ, listed):
+            cause = f"{root} keeps files in {'Git LFS' if name == 'lfs' else f'the filter {name[:80]!r}'}"
+            raise BadArgument("sync", f"{cause}: git sends what it stores, not what you see.", _OTHER_WAY)
         filters = list_filter_options(root, environ)
         diff, is_cut = read_git(root, environ, *filters, *_DIFF, most=limit_bytes, timeout_s=_PACK_S)
         if is_cut:
@@ -102,6 +102,17 @@ def pack_commit(root: Path, environ: Mapping[str, str], commit: str, known: Sequ
         remedy = "Have a person clone it there once, or raise sync_mib of the host in hosts.toml."
         raise BadArgument("sync", cause, f'{remedy} Or pass sync="rsync".')
     return pack
+
+
+def _find_filter(root: Path, environ: Mapping[str, str], listed: Sequence[bytes]) -> str:
+    """Return the name of a filter through which git takes a file of the index (LFS, git-crypt), empty without one."""
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(b"".join(line.partition(b"\t")[2] + b"\0" for line in listed if line))
+        stdin.seek(0)
+        words = ("check-attr", "--stdin", "-z", "filter")
+        output, _ = read_git(root, environ, *words, stdin=stdin, most=4 * _MOST_NAMES_BYTES)
+    values = {value.decode(errors="replace") for value in output.split(b"\0")[2::3]}
+    return min(values - {"unspecified", "unset"}, default="")
 
 
 def _names(output: bytes) -> list[str]:

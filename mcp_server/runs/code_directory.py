@@ -6,6 +6,7 @@ What is not code stays: repositories, environments, caches, checkpoints, data, o
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import BinaryIO
 
 from mcp_server.errors import BadArgument
 from mcp_server.system.files import open_regular, read_regular_file
@@ -21,7 +23,7 @@ from mcp_server.text.formatting import format_size
 
 IGNORE_FILE = ".runwardignore"
 _LINK = -1
-_MOST_FILES, _MOST_LISTED, _MOST_IGNORE_BYTES = 20_000, 5, 65_536
+_MOST_FILES, _MOST_LISTED, _MOST_IGNORE_BYTES, _DEEPEST = 20_000, 5, 65_536, 100
 _CHUNK_BYTES = 1 << 20
 # Never code, at any depth.
 _DIRECTORIES = frozenset(
@@ -49,17 +51,12 @@ _FILES = (
     ),
     *("*tfevents*", "*.log", "nohup.out", "core.[0-9]*", ".DS_Store", "*.swp"),
 )
+# Files and directories that hold keys, in any case.
 _KEYS = (
-    ".env",
-    ".env.*",
-    "*.pem",
-    "*.key",
-    "id_rsa*",
-    "id_ed25519*",
-    ".netrc",
-    "*.p12",
-    "secrets*",
-    ".git-credentials",
+    *(".env", ".env.*", ".envrc", "*.env", ".netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".git-credentials"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
+    *("secrets*", ".secrets*", "credentials*", ".credentials*", "client_secret*", "service_account*", "kaggle.json"),
+    *(".docker", ".kube", ".azure", ".gcloud", ".vault-token", ".htpasswd"),
 )
 
 
@@ -114,6 +111,8 @@ def read_code_directory(root: Path, limit_bytes: int) -> CodeDirectory:
 
 
 def _walk(root: Path, below: str, ignored: Sequence[str], left_out: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    if below.count("/") > _DEEPEST:
+        raise BadArgument("sync", f"{root} has directories more than {_DEEPEST} deep.", _remedy(root))
     with os.scandir(root / below) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -132,11 +131,13 @@ def _stays(root: Path, path: str, ignored: Sequence[str], *, is_directory: bool)
     name = path.rpartition("/")[2]
     if any(fnmatch(name, pattern) or fnmatch(path, pattern) for pattern in ignored):
         return True
+    is_key = any(fnmatch(name.lower(), pattern) for pattern in _KEYS)
     if not is_directory:
-        return any(fnmatch(name, pattern) for pattern in (*_FILES, *_KEYS)) and not name.endswith((".py", ".example"))
+        is_data = any(fnmatch(name, pattern) for pattern in _FILES)
+        return (is_key or is_data) and not name.endswith((".py", ".example"))
     if name in _DIRECTORIES or (root / path / "pyvenv.cfg").exists() or (root / path / "conda-meta").exists():
         return True
-    return name in _DATA and not any((root / path).glob("*.py"))
+    return (is_key or name in _DATA) and not any((root / path).glob("*.py"))
 
 
 def _leads_out(root: Path, path: str, status: os.stat_result) -> bool:
@@ -152,11 +153,26 @@ def _read(root: Path, path: str, status: os.stat_result) -> CodeFile:
     if stat.S_ISLNK(status.st_mode):
         return CodeFile(path, _LINK, 0, os.readlink(root / path))  # noqa: PTH115 - a text, not a path
     sha, size = hashlib.sha256(), 0
-    with open_regular(root / path, follow_links=False) as file:
+    with open_below(root, path) as file:
         while data := file.read(_CHUNK_BYTES):
             sha.update(data)
             size += len(data)
+            if size > status.st_size:  # it might never end
+                raise OSError(errno.EBUSY, "it grows while it is read", path)
     return CodeFile(path, 0o755 if status.st_mode & stat.S_IXUSR else 0o644, size, sha.hexdigest())
+
+
+def open_below(root: Path, path: str) -> BinaryIO:
+    """Return a regular file of ``root``, open to be read: not one to which a link leads that has just been put there.
+
+    Raises:
+        OSError: there is none.
+    """
+    file = open_regular(root / path, follow_links=False)
+    if Path(f"/proc/self/fd/{file.fileno()}").readlink() != root.resolve() / path:
+        file.close()
+        raise OSError(errno.ELOOP, "it was moved while it was read", path)
+    return file
 
 
 def _read_ignore_file(root: Path) -> list[str]:

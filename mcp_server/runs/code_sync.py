@@ -19,15 +19,14 @@ from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.script import slug
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.code_commit import find_known, pack_commit, read_commit
-from mcp_server.runs.code_directory import CodeFile, read_code_directory
-from mcp_server.system.files import open_regular
-from mcp_server.text.formatting import format_size
+from mcp_server.runs.code_directory import CodeFile, open_below, read_code_directory
+from mcp_server.text.formatting import format_size, printable
 
 KINDS = ("git", "rsync")
 _DEFAULT_LIMIT_MIB = 64.0
 _CHUNK_BYTES = 4 * 2**20
 _LOOKED_WITHIN_S, _MADE_WITHIN_S = 120.0, 300.0
-_MOST_NAMED, _LONGEST_NAME = 6, 40
+_MOST_NAMED, _LONGEST_NAME, _LONGEST_LEFT_OUT = 6, 40, 80
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def _read_files(root: Path, files: Iterable[CodeFile]) -> Iterator[bytes]:
     """Yield the contents of files, one after the other. One that has changed since is refused there by its hash."""
     for file in files:
         left = file.size
-        with open_regular(root / file.path, follow_links=False) as stream:
+        with open_below(root, file.path) as stream:
             while left:
                 data = stream.read(min(left, _CHUNK_BYTES))
                 if not data:
@@ -233,7 +232,7 @@ def _name(directory: Path) -> str:
 
 
 def _shorten(names: Iterable[str]) -> str:
-    listed = list(names)
+    listed = [printable(name)[:_LONGEST_LEFT_OUT] for name in names]
     more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
     return ", ".join(listed[:_MOST_NAMED]) + more
 

@@ -1,7 +1,10 @@
 """Code that is sent to another host: what arrives, what is not sent again, and what is refused."""
 
+import hashlib
 import os
+import resource
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,11 @@ import pytest
 from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.relay.code import CodeStore
 from mcp_server.runs.code_commit import find_known, pack_commit, read_commit
-from mcp_server.runs.code_directory import read_code_directory
+from mcp_server.runs.code_directory import open_below, read_code_directory
 
 LIMIT = 2**20
 TOKEN = "0123456789abcdef"
+EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 def git(directory: Path, *words: str) -> str:
@@ -94,10 +98,11 @@ def test_what_git_cannot_send_is_refused_with_the_other_way(tmp_path: Path) -> N
     (here / "train.py").write_text("x" * 1000)
     with pytest.raises(BadArgument, match=r"uncommitted changes .* are larger than 10 B"):
         read_commit(here, os.environ, 10)
-    (here / ".gitattributes").write_text("*.bin filter=lfs\n")
-    with pytest.raises(BadArgument, match="Git LFS"):
-        read_commit(here, os.environ, LIMIT)
-    (here / ".gitattributes").unlink()
+    for name, what in (("lfs", "Git LFS"), ("git-crypt", "the filter 'git-crypt'")):
+        (here / ".git/info/attributes").write_text(f"*.py filter={name}\n")
+        with pytest.raises(BadArgument, match=f"{what}: git sends what it stores, not what you see"):
+            read_commit(here, os.environ, LIMIT)
+    (here / ".git/info/attributes").unlink()
     git(here, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(make_repository(tmp_path / "s")))
     with pytest.raises(BadArgument, match="submodules"):
         read_commit(here, os.environ, LIMIT)
@@ -123,6 +128,9 @@ def test_only_code_is_sent_and_each_content_once(tmp_path: Path) -> None:
     for name in ("last.ckpt", "venv/pyvenv.cfg", ".git/config", "secrets.toml", "skip.me", "keep/a", "keep/skip/b"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(name)
+    for name in ("Secrets/prod/token", ".envrc", "prod.ENV", "aws/Credentials.json", ".kube/config", "my.PEM"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(name)
     (here / ".runwardignore").write_text("# mine\nskip.*\nkeep/skip/\n")
     (here / "run.sh").write_text("#!/bin/sh\n")
     (here / "run.sh").chmod(0o700)
@@ -133,12 +141,18 @@ def test_only_code_is_sent_and_each_content_once(tmp_path: Path) -> None:
     assert [file.path for file in code.files] == kept
     left_out = [
         ".env",
+        ".envrc",
         ".git/",
+        ".kube/",
+        "Secrets/",
+        "aws/Credentials.json",
         "data/",
         "keep/skip/",
         "last.ckpt",
+        "my.PEM",
         "out",
         "outputs/",
+        "prod.ENV",
         "secrets.toml",
         "skip.me",
         "venv/",
@@ -180,3 +194,93 @@ def test_a_damaged_upload_or_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         file.truncate(LIMIT)
     with pytest.raises(BadArgument, match=r"1 MiB to send.*largest: large 1 MiB.*\.runwardignore"):
         read_code_directory(here, LIMIT)
+
+
+def test_settings_and_filters_of_a_clone_there_change_no_file_and_start_nothing(tmp_path: Path) -> None:
+    here, store = make_repository(tmp_path / "cfm"), CodeStore(tmp_path / "code")
+    (here / ".gitattributes").write_text("*.py diff=spy\n")
+    (here / "b.txt").write_text("b\n")
+    git(here, "add", ".")
+    git(here, "commit", "-q", "-m", "second")
+    git(tmp_path, "clone", "-q", str(here), "clone")
+    clone, spy = tmp_path / "clone", tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\ncat\n")
+    spy.chmod(0o755)
+    (clone / ".git/hooks/post-checkout").symlink_to(spy)
+    (clone / ".git/info/attributes").write_text("* filter=spy\n")
+    for name, value in (("core.fsmonitor", str(spy)), ("diff.spy.textconv", str(spy)), ("core.autocrlf", "true")):
+        git(clone, "config", name, value)
+    for name, value in (
+        ("filter.spy.smudge", str(spy)),
+        ("filter.spy.process", str(spy)),
+        ("core.sparseCheckout", "true"),
+    ):
+        git(clone, "config", name, value)
+    (clone / ".git/info/sparse-checkout").write_text("/train.py\n")
+    (tmp_path / "started").unlink(missing_ok=True)
+    directory, _ = send_commit(store, here, clone)
+    assert sorted(path.name for path in directory.iterdir()) == [".git", ".gitattributes", "b.txt", "train.py"]
+    assert (directory / "train.py").read_bytes() == b"print(1)\n"
+    assert send_commit(store, here, clone) == (directory, 0)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_directory_that_is_a_trap_is_refused_on_both_sides(tmp_path: Path) -> None:
+    here, store = tmp_path / "cfm", CodeStore(tmp_path / "code")
+    (here / "src").mkdir(parents=True)
+    (here / "src" / "key.txt").write_text("mine")
+    (here / "__init__.py").touch()
+    os.mkfifo(here / "pipe")
+    first, _ = send_files(store, here)
+    (first / "__init__.py").unlink()
+    os.mkfifo(first / "__init__.py")  # by a run: the next launch does not wait for its writer
+    (first / "src" / "key.txt").write_text("his.")
+    second, sent = send_files(store, here)
+    assert (second.name, sent) == (f"{first.name}-2", ["__init__.py", "src/key.txt"])
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "key.txt").write_text("mine")
+    (here / "src").rename(here / "old")
+    (here / "src").symlink_to(tmp_path / "outside")  # between the look at it and the reading
+    with pytest.raises(OSError, match="moved while it was read"):
+        open_below(here, "src/key.txt")
+    wish = {"sync": "rsync", "name": "x", "hash": "0" * 64, "token": TOKEN, "sent": [[EMPTY, 0]]}
+    store.put(TOKEN, 0, b"")
+    with pytest.raises(LaunchFailed, match="could not be written"):
+        store.make({**wish, "files": [["a", -1, 0, str(tmp_path / "outside")], ["a/new", 420, 0, EMPTY]]})
+    assert [path.name for path in (tmp_path / "outside").iterdir()] == ["key.txt"]
+    deep = here / "old"
+    for _ in range(120):
+        deep /= "d"
+    deep.mkdir(parents=True)
+    with pytest.raises(BadArgument, match="more than 100 deep"):
+        read_code_directory(here, LIMIT)
+
+
+def test_a_full_disk_there_leaves_no_upload_and_two_launches_make_one_directory(tmp_path: Path) -> None:
+    here, store = tmp_path / "cfm", CodeStore(tmp_path / "code")
+    here.mkdir()
+    (here / "train.py").write_text("print(1)\n" * 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, hard))
+    try:
+        with pytest.raises(OSError, match=r"No space left|too large"):
+            store.put(TOKEN, 0, b"x" * 9_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(store.path.iterdir()) == []
+    code = read_code_directory(here, LIMIT)
+    (file,) = code.files
+    wish = {
+        "sync": "rsync",
+        "name": "cfm",
+        "hash": code.digest,
+        "files": [file.facts],
+        "sent": [[file.digest, file.size]],
+    }
+    tokens = [f"{number:016x}" for number in range(4)]
+    for token in tokens:
+        store.put(token, 0, (here / "train.py").read_bytes())
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda token: store.make({**wish, "token": token})["directory"], tokens))
+    assert len(set(made)) == 1
+    assert len(list(store.path.iterdir())) == 3  # the directory, its marker, the lock
