@@ -89,6 +89,18 @@ _PARTS = (
     Part("ddp_find_unused_parameters=True in TrainingArguments (DDP: find_unused_parameters=True)",
          "that is on already, so let each output of forward join the loss on every rank",
          r"ddp_find_unused_parameters"),
+    Part(
+        "or shard or offload (ZeRO-3, FSDP)",
+        "or use more GPUs (or offload_param)",
+        r"(?:zero_)?stage",
+        "3",
+    ),
+    Part(
+        "change the path, NCCL_P2P_DISABLE=1 in env",
+        "change the path (NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 in env)",
+        "NCCL_P2P_DISABLE",
+        "1",
+    ),
     Part("LoRA or an 8-bit optimizer", "an 8-bit optimizer", "adapter", "q?lora", _LORA),
     Part("; LoRA saves more", "", "adapter", "q?lora", _LORA),
     Part("(8-bit optimizer, LoRA)", "(8-bit optimizer)", "adapter", "q?lora", _LORA),

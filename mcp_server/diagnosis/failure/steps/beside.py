@@ -47,6 +47,9 @@ ROWS = (
         "reset gives {0} ({1}), the space is {2}: cast it to that dtype, and clip it or widen low and high.",
         log=r"reset_obs: (\[[^\]\n]{1,60}\])\s+reset_obs_type: (\w{1,20})\s+env\.observation_space: "
         r"(Box\([^\n]{1,60}\))"),
+    row(_ANY, r"KeyError: '(prompt|chosen|rejected|completion|messages)'", r"[/\\]trl[/\\]", "stop",
+        "The data has no column {0}: rename its columns to what this trainer takes (DPO: prompt, chosen, rejected) "
+        "before it, then launch_run again."),
     # --- access that was asked for
     row(_ANY, r"(?i)gated|restricted|awaiting a review|\b403\b", "", "stop",
         "Access to {0} was asked for and awaits its owners: wait for their approval, or use an ungated model or "
@@ -56,6 +59,9 @@ ROWS = (
         "The owners of {0} rejected this account's request: use another account, an ungated model or a mirror, then "
         "launch_run again.",
         log=r"[Yy]our request to access (?:model |dataset )?(\S{1,90}) has been rejected"),
+    row(_ANY, r"rights to create a (?:model|dataset|space) under the namespace \"?([\w.-]{1,60})", "", "stop",
+        "This token may not write under {0}: name one with write rights of its member in secrets, or push under "
+        "another name (hub_model_id)."),
     # --- disks: what fills them
     row("disk_full", r"[Qq]uota|EDQUOT|\[Errno 122\]", _CACHE, "stop",
         "This user's quota is used up by the Hub's cache: set HF_HOME in env (or cache_dir=) to scratch, and delete "
@@ -125,6 +131,15 @@ ROWS = (
         "{at}."),
     row("python_error config_error", r"expected str, bytes or os\.PathLike object, not NoneType", "", "stop",
         "A path is None {at}: give the option or variable that names it, then launch_run again."),
+    row(_ANY, r"Support for this operator was added in version (\d+)", "", "stop",
+        "ONNX has this operator from opset {0}: pass opset_version={0} (or higher) to the export {at}, then launch_run "
+        "again."),
+    row(_ANY, r"_amp_foreach_non_finite_check_and_unscale\w*\W+not implemented for 'BFloat16'", "", "stop",
+        "The gradients are bf16, but fp16's GradScaler is on: set bf16=True and fp16=False, or load the weights in "
+        "float32, then launch_run again."),
+    row(_ANY, r"\[Errno 11\] Resource temporarily unavailable", r"(?i)fork|pthread|spawn|\.start\(\)", "stop",
+        "No more threads for this user: set OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1, or raise ulimit -u, then "
+        "launch_run again."),
     # --- GPUs with a fault
     row("cuda_error", r"(?i)\bECC\b|uncorrectable", "", "retry_other_gpu",
         "Rank {1}'s GPU on {0} has a memory fault (ECC): resume on another GPU without that node, and have it "

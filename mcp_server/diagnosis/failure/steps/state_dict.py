@@ -9,6 +9,7 @@ _LISTS = compile_lazily(
     r"(?i)\b(missing|unexpected) key(?:\(s\)|s)? in (?:source )?(?:state_dict|checkpoint)\w*: ?([^\n]{1,2000})"
 )
 _KEY = compile_lazily(r"[\w.-]{3,200}")
+_QUOTED_KEY = compile_lazily(r"['\"]([\w.-]{1,200})['\"]")
 # What wraps a model puts its own name into each key.
 _WRAPPERS = {
     "_orig_mod.": "torch.compile",
@@ -73,7 +74,8 @@ def _read_keys(text: str) -> tuple[list[str], list[str]]:
     """Return the keys that are missing, and those that are not expected."""
     found: dict[str, list[str]] = {"missing": [], "unexpected": []}
     for match in _LISTS.finditer(text):
-        found[match[1].lower()] += [key for key in _KEY.findall(match[2]) if "." in key][:_MOST_KEYS]
+        keys = _QUOTED_KEY.findall(match[2]) or [key for key in _KEY.findall(match[2]) if "." in key]
+        found[match[1].lower()] += keys[:_MOST_KEYS]
     return found["missing"], found["unexpected"]
 
 
