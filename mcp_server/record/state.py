@@ -152,9 +152,16 @@ class Run:
         """Number of the newest event."""
         return int(self.events[-1]["seq"]) if self.events else 0
 
+    @property
+    def still(self) -> str:
+        """What a live run is, e.g. ``is still running``; where its host does not answer, what it was."""
+        if self.unreachable:
+            return f"was {self.state} when {self.unreachable['host']} was last heard of"
+        return f"is still {self.state}"
+
     def elapsed_s(self, now_s: float) -> float | None:
         """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time). None: unknown."""
-        if self.started_at is None or self.state == "lost":
+        if self.started_at is None or self.state == "lost" or self.unreachable:
             return None
         if self.measured_s is not None:
             return self.measured_s

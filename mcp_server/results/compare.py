@@ -146,7 +146,7 @@ def build_comparison(
     for run in runs:
         if run.attempt_params.changed:
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
-    notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
+    notes += [f"{run.run_id} {run.still}." for run in runs if not run.ended]
     notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
     notes += dict.fromkeys(entry.remark for entry in entries if entry.remark)
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])

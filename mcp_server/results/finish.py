@@ -89,7 +89,7 @@ def write_results(
         BadArgument: the summary is too long, ``result_dir`` cannot be a directory, or a path does not exist.
     """
     if not run.ended:
-        raise NotFinished(f"{run.run_id} is still {run.state};", "nothing was written.", "Call wait_run, then again.")
+        raise NotFinished(f"{run.run_id} {run.still};", "nothing was written.", "Call wait_run, then again.")
     if caller is not None and run.spec.owner not in ("", caller):
         raise NotFinished(
             f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r};", "nothing was written.", "Ask its owner."

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from mcp_server.record.events import ENDING
 from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.ray_job import is_mirrored
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import ThisHost, supervisor_of
 from mcp_server.record.run_record import read_run
@@ -110,20 +111,27 @@ class Services:
     def _goes_on(self, run: Run) -> bool:
         """Return whether a service without a written end may live.
 
-        Its processes go on although its supervisor is gone, which is said once; or its supervisor is a scheduler's job,
-        of which this host sees nothing else.
+        Its processes go on although its supervisor is gone; or it is a scheduler's job, whose processes may be on other
+        hosts, or which may be started again. That its supervisor is gone is said once.
         """
         if run.state != "lost" or any(event["kind"] in ENDING for event in run.events):
             return False
-        if run.spec.backend != RunSpec.backend:
+        was_here = run.at_start.get("boot_id") == self._host.boot_id
+        is_whole_here = was_here and run.spec.backend == "ray" and not is_mirrored(run.spec)
+        if run.spec.backend != RunSpec.backend and not is_whole_here:
+            if was_here:
+                self._report_loss(run, "whether its job goes on, or is started again, is unknown here")
             return True
         if not self._host.find_leftovers(run):
             return False
+        self._report_loss(run, "its processes go on")
+        return True
+
+    def _report_loss(self, run: Run, then: str) -> None:
         if run.run_id not in self._told:
             self._told.add(run.run_id)
-            text = f"The supervisor of {run.run_id}, which it needs, is gone; its processes go on."
+            text = f"The supervisor of {run.run_id}, which it needs, is gone; {then}."
             self._control.events.append("observer_error", text)
-        return True
 
     def _directory(self, need: Need) -> RunDir:
         return RunDir(self._control.rundir.path.with_name(need.run))

@@ -51,6 +51,8 @@ def test_a_state_is_what_ray_and_the_record_prove(
     events = (STARTED,) if seen.has_events else ()
     run = fold(Evidence(RunSpec(run_id="cfm-7kqz"), events, supervisor=found, age_s=60.0))
     assert (found.liveness, run.state, run.job_id) == (liveness, state, "cfm-7kqz")
+    if liveness is Liveness.UNREACHABLE:
+        assert (run.still, run.elapsed_s(2e9)) == (f"was {state} when http://head:8265 was last heard of", None)
 
 
 def test_a_job_that_ray_ended_before_its_supervisor_came_says_why() -> None:

@@ -1,12 +1,14 @@
 """Runs as Ray jobs, through a client: a head that speaks the Jobs API and starts real processes."""
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from mcp_server.backends.ray.job_watch import FILE
+from mcp_server.system import processes
 from tests.support.fake_ray import FakeRay
 from tests.support.sandbox import Sandbox, until_async
 
@@ -38,6 +40,14 @@ async def test_a_run_on_ray_is_a_run_like_any_other(sandbox: Sandbox, ray: FakeR
         (sandbox.path / "go").write_text("\n")
         end = await agent.end(run)
         assert (end["state"], end["exit_code"]) == ("failed", 3)
+        service = await agent.launch("echo step 1; sleep 983", backend="ray", first_step_pattern="step")
+        user = await agent.launch("sleep 982", needs=[service])
+        await until_async(lambda: sandbox.run(user).state == "running", "the start of the run that needs it")
+        os.kill(sandbox.supervisor(service), signal.SIGKILL)
+        for process in processes.find_by_variable("RUNWARD_RUN_ID", service):
+            processes.send_signal(process, signal.SIGKILL)
+        stopped = await agent.end(user)
+        assert (stopped["state"], stopped["stopped_by"]) == ("killed", "service")
         refusal = await agent.refusal(
             "launch_run", command="true", backend="ray", backend_options={"metadata": {"refuse": 1}}
         )
