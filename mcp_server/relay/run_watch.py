@@ -32,6 +32,7 @@ _MOST_RUNS = 200  # ended runs of other launchers that are pushed, the newest
 _MOST_WATCHES = 4096
 _MOST_EVENT_BYTES, _MOST_FILE_BYTES = 4 * 2**20, 2 * 2**20  # of one push, of one small file
 _MOST_LOG_BYTES = 32 * 2**10
+_LAUNCHED_WITHIN_S = 30.0  # a launch gives its supervisor 15 s
 _OWN_BACKENDS = (None, "", "local", "tmux")
 
 Send = Callable[[Mapping[str, Any], bytes], None]
@@ -226,9 +227,20 @@ class _WatchedRun:
         if self._is_foreign:
             return LivenessReport(Liveness.UNKNOWN, "A scheduler of that host supervises it: ask there.")
         try:
-            return host.liveness(self.directory, self._spec or RunSpec(created_at="1970-01-01T00:00:00Z"))
+            report = host.liveness(self.directory, self._spec or RunSpec(created_at="1970-01-01T00:00:00Z"))
+            if report.liveness is Liveness.DEAD and not self.directory.events.exists() and self._is_new():
+                return LivenessReport(Liveness.PENDING)
         except OSError:
             return self._liveness
+        return report
+
+    def _is_new(self) -> bool:
+        """Return whether its supervisor may not have come yet.
+
+        When it was asked for says its launcher's clock, and that may be long ago: the connection broke meanwhile. This
+        host knows when it made the directory.
+        """
+        return abs(time.time() - self.directory.spec.stat().st_mtime) < _LAUNCHED_WITHIN_S
 
     def _small_files(self) -> list[str]:
         names = ["spec.json", "stop.json", "attempts.md"]
