@@ -391,7 +391,9 @@ async def test_a_stopped_conductor_is_named_and_continues_only_when_somebody_say
         plan = {"common": common, "grid": {"n": [1, 2]}, "max_parallel": 1}
         sweep_id = (await agent.call("launch_sweep", name="held", **plan))["sweep_id"]
         await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 1, "a live cell")
-        sandbox.tmux("kill-server")  # which continues what is stopped in its panes
+        tmux = Path("/proc") / sandbox.tmux("display-message", "-p", "#{pid}").strip()
+        sandbox.tmux("kill-server")  # it continues what is stopped in its panes
+        await until_async(lambda: not tmux.exists(), "the end of tmux")
         pid = conductor(sandbox)
         os.kill(pid, signal.SIGSTOP)
         await until_async(lambda: processes.is_stopped(pid), "the stop of the conductor")
