@@ -17,6 +17,7 @@ from mcp_server.system import tmux
 
 UNKNOWN_END = 255  # as ssh exits when it lost its session
 _EVERY_S = 2.0
+_STATUS_EVERY_S, _STATUS_LOOKS = 0.2, 10
 _SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "tcsh"})
 
 
@@ -64,6 +65,11 @@ def _look(socket: str, session: str) -> tuple[str, list[str]]:
     """
     words = ["display-message", "-p", "-t", f"={session}:", "#{pane_dead}|#{pane_dead_status}|#{pane_current_command}"]
     state = tmux.query(socket, words)
+    for _ in range(_STATUS_LOOKS):
+        if not state or not state[0].startswith("1||"):
+            break
+        time.sleep(_STATUS_EVERY_S)  # dead without a status: tmux notices the end of the output first
+        state = tmux.query(socket, words)
     if not state:
         raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")
     capture = tmux.query(socket, tmux.capture_command(session, history=True))

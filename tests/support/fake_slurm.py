@@ -17,7 +17,7 @@ HERE = Path(sys.argv[0]).parent
 JOBS = HERE / "jobs"
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
 HELD = ("RUNNING", "COMPLETING")
-KILL_WAIT_S = 1  # unless a file kill_wait_s holds another
+KILL_WAIT_S = 5  # unless a file kill_wait_s holds another
 
 
 def install(directory: Path) -> None:
