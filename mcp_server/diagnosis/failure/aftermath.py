@@ -61,6 +61,16 @@ _CAUSES = (
     _cause("disk", "disk_full", "No space left", r".*No space left on device"),
     _cause("disk", "disk_full", "uota exceeded", r".*[Dd]isk quota exceeded"),
     _cause("disk", "disk_full", "writing", r".*PytorchStreamWriter failed writing file|.*file write failed"),
+    # --- a node that its scheduler lost: survivors print their errors first, and the scheduler its own afterwards
+    _cause("node", "killed", "ode failure on", r".{0,80}\b[Nn]ode failure on \S+"),
+    _cause("node", "killed", "NODE FAILURE", r".{0,120}\bDUE TO NODE FAILURE"),
+    # --- libraries of other versions than the program was built with
+    _cause(
+        "library",
+        "cuda_error",
+        "compiled with",
+        r".{0,200}Loaded runtime CuDNN library: \S+ but source was compiled with",
+    ),
     # --- networks
     _cause("link", "nccl_error", "NET/IB", r".*NET/IB ?:.{0,20}Got completion .{0,40}with (?:status|error)"),
     _cause("link", "nccl_error", "NET/IB", r".*NET/IB ?:.{0,20}Got async(?: fatal)? event"),
@@ -132,6 +142,9 @@ _AFTERMATH = (
         "link",
         "launcher",
     ),
+    _aftermath("nccl_error network_error timeout other ray_error", r"", "node"),
+    _aftermath("killed", r".*DUE TO NODE FAILURE", "node"),
+    _aftermath("cuda_error", r".*DNN library", "library"),
     _aftermath("killed", r".*(?i:time limit|walltime|RUNLIMIT|DeadlineExceeded)", "resources", "launcher", "link"),
     _aftermath("stall timeout", r"", "resources", "launcher", "machine", "link"),
     _aftermath(
@@ -152,6 +165,8 @@ def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> Fail
     groups = [
         group for one in _AFTERMATH if evidence.kind in one.kinds and one.pattern.match(text) for group in one.groups
     ]
+    if "node" in groups and (lost := _find_lost_node(lines, evidence)):
+        return lost
     stated = next((cause for cause in _CAUSES if cause.group in groups and _states(cause, text)), None)
     if stated is not None:
         return replace(evidence, kind=stated.kind)
@@ -168,6 +183,16 @@ def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> Fail
         if count_steps(lines, at + 1, evidence.start, most) < most:
             tag, said, _ = tracebacks.strip_prefixes(lines[at].text)
             return FailureEvidence(at, at, at, max(evidence.weight, Weight.PEER), cause.kind, said.strip(), tag)
+    return None
+
+
+def _find_lost_node(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
+    """Return the line in which the scheduler says, below the errors of surviving ranks, that a node failed."""
+    for cause in (one for one in _CAUSES if one.group == "node"):
+        for at in range(evidence.start, min(evidence.start + _REACH_LINES, len(lines))):
+            if _states(cause, lines[at].text[:_TEXT_CHARS]):
+                tag, said, _ = tracebacks.strip_prefixes(lines[at].text)
+                return FailureEvidence(at, at, at, max(evidence.weight, Weight.PEER), cause.kind, said.strip(), tag)
     return None
 
 

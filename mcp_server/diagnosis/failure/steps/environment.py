@@ -144,6 +144,8 @@ ROWS = (
      "The scheduler's time limit was reached: ask for more time and resume from the last checkpoint."),
     row("killed", r"KeyboardInterrupt|SIGINT|got signal: 2\b|\^C|nterrupted by|nterrupt\b|training early|code 130", "",
      "stop", "A person stopped the run: ask before starting it again."),
+    row("killed", r"[Nn]ode failure on (\S+)", "", "retry",
+     "The node {0} failed: resume from the last checkpoint, with --exclude={0}."),
     row("killed", r"(?i)preempt|requeue|node fail|evicted", "", "retry",
      "The scheduler took the machine away: start again from the last checkpoint."),
     row("killed", r"SIGHUP|signal:? 1\b|Hangup", "", "retry",
