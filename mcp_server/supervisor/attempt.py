@@ -274,14 +274,17 @@ class Attempt:
 
     def living(self) -> list[processes.Process]:
         """Return the living processes of the attempt."""
-        others = {self._child.guard_pid, self._gpu_monitor.pid if self._gpu_monitor else None, self.control.helper_pid}
-        others |= self._code_keeper.pids()
-        return [p for p in processes.descendants(os.getpid()) if p.pid not in others]
+        living = processes.descendants(os.getpid(), self._helpers())
+        return [p for p in living if p.pid != self._child.guard_pid]
 
     def _children(self) -> list[int]:
-        others = {self._gpu_monitor.pid if self._gpu_monitor else None, self.control.helper_pid}
-        others |= self._code_keeper.pids()
-        return [pid for pid in processes.children(os.getpid()) if pid not in others]
+        helpers = self._helpers()
+        return [pid for pid in processes.children(os.getpid()) if pid not in helpers]
+
+    def _helpers(self) -> set[int | None]:
+        """Return the pids of processes that work beside the attempt and are not the run's, nor is what they start."""
+        monitor_pid = self._gpu_monitor.pid if self._gpu_monitor else None
+        return {monitor_pid, self.control.helper_pid, self._code_keeper.living_pid}
 
     def _has_settled(self) -> bool:
         """Return whether only the guard is left of an ended command, or its leftovers had time to end by themselves."""
@@ -392,6 +395,8 @@ class Attempt:
 
     def _find_survivors(self) -> list[processes.Process]:
         """Return the living processes. A shortage of descriptors is waited for; in the end it is reported."""
+        if not processes.has_children():  # every orphan would be one: nothing needs to be listed
+            return []
         until_s = time.monotonic() + _SHORTAGE_S
         while True:
             try:

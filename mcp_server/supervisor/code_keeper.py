@@ -41,29 +41,29 @@ class CodeKeeper:
         process = self._process
         return process.pid if process is not None else None
 
-    def pids(self) -> set[int]:
-        """Return its pid and those of what it started: these processes are not the run's."""
-        if self._process is None or processes.find_process(self._process.pid) != self._process:
+    @property
+    def living_pid(self) -> int | None:
+        """Its pid while it lives."""
+        if self._process is not None and processes.find_process(self._process.pid) != self._process:
             self._process = None
-            return set()
-        return {self._process.pid, *(p.pid for p in processes.descendants(self._process.pid))}
+        return self.pid
 
     def end(self, now_s: float) -> bool:
         """Return whether it has ended, after the command has: then it has 3 s (from the first call on) to be done."""
-        if not self.pids():
+        if self.living_pid is None:
             return True
         if self._due_s is None:
             self._due_s = now_s + _AFTER_THE_END_S
         if now_s < self._due_s and not self._is_done():
             return False
         self.kill()
-        return not self.pids()
+        return self.living_pid is None
 
     def kill(self) -> None:
         """Kill it and what it started, and close its pipe."""
         if self._process is not None:
             with contextlib.suppress(OSError):  # it ends by itself after a minute
-                for process in [self._process, *processes.descendants(self._process.pid)]:
+                for process in [self._process, *processes.descendants_of_threads(self._process.pid)]:
                     processes.send_signal(process, signal.SIGKILL)
         if self._done_fd is not None:
             os.close(self._done_fd)

@@ -380,7 +380,8 @@ class Supervision:
         _remove_handover(control)
         if pane:
             pane.write(closing_line(control.rundir.log(attempt.number), ending, elapsed_s))
-        end_facts, survivors = attempt.end_facts(), attempt.living()
+        end_facts = attempt.end_facts()
+        survivors = attempt.living() if end_facts["survivors"] else []
         if self._allocation is not None and not survivors:
             self._allocation.release()
         elif self._allocation is not None:
