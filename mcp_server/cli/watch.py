@@ -13,11 +13,12 @@ from collections.abc import Sequence
 
 from mcp_server.backends.local import tmux_socket
 from mcp_server.errors import ScreenNotAnswering, ScreenNotFound
-from mcp_server.system import tmux
+from mcp_server.system import processes, tmux
 
 UNKNOWN_END = 255  # as ssh exits when it lost its session
 _EVERY_S = 2.0
-_STATUS_EVERY_S, _STATUS_LOOKS = 0.2, 10
+_STATUS_EVERY_S, _STATUS_LOOKS = 0.2, 10  # for the exit code of a pane that is dead
+_STATE = "#{pane_dead}|#{pane_dead_status}|#{pane_pid}|#{pid}|#{pane_current_command}"
 _SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "tcsh"})
 
 
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         for line in find_new_lines(lines, screen):
             print(line, flush=True)
         lines = screen
-        dead, status, current = state.split("|", 2)
+        dead, status, _, _, current = state.split("|", 4)
         if dead == "1":
             if not status.isdecimal():
                 return _end_unknown(session)
@@ -63,12 +64,17 @@ def _look(socket: str, session: str) -> tuple[str, list[str]]:
     Raises:
         ScreenNotAnswering, ScreenNotFound: tmux does not answer now, or the session is gone.
     """
-    words = ["display-message", "-p", "-t", f"={session}:", "#{pane_dead}|#{pane_dead_status}|#{pane_current_command}"]
+    words = ["display-message", "-p", "-t", f"={session}:", _STATE]
     state = tmux.query(socket, words)
     for _ in range(_STATUS_LOOKS):
         if not state or not state[0].startswith("1||"):
             break
-        time.sleep(_STATUS_EVERY_S)  # dead without a status: tmux notices the end of the output first
+        pid, server = state[0].split("|")[2:4]
+        # tmux removes the pane's login record as soon as its output ends, and misses a SIGCHLD of that moment.
+        if (code := processes.zombie_exit_code(int(pid), int(server))) is not None:
+            state[0] = state[0].replace("1||", f"1|{code}|", 1)
+            break
+        time.sleep(_STATUS_EVERY_S)
         state = tmux.query(socket, words)
     if not state:
         raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")

@@ -16,6 +16,7 @@ from mcp_server.system.files import is_shortage
 _PR_SET_CHILD_SUBREAPER = 36
 _TMUX_SERVER = "tmux: server"
 _READ_BYTES = 65536
+_EXIT_FIELD = 49  # of /proc/PID/stat, counted behind the name: the wait status
 _MOST_THREADS = 100  # reading the children of more takes longer than listing a few hundred processes
 
 
@@ -90,6 +91,18 @@ def find_process(pid: int) -> Process | None:
         session=int(fields[3]),
         name=name.decode(errors="replace"),
     )
+
+
+def zombie_exit_code(pid: int, parent: int) -> int | None:
+    """Return the exit code of a process that has ended and that ``parent`` has not waited for yet, else None.
+
+    None as well where a signal ended it, and where the kernel does not show it to this user.
+    """
+    fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
+    if len(fields) <= _EXIT_FIELD or fields[0] != b"Z" or int(fields[1]) != parent:
+        return None
+    status = int(fields[_EXIT_FIELD])
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
 
 
 def _read(path: str) -> bytes:

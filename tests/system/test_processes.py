@@ -124,3 +124,14 @@ def test_a_process_that_calls_itself_a_tmux_server_still_belongs_to_the_run(
         (seen,) = [p for p in find(os.getpid()) if p.pid == liar.pid]
         liar.kill()
     assert seen.name == "tmux: server"
+
+
+def test_the_exit_code_of_a_process_that_nobody_has_waited_for_is_known() -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as ended, subprocess.Popen(["sleep", "60"]) as killed:
+        assert processes.zombie_exit_code(killed.pid, os.getpid()) is None, "it lives"
+        killed.kill()
+        for each in (ended, killed):
+            os.waitid(os.P_PID, each.pid, os.WEXITED | os.WNOWAIT)
+        assert processes.zombie_exit_code(ended.pid, os.getpid()) == 3
+        assert processes.zombie_exit_code(ended.pid, 1) is None, "another's child"
+        assert processes.zombie_exit_code(killed.pid, os.getpid()) is None, "a signal ended it"
