@@ -106,6 +106,7 @@ class Observer:
         self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
         self._oom_kills = 0
         self._rehearsal_due_s: float | None = None
+        self._postponed_s = 2 * _QUIET_S  # next time, if the command still prints
         self._fed_s = 0.0  # when output came last
         self._noted_checkpoint: str | None = None
         self._faults = JudgingFaults(control.events)
@@ -299,7 +300,8 @@ class Observer:
     def _rehearse(self, now_s: float) -> None:
         """Diagnose the log as if it had failed: that loads what the end needs, 0.08 s that its report need not wait."""
         if now_s - self._fed_s < _QUIET_S:  # a command that prints would wait for it
-            self._rehearsal_due_s = now_s + _REHEARSED_AFTER_S
+            self._rehearsal_due_s = now_s + self._postponed_s
+            self._postponed_s *= 2
             return
         self._rehearsal_due_s = None
         self._examine(1, None)
