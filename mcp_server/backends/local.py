@@ -149,7 +149,8 @@ class LocalBackend:
             while await run_in_thread(may_be_locked, directory.lock):  # noqa: ASYNC110 - no event announces that
                 await anyio.sleep(_POLL_S)
             await tmux_client.query_in_thread(partial(tmux_client.close_session, spec.session, socket=spec.tmux_socket))
-            await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+            while await run_in_thread(directory.path.exists):  # it writes for a moment after its lock is free
+                await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
         """Return whether a supervisor holds the lock, else leave a stop request for one that starts late."""

@@ -174,6 +174,8 @@ class RayBackend(LocalBackend):
         with anyio.move_on_after(_STOPPED_WITHIN_S):
             while await run_in_thread(may_be_locked, directory.lock):  # noqa: ASYNC110 - no event announces that
                 await anyio.sleep(_POLL_S)
+            while await run_in_thread(directory.path.exists):  # it writes for a moment after its lock is free
+                await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
         await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
