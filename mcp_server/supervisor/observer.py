@@ -214,7 +214,7 @@ class Observer:
             return None
 
     def _load(self) -> None:
-        from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - compiles for 50 ms
+        from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - takes 30 ms
 
         self._oom_kills = processes.oom_kills()
         self._rehearsal_due_s = time.monotonic() + _REHEARSED_AFTER_S

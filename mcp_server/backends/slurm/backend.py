@@ -151,10 +151,8 @@ class SlurmBackend:
             options = list_array_options(elements[0].spec, path, len(elements), most_at_once)
             script = render_array_script(options, path, supervisor_argv(sys.executable, elements[0].directory.path))
             write_atomic(script_of(path), script.encode())
-            for index, each in enumerate(elements):
-                write_json(
-                    each.directory.job, {"array": path.name, "index": index}
-                )  # found by it if this host dies now
+            for index, each in enumerate(elements):  # found by this if this host dies now
+                write_json(each.directory.job, {"array": path.name, "index": index})
                 _keep_handover(each.directory, each.handover)
             job_id = submit(script_of(path), list(options))
         except (SlurmError, OSError) as error:

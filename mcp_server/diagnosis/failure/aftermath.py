@@ -19,6 +19,7 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 
 _REACH_LINES = 3_000  # above a failure are searched
+_VERDICT_LINES = 10  # that a scheduler prints about one end
 _TEXT_CHARS = 500  # of a line
 _MOST_STEPS = 10  # between a cause and its aftermath: after more, the run had survived it
 _MOST_STEPS_OF_SIMULATION = 120  # a simulation goes on with wrong contacts until a value overflows
@@ -187,9 +188,13 @@ def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> Fail
 
 
 def _find_lost_node(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
-    """Return the line in which the scheduler says, below the errors of surviving ranks, that a node failed."""
+    """Return the line in which the scheduler says that a node failed: it comes after the errors of surviving ranks.
+
+    The line that names the node may stand a few lines before the verdict about the job.
+    """
     for cause in (one for one in _CAUSES if one.group == "node"):
-        for at in range(evidence.start, min(evidence.start + _REACH_LINES, len(lines))):
+        top = max(evidence.start - _VERDICT_LINES, 0)
+        for at in range(top, min(evidence.start + _REACH_LINES, len(lines))):
             if _states(cause, lines[at].text[:_TEXT_CHARS]):
                 tag, said, _ = tracebacks.strip_prefixes(lines[at].text)
                 return FailureEvidence(at, at, at, max(evidence.weight, Weight.PEER), cause.kind, said.strip(), tag)

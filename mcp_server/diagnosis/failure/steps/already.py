@@ -10,7 +10,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep
+from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, compile_once
 from mcp_server.text.regex import compile_lazily
 
 # What advice asks to set, e.g. NCCL_P2P_DISABLE=1 or trust_remote_code=True.
@@ -122,14 +122,9 @@ def leave_out_settings(step: NextStep, log: str) -> NextStep | None:
 
 
 def _is_shown(part: Part, log: str) -> bool:
-    if part.log and _compile(part.log).search(log):
+    if part.log and compile_once(part.log).search(log):
         return True
     return bool(part.name) and bool(_assignment(part.name, part.value).search(log))
-
-
-@cache
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 @cache

@@ -77,11 +77,11 @@ class Row(NamedTuple):
             return None
         if "{source}" in self.advice and not scene.source:
             return None
-        match = _compile(self.line).search(scene.message if self.line.startswith("(?m)") else scene.line)
-        if not match or (self.near and not _compile(self.near).search(scene.near)):
+        match = compile_once(self.line).search(scene.message if self.line.startswith("(?m)") else scene.line)
+        if not match or (self.near and not compile_once(self.near).search(scene.near)):
             return None
-        setting = _compile(self.log).search(scene.log) if self.log else None
-        if (self.log and not setting) or (self.unless and _compile(self.unless).search(scene.log)):
+        setting = compile_once(self.log).search(scene.log) if self.log else None
+        if (self.log and not setting) or (self.unless and compile_once(self.unless).search(scene.log)):
             return None
         groups = [*match.groups(""), *(setting.groups("") if setting else ())]
         parts = [part.strip(" .,:;'\"`").replace("', '", ", ").replace(";", ",") for part in groups]
@@ -99,7 +99,8 @@ class Row(NamedTuple):
 
 
 @cache
-def _compile(pattern: str) -> re.Pattern[str]:
+def compile_once(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of a table, compiled at its first use."""
     return re.compile(pattern)
 
 
