@@ -1,7 +1,7 @@
 """What ran in an attempt, as the supervisor kept it when the command started: `attempts/<n>/code/`.
 
-`snapshot.json` is written last. Beside it are `git.diff`, `packages.txt`, and the configuration files below `files/`,
-all with secrets masked.
+`snapshot.json` is written with the configuration files, and again with what git and Python answer. Beside it are
+`git.diff`, `packages.txt`, and the configuration files below `files/`, all with secrets masked.
 """
 
 from __future__ import annotations

@@ -14,15 +14,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.record.code_snapshot import SNAPSHOT
 from mcp_server.store.tokens import hash_of
 from tests.support import hostile_requests
 from tests.support.sandbox import Sandbox, until_async
 from tests.support.service import Service, serve, tokens
 
 _BLANK = b"\r\n\r\n"
-_OF_THE_SUPERVISOR = ("snapshot.json", "progress.json", "outputs.json")
+_OF_THE_SUPERVISOR = ("progress.json", "outputs.json")
 """Files (and their temporary names) that the supervisor of a living run writes again and again."""
+
+_WRITTEN_MEANWHILE = ("__pycache__", "code")
+"""Directories that are filled beside the calls: bytecode, and what a run keeps of its code in its first seconds."""
 
 
 _OUTSIDE = """## [exp_purpose]
@@ -57,7 +59,9 @@ class Siege:
         found = {}
         for root in (self.service.sandbox.path / "state", Path(self.words["trap"])):
             for path in sorted(root.rglob("*")):
-                if "__pycache__" in path.parts or any(name in path.name for name in _OF_THE_SUPERVISOR):
+                if any(name in path.parts for name in _WRITTEN_MEANWHILE):
+                    continue
+                if any(name in path.name for name in _OF_THE_SUPERVISOR):
                     continue
                 kept = path.is_file() and not path.is_symlink() and path.name != "output.log"
                 found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest() if kept else ""
@@ -112,8 +116,7 @@ def _bobs_place(path: Path) -> Path:
 async def _bobs_run(service: Service, token: str, place: str) -> str:
     async with service.agent(token) as bob:
         run_id = await bob.launch("echo begun; sleep 600", name="bobs", cwd=place)
-    code = service.sandbox.rundir(run_id).code(1)
-    await until_async((code / SNAPSHOT).exists, "the last file that the beginning of a run writes")
+    await until_async(lambda: "begun" in service.sandbox.log(run_id), "the first output")
     return run_id
 
 

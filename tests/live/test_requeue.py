@@ -35,6 +35,7 @@ def kill_everything(sandbox: Sandbox, run_id: str) -> None:
     for p in processes.find_by_variable("RUNWARD_RUN_ID", run_id):
         processes.send_signal(p, signal.SIGKILL)
     until(lambda: not processes.find_by_variable("RUNWARD_RUN_ID", run_id), "the end of all processes")
+    until(lambda: sandbox.run(run_id).state == "lost", "the end of the supervisor")
 
 
 def supervise_again(sandbox: Sandbox, run_id: str, **environ: str) -> subprocess.Popen[bytes]:
@@ -66,7 +67,6 @@ async def test_a_requeued_run_goes_on_with_another_attempt_to_its_end(sandbox: S
         )
         await until_async(lambda: "attempt 1" in sandbox.log(run_id), "the first output")
         kill_everything(sandbox, run_id)
-        assert sandbox.run(run_id).state == "lost"
         environ = {"MINE": "of-scheduler", "MY_TOKEN": "second-value-5678", "OTHER_TOKEN": "unnamed-value-9"}
         process = supervise_again(sandbox, run_id, **environ)
         output, status = await anyio.to_thread.run_sync(output_and_status, process)
