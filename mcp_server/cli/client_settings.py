@@ -19,7 +19,7 @@ CODEX_VARIABLES = (
     *("HF_TOKEN", "WANDB_API_KEY"),
 )
 LOOKING_TOOLS = (
-    *("capture_pane", "check_blueprint", "compare_runs", "gpu_check", "list_runs", "read_log", "read_tb"),
+    *("capture_pane", "check_blueprint", "compare_runs", "gpu_check", "list_runs", "preflight", "read_log", "read_tb"),
     "wait_run",
 )
 """The tools that change nothing: a client need not ask a person before it calls them."""

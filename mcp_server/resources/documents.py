@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+MARKDOWN, JSON = "text/markdown", "application/json"
 Shelf = Literal["prompts", "agents"]
 
 _FENCE = "---\n"

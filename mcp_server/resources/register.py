@@ -7,10 +7,8 @@ arguments. An argument cannot end its own line or its quotes.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,7 +17,6 @@ from typing import Any
 from urllib.parse import quote
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.prompts.base import PromptArgument
 from mcp.server.mcpserver.resources import FunctionResource
@@ -34,20 +31,14 @@ from mcp.types import (
     ResourceTemplateReference,
 )
 
-from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
+from mcp_server.errors import RunNotFound
 from mcp_server.record.state import Run
-from mcp_server.resources.documents import Document, read_documents
+from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
-from mcp_server.views.log_excerpt import tail_lines
-from mcp_server.views.run_status import status_of
-from mcp_server.views.sweep_status import observe_live_cells
 
-_MARKDOWN, _JSON = "text/markdown", "application/json"
-_LOG_LINES = 200
 _NEWEST_RUNS, _MOST_RECIPES = 10, 50
 _MAX_COMPLETIONS = 100  # limit of the protocol
-_MOST_CELLS = 200
 _OPTIONAL = "Optional. "
 _MAX_ARGUMENT_CHARS = 20_000  # the whole prompt is read at once
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
@@ -57,14 +48,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 class ResourceServer(MCPServer[ServerContext]):
     """An MCP server with runward's resources, prompts and completions.
 
-    Documents are read at the first request for a resource or a prompt: a server starts without a YAML parser.
+    All are added at the first request for a resource or a prompt: a server starts without a YAML parser.
     """
 
     def __init__(self, name: str, context: ServerContext, **settings: Any) -> None:
         super().__init__(name, **settings)
         self._context = context
         self._has_documents = False
-        _add_templates(self, context)
         _add_completions(self, context)
 
     async def list_resources(self) -> Any:
@@ -77,12 +67,17 @@ class ResourceServer(MCPServer[ServerContext]):
         listed = [_list_recipe(name, path) for name, path in list(recipes.items())[:_MOST_RECIPES]]
         return [*await super().list_resources(), *listed, *map(_list_run, runs[:_NEWEST_RUNS])]
 
+    async def list_resource_templates(self) -> Any:
+        """List the resources with a name in their URI."""
+        self._add_documents()
+        return await super().list_resource_templates()
+
     async def read_resource(self, *arguments: Any, **more: Any) -> Any:
         """Read a document, a run's status or log, or a sweep: its log, or as JSON the runs with a tag."""
         self._add_documents()
         contents = await super().read_resource(*arguments, **more)
         if arguments and str(arguments[0]).startswith("sweep://") and isinstance(contents, list):
-            return [replace(each, mime_type=_JSON) if str(each.content).startswith("{") else each for each in contents]
+            return [replace(each, mime_type=JSON) if str(each.content).startswith("{") else each for each in contents]
         return contents
 
     async def list_prompts(self) -> Any:
@@ -105,6 +100,9 @@ class ResourceServer(MCPServer[ServerContext]):
         if self._has_documents:
             return
         self._has_documents = True
+        from mcp_server.resources.templates import add_templates  # noqa: PLC0415 - a server starts without
+
+        add_templates(self, self._context)
         for document in read_documents("prompts").values():
             if uri := document.facts.get("uri"):
                 self.add_resource(_make_resource(uri, document))
@@ -122,155 +120,18 @@ def _make_resource(uri: str, document: Document) -> FunctionResource:
     # The description of an agent file is long, because its caller decides by it. A list needs its first line.
     description = document.description.partition("\n")[0]
     return FunctionResource(
-        uri=uri, name=document.name, title=title, description=description, mime_type=_MARKDOWN, fn=lambda: document.text
+        uri=uri, name=document.name, title=title, description=description, mime_type=MARKDOWN, fn=lambda: document.text
     )
 
 
 def _list_recipe(name: str, path: Path) -> Resource:
     text = f"A blueprint of this project: launch_run(blueprint={str(path)!r})"
-    return Resource(uri=f"blueprint://{quote(name)}", name=name, title=name, description=text, mime_type=_MARKDOWN)
+    return Resource(uri=f"blueprint://{quote(name)}", name=name, title=name, description=text, mime_type=MARKDOWN)
 
 
 def _list_run(run: Run) -> Resource:
     text = f"{run.state}, of {run.spec.owner}, started {run.spec.created_at}"
-    return Resource(uri=f"run://{run.run_id}", name=run.run_id, title=run.spec.name, description=text, mime_type=_JSON)
-
-
-def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
-    @server.resource(
-        "agent://{name}", title="Agent", description="How an agent of this name works", mime_type=_MARKDOWN
-    )
-    def read_agent(name: str) -> str:
-        return _find_document(read_documents("agents"), name, "agent").text
-
-    @server.resource(
-        "guide://{name}", title="Guide", description="How to do one thing with runward", mime_type=_MARKDOWN
-    )
-    def read_guide(name: str) -> str:
-        return _find_document(_guides_by_name(), name, "guide").text
-
-    @server.resource(
-        "blueprint://{name}",
-        title="Blueprint",
-        description="A blueprint of this project (blueprints/NAME.md) or of a former run",
-        mime_type=_MARKDOWN,
-    )
-    def read_blueprint(name: str) -> str:
-        from mcp_server.resources.recipes import read_recipe  # noqa: PLC0415 - a server starts without blueprints
-
-        return _answer(lambda: read_recipe(context.store, Path.cwd(), name, context.environ))
-
-    @server.resource("run://{run_id}", title="Run", description="The RunStatus of a run", mime_type=_JSON)
-    def read_run(run_id: str) -> str:
-        return _answer(lambda: status_of(context.store, context.store.find(run_id)).model_dump_json())
-
-    @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
-    def read_run_log(run_id: str) -> str:
-        def read_tail() -> str:
-            run = context.store.find(run_id)
-            path = context.store.fetch_log(run)
-            return tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
-
-        return _answer(read_tail)
-
-    @server.resource(
-        "sweep://{name}",
-        title="Sweep",
-        description="The log of a sweep, by id or name (its newest); else the runs with this tag, by state",
-        mime_type=_MARKDOWN,
-    )
-    def read_sweep(name: str) -> str:
-        return _answer(lambda: _read_sweep(context, name))
-
-
-def _read_sweep(context: ServerContext, name: str) -> str:
-    """Return the log of the sweep with this id or name, as it is now; else the runs with this tag.
-
-    Raises:
-        ResourceNotFoundError: there is neither; names similar sweeps and tags.
-    """
-    from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.log import SweepLog  # noqa: PLC0415 - as above
-
-    try:
-        sweep = context.store.sweeps.find(name)
-    except SweepNotFound:
-        return _describe_tagged(context, name)
-    directory = context.store.sweeps.files_of(sweep)
-    return SweepLog(directory).render(sweep, observe_live_cells(sweep, context.store), read_notes(directory))
-
-
-def _describe_tagged(context: ServerContext, tag: str) -> str:
-    """Return the runs with the tag, newest first, and their number by state, as JSON.
-
-    Raises:
-        ResourceNotFoundError: no run has this tag; names similar sweeps and tags.
-    """
-    runs = [run for run in context.store.list_runs() if tag in run.spec.tags]
-    if not runs:
-        near = difflib.get_close_matches(tag, _list_sweep_names(context), n=3, cutoff=0.6)
-        hint = f"Did you mean {', '.join(near)}?" if near else "guide://sweep explains how to run a sweep."
-        raise ResourceNotFoundError(f"Sweep not found: no sweep and no tag is named {tag[:80]!r}. {hint}")
-    statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs[:_MOST_CELLS]]
-    states = Counter(run.state for run in runs)
-    return json.dumps({"sweep": tag, "total": len(runs), "states": states, "runs": statuses}, ensure_ascii=False)
-
-
-def _list_tags(context: ServerContext) -> list[str]:
-    """Return the tags of all runs, those of the newest run first."""
-    return list(dict.fromkeys(tag for run in context.store.list_runs() for tag in run.spec.tags))
-
-
-def _list_sweep_names(context: ServerContext) -> list[str]:
-    """Return the ids and names of all sweeps, newest first, then all tags."""
-    sweeps = context.store.sweeps.list_sweeps()
-    names = [*(sweep.sweep_id for sweep in sweeps), *(sweep.spec.name for sweep in sweeps), *_list_tags(context)]
-    return list(dict.fromkeys(names))
-
-
-def _list_blueprints(context: ServerContext) -> Iterable[str]:
-    from mcp_server.resources.recipes import find_blueprints  # noqa: PLC0415 - see above
-
-    return find_blueprints(context.store, Path.cwd())
-
-
-def _guides_by_name() -> dict[str, Document]:
-    scheme = "guide://"
-    return {
-        uri.removeprefix(scheme): document
-        for document in read_documents("prompts").values()
-        if (uri := document.facts.get("uri", "")).startswith(scheme)
-    }
-
-
-def _find_document(documents: dict[str, Document], name: str, noun: str) -> Document:
-    """Return the document of this name.
-
-    Raises:
-        ResourceNotFoundError: there is no such document; names similar ones, else all.
-    """
-    if (document := documents.get(name)) is not None:
-        return document
-    names = difflib.get_close_matches(name, documents, n=2, cutoff=0.6) or sorted(documents)
-    available = ", ".join(names) or "none"
-    raise ResourceNotFoundError(f"{noun.capitalize()} not found: {name[:80]!r}. Available: {available}.")
-
-
-def _answer(read: Callable[[], str]) -> str:
-    """Return what ``read`` returns.
-
-    The message of a refusal reaches the client unchanged.
-
-    Raises:
-        ResourceNotFoundError: there is no such run.
-        ResourceError: the run could not be read.
-    """
-    try:
-        return read()
-    except RunNotFound as error:
-        raise ResourceNotFoundError(str(error)) from error
-    except (RunwardError, OSError) as error:
-        raise ResourceError(str(error)) from error
+    return Resource(uri=f"run://{run.run_id}", name=run.run_id, title=run.spec.name, description=text, mime_type=JSON)
 
 
 # --- prompts
@@ -344,6 +205,24 @@ def _escape_inline(value: str) -> str:
 # --- completion
 
 
+def _list_blueprints(context: ServerContext) -> Iterable[str]:
+    from mcp_server.resources.templates import list_blueprints  # noqa: PLC0415 - as above
+
+    return list_blueprints(context)
+
+
+def _list_guides() -> Iterable[str]:
+    from mcp_server.resources.templates import read_guides  # noqa: PLC0415 - as above
+
+    return read_guides()
+
+
+def _list_sweeps(context: ServerContext) -> Iterable[str]:
+    from mcp_server.resources.templates import list_sweep_names  # noqa: PLC0415 - as above
+
+    return list_sweep_names(context)
+
+
 def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
     def list_run_ids() -> list[str]:
         return [run.run_id for run in context.store.list_runs()]
@@ -355,11 +234,11 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
     sources: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("agent://{name}", "name"): lambda: read_documents("agents"),
         ("blueprint://{name}", "name"): partial(_list_blueprints, context),
-        ("guide://{name}", "name"): _guides_by_name,
+        ("guide://{name}", "name"): _list_guides,
         ("run://{run_id}", "run_id"): list_run_ids,
         ("run://{run_id}/log", "run_id"): list_run_ids,
         ("prompt", "run_id"): list_run_ids,
-        ("sweep://{name}", "name"): partial(_list_sweep_names, context),
+        ("sweep://{name}", "name"): partial(_list_sweeps, context),
     }
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # the SDK's decorator has no types

@@ -24,7 +24,6 @@ from mcp_server.store.wait_files import WaitNotFound, WaitRecord, WaitUnreadable
 from mcp_server.threads import run_in_thread, use_threads_of
 from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, identity, when_answered
 from mcp_server.tools.task_offer import TaskOffer
-from mcp_server.tools.wait_state import cancel_wait, observe_wait, remember_delivery
 from mcp_server.views.progress_text import describe_progress
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
@@ -115,6 +114,8 @@ class Tasks(Extension):
         )
 
     async def _get(self, ctx: Request, params: TaskParams) -> TaskAnswer:
+        from mcp_server.tools.wait_state import observe_wait, remember_delivery  # noqa: PLC0415 - with the tools
+
         call = _call(ctx)
         with use_threads_of(caller(call)):
             _check(ctx, params)
@@ -139,6 +140,8 @@ class Tasks(Extension):
         return Acknowledgement()
 
     async def _cancel(self, ctx: Request, params: TaskParams) -> Acknowledgement:
+        from mcp_server.tools.wait_state import cancel_wait  # noqa: PLC0415 - as above
+
         with use_threads_of(caller(_call(ctx))):
             await _answer(cancel_wait(self._server, await self._find(ctx, params)))
         return Acknowledgement()

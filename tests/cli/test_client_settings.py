@@ -22,6 +22,7 @@ from mcp_server.cli.client_settings import (
     out_of_mcp_json,
 )
 from mcp_server.cli.install import server_command
+from mcp_server.tools.listing import list_tools
 
 COMMAND = ["/opt/venv/bin/runward", "serve"]
 CODEX = """[mcp_servers.runward]
@@ -173,7 +174,5 @@ def test_tools_that_look_are_allowed_and_forgotten(before: str) -> None:
 
 
 def test_exactly_the_tools_that_look_are_allowed() -> None:
-    snapshots = Path(__file__).parents[1] / "data/snapshots"
-    tools = [json.loads(path.read_text()) for path in snapshots.glob("*_*.json")]
-    looking = [tool["name"] for tool in tools if tool["annotations"]["readOnlyHint"]]
+    looking = [tool.name for tool in list_tools() if tool.annotations and tool.annotations.read_only_hint]
     assert sorted(LOOKING_TOOLS) == sorted(looking)

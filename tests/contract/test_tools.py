@@ -1,6 +1,6 @@
-"""What agents see of the tools is a committed snapshot: a change shows in review.
+"""What agents see of the tools is committed: a change shows in review, and the server lists what was committed.
 
-`RUNWARD_UPDATE_SNAPSHOTS=1 python -m pytest tests/contract` rewrites them.
+`RUNWARD_UPDATE_SNAPSHOTS=1 python -m pytest tests/contract` rewrites it.
 """
 
 import json
@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 from mcp.client import Client
+from mcp.server import MCPServer
 
 import mcp_server
 from mcp_server.resources.documents import parse_document
 from mcp_server.serve.app import INSTRUCTIONS, build
+from mcp_server.tools.listing import NAMES, SCHEMAS, import_tool
 from tests.support.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
 
-SNAPSHOTS = Path(__file__).parents[1] / "data" / "snapshots"
+ANSWERS = Path(__file__).parents[1] / "data" / "snapshots" / "answers.json"
 CORE = {"launch_run", "wait_run", "capture_pane", "gpu_check", "read_tb", "kill_run", "list_runs", "read_log"}
 ALWAYS_LOADED = {"launch_run", "wait_run"}
 HEADINGS = 47  # tokens around the parts, by the difference of two requests of 2.1.330
@@ -27,24 +29,30 @@ LOOKING = {"wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "re
 LOOKING |= {"check_blueprint", "preflight", "compare_runs"}
 
 
-def matches(name: str, value: Any) -> None:
-    """Compare with the snapshot of this name."""
+def matches(file: Path, value: Any) -> None:
+    """Compare with what this file holds."""
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    file = SNAPSHOTS / f"{name}.json"
     if os.environ.get("RUNWARD_UPDATE_SNAPSHOTS"):
         file.write_text(text)
-    assert file.read_text() == text, f"{name} changed: if that is meant, rewrite the snapshot"
+    assert file.read_text() == text, f"{file.stem} changed: if that is meant, rewrite {file}"
 
 
-async def tools(tmp_path: Path) -> list[dict[str, Any]]:
-    async with Client(build({"RUNWARD_HOME": str(tmp_path)})) as client:
+async def list_as_sent(server: MCPServer[Any]) -> list[dict[str, Any]]:
+    async with Client(server) as client:
         listed = await client.list_tools()
     return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools]
 
 
-async def test_every_tool_is_as_the_snapshot_says(tmp_path: Path) -> None:
-    for tool in await tools(tmp_path):
-        matches(tool["name"], tool)
+async def tools(tmp_path: Path) -> list[dict[str, Any]]:
+    return await list_as_sent(build({"RUNWARD_HOME": str(tmp_path)}))
+
+
+async def test_a_server_lists_each_tool_as_its_function_is(tmp_path: Path) -> None:
+    derived = await list_as_sent(MCPServer("functions", tools=[import_tool(name) for name in NAMES]))
+    for tool in derived:
+        matches(SCHEMAS / f"{tool['name']}.json", tool)
+    assert await tools(tmp_path) == derived
+    assert sorted(path.stem for path in SCHEMAS.iterdir()) == sorted(NAMES)
 
 
 async def test_every_tool_says_what_it_does_to_the_world(tmp_path: Path) -> None:
@@ -150,4 +158,4 @@ async def test_answers_are_as_the_snapshot_says(sandbox: Sandbox) -> None:
     )
     for pattern, stands_for in VOLATILE:
         text = pattern.sub(stands_for, text)
-    matches("answers", json.loads(text))
+    matches(ANSWERS, json.loads(text))

@@ -9,14 +9,27 @@ import sys
 _START = """
 import gc, json, sys
 from mcp_server.__main__ import _import_server
-_import_server("mcp_server.serve.app").build({"RUNWARD_HOME": "/nonexistent"})
+server = _import_server("mcp_server.serve.app").build({"RUNWARD_HOME": "/nonexistent"})
 loaded = [name for name in sys.modules if name.startswith("mcp_server.")]
 heavy = {"numpy", "regex", "libtmux", "yaml", "markdown_it", "matplotlib", "inotify_simple"}
 print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, loaded, sorted(heavy & set(sys.modules))]))
+
+import anyio
+from mcp.client import Client
+from mcp_server.tools.listing import NAMES
+
+async def live_until_every_tool_is_imported():
+    async with Client(server) as client:
+        assert len((await client.list_tools()).tools) == len(NAMES)
+        with anyio.fail_after(60):
+            while not all(hasattr(sys.modules.get(f"mcp_server.tools.{name}"), "TOOL") for name in NAMES):
+                await anyio.sleep(0.05)
+
+anyio.run(live_until_every_tool_is_imported)
 """
 
 
-def test_a_server_starts_without_the_rooms_of_rare_calls_and_collects_garbage_afterwards() -> None:
+def test_a_server_starts_without_the_rooms_of_calls_collects_garbage_and_imports_every_tool_when_it_is_listed() -> None:
     command = [sys.executable, "-c", _START]
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     is_enabled, is_frozen, loaded, heavy = json.loads(output)
@@ -24,6 +37,8 @@ def test_a_server_starts_without_the_rooms_of_rare_calls_and_collects_garbage_af
     assert is_frozen
     assert heavy == []
     for room in (
+        "tools.launch_run",
+        "tools.wait_run",
         "scalars.run_scalars",
         "store.attribution",
         "gpus.health",

@@ -63,6 +63,7 @@ def serve(address: str) -> None:
     main = importlib.import_module("mcp_server.__main__").main
     for module in _MODULES:
         importlib.import_module(module)
+    importlib.import_module("mcp_server.tools.listing").import_all_tools()
     share_copies()
     make_copy()
     listener = socket.socket(socket.AF_UNIX)

@@ -1,0 +1,157 @@
+"""The resources with a name in their URI: agents, guides, blueprints, runs and sweeps."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+
+from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
+from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
+from mcp_server.resources.recipes import find_blueprints, read_recipe
+from mcp_server.store.cell_notes import read_notes
+from mcp_server.sweeps.log import SweepLog
+from mcp_server.tools.context import ServerContext
+from mcp_server.views.log_excerpt import tail_lines
+from mcp_server.views.run_status import status_of
+from mcp_server.views.sweep_status import observe_live_cells
+
+_LOG_LINES = 200
+_MOST_CELLS = 200
+
+
+def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
+    """Add what a URI with a name in it reads: agents, guides, blueprints, runs and sweeps."""
+
+    @server.resource("agent://{name}", title="Agent", description="How an agent of this name works", mime_type=MARKDOWN)
+    def read_agent(name: str) -> str:
+        return _find_document(read_documents("agents"), name, "agent").text
+
+    @server.resource(
+        "guide://{name}", title="Guide", description="How to do one thing with runward", mime_type=MARKDOWN
+    )
+    def read_guide(name: str) -> str:
+        return _find_document(read_guides(), name, "guide").text
+
+    @server.resource(
+        "blueprint://{name}",
+        title="Blueprint",
+        description="A blueprint of this project (blueprints/NAME.md) or of a former run",
+        mime_type=MARKDOWN,
+    )
+    def read_blueprint(name: str) -> str:
+        return _answer(lambda: read_recipe(context.store, Path.cwd(), name, context.environ))
+
+    @server.resource("run://{run_id}", title="Run", description="The RunStatus of a run", mime_type=JSON)
+    def read_run(run_id: str) -> str:
+        return _answer(lambda: status_of(context.store, context.store.find(run_id)).model_dump_json())
+
+    @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
+    def read_run_log(run_id: str) -> str:
+        def read_tail() -> str:
+            run = context.store.find(run_id)
+            path = context.store.fetch_log(run)
+            return tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
+
+        return _answer(read_tail)
+
+    @server.resource(
+        "sweep://{name}",
+        title="Sweep",
+        description="The log of a sweep, by id or name (its newest); else the runs with this tag, by state",
+        mime_type=MARKDOWN,
+    )
+    def read_sweep(name: str) -> str:
+        return _answer(lambda: _read_sweep(context, name))
+
+
+def _read_sweep(context: ServerContext, name: str) -> str:
+    """Return the log of the sweep with this id or name, as it is now; else the runs with this tag.
+
+    Raises:
+        ResourceNotFoundError: there is neither; names similar sweeps and tags.
+    """
+    try:
+        sweep = context.store.sweeps.find(name)
+    except SweepNotFound:
+        return _describe_tagged(context, name)
+    directory = context.store.sweeps.files_of(sweep)
+    return SweepLog(directory).render(sweep, observe_live_cells(sweep, context.store), read_notes(directory))
+
+
+def _describe_tagged(context: ServerContext, tag: str) -> str:
+    """Return the runs with the tag, newest first, and their number by state, as JSON.
+
+    Raises:
+        ResourceNotFoundError: no run has this tag; names similar sweeps and tags.
+    """
+    runs = [run for run in context.store.list_runs() if tag in run.spec.tags]
+    if not runs:
+        near = difflib.get_close_matches(tag, list_sweep_names(context), n=3, cutoff=0.6)
+        hint = f"Did you mean {', '.join(near)}?" if near else "guide://sweep explains how to run a sweep."
+        raise ResourceNotFoundError(f"Sweep not found: no sweep and no tag is named {tag[:80]!r}. {hint}")
+    statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs[:_MOST_CELLS]]
+    states = Counter(run.state for run in runs)
+    return json.dumps({"sweep": tag, "total": len(runs), "states": states, "runs": statuses}, ensure_ascii=False)
+
+
+def _list_tags(context: ServerContext) -> list[str]:
+    """Return the tags of all runs, those of the newest run first."""
+    return list(dict.fromkeys(tag for run in context.store.list_runs() for tag in run.spec.tags))
+
+
+def list_sweep_names(context: ServerContext) -> list[str]:
+    """Return the ids and names of all sweeps, newest first, then all tags."""
+    sweeps = context.store.sweeps.list_sweeps()
+    names = [*(sweep.sweep_id for sweep in sweeps), *(sweep.spec.name for sweep in sweeps), *_list_tags(context)]
+    return list(dict.fromkeys(names))
+
+
+def list_blueprints(context: ServerContext) -> Iterable[str]:
+    """Return the names of the project's blueprints and of those of former runs."""
+    return find_blueprints(context.store, Path.cwd())
+
+
+def read_guides() -> dict[str, Document]:
+    """Return the guides by name."""
+    scheme = "guide://"
+    return {
+        uri.removeprefix(scheme): document
+        for document in read_documents("prompts").values()
+        if (uri := document.facts.get("uri", "")).startswith(scheme)
+    }
+
+
+def _find_document(documents: dict[str, Document], name: str, noun: str) -> Document:
+    """Return the document of this name.
+
+    Raises:
+        ResourceNotFoundError: there is no such document; names similar ones, else all.
+    """
+    if (document := documents.get(name)) is not None:
+        return document
+    names = difflib.get_close_matches(name, documents, n=2, cutoff=0.6) or sorted(documents)
+    available = ", ".join(names) or "none"
+    raise ResourceNotFoundError(f"{noun.capitalize()} not found: {name[:80]!r}. Available: {available}.")
+
+
+def _answer(read: Callable[[], str]) -> str:
+    """Return what ``read`` returns.
+
+    The message of a refusal reaches the client unchanged.
+
+    Raises:
+        ResourceNotFoundError: there is no such run.
+        ResourceError: the run could not be read.
+    """
+    try:
+        return read()
+    except RunNotFound as error:
+        raise ResourceNotFoundError(str(error)) from error
+    except (RunwardError, OSError) as error:
+        raise ResourceError(str(error)) from error
