@@ -21,7 +21,9 @@ from mcp_server.system.lock_files import is_locked
 LAUNCHING = "launching"  # a launch whose answer has not come: locked by the server that waits for it
 _LIVENESS = "liveness.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
-_SMALL_FILE = re.compile(r"(?:spec|stop)\.json|attempts\.md|attempts/\d{1,6}/(?:exit|progress|outputs)\.json")
+_SMALL_FILE = re.compile(
+    r"(?:spec|stop)\.json|attempts\.md|attempts/\d{1,6}/(?:exit|guard_exit|progress|outputs)\.json"
+)
 
 
 _LOG = re.compile(r"attempts/\d{1,6}/output\.log")

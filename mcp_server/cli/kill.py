@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(
             {
-                "status": "killed",
+                "status": "killed" if stopped.is_complete else "incomplete",
                 "run_id": run.run_id,
                 "state": stopped.run.state,
                 "signals_sent": list(stopped.signals_sent),
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}.")
     for process in stopped.survivors:
         print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
-    return 1 if stopped.survivors else 0
+    return 0 if stopped.is_complete else 1
 
 
 def _report_ended(run: Run, *, as_json: bool) -> int:

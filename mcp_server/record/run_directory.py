@@ -112,6 +112,10 @@ class RunDir:
         """How the attempt ended. Appears atomically."""
         return self.attempt(attempt) / "exit.json"
 
+    def guard_exit(self, attempt: int) -> Path:
+        """How the command ended, by its guard: only where its supervisor was gone by then. Appears atomically."""
+        return self.attempt(attempt) / "guard_exit.json"
+
 
 def now() -> str:
     """Return the time in ISO 8601 UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""

@@ -31,5 +31,6 @@ def read_run(directory: RunDir, host: ThisHost) -> Run:
             read_stop(directory.stop),
             supervisor,
             time.time() - posix(spec.created_at) if spec.created_at else 0.0,
+            read_record(directory.guard_exit(attempt)),
         )
     )

@@ -57,6 +57,7 @@ class LivenessReport:
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
 # The command may go on without it.
 NO_END = "Its supervisor is gone and wrote no end"
+UNKNOWN_END = f"{NO_END}: whether the command still runs, or how it ended, is unknown."
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Evidence:
     """The record of a run, and its supervisor's liveness.
 
     ``events`` are the supervisor's, oldest first. ``exit`` and ``progress`` are the newest attempt's records of that
-    name, ``stop`` is the run's stop request. ``age_s`` is the time since the launch.
+    name, ``stop`` is the run's stop request. ``age_s`` is the time since the launch. ``guard_exit``: the command's end
+    as its guard saw it, without a supervisor.
     """
 
     spec: RunSpec
@@ -74,6 +76,7 @@ class Evidence:
     stop: dict[str, Any] | None = None
     supervisor: LivenessReport = _NO_SUPERVISOR
     age_s: float = 0.0
+    guard_exit: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -323,7 +326,16 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
     if evidence.events[-1]["kind"] == "queued":
         what = "the runs that it needs" if evidence.events[-1].get("needs") else "GPUs"
         return "lost", f"Its supervisor is gone: when it was last heard of, it waited for {what}."
-    return "lost", f"{NO_END}: whether the command still runs, or how it ended, is unknown."
+    return "lost", _describe_guard_exit(evidence.guard_exit or {}) or UNKNOWN_END
+
+
+def _describe_guard_exit(end: Mapping[str, Any]) -> str:
+    """Return how a command ended that nobody watched any more; empty where its guard recorded nothing."""
+    code, name, at = end.get("exit_code"), end.get("signal"), end.get("ended_at")
+    how = f"exit code {code}" if code is not None else name
+    if not how or at is None:
+        return ""
+    return f"{NO_END}: the command went on without a terminal, and ended with {how} at {at}."
 
 
 def posix(at: str) -> float:

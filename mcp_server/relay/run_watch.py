@@ -33,6 +33,7 @@ _MOST_WATCHES = 4096
 _MOST_EVENT_BYTES, _MOST_FILE_BYTES = 4 * 2**20, 2 * 2**20  # of one push, of one small file
 _MOST_LOG_BYTES = 32 * 2**10
 _LAUNCHED_WITHIN_S = 30.0  # a launch gives its supervisor 15 s
+_OF_ATTEMPT = ("exit", "guard_exit", "progress", "outputs")
 _OWN_BACKENDS = (None, "", "local", "tmux")
 
 Send = Callable[[Mapping[str, Any], bytes], None]
@@ -246,7 +247,7 @@ class _WatchedRun:
         names = ["spec.json", "stop.json", "attempts.md"]
         with contextlib.suppress(OSError), os.scandir(self.directory.path / "attempts") as attempts:
             for attempt in sorted(attempts, key=lambda entry: entry.name):
-                names += [f"attempts/{attempt.name}/{name}.json" for name in ("exit", "progress", "outputs")]
+                names += [f"attempts/{attempt.name}/{name}.json" for name in _OF_ATTEMPT]
         return names
 
     def _read_changed(self, name: str) -> bytes | None:

@@ -37,6 +37,8 @@ class StopResult:
     ``far_side``: the host where the command may go on, so that nothing is known of survivors there.
 
     ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
+
+    ``is_pending``: a paused supervisor was sent SIGKILL, of which it dies when it is resumed.
     """
 
     run: Run
@@ -45,11 +47,24 @@ class StopResult:
     unsupervised: bool = False
     far_side: str = ""
     note: str = ""
+    is_pending: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has ended, and nothing of it is known to live."""
+        return self.run.ended and not self.survivors
 
     @property
     def message(self) -> str:
         """One sentence on the result, with what could not be done or verified."""
-        text = f"{self.run.run_id} was stopped"
+        if self.is_pending:
+            names = ", ".join(f"{process.program} ({process.pid})" for process in self.survivors)
+            return (
+                f"{self.run.run_id} is not stopped yet, it is still {self.run.state}: {names or 'its supervisor'} is "
+                "paused or waits for a disk, where SIGKILL does nothing. It ends, as killed, once it goes on. "
+                f"{self.note}"
+            ).strip()
+        text = f"{self.run.run_id} {'was stopped' if self.run.ended else f'is still {self.run.state}'}"
         if self.far_side.startswith("Ray at "):
             text += f" on this host. {self.far_side} has not confirmed the end of its job, which may go on: look there"
         elif self.far_side:
@@ -147,7 +162,10 @@ async def _stop_reachable(
     with contextlib.suppress(OSError):
         await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **outcome})
     run = await run_in_thread(store.observe, run.run_id)
-    return StopResult(run, result.signals_sent, result.survivors, result.unsupervised, note=result.note)
+    is_pending = "killed_paused" in outcome and not run.ended
+    return StopResult(
+        run, result.signals_sent, result.survivors, result.unsupervised, note=result.note, is_pending=is_pending
+    )
 
 
 async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:

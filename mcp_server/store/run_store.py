@@ -292,6 +292,7 @@ class RunStore:
             stop=read_stop(directory.stop),
             supervisor=supervisor,
             age_s=time.time() - posix(spec.created_at),
+            guard_exit=read_record(directory.guard_exit(attempt)),
         )
 
 

@@ -11,8 +11,11 @@ import struct
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
+from mcp_server.record.exit_status import classify_ending
+from mcp_server.record.run_directory import now, write_json
 from mcp_server.system.core_dumps import restore_limit
 
 _DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unused numbers
@@ -49,10 +52,26 @@ class Child:
         os.close(self.gate_fd)
 
 
-def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None, lock_fds: Sequence[int] = ()) -> Child:
-    """Start ``argv`` on a new pty, with exactly ``env``. It begins when ``Child.let_go`` is called.
+@dataclass(frozen=True)
+class GuardDuties:
+    """What the guard does for a supervisor that dies.
 
-    ``lock_fds``: locks that the guard holds as well, until the command has ended, also where the supervisor dies.
+    ``lock_fds``: locks that it holds as well, until the command has ended. Where ``exit_record`` is missing then, it
+    writes the command's end to ``guard_record``.
+    """
+
+    lock_fds: Sequence[int] = ()
+    exit_record: Path | None = None
+    guard_record: Path | None = None
+
+
+_NO_DUTIES = GuardDuties()
+
+
+def spawn(
+    argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None, duties: GuardDuties = _NO_DUTIES
+) -> Child:
+    """Start ``argv`` on a new pty, with exactly ``env``. It begins when ``Child.let_go`` is called.
 
     Raises:
         OSError: the pty or the process could not be created; nothing was started.
@@ -69,7 +88,7 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None,
     gate_end, gate_fd = os.pipe()
     guard = os.fork()
     if guard == 0:
-        _run_guard(argv, env, cwd, slave, (status_end, release_end, gate_end), lock_fds)
+        _run_guard(argv, env, cwd, slave, (status_end, release_end, gate_end), duties)
     for fd in (slave, status_end, release_end, gate_end):
         os.close(fd)
     os.set_blocking(master, False)
@@ -90,11 +109,11 @@ def _run_guard(
     cwd: str,
     slave: int,
     pipe_ends: tuple[int, int, int],
-    lock_fds: Sequence[int],
+    duties: GuardDuties,
 ) -> NoReturn:
     """Lead the session, start the command, and report its pid and its wait status.
 
-    ``pipe_ends``: of the status, the release and the gate. ``lock_fds`` stay open here, and not in the command.
+    ``pipe_ends``: of the status, the release and the gate. The locks stay open here, and not in the command.
     """
     try:
         signal.set_wakeup_fd(-1)  # it is the supervisor's, and its number may soon belong to another file
@@ -106,7 +125,7 @@ def _run_guard(
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the run's lock, which must be released when the supervisor dies.
         status_end, release_end, gate_end = ends = [os.dup(end) for end in pipe_ends]
-        open_fds = [2, *sorted([*ends, *(os.dup(fd) for fd in lock_fds)]), 65536]
+        open_fds = [2, *sorted([*ends, *(os.dup(fd) for fd in duties.lock_fds)]), 65536]
         for above, below in zip(open_fds, open_fds[1:]):
             os.closerange(above + 1, below)
         os.setsid()
@@ -116,9 +135,16 @@ def _run_guard(
             _exec_command(argv, env, cwd, gate_end)
         os.close(gate_end)
         os.write(status_end, pid.to_bytes(_NUMBER_BYTES, "little"))
-        os.write(status_end, _await_end(pid).to_bytes(_NUMBER_BYTES, "little"))
+        status = _await_end(pid)
+        ended_at = now()
+        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone
+            os.write(status_end, status.to_bytes(_NUMBER_BYTES, "little"))
         os.waitpid(pid, 0)
-        os.read(release_end, 1)
+        os.read(release_end, 1)  # a supervisor writes its exit record first
+        if duties.exit_record and duties.guard_record and not duties.exit_record.exists():
+            ending = classify_ending(status, None, interrupted=False)
+            end = {"exit_code": ending.exit_code, "signal": ending.signal, "ended_at": ended_at}
+            write_json(duties.guard_record, end)
     finally:
         os._exit(0)
 

@@ -57,7 +57,8 @@ def start_command(
         stop = load_json(rundir.stop)
         if stop is not None and not stop.get("carried_out") and not has_expired(stop):
             raise StoppedBeforeStart
-        return pty.spawn(argv, env, str(rundir.path), size, lock_fds)
+        duties = pty.GuardDuties(lock_fds, rundir.exit(number), rundir.guard_exit(number))
+        return pty.spawn(argv, env, str(rundir.path), size, duties)
     finally:
         os.umask(0o077)
 

@@ -270,17 +270,18 @@ def _describe_stops(targets: Targets, attempts: Mapping[str, int | None], stops:
             problem = "Another attempt runs since the question: left alone."
         runs.append(StoppedRun(run_id=run.run_id, state=state_after(stops, run), problem=problem))
     ended = [run.run_id for run in targets.ended if run.run_id in attempts]
-    survivors = [Leftover.of(process) for result in stops.results.values() for process in result.survivors]
-    far = [result.message for result in stops.results.values() if result.far_side or result.unsupervised]
+    results = stops.results.values()
+    survivors = [Leftover.of(process) for result in results for process in result.survivors]
+    told = [result.message for result in results if result.far_side or result.unsupervised or not result.run.ended]
     parts = [
-        f"{len(stops.results)} runs were stopped.",
+        f"{sum(result.run.ended for result in results)} runs were stopped.",
         f"{len(ended)} had ended before: {', '.join(ended)}." if ended else "",
         f"Left alone, because not in the question: {', '.join(joined)}." if joined else "",
-        *far,
+        *told,
         *(text for released, text in stops.gpu_memory.values() if not released),
     ]
     stopping = [run for run in runs if run.run_id in attempts]
-    is_whole = not survivors and not any(run.problem for run in stopping)
+    is_whole = not any(run.problem for run in stopping) and all(result.is_complete for result in results)
     return KillResult(
         status="already_ended" if not stopping else "killed" if is_whole else "incomplete",
         message=" ".join(filter(None, parts)),
@@ -324,7 +325,7 @@ def _describe_result(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -
         return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
     released, memory_text = gpu_memory or (None, "")
     return _result(
-        "killed",
+        "killed" if stopped.is_complete else "incomplete",
         stopped.run,
         f"{stopped.message} {memory_text}".strip(),
         signals_sent=list(stopped.signals_sent),

@@ -10,7 +10,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import NO_END, Run, RunState
+from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
@@ -246,7 +246,7 @@ def _reason(run: Run, leftovers: int) -> str | None:
     reason = run.reason
     if run.state == "lost" and leftovers and (reason or "").startswith(NO_END):
         what = "a process of it still runs" if leftovers == 1 else f"{leftovers} processes of it still run"
-        reason = f"{NO_END}: {what}, and nobody watches."
+        reason = f"{NO_END}: {what}, and nobody watches." if reason == UNKNOWN_END else f"{reason} Yet {what}."
     last_step = f"Its last known step: {run.last_known_step}." if run.last_known_step else ""
     return " ".join(filter(None, (reason, last_step))) or None
 

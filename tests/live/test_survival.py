@@ -183,7 +183,7 @@ def _end_client(client: int, master: int) -> None:
 
 async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
-        run_id = await agent.launch("sleep 300")
+        run_id = await agent.launch("until test -e go; do sleep 0.02; done; exit 6", cwd=str(sandbox.path))
         answers = []
 
         async def wait() -> None:
@@ -198,6 +198,11 @@ async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) 
     assert answers[0]["waited_s"] < 30
     assert "exit_code" not in status
     assert "signal" not in status
+    # The command goes on, and its guard sees the end.
+    assert status["leftovers"]
+    (sandbox.path / "go").touch()
+    await until_async(lambda: "ended with exit code 6 at" in str(sandbox.run(run_id).reason), "the guard's record")
+    assert (sandbox.run(run_id).state, sandbox.run(run_id).exit_code) == ("lost", None)
 
 
 async def test_a_killed_guard_changes_nothing(sandbox: Sandbox) -> None:

@@ -27,6 +27,16 @@ def test_a_message_says_what_could_not_be_stopped_or_verified(
     assert StopResult(RUN, ("SIGINT",), survivors, unsupervised).message == message
 
 
+def test_a_stop_that_a_paused_supervisor_delays_is_not_complete() -> None:
+    paused = StopResult(Run(RUN.spec, "running"), ("SIGKILL",), (SURVIVOR,), is_pending=True)
+    assert paused.message == (
+        "cfm-7kqz is not stopped yet, it is still running: python train.py (812) is paused or waits for a disk, where "
+        "SIGKILL does nothing. It ends, as killed, once it goes on."
+    )
+    assert (paused.is_complete, StopResult(RUN, (), (SURVIVOR,)).is_complete) == (False, False)
+    assert StopResult(RUN, ("SIGINT",), ()).is_complete
+
+
 @pytest.mark.anyio
 async def test_a_run_without_gpus_holds_no_gpu_memory_to_check() -> None:
     assert await check_gpu_memory(RUN, {}) is None

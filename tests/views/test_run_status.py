@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mcp_server.answer import Answer
-from mcp_server.record.state import NO_END, Evidence, Run, fold
+from mcp_server.record.state import UNKNOWN_END, Evidence, Run, fold
 from mcp_server.views.run_status import Event, Leftover, describe
 from tests.record.test_state import BEGAN, BEGAN_S, ENDED_AT, SPEC, STARTED, ended, event, record, run
 
@@ -62,9 +62,15 @@ def test_a_lost_run_has_its_reason_and_its_leftovers() -> None:
     assert status["reason"] == "The machine was rebooted while it ran."
     assert status["leftovers"] == [{"pid": 812, "command": "python train.py"}]
     assert "last_output_s" not in status
-    gone = run("lost", reason=f"{NO_END}: whether the command still runs, or how it ended, is unknown.")
+    gone = run("lost", reason=UNKNOWN_END)
     text = "Its supervisor is gone and wrote no end: a process of it still runs, and nobody watches."
     assert describe(gone, now_s=BEGAN_S, leftovers=left).reason == text
+    seen = fold(Evidence(SPEC, (STARTED,), guard_exit={"exit_code": 3, "signal": None, "ended_at": ENDED_AT}))
+    text = "Its supervisor is gone and wrote no end: the command went on without a terminal, and ended with exit code 3"
+    assert (seen.state, seen.exit_code) == ("lost", None)
+    assert describe(seen, now_s=BEGAN_S).reason == f"{text} at {ENDED_AT}."
+    still = f"{text} at {ENDED_AT}. Yet a process of it still runs."
+    assert describe(seen, now_s=BEGAN_S, leftovers=left).reason == still
 
 
 def test_a_lost_run_has_its_last_known_step_with_its_time_and_nothing_as_if_it_were_current() -> None:
