@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import gc
 import secrets
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.support.sandbox import Sandbox
 from tests.support.shared_copy import own_copies, share_copies
 from tests.support.sshd import FarHost
 
+gc.disable()  # until all tests are collected, which stay: to look through them took a fifth of the time
 check_each_schema_once()
 share_copies()
 sys.dont_write_bytecode = False  # else each worker rewrites all asserts, and each supervisor compiles its modules
@@ -32,6 +34,12 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         for half in halves:
             half.wait()
     warm_start.command()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of all garbage collections."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

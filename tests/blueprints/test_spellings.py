@@ -9,6 +9,7 @@ import yaml
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from tests.support.rows import for_each
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every worker reads them
 DATA = Path(__file__).parents[1] / "data" / "blueprints"
 
 
@@ -17,7 +18,7 @@ def spellings() -> dict[str, dict[str, Any]]:
     """By name."""
     files = ("spellings.yaml", "spellings_again.yaml")  # of two writers
     texts = [(DATA / file).read_text(encoding="utf-8") for file in files]
-    return {each["name"]: each for text in texts for each in yaml.load(text, Loader=yaml.SafeLoader)}
+    return {each["name"]: each for text in texts for each in yaml.load(text, Loader=LOADER)}
 
 
 def faults_by_line(blueprint: Blueprint, *, fatal: bool) -> dict[int, str]:
