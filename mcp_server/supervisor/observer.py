@@ -92,6 +92,7 @@ class Observer:
         self._log_path = control.rundir.log(number)
         self._monitor: OutputMonitor | None = None
         self._unread: deque[tuple[bytes, float]] = deque()  # pieces of output, and when each arrived
+        self._unread_bytes, self._is_read_later = 0, False
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
@@ -145,7 +146,11 @@ class Observer:
         return self._monitor.checkpoint if self._monitor else None
 
     def feed(self, data: bytes) -> None:
-        """Take output, and read as much of it as a millisecond allows. The rest is read when ``due_s`` says so."""
+        """Take output, and read as much of it as a millisecond allows. The rest is read when ``due_s`` says so.
+
+        Of a healthy training whose progress has just been written, all is read when it is next written: reading each
+        line as it comes takes a third of what watching costs.
+        """
         at_s, monitor = time.monotonic(), self._monitor
         if monitor is None:
             return
@@ -154,12 +159,23 @@ class Observer:
             return
         self._fed_s = at_s
         self._unread.extend((data[at : at + _PIECE_BYTES], at_s) for at in range(0, len(data), _PIECE_BYTES))
-        self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
+        self._unread_bytes += len(data)
+        self._plan_write()
+        self._is_read_later = self._may_be_read_later(monitor, at_s)
+        if not self._is_read_later:
+            self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
+
+    def _may_be_read_later(self, monitor: OutputMonitor, at_s: float) -> bool:
+        """Return whether unread output can change nothing before progress is written."""
+        has_diverged = monitor.divergence.text is not None and not monitor.divergence.recovered
+        if monitor.first_step_s is None or monitor.suspect or has_diverged or monitor.stall_detector.is_stalled:
+            return False
+        return not self._is_stopping and self._unread_bytes <= _PIECE_BYTES and at_s < (self._write_due_s or 0.0)
 
     def check_deadlines(self) -> StopRequest | None:
         """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
         if not self._faults.rests and (due_s := self.due_s) is not None and time.monotonic() >= due_s:
-            self._safely(lambda: within(_CHECK_LIMIT_S, self._read_pieces if self._unread else self._check))
+            self._safely(lambda: within(_CHECK_LIMIT_S, self._read_and_check))
         if self._gpu_monitor and self._gpu_monitor.imbalance and not self._is_stopping:
             self._request_stop("imbalance", self._gpu_monitor.imbalance.rstrip("."))
         return self._stop_request
@@ -197,6 +213,7 @@ class Observer:
         """Note that the attempt is being stopped: from now on nothing is reported, and the log so far is diagnosed."""
         if self._is_stopping:
             return
+        self._safely(lambda: within(_CHECK_LIMIT_S, lambda: self._read_pieces(math.inf)))
         self._is_stopping = True
         with contextlib.suppress(OSError):
             self._stopping_from = self._log_path.stat().st_size
@@ -211,6 +228,7 @@ class Observer:
                 for data, at_s in self._unread:
                     self._reader.skip_output(data, at_s)
                 self._unread.clear()
+                self._unread_bytes = 0
             return None
 
     def _load(self) -> None:
@@ -227,7 +245,7 @@ class Observer:
         return self._monitor
 
     def _earliest_due_s(self, monitor: OutputMonitor) -> float | None:
-        if self._unread:
+        if self._unread and not self._is_read_later:
             return 0.0
         due_s = (monitor.next_check_s, self._write_due_s, self._silence_due_s(monitor), self._rehearsal_due_s)
         return min((t for t in due_s if t is not None), default=None)
@@ -239,13 +257,25 @@ class Observer:
             return None
         return last_s + min(_SILENT_S, (stall_s - last_s) / 10)
 
+    def _plan_write(self) -> None:
+        if self._write_due_s is None:
+            self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
+
+    def _read_and_check(self) -> None:
+        """Read what is unread, and check what is due once nothing is."""
+        self._read_pieces()
+        if not self._unread:
+            self._check()
+
     def _read_pieces(self, turn_s: float | None = None) -> None:
         if not self._unread:
             return
+        self._is_read_later = False
         until_s = time.monotonic() + (_TURN_S if turn_s is None else turn_s)
         events: list[OutputEvent] = []
         while self._unread:
             data, at_s = self._unread.popleft()
+            self._unread_bytes -= len(data)
             events += self._reader.read_output(data, at_s)
             # A divergence is looked up in the log, all of which must have been read by then.
             if time.monotonic() >= until_s and not any("divergence" in event.facts for event in events):
@@ -256,8 +286,7 @@ class Observer:
         if (checkpoint := self.checkpoint) is not None and checkpoint != self._noted_checkpoint:
             self._noted_checkpoint = checkpoint
             self.on_checkpoint(checkpoint)
-        if self._write_due_s is None:
-            self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
+        self._plan_write()
 
     def _report(self, event: OutputEvent) -> None:
         self._publish()  # first, because readers of the event read the progress next

@@ -19,7 +19,7 @@ from mcp_server.system.open_files import list_written_files
 from mcp_server.system.process_title import supervised_run
 from mcp_server.text.regex import compile_lazily
 
-_MOST, _MOST_FILES = 64, 50
+_MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000
 _SETTLES_S = 5.0  # a new process may still change its directory and its program
 # A program of one of these may train, and open its files for an instant only.
 _LAUNCHERS = compile_lazily(r"^(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|julia|Rscript)$")
@@ -46,23 +46,25 @@ class OutsiderWatch:
     def __init__(self, cwd: str, records: str) -> None:
         self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
         self._seen: dict[processes.Process, _Seen] = {}
-        self._known: set[processes.Process] = set()  # those that are not outsiders
+        self._known: set[tuple[int, int]] = set()  # the numbers of those that are not outsiders
 
     def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
         """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
-        living = {p.pid: p for p in processes.list_processes()}
+        living = processes.list_numbers()
         roots = {p.pid for p in attempt_processes}
-        self._known &= set(living.values())
-        for one in living.values():
+        self._known.intersection_update(living)
+        for numbers in living:
+            if numbers in self._known or numbers[0] == os.getpid():
+                continue
+            if (one := processes.find_process(numbers[0])) is None:
+                continue
             seen = self._seen.get(one)
-            if seen is None:
-                if one in self._known or one.pid == os.getpid() or len(self._seen) >= _MOST:
-                    continue
-                seen = self._meet(one, living, roots)
+            if seen is None and len(self._seen) < _MOST:
+                seen = self._meet(one, numbers, roots)
             if seen is not None:
                 self._note_files(seen)
         for seen in self._seen.values():
-            if not seen.until_s and living.get(seen.process.pid) != seen.process:
+            if not seen.until_s and processes.find_process(seen.process.pid) != seen.process:
                 seen.until_s = now_s
 
     def outsiders(self) -> tuple[Outsider, ...]:
@@ -73,18 +75,19 @@ class OutsiderWatch:
             if one.files or one.may_train
         )
 
-    def _meet(self, one: processes.Process, living: dict[int, processes.Process], roots: set[int]) -> _Seen | None:
+    def _meet(self, one: processes.Process, numbers: tuple[int, int], roots: set[int]) -> _Seen | None:
         """Return a process that works in the directory, and note any other, so that it is not looked at again."""
         try:
             cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115 - hot path
         except OSError:  # it is gone, or another user's
-            self._known.add(one)
+            self._known.add(numbers)
+            return None
+        is_below = _is_below(cwd, self._cwd)
+        if not is_below or _has_supervisor(one, roots):
+            if is_below or time.time() - processes.started_at_s(one) > _SETTLES_S:
+                self._known.add(numbers)
             return None
         words = processes.command_words(one.pid)
-        if not _is_below(cwd, self._cwd) or _has_supervisor(one, living, roots):
-            if time.time() - processes.started_at_s(one) > _SETTLES_S:
-                self._known.add(one)
-            return None
         directories = tuple(find_in_command(words, cwd))
         seen = self._seen[one] = _Seen(one, processes.started_at_s(one), cwd, directories, _may_train(words))
         return seen
@@ -97,12 +100,12 @@ class OutsiderWatch:
                     seen.files[path] = status.st_ino
 
 
-def _has_supervisor(one: processes.Process, living: dict[int, processes.Process], roots: set[int]) -> bool:
+def _has_supervisor(one: processes.Process, roots: set[int]) -> bool:
     """Return whether a run, this or another, has started the process, or is its own supervisor."""
-    for _ in range(len(living)):
+    for _ in range(_MOST_ANCESTORS):
         if one.pid in roots or supervised_run(processes.command_words(one.pid)) is not None:
             return True
-        parent = living.get(one.parent)
+        parent = processes.find_process(one.parent)
         if parent is None:
             return False
         one = parent

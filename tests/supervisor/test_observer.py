@@ -156,3 +156,25 @@ def test_the_rest_of_a_burst_is_read_before_the_end_is_reported(rundir: RunDir) 
     observer.feed(b"".join(b"step %d loss 0.5\n" % number for number in range(1, 20001)))
     observer.read_end()
     assert observer.step == 20000
+
+
+def test_a_healthy_training_is_read_when_its_progress_is_written(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its progress is as new as before; much output, and what a stop judges, is read as it comes."""
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    observer = observing(rundir)
+    for step in range(1, 101):
+        clock[0] += 1.0
+        observer.feed(b"step %d loss 0.5\n" % step)
+        observer.check_deadlines()
+    assert observer.step == (read_record(rundir.progress(1)) or {})["step"] == 96
+    assert observer._monitor is not None
+    assert observer._monitor.progress.step_s == 1.0, "each line has the time at which it came"
+    assert (observer.due_s or 0.0) - clock[0] == 1.0
+    observer.feed(b"x" * 5000 + b"\nstep 101 loss 0.5\n")
+    assert observer.step == 101
+    observer.feed(b"RuntimeError: CUDA error\n")
+    observer.note_stopping()
+    assert observer._monitor.suspect is not None
