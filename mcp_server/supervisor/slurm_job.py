@@ -150,7 +150,8 @@ class SlurmJob:
             return ""
 
     def _ask(self) -> dict[str, str]:
-        return dict(re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("show", "job", self.job_id, "-o")))
+        pairs = re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("show", "job", self.job_id, "-o"))
+        return dict(reversed(pairs))  # of equal names the first: a comment, which may say anything, comes last
 
     def _run(self, *words: str) -> str:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -222,4 +223,4 @@ def _size(path: Path) -> int:
 
 
 def _count(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0  # noqa: PLR2004 - of digits

@@ -23,6 +23,7 @@ SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
 _MOST_BYTES = 4 * 2**20  # of an answer, but for logs
 _PIECE_BYTES = 256 * 2**10
 _NOT_FOUND = 404
+_STATUS_CHARS, _MOST_CODE, _LATEST_MS = 40, 2**16, 2**47  # the year 6429
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Job:
     message: str = ""
     exit_code: int | None = None
     ended_ms: int | None = None
+    entrypoint: str = ""
 
     @property
     def ended(self) -> bool:
@@ -42,11 +44,18 @@ class Job:
     @property
     def first_line(self) -> str:
         """The first line of its message: what follows is output."""
-        return self.message.strip().partition("\n")[0][:300]
+        return "".join(filter(str.isprintable, self.message.strip().partition("\n")[0]))[:300]
 
 
 class RayRefused(RunwardError):
     """The head answered, and did not do what it was asked to."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A head that sends its callers elsewhere is refused: the token would go along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
 
 
 class RayHead:
@@ -58,7 +67,7 @@ class RayHead:
         handlers = (
             [urllib.request.ProxyHandler({})] if is_loopback(urllib.parse.urlsplit(address).hostname or "") else []
         )
-        self._opener = urllib.request.build_opener(*handlers)
+        self._opener = urllib.request.build_opener(*handlers, _NoRedirects())
 
     def submit(self, request: Mapping[str, Any]) -> None:
         """Submit a job. One that is there already under its submission id is not submitted again.
@@ -70,7 +79,8 @@ class RayHead:
         try:
             self._call("POST", "/api/jobs/", request, SUBMIT_S)
         except RayRefused:
-            if self.find(str(request["submission_id"])) is None:
+            there = self.find(str(request["submission_id"]))
+            if there is None or there.entrypoint not in ("", request["entrypoint"]):  # another's job has that id
                 raise
 
     def find(self, submission_id: str) -> Job | None:
@@ -85,10 +95,11 @@ class RayHead:
             return None
         code, ended = facts.get("driver_exit_code"), facts.get("end_time")
         return Job(
-            str(facts.get("status") or ""),
+            str(facts.get("status") or "")[:_STATUS_CHARS],
             str(facts.get("message") or ""),
-            code if isinstance(code, int) else None,
-            ended if isinstance(ended, int) else None,
+            code if isinstance(code, int) and abs(code) < _MOST_CODE else None,
+            ended if isinstance(ended, int) and 0 < ended < _LATEST_MS else None,
+            str(facts.get("entrypoint") or ""),
         )
 
     def stop(self, submission_id: str) -> None:
@@ -133,7 +144,7 @@ class RayHead:
         return {
             str(name): (float(pair[0]), float(pair[1]))
             for name, pair in pairs
-            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, (int, float)) for each in pair)  # noqa: PLR2004
+            if isinstance(pair, list) and len(pair) == 2 and all(map(_is_amount, pair))  # noqa: PLR2004
         }
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
@@ -169,7 +180,7 @@ class RayHead:
             raise RayRefused(f"Ray at {self.address} answers {error.code}: {_last_line(text)}.") from error
         except (OSError, http.client.HTTPException) as error:
             raise HostUnreachable(self.address, _explain(error)) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.") from error
 
 
@@ -180,6 +191,10 @@ def _decode(answer: http.client.HTTPResponse) -> Iterator[str]:
         yield decoder.decode(data)
     if answer.length:  # http.client says nothing of an end that comes too soon
         raise http.client.IncompleteRead(b"", answer.length)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < 1e18  # noqa: PLR2004 - bytes of memory are less
 
 
 def _last_line(text: str) -> str:

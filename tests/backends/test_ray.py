@@ -1,5 +1,8 @@
 """What is asked of Ray, and what its answers mean, by value."""
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from mcp_server.record.events import Event
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Evidence, Liveness, fold
 from mcp_server.supervisor.ray_job import select_job_environment
-from mcp_server.system.ray_jobs import Job
+from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
@@ -171,3 +174,67 @@ def test_a_command_gets_what_ray_gives_to_its_job() -> None:
     assert select_job_environment("ray", shared, job) == {"RAY_ADDRESS": "a", "CUDA_VISIBLE_DEVICES": "1"}
     options = {**shared, "runtime_env": {"pip": ["x"], "env_vars": {"MY": "1"}}}
     assert set(select_job_environment("ray", options, job)) == {"RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "PATH", "MY"}
+
+
+# --- heads that lie
+
+
+class Head(ThreadingHTTPServer):
+    """Answers every question alike, and refuses what is submitted."""
+
+    answer, went_elsewhere = "", False
+
+    class RequestHandlerClass(BaseHTTPRequestHandler):
+        server: "Head"
+
+        def do_GET(self) -> None:
+            if self.path == "/elsewhere":
+                self.server.went_elsewhere = True
+            self.send_response(302 if self.server.answer == "redirect" else 200)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", str(len(self.server.answer)))
+            self.end_headers()
+            self.wfile.write(self.server.answer.encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_error(500, "already exists")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+
+@pytest.fixture
+def head() -> Iterator[Head]:
+    with Head(("127.0.0.1", 0), Head.RequestHandlerClass) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("answer", ["[" * 500_000, "redirect", "[]", "{"], ids=["deep", "redirect", "list", "half"])
+def test_an_answer_that_is_none_is_a_refusal_and_no_token_goes_elsewhere(head: Head, answer: str) -> None:
+    head.answer = answer
+    with pytest.raises(RayRefused):
+        RayHead(f"http://127.0.0.1:{head.server_address[1]}").find("cfm-7kqz")
+    assert not head.went_elsewhere
+
+
+def test_odd_values_of_a_head_are_left_out(head: Head) -> None:
+    ray = RayHead(f"http://127.0.0.1:{head.server_address[1]}")
+    head.answer = f'{{"status": "{"X" * 900}", "message": "\\u001b[31mBad", "driver_exit_code": 1{"0" * 99}, '
+    head.answer += f'"end_time": 1{"0" * 99}}}'
+    job = ray.find("cfm-7kqz")
+    assert job is not None
+    assert (job.status, job.exit_code, job.ended_ms, job.first_line) == ("X" * 40, None, None, "[31mBad")
+    head.answer = f'{{"data": {{"clusterStatus": {{"loadMetricsReport": {{"usage": {{"GPU": [0, 1{"0" * 400}]}}}}}}}}}}'
+    assert ray.read_resources() == {}
+
+
+def test_the_job_of_another_with_the_same_id_is_not_taken_for_the_one_submitted(head: Head) -> None:
+    ray = RayHead(f"http://127.0.0.1:{head.server_address[1]}")
+    head.answer = '{"status": "RUNNING", "entrypoint": "python theirs.py"}'
+    with pytest.raises(RayRefused):
+        ray.submit({"submission_id": "cfm-7kqz", "entrypoint": "exec ours"})
+    head.answer = '{"status": "RUNNING", "entrypoint": "exec ours"}'
+    ray.submit({"submission_id": "cfm-7kqz", "entrypoint": "exec ours"})

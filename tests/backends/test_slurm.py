@@ -1,5 +1,6 @@
 """Slurm's words and a run's record become one report; a launch becomes one batch script. Nothing is started."""
 
+import asyncio
 import os
 import platform
 import time
@@ -9,24 +10,26 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends.slurm import watch
+from mcp_server.backends.slurm import backend, watch
 from mcp_server.backends.slurm.batch_script import check_request, list_options, render_batch_script
 from mcp_server.backends.slurm.commands import (
     PROGRAMS,
     SlurmError,
     clean_environment,
+    is_unsure,
     parse_facts,
     parse_queue,
     read_time,
+    submit,
 )
 from mcp_server.backends.slurm.job_states import FINAL, HELD, WAITING, Job, RecordState, judge
 from mcp_server.backends.slurm.queue import Queue
 from mcp_server.cli import doctor
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.spec import LaunchRequest, RunSpec
-from mcp_server.record.state import Liveness
+from mcp_server.record.state import Liveness, Run
 from mcp_server.store.state_home import StateHome
 from mcp_server.supervisor.slurm_job import SlurmJob
 
@@ -315,3 +318,57 @@ def test_an_end_that_slurm_told_is_kept_once_it_has_forgotten_the_job(
         assert report.end.failure is not None
         assert report.end.failure["line"] == "Slurm: NODE_FAIL of job 12 on n1"
     assert not directory.handover.exists()
+
+
+# --- answers that lie, flood, or are of another job
+
+
+def test_a_number_that_another_job_has_is_neither_believed_nor_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, spec = RunDir(tmp_path / "cfm-7kqz"), RunSpec(run_id="cfm-7kqz", created_at="2026-11-23T09:00:00Z")
+    directory.path.mkdir()
+    directory.events.write_text('{"seq": 1, "kind": "started", "at": "2026-11-23T09:00:00Z"}\n')
+    write_json(directory.job, {"job_id": "12", "submitted_s": 1.0})
+    theirs = parse_queue("12|CANCELLED|N/A|n1|None|theirs\n")
+    report = watch.JobWatch(Queue(tmp_path, lambda: theirs)).liveness(directory, spec)
+    assert (report.liveness, report.end) == (Liveness.UNKNOWN, None)
+    assert "job 12 is called 'theirs', not cfm-7kqz" in report.reason
+    monkeypatch.setattr(backend, "describe_job", lambda _: Job("12", "RUNNING", name="theirs"))
+    sent: list[object] = []
+    monkeypatch.setattr(backend, "run_program", sent.append)
+    with pytest.raises(RunwardError, match="It was left alone"):
+        asyncio.run(backend.SlurmBackend().reap(directory, Run(spec, "running")))
+    assert sent == []
+    write_json(directory.job, {"job_id": "--user=alice"})
+    assert backend.job_of(directory) == ""
+
+
+def test_a_name_with_a_false_line_or_false_facts_changes_no_other_job() -> None:
+    rows = parse_queue("12|RUNNING|N/A|n1|None|cfm-7kqz\n13|RUNNING|N/A|n1|None|x\n12|CANCELLED|N/A|n1|None|x\n")
+    assert sorted(rows) == ["13"]
+    facts = parse_facts("JobId=12 JobName=cfm JobState=RUNNING ExitCode=0:0 Comment=x JobState=FAILED JobId=13")
+    assert (facts["JobId"], facts["JobState"]) == ("12", "RUNNING")
+    ((job, _),) = parse_queue(f"12|PENDING|{'9' * 5000}|n1|\x1b[31mBad\x07{'x' * 900}|cfm\n").values()
+    assert (job.start_at, job.reason) == ("", f"[31mBad{'x' * 93}")
+
+
+@pytest.mark.parametrize(
+    ("script", "says", "unsure"),
+    [
+        ("echo 7; echo Welcome", "did not answer with the id of a job", True),
+        ("echo Socket timed out on send/recv operation >&2; exit 1", "Socket timed out", True),
+        ("echo invalid partition >&2; exit 1", "invalid partition", False),
+        ("yes", "printed more than 16 MiB", False),
+    ],
+)
+def test_what_sbatch_says_is_bounded_and_a_job_that_may_be_there_is_not_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str, unsure: bool
+) -> None:
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(SlurmError, match=says) as caught:
+        submit(tmp_path / "batch.sh", [])
+    assert is_unsure(caught.value) is unsure

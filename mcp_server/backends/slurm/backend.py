@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -21,10 +22,18 @@ from mcp_server.backends.local import supervisor_argv
 from mcp_server.backends.slurm import batch_script, queue
 from mcp_server.backends.slurm.arrays import Element, list_array_options, make_array, render_array_script
 from mcp_server.backends.slurm.batch_script import script_of
-from mcp_server.backends.slurm.commands import SlurmError, describe_job, estimate, find_missing, run_program, submit
+from mcp_server.backends.slurm.commands import (
+    SlurmError,
+    describe_job,
+    estimate,
+    find_missing,
+    is_unsure,
+    run_program,
+    submit,
+)
 from mcp_server.backends.slurm.job_states import HELD, WAITING
 from mcp_server.backends.slurm.queue import Queue
-from mcp_server.backends.slurm.watch import JobWatch, has_end
+from mcp_server.backends.slurm.watch import JobWatch, expected_name, has_end
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import ENDING, read_events
@@ -41,6 +50,7 @@ _SCREEN_BYTES = 2**20
 _GONE_WITHIN_S = 120.0  # KillWait, and the epilogue of the site
 _GONE_STEP_S = 0.5
 _STOP_S = 5.0  # of a supervisor, beside the grace of two signals
+_JOB_ID = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,10})?")
 _ON_NODES = HELD - {"COMPLETING"}
 
 
@@ -160,7 +170,7 @@ class SlurmBackend:
                 shutil.rmtree(path, ignore_errors=True)
             raise
         for index, each in enumerate(elements):
-            _keep_job(each.directory, f"{job_id}_{index}")
+            _keep_job(each.directory, f"{job_id}_{index}", path.name)
 
     def _hand_in(self, directory: RunDir, spec: RunSpec, handover: Handover) -> None:
         _keep_handover(directory, handover)
@@ -242,7 +252,7 @@ class SlurmBackend:
         job_id = job_of(directory)
         try:
             # scancel is content with a job that has ended.
-            if not job_id or (await run_in_thread(describe_job, job_id)).state not in _ON_NODES:
+            if not job_id or await run_in_thread(_describe_own_job, directory, job_id) not in _ON_NODES:
                 return False
             await run_in_thread(run_program, ["scancel", "--batch", "--signal=TERM", job_id])
         except SlurmError:
@@ -255,6 +265,7 @@ class SlurmBackend:
         job_id, state = job_of(directory), ""
         if job_id:
             with contextlib.suppress(SlurmError):  # it may be gone already: that is looked at next
+                await run_in_thread(_describe_own_job, directory, job_id)
                 await run_in_thread(run_program, ["scancel", job_id])
             state = await self._await_end(directory, job_id, _GONE_WITHIN_S, WAITING | HELD)
         await run_in_thread(self._queue(directory).look, 0)
@@ -352,11 +363,31 @@ class SlurmBackend:
 
 def job_of(directory: RunDir) -> str:
     """Return the id of the run's job, empty where none was handed in."""
-    return str((read_json(directory.job) or {}).get("job_id", ""))
+    job_id = str((read_json(directory.job) or {}).get("job_id", ""))
+    return job_id if _JOB_ID.fullmatch(job_id) else ""  # a run may write this file, and scancel takes options
 
 
-def _keep_job(directory: RunDir, job_id: str) -> None:
-    write_json(directory.job, {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time()})
+def _describe_own_job(directory: RunDir, job_id: str) -> str:
+    """Return the state of a run's job.
+
+    Raises:
+        RunwardError: another job has its number, or its name; nothing was signalled.
+        SlurmError: Slurm does not answer.
+    """
+    job, name = describe_job(job_id), expected_name(directory, read_json(directory.job) or {})
+    if job.is_other(name):
+        raise RunwardError(
+            f"Slurm's job {job_id} is called {job.name[:60]!r}, not {name}: another job has the number, or it was "
+            "renamed.",
+            "It was left alone.",
+            f"A person can look with: scontrol show job {job_id}",
+        )
+    return job.state
+
+
+def _keep_job(directory: RunDir, job_id: str, name: str = "") -> None:
+    facts = {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time(), "name": name or directory.run_id}
+    write_json(directory.job, facts)
 
 
 def _keep_handover(directory: RunDir, handover: Handover) -> None:
@@ -367,7 +398,7 @@ def _keep_handover(directory: RunDir, handover: Handover) -> None:
 
 def _is_unknown(error: Exception) -> bool:
     """Return whether Slurm may have taken a job all the same."""
-    return isinstance(error, SlurmError) and "did not answer" in error.cause
+    return isinstance(error, SlurmError) and is_unsure(error)
 
 
 def _refusal(error: SlurmError) -> LaunchFailed:

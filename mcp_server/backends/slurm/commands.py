@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,12 @@ _SUBMIT_TIMEOUT_S = 60.0
 _FORMAT = "%i|%T|%S|%N|%r|%j"  # the name last: those of other jobs may hold anything
 _FORGOTTEN = re.compile(r"Invalid job id|Job \S+ not found", re.IGNORECASE)  # of an element of an array, the second
 _COMPLETIONS_BYTES = 4 * 2**20
+_MOST_BYTES = 16 * 2**20  # of an answer: some 200,000 jobs
+_PIECE_BYTES = 65_536
+_TIME_DIGITS = 11  # more are no time
+_REASON_CHARS = 100
+# The controller may have taken the job, although sbatch failed.
+_UNSURE = re.compile(r"timed out|zero bytes|did not answer", re.IGNORECASE)
 # Defaults of the user's that a launch may leave to them. Others would change what the script says.
 _DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 
@@ -49,37 +57,78 @@ def run_program(words: Sequence[str], *, timeout_s: float = _TIMEOUT_S, named: S
         SlurmError: it failed, or did not answer in time; says so in its own words.
     """
     try:
-        done = subprocess.run(
-            words,
-            env=clean_environment(os.environ, named),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
+        code, output, complaint = _run(words, clean_environment(os.environ, named), timeout_s)
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"{words[0]} did not answer within {timeout_s:g} s.") from error
     except OSError as error:
         raise SlurmError(f"{words[0]}: {error.strerror}.") from error
-    if done.returncode != 0:
-        raise SlurmError(f"{' '.join((done.stderr or done.stdout).split())[:400] or f'{words[0]} failed'}.")
+    if code != 0:
+        raise SlurmError(f"{' '.join((complaint or output).split())[:400] or f'{words[0]} failed'}.")
     # --test-only writes its estimate to stderr.
-    return done.stdout or done.stderr
+    return output or complaint
+
+
+def _run(words: Sequence[str], env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
+    """Return exit code, output and complaint of a program, which is killed where it prints too much.
+
+    No limit of the kernel's serves that: sbatch would pass it on to the job.
+    """
+    give_up_s = time.monotonic() + timeout_s
+    with subprocess.Popen(
+        words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            texts = _read_all(process, give_up_s)
+            code = process.wait(max(0.0, give_up_s - time.monotonic()))
+        except BaseException:
+            process.kill()
+            raise
+    return code, *texts
+
+
+def _read_all(process: subprocess.Popen[bytes], give_up_s: float) -> tuple[str, str]:
+    """Return what a program prints, on both ways.
+
+    Raises:
+        SlurmError: it is too much.
+        subprocess.TimeoutExpired: it goes on after ``give_up_s`` (monotonic).
+    """
+    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
+    texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for fd in texts:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = give_up_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, left_s)
+            for key, _ in selector.select(left_s):
+                data = os.read(key.fd, _PIECE_BYTES)
+                texts[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+                elif len(texts[key.fd]) > _MOST_BYTES:
+                    raise SlurmError(f"A program of Slurm printed more than {_MOST_BYTES >> 20} MiB.")
+    output, complaint = (bytes(text).decode(errors="replace") for text in texts.values())
+    return output, complaint
 
 
 def submit(script: Path, named: Sequence[str]) -> str:
     """Hand a batch script in and return the job's id.
 
     Raises:
-        SlurmError: Slurm refused it.
+        SlurmError: Slurm refused it; or whether it took it is unknown, see ``is_unsure``.
     """
     answer = run_program(["sbatch", "--parsable", str(script)], timeout_s=_SUBMIT_TIMEOUT_S, named=named)
     job_id = answer.strip().split("\n")[-1].partition(";")[0]
-    if not job_id.isdecimal():
-        raise SlurmError(f"sbatch answered {answer[:80]!r}, which is not the id of a job.")
+    if not re.fullmatch(r"[0-9]{1,20}", job_id):
+        raise SlurmError(f"sbatch did not answer with the id of a job, but with {answer[-80:]!r}.")
     return job_id
+
+
+def is_unsure(error: SlurmError) -> bool:
+    """Return whether Slurm may have taken a job although it was not handed in as far as sbatch knows."""
+    return _UNSURE.search(error.cause) is not None
 
 
 def estimate(script: Path, named: Sequence[str]) -> str:
@@ -103,15 +152,22 @@ def list_own_jobs() -> dict[str, tuple[Job, str]]:
 
 
 def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
-    """Return jobs and their names, by id. Pure."""
-    jobs = {}
+    """Return jobs and their names, by id. Pure.
+
+    Of an id that stands in two lines neither is believed: the name of a job may hold a line end and a false line.
+    """
+    jobs: dict[str, tuple[Job, str]] = {}
+    doubtful = set()
     for line in text.splitlines():
         fields = line.split("|", 5)
         if len(fields) == len(_FORMAT.split("|")):
             job_id, state, start, nodes, reason, name = fields
-            job = Job.of(job_id, state, start_at=read_time(start), nodes=nodes, reason=reason)
+            reason = "".join(filter(str.isprintable, reason))[:_REASON_CHARS]
+            job = Job.of(job_id, state, start_at=read_time(start), nodes=nodes, reason=reason, name=name)
+            if job_id in jobs:
+                doubtful.add(job_id)
             jobs[job_id] = (job, name)
-    return jobs
+    return {job_id: row for job_id, row in jobs.items() if job_id not in doubtful}
 
 
 def describe_job(job_id: str) -> Job:
@@ -132,14 +188,15 @@ def _ask_accounting(job_id: str) -> Job | None:
     if shutil.which("sacct") is None:
         return None
     try:
-        text = run_program(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,End,NodeList"])
+        text = run_program(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,End,NodeList,JobName"])
     except SlurmError:  # it is installed and switched off, or its database does not answer
         return None
     fields = text.strip().split("\n")[-1].split("|")
     if len(fields) < 4:  # noqa: PLR2004 - those of the format above
         return None
-    state, code, end, nodes = fields[:4]
-    return Job.of(job_id, state, exit_code=code, ended_at=read_time(end), nodes=_nodes(nodes), source="sacct")
+    state, code, end, nodes, name = [*fields, ""][:5]
+    ended_at = read_time(end)
+    return Job.of(job_id, state, exit_code=code, ended_at=ended_at, nodes=_nodes(nodes), name=name, source="sacct")
 
 
 def _ask_controller(job_id: str) -> Job | None:
@@ -183,18 +240,19 @@ def _job_of_facts(job_id: str, facts: Mapping[str, str], source: str) -> Job:
         exit_code=facts.get("ExitCode", ""),
         ended_at=read_time(facts.get("EndTime", "")),
         nodes=_nodes(facts.get("NodeList", "")),
+        name=facts.get("JobName", "") or facts.get("Name", ""),
         source=source,
     )
 
 
 def parse_facts(text: str) -> dict[str, str]:
-    """Return the ``Name=value`` pairs of a line of scontrol. Pure."""
-    return dict(re.findall(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=(\S*)", text))
+    """Return the ``Name=value`` pairs of a line of scontrol, of equal names the first: comments come last. Pure."""
+    return dict(reversed(re.findall(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=(\S*)", text)))
 
 
 def read_time(text: str) -> str:
     """Return a time of Slurm, in seconds since 1970 as is asked of it, in ISO 8601 UTC; empty for words."""
-    if not text.isdecimal() or int(text) == 0:
+    if not text.isdecimal() or len(text) > _TIME_DIGITS or int(text) == 0:
         return ""
     return datetime.fromtimestamp(int(text), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

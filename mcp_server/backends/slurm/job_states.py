@@ -81,6 +81,7 @@ class Job:
     by: str = ""
     source: str = "squeue"
     note: str = ""  # the last line of the job's own output
+    name: str = ""
 
     @classmethod
     def of(cls, job_id: str, words: str, **more: str) -> Job:
@@ -98,6 +99,10 @@ class Job:
         if not state or (state in FINAL and FINAL[state].state == "lost"):
             state = find_end("\n".join(lines)) or state
         return replace(self, state=state, note=next(filter(None, reversed(lines)), "")[:_NOTE_CHARS])
+
+    def is_other(self, name: str) -> bool:
+        """Return whether it is another job than that of this name: Slurm gives numbers again, and people rename."""
+        return bool(name and self.name) and self.name != name
 
     @property
     def is_final(self) -> bool:

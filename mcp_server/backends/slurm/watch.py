@@ -34,7 +34,7 @@ class JobWatch:
         self.queue = queue
         self._outputs: dict[str, tuple[int, float]] = {}  # by run: the size of its job's output, and since when
 
-    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:  # noqa: C901 - the order is the point
         """Return what the record and Slurm say together. An end in the record needs no word of Slurm.
 
         Raises:
@@ -51,7 +51,9 @@ class JobWatch:
             return self._judge_launch(directory, spec, snapshot, facts)
         if job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
             snapshot = self.queue.look(queue.EXPECTED_S)
-        row = snapshot.jobs.get(job_id)
+        row, name = snapshot.jobs.get(job_id), expected_name(directory, facts)
+        if row is not None and row.is_other(name):
+            return _describe_other(row, name, record)
         if snapshot.error and (row is None or not row.is_final) and read_json(directory.job_end) is None:
             return _unreachable(job_id, record, snapshot)
         if row is None and _number(facts.get("submitted_s")) >= snapshot.asked_s:
@@ -61,9 +63,11 @@ class JobWatch:
         if row is not None and not row.is_final:
             return judge(row, record, started_since=written_s > snapshot.asked_s)
         try:
-            job, heard_s = _keep_end(directory, row, job_id)
+            job, heard_s = _keep_end(directory, row, job_id, name)
         except SlurmError as error:
             return _unreachable(job_id, record, snapshot, error.cause)
+        if job.is_other(name):
+            return _describe_other(job, name, record)
         is_settled = time.time() - heard_s >= _SETTLE_S or not is_shared_filesystem(directory.path)
         report = judge(job, record, settled=is_settled)
         if report.end is not None:
@@ -100,7 +104,19 @@ class JobWatch:
         return LivenessReport(Liveness.DEAD, "Its launch was cut off before it was handed in to Slurm.")
 
 
-def _keep_end(directory: RunDir, row: Job | None, job_id: str) -> tuple[Job, float]:
+def expected_name(directory: RunDir, facts: Mapping[str, Any]) -> str:
+    """Return the name that a run's job was handed in with, by its ``job.json``; empty where it is unknown."""
+    is_element = "_" in str(facts.get("job_id", ""))
+    return str(facts.get("name") or ("" if is_element else directory.run_id))
+
+
+def _describe_other(job: Job, name: str, record: RecordState) -> LivenessReport:
+    """Return the report on a run whose job's number another job has. A job that was renamed looks the same."""
+    text = f"Slurm's job {job.job_id} is called {job.name[:60]!r}, not {name}: another job, or renamed."
+    return LivenessReport(Liveness.PENDING if record == "none" else Liveness.UNKNOWN, text, job_id=job.job_id)
+
+
+def _keep_end(directory: RunDir, row: Job | None, job_id: str, name: str) -> tuple[Job, float]:
     """Return how Slurm says that a job ended, and when this was heard first: Slurm forgets, so it is kept.
 
     A job that Slurm has started again since is returned as it is, and not kept.
@@ -122,6 +138,8 @@ def _keep_end(directory: RunDir, row: Job | None, job_id: str) -> tuple[Job, flo
         job = row
     if row is not None and not job.is_final:
         job = row
+    if job.is_other(name):
+        return job, 0.0
     job, heard_s = job.explain(_read_output(directory)), time.time()
     if job.is_final or not job.state:
         with contextlib.suppress(OSError):
