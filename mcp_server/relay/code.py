@@ -29,7 +29,7 @@ from mcp_server.text.regex import compile_lazily
 _CHUNK_BYTES = 1 << 20
 _GIT_S = 120.0
 _MOST_TIPS, _MOST_MARKERS = 200, 8
-_ABANDONED_S = 86_400.0  # an upload of that age has no sender any more
+_ABANDONED_S = 3600.0  # an upload of that age has no sender any more
 _TOKEN = compile_lazily(r"[0-9a-f]{16}")
 _NAME = compile_lazily(r"[\w.-]{1,80}")
 _LINK = -1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.backends.ssh_channel import channel_of
-from mcp_server.errors import BadArgument, LaunchFailed
+from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.script import slug
 from mcp_server.record.spec import LaunchRequest
@@ -87,6 +87,8 @@ class CodeSync:
             answer, _ = channel.ask("code_make", timeout_s=_MADE_WITHIN_S, token=token, **self.wish)
         except LaunchFailed as error:
             raise LaunchFailed(f"{channel.name}: {error.cause}", error.state, error.remedy) from error
+        except HostUnreachable as error:
+            raise HostUnreachable(error.host, error.why, "Nothing was started.") from error
         except OSError as error:
             raise LaunchFailed(
                 f"{channel.name}: the code could not be sent: {error.strerror}.", "Nothing was started."
