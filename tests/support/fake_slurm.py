@@ -218,6 +218,7 @@ def scontrol(words: list[str]) -> int:
     facts = {"ArrayJobId": array, "ArrayTaskId": index} if index else {}
     facts |= {
         "JobId": "99" if index else job.name,
+        "JobName": options_of(read(job, "script")).get("job-name", ""),
         "JobState": read(job, "state"),
         "Restarts": read(job, "restarts") or "0",
     }
