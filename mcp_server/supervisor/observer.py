@@ -149,7 +149,7 @@ class Observer:
         """Take output, and read as much of it as a millisecond allows. The rest is read when ``due_s`` says so.
 
         Of a healthy training whose progress has just been written, all is read when it is next written: reading each
-        line as it comes takes a third of what watching costs.
+        line as it comes takes a quarter of what watching costs.
         """
         at_s, monitor = time.monotonic(), self._monitor
         if monitor is None:
