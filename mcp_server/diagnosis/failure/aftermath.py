@@ -72,6 +72,8 @@ _CAUSES = (
         "compiled with",
         r".{0,200}Loaded runtime CuDNN library: \S+ but source was compiled with",
     ),
+    # --- the check in a kernel that failed: what the host sees afterwards is any CUDA error
+    _cause("assert", "cuda_error", "Assertion `", r".*\.(?:cu|cuh|h):\d+: .{0,300}Assertion `.{1,200}` failed"),
     # --- networks
     _cause("link", "nccl_error", "NET/IB", r".*NET/IB ?:.{0,20}Got completion .{0,40}with (?:status|error)"),
     _cause("link", "nccl_error", "NET/IB", r".*NET/IB ?:.{0,20}Got async(?: fatal)? event"),
@@ -146,6 +148,7 @@ _AFTERMATH = (
     _aftermath("nccl_error network_error timeout other ray_error", r"", "node"),
     _aftermath("killed", r".*DUE TO NODE FAILURE", "node"),
     _aftermath("cuda_error", r".*DNN library", "library"),
+    _aftermath("cuda_error", r"what\(\): .*device-side assert|.*(?:CUBLAS|CUDNN)_STATUS_", "assert"),
     _aftermath("killed", r".*(?i:time limit|walltime|RUNLIMIT|DeadlineExceeded)", "resources", "launcher", "link"),
     _aftermath("stall timeout", r"", "resources", "launcher", "machine", "link"),
     _aftermath(

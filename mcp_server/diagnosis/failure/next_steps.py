@@ -30,11 +30,14 @@ from mcp_server.diagnosis.failure.steps import (
     trainers,
 )
 from mcp_server.diagnosis.failure.steps.already import leave_out_settings
-from mcp_server.diagnosis.failure.steps.choices import suggest_choice
+from mcp_server.diagnosis.failure.steps.choices import suggest_choice, suggest_metric
 from mcp_server.diagnosis.failure.steps.collectives import explain_timeout
+from mcp_server.diagnosis.failure.steps.divisors import explain_divisor
 from mcp_server.diagnosis.failure.steps.figures import read_figures
 from mcp_server.diagnosis.failure.steps.inside import explain_inside
-from mcp_server.diagnosis.failure.steps.operands import explain_none
+from mcp_server.diagnosis.failure.steps.installed import explain_other_python, leave_out_installed
+from mcp_server.diagnosis.failure.steps.launchers import word_for_launcher
+from mcp_server.diagnosis.failure.steps.operands import explain_empty_setting, explain_none
 from mcp_server.diagnosis.failure.steps.records import explain_record
 from mcp_server.diagnosis.failure.steps.remedies import (
     find_remedy,
@@ -64,13 +67,16 @@ _LAST_ROWS = (*language.ROWS, *program.GENERAL_ROWS)
 ALL_ROWS = (*_SPECIAL_ROWS, *_ROWS, *_LAST_ROWS)
 ALL_STEPS = tuple(NextStep(row.action != "stop", row.action, row.advice) for row in ALL_ROWS)
 # First match wins: what a message proves, rows of one topic, what it lists, rows of any.
-_PROVED = (read_figures, explain_width, explain_timeout, suggest_option, suggest_install)
+_PROVED = (read_figures, explain_width, explain_timeout, suggest_option, explain_other_python, suggest_install)
 _SPECIAL, _GENERAL = (tuple(row.propose for row in rows) for rows in (_SPECIAL_ROWS, _ROWS))
 _PROPOSERS = (*_PROVED, *_SPECIAL, *_GENERAL)
 _LISTED = (suggest_choice, suggest_name, suggest_setting)
 _PROPOSERS_OF_ERRORS = (
     *_PROVED,
     explain_none,
+    explain_empty_setting,
+    explain_divisor,
+    suggest_metric,
     compare_keys,
     name_today,
     *_SPECIAL,
@@ -104,4 +110,7 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
 
 
 def _without_settings(step: NextStep | None, scene: Scene) -> NextStep | None:
-    return leave_out_settings(step, scene.log) if step else None
+    if step is None:
+        return None
+    step = leave_out_installed(word_for_launcher(step, scene.log), scene.log)
+    return leave_out_settings(step, scene.log)

@@ -46,6 +46,24 @@ _OF_RECORDS = compile_lazily(
     r"|(?:pre)?process\w*|tokeni[sz]e\w*|transform\w*|parse\w*|format\w*|encode\w*|load_(?:sample|item|example|record)\w*"
     r"|\w*_(?:sample|item|example|record|row|prompt))\b|[/\\](?:data|datasets?|loader|collator)s?(?:[/\\]|\.py)"
 )
+# The start of a framework's own program: its options are to be set, not its lines.
+_OWN_PROGRAM = compile_lazily(
+    r"[/\\](?:pretrain|finetune)_(?:gpt|bert|t5|vlm|vision|mamba|retro|llama|moe|hybrid)\w*\.py"
+    r"|[/\\](?:verl[/\\]trainer[/\\]main_\w+|openrlhf[/\\]cli[/\\]\w+|lerobot[/\\](?:scripts[/\\])?\w*train\w*"
+    r"|rl_zoo3?[/\\]train|isaacgymenvs[/\\]train|legged_gym[/\\]scripts[/\\]\w+|robomimic[/\\]scripts[/\\]\w+"
+    r"|scripts[/\\]reinforcement_learning[/\\]\w+[/\\](?:train|play)|trl[/\\]scripts[/\\]\w+|torchtitan[/\\]train"
+    r"|llamafactory[/\\]\w+|openpi[/\\]scripts[/\\]\w+|examples[/\\]scripts[/\\](?:sft|dpo|grpo|kto|orpo|reward_modeling)"
+    r"|examples[/\\]pytorch[/\\][\w-]+[/\\]run_\w+)\.py"
+)
+# Packages that are mostly installed from a checkout: .../isaacgym/python/isaacgym/gymdeps.py.
+_EDITABLE = compile_lazily(
+    r"[/\\](isaacgym|isaaclab\w*|omni|rsl_rl|rl_games|skrl|trl|transformers|accelerate|peft|diffusers|datasets|deepspeed"
+    r"|verl|openrlhf|vllm|sglang|lerobot|openpi|robosuite|robomimic|libero|gymnasium|stable_baselines3|mani_skill"
+    r"|mmengine|mmcv|mmdet|detectron2|fairseq2?|torchtune|torchtitan|litgpt|nemo|ray|xformers|flash_attn"
+    r"|open_clip|timm|brax|maxtext|MaxText|flax|optax)(?:[_-][\w.-]+)?[/\\](?:(?:src|python|source|lib)[/\\])?"
+    r"(?:\1)[/\\](?!scripts[/\\]|examples[/\\])"
+)
+_IMPORTS = compile_lazily(r"^(?:import|from) +([\w]+)")
 _ROOT_PARTS = 3  # of /app/train.py, whose directory says nothing
 _FRAME = compile_lazily(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
 _DRAWN_FRAME = compile_lazily(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
@@ -78,7 +96,30 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
 def _find_places(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
     """Return those of ``frames`` where a user may correct something: of no package, and of no framework's checkout."""
     own = [at for at in frames if not _OTHERS_CODE.search(lines[at].text) and not _LAUNCHERS.search(lines[at].text)]
-    return [at for at in own if not _CHECKOUT.search(lines[at].text)]
+    imported = _find_imported(lines, own)
+    return [at for at in own if at not in imported and not _is_of_framework(lines[at].text)]
+
+
+def _is_of_framework(text: str) -> bool:
+    return bool(_CHECKOUT.search(text) or _OWN_PROGRAM.search(text) or _EDITABLE.search(text))
+
+
+def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:
+    """Return those of ``frames`` that are of a package imported from elsewhere than the program's own directory."""
+    for n, at in enumerate(frames[:-1]):
+        name, importer = _IMPORTS.match(read_source(lines, [at])), _read_file(lines[at].text)
+        imported = _read_file(lines[frames[n + 1]].text)
+        package = re.search(rf"^(.*[/\\]){re.escape(name[1])}[/\\]__init__\.py$", imported) if name else None
+        if package and "/" + (name[1] if name else "") not in importer and not importer.startswith(package[1]):
+            own_root = importer.rpartition("/")[0].rpartition("/")[0]
+            if not own_root or not package[1].startswith(f"{own_root}/"):
+                return set(frames[n + 1 :])
+    return set()
+
+
+def _read_file(text: str) -> str:
+    match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
+    return match["file"] if match else ""
 
 
 def name_started_library(lines: Sequence[Line], frames: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
 from mcp_server.text.regex import compile_lazily
@@ -27,6 +28,12 @@ _WRONG = compile_lazily(
     rf"(?i)(?:invalid choice|(?:{_NOT_KNOWN})(?: \w+){{0,4}}|got(?: an?)?(?: \w+){{0,2}}|could not find|received|value"
     rf"|not find|couldn't find|no|key)[:=]? ?{_VALUE}"
     rf"|{_VALUE},? (?:is|was|are|not|does|could|for|as)\b[\w ]{{0,30}}?(?:not\b|in|{_NOT_KNOWN}|{_KNOWN})"
+)
+_WATCHED = compile_lazily(
+    r"monitor='([^']{1,60})'\)`? could not find the monitored key in the returned metrics: \[([^\]]+)"
+)
+_STOPPED_BY = compile_lazily(
+    r"conditioned on metric `([\w/.-]+)` which is not available.{0,200}following: `?([\w/., -]{1,400})"
 )
 _ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
 _QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
@@ -62,3 +69,18 @@ def suggest_choice(scene: Scene) -> NextStep | None:
             "{0} is none of the values it takes: choose of {1} {at}, then launch_run again.", [wrong, shown], scene.at
         )
     return NextStep(False, "stop", filled) if filled else None
+
+
+def suggest_metric(scene: Scene) -> NextStep | None:
+    """Return the logged metric that is spelled nearly as the one to watch, or None."""
+    watched = _WATCHED.search(scene.line) or _STOPPED_BY.search(scene.line)
+    if watched is None or scene.kind not in {"python_error", "config_error"}:
+        return None
+    wrong, items = watched[1], _ITEM.findall(watched[2])
+    plain = {re.sub(r"[\W_]+", "", item).lower(): item for item in reversed(items)}
+    near = difflib.get_close_matches(re.sub(r"[\W_]+", "", wrong).lower(), plain, 1, _LEAST_LIKENESS)
+    if not near:
+        return None
+    advice = "{0} is not logged, but {1} is: set monitor='{1}', or self.log('{0}', ...), then launch_run again."
+    text = fill_in(advice, [wrong, plain[near[0]]], ())
+    return NextStep(False, "stop", text) if text else None

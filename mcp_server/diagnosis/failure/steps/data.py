@@ -21,6 +21,12 @@ ROWS = (
         "The disk (or quota) of {0} is full: free space there (`df -h`), keep fewer (save_top_k, save_total_limit), "
         "delete the cut file.",
         log=r"(?i)sav\w+ (?:\w+ ){0,4}(?:to|at|in|as):? ?['\"]?(/[^\s'\"/]+/[^\s'\"/]+)/?"),
+    row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container|[Nn]o space left|\[Errno 28\]", "", "stop",
+        "{0} is full (100 %): free space there or write elsewhere, keep fewer checkpoints, and delete the cut file.",
+        log=r"(?m)^\S+ +[\d.]+[KMGTP]? +[\d.]+[KMGTP]? +[\d.]+[KMGTP]? +100% +(/(?!dev/shm|boot|snap|run)\S{1,80})$"),
+    row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container", "", "stop",
+        "{0} is full: free space there (`df -h {0}`) or write elsewhere, keep fewer, and delete the cut file.",
+        log=r"(?is).*\b(?:writing|saving|save\w* to)\b[^\n/]{0,40}(/[\w.-]{1,40}(?:/[\w.-]{1,40})?)/\S*"),
     row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container", "", "stop",
         "The checkpoint was cut as its disk (or quota) was full: free space (`df -h`), keep fewer, delete the "
         "cut file."),
@@ -62,6 +68,11 @@ ROWS = (
     row(_BAD, r"'([\w-]+)' codec can't decode byte (0x\w\w)", "", "stop",
         "The text is not {0} (byte {1}): pass its encoding (encoding='latin-1', or errors='replace') {at}, then "
         "launch_run again."),
+    row(_BAD, r"(?m)Couldn't cast[\s\S]{0,2000}column names don't match"
+        r"|(?:All the data files must have the same columns|there are \d+ (?:new|missing) columns)", "", "stop",
+        "{2} has columns {0} too many and lacks {1}: edit it to the other files' columns, or load it apart.",
+        log=r"(?s)new columns \((\{['\"][^}\n]{1,60}\})\) and \d+ missing columns \((\{['\"][^}\n]{1,60}\})\)"
+        r".{0,300}generating data using\s+(\S{1,200})(?=\s)"),
     row(_BAD, r"(?m)Couldn't cast[\s\S]{0,2000}column names don't match"
         r"|(?:All the data files must have the same columns|there are \d+ (?:new|missing) columns)", "", "stop",
         "{1} has other columns ({0}) than the rest: edit it to matching columns, or pass features= to " "load_dataset.",

@@ -9,6 +9,11 @@ _ANY = ""
 # fmt: off
 ROWS = (
     # --- JAX
+    row(_ANY, r"(?:Tracer(?:Bool|Integer|Array)?Conversion|Concretization\w*|NonConcreteBoolean\w*)Error",
+        r"for (?:scan|while_loop|cond|grad|vmap|checkpoint|remat|fori_loop|custom_vjp|pmap|shard_map)\b"
+        r"|value of the arguments? \w+\[|traced array with shape \w+\[\d", "stop",
+        "Python needs a traced value {at}, which cannot be static there: use jnp.where or lax.cond instead of if, "
+        "and arrays instead of float() or int()."),
     row(_ANY, r"(?:Tracer(?:Bool|Integer|Array)?Conversion|Concretization\w*|NonConcreteBoolean\w*)Error", "", "stop",
         "Python needs a traced value {at}: use jnp.where or lax.cond there, or make the argument static "
         "(static_argnums)."),

@@ -99,7 +99,7 @@ ROWS = (
      r"|CUDA device but torch\.cuda\.is_available|failed call to cuInit|NO_DEVICE|Unable to initialize backend"
      r"|couldn't communicate with the NVIDIA|invalid device ordinal|device < num_gpus", "", "stop",
      "The program sees no such GPU: launch_run with gpus=, check CUDA_VISIBLE_DEVICES and that the build has CUDA."),
-    row("cuda_error", r"device-side assert", "", "stop",
+    row("cuda_error", r"device-side assert|Assertion `", "", "stop",
      "An index is out of range in a kernel: check labels, token ids and vocabulary size; CUDA_LAUNCH_BLOCKING=1 shows "
      "the call."),
     row("cuda_error", r"(?i)fallen off the bus|NVLink error|\bXid\b", "", "retry_other_gpu",

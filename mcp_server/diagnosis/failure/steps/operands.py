@@ -18,6 +18,36 @@ _COMPUTED = (
 _SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|flags)\b")
 
 
+_EMPTY = compile_lazily(
+    r"'NoneType' object (?:is not (?:subscriptable|iterable|callable)|has no attribute '(?P<name>\w+)')"
+)
+_KEYS = compile_lazily(
+    r"(?P<owner>(?:[\w.]*(?:config|cfg|conf|args|opts?|hparams|params|settings|kwargs|flags)\w*))"
+    r"(?P<keys>(?:\[['\"]\w{1,40}['\"]\]|\.get\(['\"]\w{1,40}['\"]\)|\.(?!get\b)\w{1,40}(?!\w*\()){1,4})"
+)
+_KEY = compile_lazily(r"['\"](\w+)['\"]|\.(\w+)")
+_OF_ENVIRONMENT = "{0} is None or empty {at}: give it in config.environment(env_config={{...}}), then launch_run again."
+_OF_CONFIG = "{0} is None {at}: give that setting a value (with what the code reads in it), then launch_run again."
+
+
+def explain_empty_setting(scene: Scene) -> NextStep | None:
+    """Return which setting is None where the user's own line of code reads it out of a configuration, or None."""
+    empty = _EMPTY.search(scene.line)
+    if empty is None or not scene.source or scene.library or scene.inside:
+        return None
+    found = list(_KEYS.finditer(scene.source))
+    if len(found) != 1:
+        return None
+    names = [one or other for one, other in _KEY.findall(found[0]["keys"])]
+    last = empty["name"] or names[-1]
+    path = names[: names.index(last)] if last in names else names
+    owner = found[0]["owner"]
+    named = ".".join((owner, *path)) if path else owner
+    is_rllib = "ray/rllib" in scene.near or "rllib" in scene.log[:2_000]
+    text = fill_in(_OF_ENVIRONMENT if is_rllib and not owner.startswith("self.") else _OF_CONFIG, [named], scene.at)
+    return NextStep(False, "stop", text) if text else None
+
+
 def explain_none(scene: Scene) -> NextStep | None:
     """Return the step after an operation with None in the user's own line of code, or None."""
     match = _TYPES.search(scene.line)
