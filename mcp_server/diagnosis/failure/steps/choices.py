@@ -33,7 +33,7 @@ _WATCHED = compile_lazily(
     r"monitor='([^']{1,60})'\)`? could not find the monitored key in the returned metrics: \[([^\]]+)"
 )
 _STOPPED_BY = compile_lazily(
-    r"conditioned on metric `([\w/.-]+)` which is not available.{0,200}following: `?([\w/., -]{1,400})"
+    r"conditioned on metric `([\w/.-]+)` which is not available.{0,200}following: ([\w/., `-]{1,400})"
 )
 _ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
 _QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")

@@ -14,7 +14,8 @@ ROWS = (
         "This user's quota is used up, not the disk (`quota -s`, `lfs quota`): delete old files there, or write to "
         "scratch."),
     row("disk_full", r"No space left|\[Errno 28\]", r"\b\d{1,2}% /|Avail", "stop",
-        "The disk has bytes left but likely no inodes (`df -i`): pack small files or delete some, or write elsewhere."),
+        "The disk has bytes left but likely no inodes (`df -i`): pack small files or delete some, or write elsewhere.",
+        unless=r"(?m) 100% +/(?!dev/shm|boot|snap|run)\S{1,80}$"),
     row("disk_full", r"'?(/(?:var/)?tmp/[^\s']{0,60})", "", "stop",
         "The disk of /tmp is full: set TMPDIR in env to a larger disk, or free space there, then launch_run again."),
     row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container|file write failed", "", "stop",

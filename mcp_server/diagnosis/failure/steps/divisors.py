@@ -25,6 +25,7 @@ def explain_divisor(scene: Scene) -> NextStep | None:
         return None
     size, count = int(match["size"]), int(match["count"])
     divisors = [n for n in range(min(count, size), 0, -1) if size % n == 0 and n <= count][:_MOST_SHOWN]
+    divisors = [n for n in divisors if n > 1] or divisors
     if not count or size % count == 0 or not divisors:
         return None
     whole, part = (_name_option(match[name], scene.log) for name in ("whole", "part"))

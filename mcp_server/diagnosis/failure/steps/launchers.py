@@ -27,7 +27,7 @@ class _Wording(NamedTuple):
     words: str
     instead: str
     shown: str
-    unless: str = ""  # another launcher, inside of which it runs
+    unless: str = ""  # what rules it out: another launcher around it, or the setting itself
 
 
 _WORDINGS = (
@@ -50,7 +50,9 @@ _WORDINGS = (
              "fewer workers or environments, or raise resources.limits.memory", _KUBERNETES),
     _Wording("fewer workers or environments, a smaller cache, or more memory",
              "fewer workers or environments, or ask Slurm for more (--mem)", _SLURM, _KUBERNETES),
-    _Wording("(NVIDIA_DRIVER_CAPABILITIES=all, libegl1)", "(apptainer --nv, libegl1 in the image)", _APPTAINER),
+    _Wording("(NVIDIA_DRIVER_CAPABILITIES=all, libegl1)", "(apptainer --nv, libegl1 in the image)", _APPTAINER,
+             r"(?:^|\s)--nv\b"),
+    _Wording("(NVIDIA_DRIVER_CAPABILITIES=all, libegl1)", "(libegl1 in the image, --nv gives the rest)", _APPTAINER),
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
 from mcp_server.text.regex import compile_lazily
 
@@ -18,9 +20,7 @@ _COMPUTED = (
 _SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|flags)\b")
 
 
-_EMPTY = compile_lazily(
-    r"'NoneType' object (?:is not (?:subscriptable|iterable|callable)|has no attribute '(?P<name>\w+)')"
-)
+_EMPTY = compile_lazily(r"'NoneType' object (?:is not (?:subscriptable|iterable)|has no attribute '(?P<name>\w+)')")
 _KEYS = compile_lazily(
     r"(?P<owner>(?:[\w.]*(?:config|cfg|conf|args|opts?|hparams|params|settings|kwargs|flags)\w*))"
     r"(?P<keys>(?:\[['\"]\w{1,40}['\"]\]|\.get\(['\"]\w{1,40}['\"]\)|\.(?!get\b)\w{1,40}(?!\w*\()){1,4})"
@@ -36,7 +36,7 @@ def explain_empty_setting(scene: Scene) -> NextStep | None:
     if empty is None or not scene.source or scene.library or scene.inside:
         return None
     found = list(_KEYS.finditer(scene.source))
-    if len(found) != 1:
+    if len(found) != 1 or not _is_used(scene.source, found[0], empty["name"]):
         return None
     names = [one or other for one, other in _KEY.findall(found[0]["keys"])]
     last = empty["name"] or names[-1]
@@ -46,6 +46,16 @@ def explain_empty_setting(scene: Scene) -> NextStep | None:
     is_rllib = "ray/rllib" in scene.near or "rllib" in scene.log[:2_000]
     text = fill_in(_OF_ENVIRONMENT if is_rllib and not owner.startswith("self.") else _OF_CONFIG, [named], scene.at)
     return NextStep(False, "stop", text) if text else None
+
+
+def _is_used(source: str, found: re.Match[str], attribute: str | None) -> bool:
+    """Return whether the operation that failed on None is on ``found`` itself, not on what a call makes of it."""
+    after = source[found.end() :]
+    if attribute == "get":
+        return False
+    if attribute is not None:
+        return bool(re.search(rf"\.{attribute}\b", found["keys"])) or bool(re.match(rf"\.{attribute}\b", after))
+    return found["keys"].endswith("]") or bool(re.search(r"\bin $", source[: found.start()]))
 
 
 def explain_none(scene: Scene) -> NextStep | None:
