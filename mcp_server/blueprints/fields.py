@@ -21,6 +21,7 @@ ABSENT = re.compile(
     r"(?:[\s,.;:(（，。](?:(?!\b(?:use|see|same|instead|conda|as|but|yet|except|unless|named|called|build|install|create|first|then)\b)[^\d/])*)?",
     re.IGNORECASE,
 )
+_DEFAULT = re.compile(r"(?:the )?default|默认", re.IGNORECASE)
 _DESCRIPTION_LABEL = re.compile(r"(?:description|desc|说明|描述)\s*\d*")
 _CONTENT_LABEL = re.compile(
     r"(?:contents?|value|absolute|内容|值)\s*\d*|.*(?:path|dir|directory|location|file|folder|路径|目录|位置|文件|地址)"
@@ -117,6 +118,11 @@ def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
     return content or [item for item in described if find_section(item.text) != name]
 
 
+def _bare_value(text: str) -> str:
+    """Return a value without the signs around it."""
+    return text.strip().strip("`*").strip().strip("\"'").strip()
+
+
 def read_path(reader: BlueprintReader, name: str) -> str | None:
     """Return the path in a section.
 
@@ -126,7 +132,7 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
     section = reader.sections.get(name)
     is_exact = section is not None and section.exact is not None
     for item in content_items(reader, name):
-        value = item.text.strip().strip("`*").strip().strip("\"'").strip()
+        value = _bare_value(item.text)
         candidates.first = candidates.first or (item.line, value)
         if candidates.whole:
             if _PATH_START.match(value):
@@ -147,6 +153,12 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
         reader.lines[name] = line
         reader.add_fault(line, f"[exp_{name}] names no path: {written[:80]!r}. Write one path, or none.")
     return _choose_path(reader, name, chosen)
+
+
+def says_none(reader: BlueprintReader, name: str) -> bool:
+    """Return whether a section says that there is none, instead of leaving it to the default."""
+    values = (_bare_value(item.text) for item in content_items(reader, name))
+    return any(ABSENT.fullmatch(value) and not _DEFAULT.match(value) for value in values)
 
 
 @dataclass

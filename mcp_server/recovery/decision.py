@@ -109,7 +109,8 @@ def decide(
     last, since, bug = history[-1], _since_progress(history), _repeats(policy, history)
     number = _matching(policy["rules"], last)
     if number is None:
-        return GiveUp(f"The recovery policy has no rule for {last.kind}.", is_final=False)
+        # Whoever has it stop a run for this, and gives no rule, wants no retry of it.
+        return GiveUp(f"The recovery policy has no rule for {last.kind}.", is_final=last.kind in policy["stop_on"])
     taken = [t.applied for t in since[:-1]]
     for index, step in enumerate(policy["rules"][number]["steps"]):
         key = f"{number}.{index}"

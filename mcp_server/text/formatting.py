@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from mcp_server.text.regex import compile_lazily
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+_WORD_CHARS = 300  # of a word in a message: longer ones are what somebody wrote, and no path or name
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 # The blank part of a bar ends at its frame.
 _GLYPHS = r"\u2501\u2578-\u257b\u2580-\u2595\u25a0-\u25ab"
+_LONG_WORD = compile_lazily(rf"\S{{{_WORD_CHARS + 1},}}")
 _BAR = compile_lazily(
     rf"[{_GLYPHS}#]{{3,}}[ .\u2500-]*(?=[|\]])|[{_GLYPHS}]{{3,}}|(?<=\|) {{6,}}(?=\|)|=*>?\.{{6,}}|={{12,}}"
 )
@@ -25,6 +27,11 @@ def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
         return text
     head = chars * 2 // 3 if head is None else head
     return f"{text[:head]}…{text[len(text) - (chars - head - 1) :]}"
+
+
+def shorten_quotes(message: str, chars: int) -> str:
+    """Return a message with the long words that it quotes cut, and then itself, to at most ``chars`` characters."""
+    return shorten_middle(_LONG_WORD.sub(lambda word: shorten_middle(word[0], _WORD_CHARS), message), chars)
 
 
 def printable(text: str) -> str:

@@ -27,6 +27,7 @@ def _list_directories(tool_name: str, arguments: Mapping[str, Any], store: RunSt
             yield os.path.normpath(Path(path).parent if argument in _FILES else path)
     if tool_name in _LOOKS_AT_FILES_OF_RUNS:
         for argument in ("run_id", "run_ids", "compare"):
-            words = arguments.get(argument) or ()
-            for word in [words] if isinstance(words, str) else words:
-                yield store.find_known_directory(word) or word if isinstance(word, str) else ""
+            words = arguments.get(argument)
+            for word in words if isinstance(words, list) else [words]:  # as sent: of any type
+                if isinstance(word, str) and word:
+                    yield store.find_known_directory(word) or word

@@ -13,9 +13,12 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from mcp_server.errors import RunwardError
+from mcp_server.text.formatting import shorten_quotes
 from mcp_server.threads import run_in_thread, use_threads_of
 from mcp_server.tools.call_directories import find_directories
 from mcp_server.tools.context import ServerContext, caller, server_of
+
+_PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of recovery tables has 1,400
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -24,16 +27,18 @@ class RunwardTool(Tool):
     """A tool that refuses unknown arguments, answers an error with its message alone, and writes compact JSON."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
-        """Call the function. The message of a RunwardError reaches the model unchanged."""
+        """Call the function. The message of a RunwardError reaches the model, with what it quotes shortened."""
         name = caller(context)
         try:
             with use_threads_of(name, find_directories(self.name, arguments, server_of(context).store)):
                 result = await super().run(arguments, context, convert_result)
         except ToolError as error:
-            if (message := _find_message(self.name, error)) is None:
+            if (parts := _find_message(self.name, error)) is None:
                 raise
             with use_threads_of(name):
-                raise ToolError(await _mask(message, server_of(context))) from error
+                # A secret is known by its whole value, so what is quoted is cut behind the masks.
+                masked = [await _mask(part, server_of(context)) for part in parts]
+                raise ToolError(" ".join(shorten_quotes(part, _PART_CHARS) for part in masked if part)) from error
         return _compact(result) if isinstance(result, CallToolResult) else result
 
     def make_result(self, answer: Any) -> CallToolResult:
@@ -49,20 +54,20 @@ async def _mask(message: str, server: ServerContext) -> str:
         return message
 
 
-def _find_message(tool_name: str, error: ToolError) -> str | None:
-    """Return what the model reads of an error; None for one that has no message of its own."""
+def _find_message(tool_name: str, error: ToolError) -> tuple[str, str] | None:
+    """Return what the model reads of an error: what went wrong, then the rest. None where it has no own message."""
     cause = error.__cause__
     while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
     if isinstance(cause, RunwardError):
-        return str(cause)
+        return cause.cause, " ".join(filter(None, (cause.state, cause.remedy)))
     if isinstance(cause, ValidationError):
         return _validation_message(tool_name, cause)
     if isinstance(cause, OSError):  # a full disk, a name that is too long
         why = cause.strerror or type(cause).__name__
-        return f"{tool_name} was cut off: {why}. Runs go on; list_runs names them."
+        return f"{tool_name} was cut off: {why}.", "Runs go on; list_runs names them."
     if (shortage := _name_shortage(cause)) is not None:
-        return f"{tool_name} was cut off: {shortage}. Call again in a moment."
+        return f"{tool_name} was cut off: {shortage}.", "Call again in a moment."
     return None
 
 
@@ -116,13 +121,14 @@ def tool(
     return registered
 
 
-def _validation_message(name: str, error: ValidationError) -> str:
+def _validation_message(name: str, error: ValidationError) -> tuple[str, str]:
     problems = "; ".join(
         f"{'.'.join(str(part) for part in problem['loc'][:2])}: "
         + ("there is no such argument" if problem["type"] == "extra_forbidden" else problem["msg"])
         for problem in error.errors()[:5]
     )
-    return f"{name} was not called: {problems}. Nothing was changed; call it again with arguments as its schema says."
+    remedy = "Nothing was changed; call it again with arguments as its schema says."
+    return f"{name} was not called: {problems}.", remedy
 
 
 def _shorten_schema(schema: Any) -> Any:

@@ -34,6 +34,8 @@ async def capture_screen(
     if (not run_id) == (not session):
         raise BadArgument("run_id", "name either a run_id or a session.")
     if session:
+        if "\0" in session:  # no process takes it as an argument
+            raise BadArgument("session", "holds a NUL character.", "Call list_runs(others=true) for those there are.")
         try:
             screen = await capture_session(session, environ, history=history)
         except ScreenNotFound as error:

@@ -87,7 +87,7 @@ EXPECTED = {
         yaml_path=None,
         result_dir=None,
         time_limit_s=24 * H,
-        defaults_used=("exp_venv_exe", "exp_yaml_path", "exp_result_dir", "exp_max_time", "first_step_timeout_s"),
+        defaults_used=("exp_venv_exe", "exp_result_dir", "exp_max_time", "first_step_timeout_s"),
     ),
     "spaces": Expected(
         launch_command="CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train.py --out {exp_result_dir} "

@@ -261,6 +261,15 @@ def test_a_retry_says_what_the_next_attempt_has_and_leaves_alone_what_it_was_giv
 # --- the rules of a user
 
 
+def test_what_a_policy_stops_without_a_rule_is_not_left_to_the_reader() -> None:
+    finality = {
+        (word, kind): decide(normalize_policy({"on_stall": word}), [failed(kind)], {}, {}).is_final  # type: ignore[union-attr]
+        for word in ("stop", "report")
+        for kind in ("stall", "segfault")
+    }
+    assert [case for case, is_final in finality.items() if is_final] == [("stop", "stall")]
+
+
 @pytest.mark.parametrize(
     ("policy", "failure", "decision"),
     [

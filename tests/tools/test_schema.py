@@ -8,6 +8,7 @@ import pytest
 from mcp.client import Client
 from mcp.types import TextContent
 
+from mcp_server.errors import RunwardError
 from mcp_server.serve.app import build
 from mcp_server.tools.schema import READ_ONLY, tool
 
@@ -66,3 +67,35 @@ async def test_what_the_server_has_run_out_of_is_named(tmp_path: Path) -> None:
             assert result.is_error
             assert isinstance(block, TextContent)
             assert shortage in block.text
+
+
+SECRET = "s3cr3t-" * 60
+
+
+async def refuse(words: list[str]) -> str:
+    """Refuse what it is given."""
+    raise RunwardError(f"No such words: {', '.join(words)}.", "Nothing was done.", f"Write {words[0]!r} out.")
+
+
+async def test_a_refusal_quotes_the_ends_of_long_words_and_no_part_of_a_secret(tmp_path: Path) -> None:
+    server = build({"RUNWARD_HOME": str(tmp_path), "WANDB_API_KEY": SECRET})
+    server._tool_manager._tools["refuse"] = tool(refuse, title="Refuse", annotations=READ_ONLY)
+    inputs = (["w" * 9_000], ["a b " * 3_000], [SECRET, "x" * 400], {"k" * 9_000: 1}, 7)
+    async with Client(server) as client:
+        texts = []
+        for words in inputs:
+            result = await client.call_tool("refuse", {"words": words})
+            assert result.is_error
+            texts += [block.text for block in result.content if isinstance(block, TextContent)]
+        other = await client.call_tool("refuse", {"w" * 9_000: 1, "words": []})
+        texts += [block.text for block in other.content if isinstance(block, TextContent)]
+        numeric = await client.call_tool("compare_runs", {"run_ids": 7})
+        texts += [block.text for block in numeric.content if isinstance(block, TextContent)]
+    assert len(texts) == len(inputs) + 2
+    assert max(map(len, texts)) < 6_100
+    assert len(texts[0]) < 800
+    assert texts[0].startswith("No such words: www")
+    assert "Nothing was done. Write 'www" in texts[0]
+    assert texts[0].endswith("w' out.")
+    assert "s3cr3t" not in texts[2]
+    assert "compare_runs was not called: run_ids" in texts[-1]

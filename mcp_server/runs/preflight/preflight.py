@@ -18,9 +18,11 @@ from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight, Problem
 from mcp_server.runs.preflight.checks import CheckContext, CheckOutcome, PreflightRequest, describe_error
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import shorten_quotes
 from mcp_server.threads import run_in_thread
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
+_PROBLEM_CHARS = 1_500
 _BLOCKING_CHECKS = {
     "python": checks.check_python,
     "path": checks.check_files,
@@ -82,10 +84,16 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
     texts = {problem.text for problem in others}
     more = [problem for problem in refusal.problems if problem.text not in texts and not _is_listed(problem, others)]
     facts = [text for each in outcomes.values() for text in each.facts]
-    all_problems = [*others, *more]
+    all_problems = [_shorten(problem) for problem in (*others, *more)]
     return Preflight(
         ok=not all_problems, problems=all_problems, found=list(dict.fromkeys(facts)) or None, running=running or None
     )
+
+
+def _shorten(problem: Problem) -> Problem:
+    """Return a problem whose texts quote at most the ends of a long argument."""
+    text, remedy = (shorten_quotes(part, _PROBLEM_CHARS) for part in (problem.text, problem.remedy))
+    return problem.model_copy(update={"text": text, "remedy": remedy})
 
 
 def _name_subject(what: str, error: RunwardError) -> str:
