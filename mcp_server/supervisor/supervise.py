@@ -321,7 +321,8 @@ class Supervision:
         job, request = self._control.job, ending.stop_request
         is_of_job = job is not None and request is not None and request is self._control.job_stop
         may_be_retried = ending.state != "killed" if is_of_job else _may_be_retried(ending)
-        if not may_be_retried or not self._recovers or (job and job.is_requeued):
+        is_of_policy = self._recovers or attempt.observer.stopped_for is not None
+        if not may_be_retried or not is_of_policy or (job and job.is_requeued):
             return None, "", failure
         try:
             self._control.check_services()

@@ -53,7 +53,7 @@ async def stalled_end(sandbox: Sandbox, recovery: Any) -> tuple[str, dict[str, A
 
 
 async def test_a_run_that_the_policy_stopped_says_so_with_the_policys_reason(sandbox: Sandbox) -> None:
-    run_id, end = await stalled_end(sandbox, {"stall": "stop"})
+    run_id, end = await stalled_end(sandbox, {"on_stall": "stop"})
     assert (end["state"], end["stopped_by"]) == ("killed", "policy")
     assert (end["failure"]["kind"], end["failure"]["line"]) == ("stall", "step 3/9 loss 0.3333")
     assert (end["failure"]["retryable"], end["failure"]["action"]) == (False, "stop")

@@ -129,7 +129,10 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
         if at in taken:
             continue
         tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
-        if statement := log_statements.parse_statement(text):
+        statement = log_statements.parse_statement(text)
+        if statement and tracebacks.is_echoed_code(lines, at):
+            continue
+        if statement:
             sure = not is_warning and (statement.weight, statement.kind) != (Weight.ECHO, "other")
             evidence.append(FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure))
         elif bare < _MAX_BARE and (item := _assess_bare_exception(lines, at, text, taken)):
@@ -175,12 +178,15 @@ def _assess_bare_exception(
 def _assess_cut_traceback(lines: Sequence[Line], header: int) -> FailureEvidence:
     """Assess a traceback without an end: the log was cut, or the process was killed while printing."""
     tag, _, is_warning = tracebacks.strip_prefixes(lines[header].text)
-    end = header
+    end = last_frame = header
     for at in range(header + 1, min(header + 400, len(lines))):
-        if lines[at].text[:1].isspace() or tracebacks.strip_prefixes(lines[at].text).text[:1].isspace():
+        text = tracebacks.strip_prefixes(lines[at].text).text
+        if lines[at].text[:1].isspace() or text[:1].isspace():
             end = at
+            last_frame = at if tracebacks.is_frame(text) else last_frame
     weight = Weight.HINT if is_warning else Weight.ECHO
-    return FailureEvidence(header, end, end, weight, "python_error", lines[end].text.strip(), tag, sure=False)
+    proof = lines[last_frame].text.strip()  # the place, and not the code there
+    return FailureEvidence(header, end, last_frame, weight, "python_error", proof, tag, sure=False)
 
 
 def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> FailureEvidence:

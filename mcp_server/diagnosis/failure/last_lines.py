@@ -102,7 +102,7 @@ def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
             if is_warning
             else _ending_kind(lines, at, lines[at].text[:TEXT_CHARS].strip(), text[:TEXT_CHARS].strip())
         )
-        if kind:
+        if kind and not tracebacks.is_echoed_code(lines, at):
             return FinalLine(at, kind, text, tag, kind in _AT_SHUTDOWN and not _FATAL_LINE.match(lines[at].text))
     return None
 

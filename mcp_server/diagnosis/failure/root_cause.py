@@ -85,7 +85,7 @@ def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> Fa
     hints = [one for one in hints if not count_work(lines, one.at + 1, len(lines)).outlives(one)]
     for at in range(max(len(lines) - _LAST_HINT_LINES, 0), len(lines)):
         tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
-        if kind := last_lines.guess_kind(text):
+        if (kind := last_lines.guess_kind(text)) and not tracebacks.is_echoed_code(lines, at):
             hints.append(FailureEvidence(at, at, at, Weight.HINT, kind, text, tag, sure=False))
     if (head := last_lines.find_notice(lines)) is not None:
         tag, text, _ = tracebacks.strip_prefixes(lines[head].text)

@@ -44,12 +44,15 @@ _WARNING_LEVEL = compile_lazily(r"^\W{0,4}(?:WARN|INFO|DEBUG|[IW]\d{3,4} )|\b(?:
 _FRAME = compile_lazily(r'(?P<indent>\W*)File "(?P<file>[^"]{0,400})", line \d+(?:, in (?P<where>.{1,200}))?')
 _RICH = compile_lazily(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
 _DRAWN = ("│", "╭", "╰", "|", "❱", "└", "├")
+_DRAWN_CODE = compile_lazily(r"[│|]\s{0,4}(?:❱\s{0,4})?\d+ |(?:│\s)?❱ |-+> ?\d+ ")
+_WARNED = compile_lazily(r"\S{1,300}:\d+: \w*Warning: ")
 _CELL = compile_lazily(r"-+> \d|File ~|File /|Cell In\[|<ipython|\S{1,300}\.py in \w|\S{1,300}\.py:\d+, in ")
 _NAME = compile_lazily(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\((?P<inner>\w+)\))?(?P<message>:.*)?$")
 _EXCEPTION_ENDINGS = (
     "Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "Expired", "Failed", "Failure", "Abort", "Fault",
     "NotFound", "Exhausted", "Unsupported", "StopIteration", "GeneratorExit", "OutOfResources", "Traceback",
 )  # fmt: skip
+_UNUSUAL_NAME = compile_lazily(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w{0,80})(?P<message>: .*|)")
 _ERROR_NAME = compile_lazily(r"(?:Error|Exception|Interrupt)$|[a-z](?:Timeout|Expired|NotFound|Unsupported|Exhausted)$")
 _VALUE = compile_lazily(r": *(?:[-+]?[\d.]|nan|inf|None|True|False)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -141,6 +144,28 @@ def _is_body(text: str, indent: int | None) -> bool:
     return width > (indent or 0) or text.lstrip().startswith(_DRAWN) or bool(_CELL.match(text))
 
 
+def is_echoed_code(lines: Sequence[Line], at: int) -> bool:
+    """Return whether the line at ``at`` is code that Python printed: what it says has not happened.
+
+    It stands deeper below the frame that it belongs to, or is drawn beside its number, or follows a warning.
+    """
+    tag, text, _ = strip_prefixes(lines[at].text)
+    if _DRAWN_CODE.match(text):
+        return True
+    indent = len(text) - len(text.lstrip())
+    if not indent:
+        return False
+    for above in range(at - 1, max(at - _MAX_OTHER_LINES - 1, -1), -1):
+        line_tag, body, _ = strip_prefixes(lines[above].text)
+        if line_tag != tag:
+            continue
+        if frame := _FRAME.match(body):
+            return frame.end("indent") < indent
+        if len(body) - len(body.lstrip()) < indent or not body.strip():
+            return bool(_WARNED.match(body))
+    return False
+
+
 def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None:
     """Return the exception whose traceback header is at ``header``, or None if the traceback was cut off."""
     tag, _, is_warning = strip_prefixes(lines[header].text)
@@ -148,6 +173,8 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
     indent: int | None = None
     other_lines = 0
     where = ""
+    follows_body = False
+    of_unusual_name: tuple[int, str, str] | None = None  # a class of the program, such as OutOfBudget
     for at in range(header + 1, min(header + _MAX_LINES, len(lines))):
         line_tag, text, _ = strip_prefixes(lines[at].text)
         if line_tag != tag:
@@ -157,16 +184,28 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
                 where = _entry_point(frame)
                 indent = max(frame.end("indent") - 2, 0) if frame.re is _FRAME else 0
             frames.append(at)
-            other_lines = 0
+            other_lines, follows_body = 0, True
         elif (match := match_exception(text, after_frames=bool(frames))) and not _is_body(text, indent):
             return RaisedException(
                 header, at, tag, match["name"], text.strip(), tuple(frames), where == "<module>",
                 *_context_above(lines, header, tag), is_warning,
             )  # fmt: skip
         elif not _is_body(text, indent) and not is_header(text):
+            unusual = _UNUSUAL_NAME.fullmatch(text[indent or 0 :]) if follows_body and not of_unusual_name else None
+            if unusual and not _VALUE.match(unusual["message"]):
+                of_unusual_name = at, unusual["name"], text.strip()
+            follows_body = False
             other_lines += 1
             if other_lines > _MAX_OTHER_LINES:
                 break
+        else:
+            follows_body = bool(frames)
+    if of_unusual_name:
+        end, name, line = of_unusual_name
+        context, chained = _context_above(lines, header, tag)
+        return RaisedException(
+            header, end, tag, name, line, tuple(frames), where == "<module>", context, chained, is_warning
+        )
     return None
 
 

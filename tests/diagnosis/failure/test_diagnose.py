@@ -294,3 +294,35 @@ def test_a_divergence_says_since_which_step_and_line() -> None:
     assert failure is not None
     assert (failure.kind, failure.line_number) == ("divergence", 39)
     assert failure.context == ("loss has been nan in 31 readings in a row, since step 9, line 9.",)
+
+
+SAYS = "raise RuntimeError('NCCL error: unhandled system error, CUDA out of memory')"
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "line"),
+    [
+        (
+            f"{TRACE}    if k: {SAYS}\n          ^^^^^^^\nOutOfBudget: none left\n",
+            "python_error",
+            "OutOfBudget: none left",
+        ),
+        (
+            f"{TRACE}    {SAYS}\nRuntimeError: NCCL error: unhandled 3\n",
+            "nccl_error",
+            "RuntimeError: NCCL error: unhandled 3",
+        ),
+        (f"{TRACE}    {SAYS}\nStep: 3\nLoss: 0.5\nKeyError: 'lr'\n", None, "KeyError: 'lr'"),
+        (f"{TRACE}    {SAYS}\n    ~~~~~^^\n", "python_error", 'File "/home/me/train.py", line 5, in main'),
+        (f"train.py:3: UserWarning: slow\n  {SAYS}\n", "other", None),
+        (f"│ ❱ 12 │   {SAYS} │\nKeyError: 'lr'\n", None, "KeyError: 'lr'"),
+        ("  NCCL error: unhandled system error\n", "nccl_error", "NCCL error: unhandled system error"),
+    ],
+)
+def test_code_that_python_prints_is_no_proof_of_what_it_says(log: str, kind: str | None, line: str | None) -> None:
+    found = diagnose(number_lines(log.encode()), 1)
+    assert found is not None
+    assert found.kind == (kind or found.kind)
+    assert found.kind not in ({"nccl_error", "oom_gpu"} - {kind})
+    if line is not None:
+        assert found.line == line
