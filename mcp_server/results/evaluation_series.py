@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mcp_server.results.evaluation_text import STEP_NAMES, Percent, Row, Value, find_step
+from mcp_server.results.evaluation_text import STEP_NAMES, Row, find_step
+from mcp_server.results.evaluation_values import Percent, Value
 from mcp_server.results.evaluations import Evaluation
 from mcp_server.results.metrics import Best, best_direction
 
@@ -232,7 +233,7 @@ def _read_rows(evaluation: Evaluation) -> Iterator[tuple[_Labels, str, Evaluatio
         for name, value in _metrics_of(row, labels):
             unit = "%" if isinstance(value, Percent) else ""
             point = EvaluationPoint(_as_float(value), labels.step, unit, text=str(value))
-            yield labels, name, _add_uncertainty(point, name, row)
+            yield labels, name, _add_uncertainty(point, name, row, getattr(value, "whole", None))
 
 
 def _label_row(row: Row, evaluation: Evaluation, *, by_epoch: bool, is_only: bool) -> _Labels:
@@ -299,16 +300,16 @@ def _is_spread_of(name: str, numbers: Mapping[str, float]) -> bool:
     return any(name == spread for other in numbers if other != name for spread, _ in _spread_names(other))
 
 
-def _add_uncertainty(point: EvaluationPoint, metric: str, row: Row) -> EvaluationPoint:
+def _add_uncertainty(point: EvaluationPoint, metric: str, row: Row, counted: int | None) -> EvaluationPoint:
     """Return the point with its number of episodes and one standard error, where the row has what it takes.
 
     A standard error that is written counts; else a standard deviation over the root of the number of episodes; else,
-    for a rate, that of a binomial. Attempts at one task count as independent.
+    for a rate, that of a binomial. Attempts at one task count as independent. ``counted``: the number beside the value.
     """
     tasks = _count(row, _TASK_NAMES)
     attempts = _count(row, (_ATTEMPTS,)) or 1
     at = _PASS_AT.search(metric)
-    episodes = _count(row, _EPISODE_NAMES) or (tasks * attempts if tasks else None)
+    episodes = counted or _count(row, _EPISODE_NAMES) or (tasks * attempts if tasks else None)
     if at and (int(at[1]) > 1 or at["all"]):
         episodes = tasks  # of several attempts at a task one value is made
     if is_count(metric):

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-Value = float | int | str | bool | None
+from mcp_server.results.evaluation_values import FRACTION, NUMBER, PERCENT, Percent, Value, parse_named, parse_value
+
 Row = Mapping[str, Value]
 
 MOST_ROWS = 200
@@ -24,18 +25,6 @@ _PAIR = re.compile(
     r"(?P<value>.+)"
 )
 _CELLS = re.compile(r"(?<!\\)\|")
-_INTEGER = re.compile(r"[+-]?\d{1,300}")
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf)", re.IGNORECASE)
-_PERCENT = re.compile(rf"({_NUMBER.pattern})\s?[%\uff05]", re.IGNORECASE)
-# 85.0 ± 1.2, 85 % (425/500), 425/500 (85 %), 12,345.6
-_SPREAD = re.compile(rf"(?P<value>\S+(?:\s?[%\uff05])?)\s*(?:±|\+/-|\\pm)\s*(?:{_NUMBER.pattern})\s?[%\uff05]?")
-_SHARE = r"(?P<part>\d{1,9})\s?/\s?(?P<whole>\d{1,9})"
-_COUNTED = (
-    re.compile(rf"(?P<value>\S+(?:\s?[%\uff05])?)\s*\({_SHARE}(?:\s\w+)?\)"),
-    re.compile(rf"{_SHARE}(?:\s*=\s*|\s*\()(?P<value>[^()]+)\)?"),
-)
-_ROUNDING = 0.006  # of a share that is written with two digits
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")  # of 1,234 nobody knows what it is
 _STEP = re.compile(
     r"(?i)(?:\b|_)(?:global[ _]?steps?|steps?|iterations?|iter|updates?|timesteps?|checkpoint|ckpt)[\s:=#@_-]{0,3}"
     r"(\d{1,15})(?![\d.%])|第\s?(\d{1,15})\s?步"
@@ -44,7 +33,7 @@ _BASELINE = re.compile(r"(?i)\bbaseline\b|\b(?:before|pre)[- ]?training\b|\binit
 _AFTER = re.compile(r"(?i)\bfinal\b|\b(?:after|post)[- ]?training\b|\btrained\b|训练后|最终")
 _EPOCH = re.compile(r"(?i)\bepochs?[\s:=#_-]{0,3}(\d{1,9})\b(?![.%])")
 _LABEL = re.compile(r"\(([^()]{1,60})\)")
-_PRINTED_PAIR = re.compile(rf"(?<![\w.])([A-Za-z][\w@/.-]{{0,60}})=({_PERCENT.pattern}|{_NUMBER.pattern})(?![\w.])")
+_PRINTED_PAIR = re.compile(rf"(?<![\w.])([A-Za-z][\w@/.-]{{0,60}})=({PERCENT.pattern}|{NUMBER.pattern})(?![\w.])")
 # What numpy and torch put around a number in the text of a dict.
 _WRAPPED = re.compile(r"(?:np\.|numpy\.|torch\.)?(?:float\d*|int\d*|tensor|array)\(\s*([^(),\[\]]+?)\s*(?:,[^()]*)?\)")
 _BARE_NAN, _BARE_INF = re.compile(r"(?<=[\s:,\[])nan(?=[\s,}\]])"), re.compile(r"(?<=[\s:,\[-])inf(?=[\s,}\]])")
@@ -53,16 +42,6 @@ _MODEL_KEYS = ("model", "model_name", "model_path", "checkpoint", "ckpt_path", "
 _NO_TASKS = frozenset(
     "train eval val valid validation test dev config args metadata info timing time".split()  # noqa: SIM905 - words
 )
-_LONGEST_ANNOTATED = 60
-
-
-class Percent(float):
-    """A number that was written with a percent sign: 51.2 for ``51.2 %``."""
-
-    def __str__(self) -> str:
-        return f"{float(self):.15g}%"
-
-    __repr__ = __str__
 
 
 class Table(NamedTuple):
@@ -77,38 +56,6 @@ class Table(NamedTuple):
         """Return the last rows of ``rows``, which were appended one after the other."""
         cut = f"only the last {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else None
         return cls(rows[-MOST_ROWS:], cut=cut)
-
-
-def parse_value(text: str) -> Value:
-    """Return the text as a number where all of it is one, with its percent sign, or else the text."""
-    plain = text.strip().strip("*`").strip()
-    if _INTEGER.fullmatch(plain):
-        return int(plain)
-    if _NUMBER.fullmatch(plain):
-        return float(plain)
-    if percent := _PERCENT.fullmatch(plain):
-        return Percent(percent[1])
-    if _THOUSANDS.fullmatch(plain):
-        return float(plain.replace(",", ""))
-    return _parse_annotated(plain)
-
-
-def _parse_annotated(text: str) -> Value:
-    """Return the number before a spread, which may be of any kind, or beside the fraction that it is, else the text."""
-    if len(text) > _LONGEST_ANNOTATED:
-        return text
-    if match := _SPREAD.fullmatch(text):
-        value = parse_value(match["value"])
-        return value if isinstance(value, int | float) else text
-    for pattern in _COUNTED:
-        if (match := pattern.fullmatch(text)) and int(match["whole"]):
-            value = parse_value(match["value"])
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                continue
-            share = float(value) / 100 if isinstance(value, Percent) else float(value)
-            if abs(int(match["part"]) / int(match["whole"]) - share) <= _ROUNDING:
-                return value
-    return text
 
 
 def find_step(text: str) -> int | None:
@@ -126,14 +73,29 @@ def flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
         if isinstance(one, Mapping):
             flat |= flatten(one, f"{label}.")
         elif isinstance(one, str | int | float | bool) and len(str(one)) <= MOST_ROWS and name != "alias":
-            flat[label] = parse_value(one) if isinstance(one, str) and _PERCENT.fullmatch(one.strip()) else one
+            flat[label] = _parse_scalar(str(name), one)
         if len(flat) >= MOST_COLUMNS:
             break
     return flat
 
 
+def _parse_scalar(name: str, value: Value) -> Value:
+    """Return a value of JSON: percentages as such, also lerobot's, and fractions of successes as numbers."""
+    if name == "pc_success" and isinstance(value, int | float):
+        return Percent(value)
+    if isinstance(value, str) and (PERCENT.fullmatch(value.strip()) or FRACTION.match(value.strip())):
+        return parse_named(name, value)
+    return value
+
+
 def parse_dict(text: str) -> dict[str, Value] | None:
-    """Return the scalars of a Python dict or a JSON object as text, or None where it is neither.
+    """Return the scalars of a Python dict or a JSON object as text, or None where it is neither."""
+    value = parse_mapping(text)
+    return None if value is None else flatten(value)
+
+
+def parse_mapping(text: str) -> Mapping[str, Any] | None:
+    """Return the content of a Python dict or a JSON object as text, or None where it is neither.
 
     ``np.float64(0.5)`` and ``tensor(0.5)`` count as numbers, as does ``nan``.
     """
@@ -148,9 +110,14 @@ def parse_dict(text: str) -> dict[str, Value] | None:
             value = ast.literal_eval(plain)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
-    if not isinstance(value, dict):
-        return None
-    return {name: float("nan") if one == _NAN_TEXT else one for name, one in flatten(value).items()}
+    return _restore_nan(value) if isinstance(value, dict) else None
+
+
+def _restore_nan(value: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        name: _restore_nan(one) if isinstance(one, dict) else float("nan") if one == _NAN_TEXT else one
+        for name, one in value.items()
+    }
 
 
 def parse_line(line: str) -> dict[str, Value] | None:
@@ -219,6 +186,9 @@ def parse_rows(value: Any) -> Iterator[Row]:
         return
     if not isinstance(value, Mapping):
         return
+    if rows := list(_lerobot_rows(value)):
+        yield from rows
+        return
     results = value.get("results")
     if isinstance(results, Mapping) and results and all(isinstance(one, Mapping) for one in results.values()):
         yield from _rows_by_task(results, value)
@@ -230,6 +200,28 @@ def parse_rows(value: Any) -> Iterator[Row]:
         yield from filter(None, [flatten({name: one for name, one in value.items() if name != "results"})])
     elif flat := flatten(value):
         yield flat
+
+
+def _lerobot_rows(value: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of lerobot's eval_info.json: of all episodes, of each suite, of each task; none of other files."""
+    episodes, total = value.get("per_episode"), value.get("aggregated")
+    if isinstance(episodes, list) and isinstance(total, Mapping) and "pc_success" in total:
+        yield {**flatten(total), "n_episodes": len(episodes)}
+        return
+    total, suites, tasks = value.get("overall"), value.get("per_group"), value.get("per_task")
+    if not isinstance(total, Mapping) or "pc_success" not in total:
+        return
+    yield flatten(total)
+    for suite, one in suites.items() if isinstance(suites, Mapping) else ():
+        if isinstance(one, Mapping):
+            yield {"task": str(suite), **flatten(one)}
+    for task in tasks if isinstance(tasks, list) else ():
+        metrics = task.get("metrics") if isinstance(task, Mapping) else None
+        successes = metrics.get("successes") if isinstance(metrics, Mapping) else None
+        if isinstance(successes, list) and successes and all(isinstance(one, bool) for one in successes):
+            share = Percent(100 * sum(successes) / len(successes))
+            name = f"{task.get('task_group')}/{task.get('task_id')}"
+            yield {"task": name, "pc_success": share, "n_episodes": len(successes)}
 
 
 def _rows_by_task(results: Mapping[str, Any], beside: Mapping[str, Any]) -> Iterator[Row]:
@@ -276,7 +268,7 @@ def _parse_blocks(text: str) -> list[Row]:
             blocks.append((stripped.strip("# \t"), {}))
             continue
         pair = None if "|" in line or "{" in line else _PAIR.fullmatch(stripped)
-        value = parse_value(pair["value"]) if pair else None
+        value = parse_named(pair["name"], pair["value"]) if pair else None
         if pair is None or not isinstance(value, int | float):
             continue
         name, (title, block) = pair["name"].strip(), blocks[-1]
@@ -328,8 +320,8 @@ def _parse_tables(text: str) -> Iterator[Table]:
         number += 2
         rows: list[Row] = []
         while number < len(lines) and "|" in lines[number]:
-            values = [parse_value(cell) for cell in split_cells(lines[number])]
-            rows.append(dict(zip(names, values, strict=False)))
+            cells = zip(names, split_cells(lines[number]), strict=False)
+            rows.append({name: parse_named(name, cell) for name, cell in cells})
             number += 1
         if rows:
             cut = f"only the first {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else None

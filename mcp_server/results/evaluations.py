@@ -13,6 +13,7 @@ from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.evaluation_text import MOST_ROWS, Row, has_step, parse_lines, parse_markdown, parse_rows
 from mcp_server.results.run_files import limited_scan, list_tree, result_roots, select_own
+from mcp_server.results.success_lines import read_success_rates
 from mcp_server.scalars.formats.evaluation_arrays import read_evaluation_arrays
 from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.files import open_regular_file, read_regular_file
@@ -110,7 +111,8 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     if path.suffix == ".jsonl":
         return [_parse_json_lines(path, text)]
     if path.suffix in {".txt", ".log"}:  # other lines are anybody's
-        return [Evaluation(path, rows[-MOST_ROWS:])] if (rows := tuple(parse_lines(text))) else []
+        rows = (*parse_lines(text), *read_success_rates(text.splitlines()))
+        return [Evaluation(path, rows[-MOST_ROWS:])] if rows else []
     if path.suffix != ".json":
         return [Evaluation(path, tuple(table.rows), table.title, table.cut) for table in parse_markdown(text)]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from mcp_server.results.evaluation_series import EvaluationSeries, build_series, format_series, name_series
-from mcp_server.results.evaluation_text import Value, parse_value
+from mcp_server.results.evaluation_values import Value, parse_value
 from mcp_server.results.evaluations import Evaluation, find_evaluation_files, read_evaluations
 from tests.support.rows import for_each
 
@@ -257,6 +258,9 @@ def test_files_of_one_name_are_told_apart_by_their_directories(read: Read) -> No
         ("- acc: 42/50 (84%)\n", [(None, 84.0)]),
         ("- acc: 0.51 ± 0.02\n", [(None, 0.51)]),
         ("- acc: 1,234.5\n", [(None, 1234.5)]),
+        ("- acc: 0.84 (84.0%)\n", [(None, 0.84)]),
+        ("- success: 12/20\n", [(None, 0.6)]),
+        ("| passed |\n|--|\n| 12/20 |\n", [(None, 0.6)]),
         ("| acc |\n|--|\n| 75.0% +/- 2.2% |\n", [(None, 75.0)]),
     ]
 )
@@ -279,6 +283,33 @@ def test_a_rounded_value_in_another_file_is_the_same_evaluation(text: str, exact
     evaluations = [Evaluation(Path(f"{n}.json"), ({"step": 10, "acc": one},)) for n, one in enumerate(accuracies)]
     (series,) = build_series(evaluations)
     assert (len(series.points) == 1) is same
+
+
+@for_each(["- acc: 85.0% (425/500)\n", "| success |\n|--|\n| 425/500 |\n", '{"success": "425/500"}'])
+def test_the_count_beside_a_rate_is_its_number_of_episodes(text: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "eval.json" if text.startswith("{") else "eval.md")
+        path.write_text(text)
+        (series,) = build_series(read_evaluations(path))
+    assert series.last.share == pytest.approx(0.85)
+    assert series.last.episodes == 500
+    assert series.last.error == pytest.approx(0.01597 * (100 if series.last.unit else 1), rel=1e-3)
+
+
+def test_what_lerobot_writes_is_read_by_suite_and_task_with_its_episodes(read: Read) -> None:
+    suites = {"goal": {"pc_success": 75.0, "n_episodes": 4}, "spatial": {"pc_success": 50.0, "n_episodes": 2}}
+    tasks = [{"task_group": "goal", "task_id": 3, "metrics": {"successes": [True, True, True, False]}}]
+    whole = {"per_task": tasks, "per_group": suites, "overall": {"pc_success": 66.7, "n_episodes": 6}}
+    series = read(eval_info__json=json.dumps(whole))
+    assert {name: (one.last.value, one.last.episodes) for name, one in series.items() if "pc" in name} == {
+        "pc_success": (66.7, 6),
+        "goal.pc_success": (75.0, 4),
+        "spatial.pc_success": (50.0, 2),
+        "goal/3.pc_success": (75.0, 4),
+    }
+    former = {"per_episode": [{"success": True}] * 8, "aggregated": {"pc_success": 100.0, "eval_s": 3}}
+    last = read(eval_info__json=json.dumps(former))["pc_success"].last
+    assert (last.value, last.unit, last.episodes, last.error) == (100.0, "%", 8, 0.0)
 
 
 def test_a_table_of_names_and_values_names_its_metrics(read: Read) -> None:

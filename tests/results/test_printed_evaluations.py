@@ -55,3 +55,58 @@ def test_dicts_among_steps_are_a_series_from_the_baseline_on(read: Read) -> None
 def test_other_dicts_are_no_evaluations(read: Read) -> None:
     lines = ["{'loss': 0.5, 'epoch': 1.0}", "config = {'n': 3}", "{'a': {1, 2}", "{", "{'total_tasks': 3}"]
     assert read(*lines, *STEPS) == {}
+
+
+def test_the_suites_of_a_printed_dict_have_their_own_numbers_of_episodes(read: Read) -> None:
+    suites = {"goal": {"pc_success": 80.0, "n_episodes": 5}, "spatial": {"pc_success": 85.0, "n_episodes": 20}}
+    series = read("Aggregated:", "{'pc_success': 84.0, 'n_episodes': 25}", str(suites), str(suites))
+    points = {name: one.points for name, one in series.items() if "success" in name}
+    assert {name: (one.value, one.unit, one.episodes) for name, (one,) in points.items()} == {
+        "pc_success": (84.0, "%", 25),
+        "goal.pc_success": (80.0, "%", 5),
+        "spatial.pc_success": (85.0, "%", 20),
+    }
+
+
+COUNTED = ("# episodes completed so far: 10", "# successes: 8 (80.0%)")
+LOGGED = "11/23 10:20:11 [INFO] | >> {}".format
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["Success: 12/20"], [(None, 0.6, 20)]),
+        (["success rate: 12/20 (60.0%)"], [(None, 60.0, 20)]),
+        (["INFO:root:Success rate = 60% (12/20)"], [(None, 60.0, 20)]),
+        (["(Runner pid=3) **Eval success:** 12 / 20 episodes."], [(None, 0.6, 20)]),
+        (["Overall success rate: 95.2%"], [(None, 95.2, None)]),
+        ([LOGGED("Overall success rate: 0.9520 (95.2%)")], [(None, 0.952, None)]),
+        ([*COUNTED, "Current task success rate: 0.5", "Current total success rate: 0.8"], [(None, 0.8, 10)]),
+        ([*COUNTED, "Current total success rate: 0.8", "Overall success rate: 0.8000 (80.0%)"], [(None, 0.8, 10)]),
+        (["Total episodes: 10", "Total successes: 7", "Overall success rate: 0.8"], [(None, 0.8, None)]),
+        (["Total success rate: 0.8", "Total episodes: 10"], [(None, 0.8, 10)]),
+        (["Total success rate: 0.83", "Total episodes: 10"], [(None, 0.83, None)]),
+        ([f"Success: {n // 2}/{n}" for n in range(1, 21)], [(None, 0.5, 20)]),
+        (["Success: 5/20", "Success: 12/20"], [(None, 0.25, 20), (None, 0.6, 20)]),
+        (["step 100: success: 5/20", "step 200: success: 12/20"], [(100, 0.25, 20), (200, 0.6, 20)]),
+        ([*STEPS[:5], "Eval success: 5/20", *STEPS[5:], "Eval success: 12/20"], [(5, 0.25, 20), (9, 0.6, 20)]),
+    ],
+)
+def test_a_success_rate_in_a_sentence_is_an_evaluation(
+    read: Read, lines: list[str], expected: list[tuple[int | None, float, int | None]]
+) -> None:
+    one = read(*lines)["success_rate"]
+    assert [(point.step, round(point.value, 6), point.episodes) for point in one.points] == expected
+    assert all((point.error is None) == (point.episodes is None) for point in one.points)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("Success: True", "success: 0.5", "success rate: 0.5", "Success: 12/20/30", "Success: 21/20", "Success: 0/0"),
+        *("Download success: 20/20", "Overall success rate: 340%", "Overall success rate: nan", "success: 3 of 4"),
+        *("Current task success rate: 0.5", "Overall success rate of the last run: 0.5", "Success: 2024-01-02"),
+    ],
+)
+def test_what_may_be_something_else_is_no_success_rate(read: Read, line: str) -> None:
+    assert read(line, *STEPS) == {}

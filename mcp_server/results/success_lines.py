@@ -1,0 +1,132 @@
+"""Reads the success rates that evaluations print as sentences, such as LIBERO's, or ``Success: 12/20``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from mcp_server.results.evaluation_text import Row, find_step
+from mcp_server.results.evaluation_values import Percent, parse_rate
+
+_WORDS = ("ucces", "UCCES", "pisodes", "PISODES")
+_METRIC = "success_rate"
+_LONGEST_LINE = 1_000
+_LINES_AFTER = 3  # in which the count of episodes may follow a rate
+_ROUNDING = 0.006
+# What stands before the words: nothing, the prefix of a logger, a bullet, a step.
+_BEFORE = r"(?:^|[\]|>:)#*-])[\s#*`]{0,8}"
+_BEHIND = r"[*`.]*(?:\s+(?:episodes|trials|rollouts|attempts|tasks))?[\s.]*(?:\(\d+:[\w.]+:\d+\))?$"  # openpi's logger
+_WHOLE = r"(?:overall|total|final|average|avg|mean|eval(?:uation)?|validation|test)"
+_RUNNING = r"(?:current(?: total)?|running|cumulative)"
+_RATE = re.compile(
+    rf"(?i){_BEFORE}(?:(?P<whole>(?:{_WHOLE}[ _]){{1,2}})|(?P<running>{_RUNNING}[ _]))?(?:episodes?[ _])?"
+    rf"success(?:es)?(?P<rate>[ _]rate)?[*`]*\s?[:=][\s*`]{{0,6}}(?P<value>[\d.][^\s()]{{0,20}}(?:\s?/\s?\d+)?"
+    rf"(?:\s?%)?(?:\s?\([^()]{{1,20}}\))?){_BEHIND}"
+)
+_EPISODES = re.compile(
+    rf"(?i){_BEFORE}(?:total[ _]episodes|episodes completed so far|num(?:ber of)?[ _]episodes)\s?[:=]\s?(\d{{1,9}})"
+    rf"{_BEHIND}"
+)
+_SUCCESSES = re.compile(
+    rf"(?i){_BEFORE}(?:total[ _])?successes\s?[:=]\s?(\d{{1,9}})(?:\s?\([\d.]{{1,10}}\s?%\))?{_BEHIND}"
+)
+
+
+@dataclass(frozen=True)
+class SuccessRate:
+    """One printed rate, with the step in its line. ``at``: that of the training. ``running``: others are to follow."""
+
+    value: float
+    episodes: int | None = None
+    step: int | None = None
+    at: int | None = None
+    running: bool = False
+
+    def as_row(self) -> Row:
+        """Return it as the row of an evaluation."""
+        step = {} if self.step is None else {"step": self.step}
+        episodes = {} if self.episodes is None else {"n_episodes": self.episodes}
+        return {**step, _METRIC: self.value, **episodes}
+
+
+@dataclass
+class SuccessLines:
+    """Reads one line after the other, and keeps of each evaluation its last rate: those before were of its beginning.
+
+    A rate counts with its number of episodes, or where its words say that it is of all; a plain ``success: 0.5`` may
+    be a metric of the training.
+    """
+
+    rates: list[SuccessRate] = field(default_factory=list)
+    _episodes: int | None = None
+    _successes: int | None = None
+    _lines_since: int = _LINES_AFTER
+
+    def read(self, line: str, at: int | None = None) -> None:
+        """Read a line, printed when the training was at step ``at``."""
+        self._lines_since += 1
+        if len(line) > _LONGEST_LINE or not any(word in line for word in _WORDS):
+            return
+        if match := _EPISODES.search(line):
+            self._episodes = int(match[1])
+            self._complete()
+        elif match := _SUCCESSES.search(line):
+            self._successes = int(match[1])
+        elif match := _RATE.search(line):
+            self._add(match, find_step(line[: match.start()]), at)
+
+    def _add(self, match: re.Match[str], own_step: int | None, at: int | None) -> None:
+        value = parse_rate(match["value"])
+        if value is None or not 0 <= (value / 100 if isinstance(value, Percent) else value) <= 1:
+            return
+        episodes = getattr(value, "whole", None) or self._counted(value)
+        is_running = match["running"] is not None
+        if episodes is None and not is_running and not (match["whole"] and match["rate"]):
+            return
+        rate = SuccessRate(value, episodes, own_step, at, is_running)
+        if self.rates and _goes_on(self.rates[-1], rate):
+            self.rates.pop()
+        self.rates.append(rate)
+        self._lines_since = 0
+        if not is_running:
+            self._episodes = self._successes = None
+
+    def _complete(self) -> None:
+        """Give the rate just above the number of episodes that follows it."""
+        if self.rates and self._lines_since <= _LINES_AFTER and self.rates[-1].episodes is None:
+            last = self.rates[-1]
+            self.rates[-1] = replace(last, episodes=self._counted(last.value))
+
+    def _counted(self, value: float) -> int | None:
+        """Return the number of episodes that was printed, where the value is a share of it."""
+        if not self._episodes:
+            return None
+        share = value / 100 if isinstance(value, Percent) else value
+        successes = round(share * self._episodes) if self._successes is None else self._successes
+        return self._episodes if abs(successes / self._episodes - share) <= _ROUNDING else None
+
+
+def read_success_rates(lines: Iterable[str]) -> list[Row]:
+    """Return the rates that the lines of a file state, as rows."""
+    reader = SuccessLines()
+    for line in lines:
+        reader.read(line)
+    return [rate.as_row() for rate in reader.rates]
+
+
+def _goes_on(former: SuccessRate, rate: SuccessRate) -> bool:
+    """Return whether ``rate`` is of the same episodes as ``former`` and of more, or says the same again."""
+    if (former.step, former.at) != (rate.step, rate.at):
+        return False
+    if former.episodes is None or rate.episodes is None:
+        return former.running
+    more = rate.episodes - former.episodes
+    gained = _share(rate) * rate.episodes - _share(former) * former.episodes
+    if not more:
+        return former.running or abs(gained) <= _ROUNDING * rate.episodes
+    return more > 0 and 0 <= round(gained) <= more
+
+
+def _share(rate: SuccessRate) -> float:
+    return rate.value / 100 if isinstance(rate.value, Percent) else rate.value
