@@ -25,7 +25,6 @@ from rich.text import Text
 from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
-from mcp_server.backends.slurm.commands import SlurmError, find_missing
 from mcp_server.backends.slurm.site import describe_site
 from mcp_server.cli.client_checks import check_clients
 from mcp_server.cli.hosts import report_hosts
@@ -35,6 +34,7 @@ from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.record.slurm.commands import SlurmError, find_missing
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available

@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends.slurm import backend, watch
+from mcp_server.backends.slurm import backend
 from mcp_server.backends.slurm.batch_script import check_request, list_options, render_batch_script
-from mcp_server.backends.slurm.commands import (
+from mcp_server.cli import doctor
+from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.record.events import EventLog
+from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.slurm import watch
+from mcp_server.record.slurm.commands import (
     PROGRAMS,
     SlurmError,
     clean_environment,
@@ -22,12 +27,8 @@ from mcp_server.backends.slurm.commands import (
     read_time,
     submit,
 )
-from mcp_server.backends.slurm.job_states import FINAL, HELD, WAITING, Job, RecordState, judge
-from mcp_server.backends.slurm.queue import Queue
-from mcp_server.cli import doctor
-from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.record.events import EventLog
-from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.slurm.job_states import FINAL, HELD, WAITING, Job, RecordState, judge
+from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.store.state_home import StateHome
@@ -280,7 +281,7 @@ def test_what_sbatch_does_not_know_or_runward_sets_is_refused(arguments: dict[st
 def test_slurm_is_asked_at_once_when_its_daemon_writes_that_a_job_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.0)
+    monkeypatch.setattr("mcp_server.record.slurm.queue.EXPECTED_S", 0.0)
     directory, asked = RunDir(tmp_path / "runs" / "cfm-7kqz"), []
     directory.path.mkdir(parents=True)
     write_json(directory.job, {"job_id": "12", "submitted_s": time.time() - 100})

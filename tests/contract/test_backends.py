@@ -122,8 +122,8 @@ def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.
     if request.param == "slurm" and "SLURM_CONF" not in sandbox.environ:
         fake_slurm.install(sandbox.path / "slurm")
         sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
-        monkeypatch.setattr("mcp_server.backends.slurm.queue.QUIET_S", 0.1)
-        monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.1)
+        monkeypatch.setattr("mcp_server.record.slurm.queue.QUIET_S", 0.1)
+        monkeypatch.setattr("mcp_server.record.slurm.queue.EXPECTED_S", 0.1)
     for name, value in sandbox.environ.items():
         monkeypatch.setenv(name, value)
     ray = FakeRay() if request.param == "ray" else None

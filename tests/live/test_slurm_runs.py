@@ -17,8 +17,8 @@ def lab(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     fake_slurm.install(sandbox.path / "slurm")
     (sandbox.path / "slurm" / "kill_wait_s").write_text("20")  # what Slurm gives a supervisor to write the end
     sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
-    monkeypatch.setattr("mcp_server.backends.slurm.queue.QUIET_S", 0.2)
-    monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.2)
+    monkeypatch.setattr("mcp_server.record.slurm.queue.QUIET_S", 0.2)
+    monkeypatch.setattr("mcp_server.record.slurm.queue.EXPECTED_S", 0.2)
     return sandbox
 
 

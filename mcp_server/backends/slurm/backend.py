@@ -19,10 +19,17 @@ import anyio
 
 from mcp_server.backends.base import GpuState, Record
 from mcp_server.backends.local import supervisor_argv
-from mcp_server.backends.slurm import batch_script, queue
+from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.arrays import Element, list_array_options, make_array, render_array_script
 from mcp_server.backends.slurm.batch_script import script_of
-from mcp_server.backends.slurm.commands import (
+from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.events import ENDING, read_events
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
+from mcp_server.record.slurm import queue
+from mcp_server.record.slurm.commands import (
     SlurmError,
     describe_job,
     estimate,
@@ -31,15 +38,9 @@ from mcp_server.backends.slurm.commands import (
     run_program,
     submit,
 )
-from mcp_server.backends.slurm.job_states import HELD, WAITING
-from mcp_server.backends.slurm.queue import Queue
-from mcp_server.backends.slurm.watch import JobWatch, expected_name, has_end
-from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
-from mcp_server.gpus.snapshot import Snapshot
-from mcp_server.record.events import ENDING, read_events
-from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, now, read_json, write_json
-from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
+from mcp_server.record.slurm.job_states import HELD, WAITING
+from mcp_server.record.slurm.queue import Queue
+from mcp_server.record.slurm.watch import JobWatch, expected_name, has_end
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system.files import open_private, write_atomic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mcp_server.backends.slurm.commands import run_program
+from mcp_server.record.slurm.commands import run_program
 
 _SECONDS = re.compile(r"\d+")
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from mcp_server.backends.slurm import queue
-from mcp_server.backends.slurm.commands import SlurmError, describe_job
-from mcp_server.backends.slurm.job_states import Job, RecordState, judge
-from mcp_server.backends.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.events import ENDING, parse_events
 from mcp_server.record.run_directory import RunDir, read_json, write_json
+from mcp_server.record.slurm import queue
+from mcp_server.record.slurm.commands import SlurmError, describe_job
+from mcp_server.record.slurm.job_states import Job, RecordState, judge
+from mcp_server.record.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, posix
 from mcp_server.system.files import is_absent
@@ -193,4 +193,4 @@ def _read_output(directory: RunDir) -> str:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.slurm.commands import SlurmError, list_own_jobs
-from mcp_server.backends.slurm.job_states import Job
 from mcp_server.record.run_directory import now, read_json, write_json
+from mcp_server.record.slurm.commands import SlurmError, list_own_jobs
+from mcp_server.record.slurm.job_states import Job
 from mcp_server.system.lock_files import try_lock
 
 QUIET_S = 30.0  # between two queries: sites ask not to run squeue in loops

@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
-from mcp_server.backends.slurm.job_states import Job
 from mcp_server.errors import RunwardError
+from mcp_server.record.slurm.job_states import Job
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 _TIMEOUT_S = 15.0
@@ -254,7 +254,7 @@ def read_time(text: str) -> str:
     """Return a time of Slurm, in seconds since 1970 as is asked of it, in ISO 8601 UTC; empty for words."""
     if not text.isdecimal() or len(text) > _TIME_DIGITS or int(text) == 0:
         return ""
-    return datetime.fromtimestamp(int(text), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(int(text), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _nodes(text: str) -> str:
