@@ -16,7 +16,7 @@ from mcp_server.cli import doctor
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import RunDir, write_json
-from mcp_server.record.slurm import watch
+from mcp_server.record.slurm import job, watch
 from mcp_server.record.slurm.commands import (
     PROGRAMS,
     SlurmError,
@@ -335,14 +335,14 @@ def test_a_number_that_another_job_has_is_neither_believed_nor_cancelled(
     report = watch.JobWatch(Queue(tmp_path, lambda: theirs)).liveness(directory, spec)
     assert (report.liveness, report.end) == (Liveness.UNKNOWN, None)
     assert "job 12 is called 'theirs', not cfm-7kqz" in report.reason
-    monkeypatch.setattr(backend, "describe_job", lambda _: Job("12", "RUNNING", name="theirs"))
+    monkeypatch.setattr(job, "describe_job", lambda _: Job("12", "RUNNING", name="theirs"))
     sent: list[object] = []
-    monkeypatch.setattr(backend, "run_program", sent.append)
+    monkeypatch.setattr(job, "run_program", sent.append)
     with pytest.raises(RunwardError, match="It was left alone"):
         asyncio.run(backend.SlurmBackend().reap(directory, Run(spec, "running")))
     assert sent == []
     write_json(directory.job, {"job_id": "--user=alice"})
-    assert backend.job_of(directory) == ""
+    assert watch.job_of(directory) == ""
 
 
 def test_a_name_with_a_false_line_or_false_facts_changes_no_other_job() -> None:

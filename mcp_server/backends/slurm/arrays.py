@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.backends.local import supervisor_argv
-from mcp_server.backends.slurm.batch_script import list_options, render_script, script_of
+from mcp_server.backends.slurm.batch_script import list_shared_options
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.slurm.job import render_script, script_of
 from mcp_server.record.spec import RunSpec
-
-_OF_ONE_RUN = ("job-name", "chdir", "output")
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,7 @@ class Element:
 
 def are_alike(one: RunSpec, other: RunSpec) -> bool:
     """Return whether two runs ask the same of Slurm, so that one script serves both."""
-    return _shared_options(one) == _shared_options(other)
-
-
-def _shared_options(spec: RunSpec) -> dict[str, str]:
-    return {name: value for name, value in list_options(spec).items() if name not in _OF_ONE_RUN}
+    return list_shared_options(one) == list_shared_options(other)
 
 
 def list_array_options(spec: RunSpec, path: Path, count: int, most_at_once: int | None) -> dict[str, str]:
@@ -49,7 +44,7 @@ def list_array_options(spec: RunSpec, path: Path, count: int, most_at_once: int 
         "chdir": str(path),
         "output": f"{own}/%a/slurm.out",
         "array": f"0-{count - 1}{limit}",
-        **_shared_options(spec),
+        **list_shared_options(spec),
     }
 
 

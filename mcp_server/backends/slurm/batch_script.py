@@ -1,4 +1,4 @@
-"""The batch script of a run: what a launch asks for, in the words of sbatch. Pure."""
+"""What a launch asks of Slurm, in the words of sbatch. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.slurm.job import list_place_options, render_script
 from mcp_server.record.spec import LaunchRequest, RunSpec
 
 SIGNAL_BEFORE_S = 120
@@ -45,7 +46,6 @@ _OURS = {
 ARRAY = "array"  # a flag, of a sweep's cells alone: they are handed in together
 _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
 _VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
-_SIMPLE = re.compile(r"[\w@%+=:,./\[\]*&|()<>!~^-]+")
 
 
 def check_request(request: LaunchRequest) -> None:
@@ -99,15 +99,14 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, str]:
 
 def list_options(spec: RunSpec) -> dict[str, str]:
     """Return all options of a run's job."""
+    return {**list_place_options(spec.run_id, Path(spec.run_dir)), **list_shared_options(spec)}
+
+
+def list_shared_options(spec: RunSpec) -> dict[str, str]:
+    """Return the options of a run's job but for those that say which run it is, and where its directory is."""
     given = normalize_options(spec.backend_options)
     gpus = parse_gpus(spec.gpus)
-    options = {
-        "job-name": spec.run_id,
-        "chdir": spec.run_dir,
-        "output": f"{spec.run_dir}/slurm.out".replace("%", "%%"),
-        "open-mode": "append",
-        "signal": f"B:USR1@{SIGNAL_BEFORE_S}",
-    }
+    options = {"open-mode": "append", "signal": f"B:USR1@{SIGNAL_BEFORE_S}"}
     if gpus and gpus.count:
         options["gpus" if "nodes" in given else "gres"] = str(gpus.count) if "nodes" in given else f"gpu:{gpus.count}"
     if gpus and gpus.cpu:
@@ -121,20 +120,5 @@ def list_options(spec: RunSpec) -> dict[str, str]:
 
 
 def render_batch_script(spec: RunSpec, supervisor: Sequence[str]) -> str:
-    """Return the batch script, whose process becomes the supervisor. It holds neither environment nor secret."""
+    """Return the batch script of a run, whose process becomes the supervisor."""
     return render_script(list_options(spec), shlex.join(supervisor))
-
-
-def render_script(options: Mapping[str, str], program: str) -> str:
-    """Return a batch script with ``options``, whose process becomes ``program``, as a shell writes it."""
-    lines = [f"#SBATCH --{name}={_quote(value)}" if value else f"#SBATCH --{name}" for name, value in options.items()]
-    return "\n".join(["#!/bin/bash", *lines, f"exec {program}", ""])
-
-
-def script_of(directory: Path) -> Path:
-    """Return where a run's batch script is."""
-    return directory / "batch.sh"
-
-
-def _quote(value: str) -> str:
-    return value if _SIMPLE.fullmatch(value) else f'"{value}"'

@@ -19,6 +19,7 @@ from mcp_server.system.lock_files import try_lock
 
 QUIET_S = 30.0  # between two queries: sites ask not to run squeue in loops
 EXPECTED_S = 3.0  # at least, also where a change is expected
+_JUDGED_S = 3 * QUIET_S  # while nobody asks
 _READ_S = 1.0  # between two looks at what other servers have asked
 _LONGEST_S = 20.0  # another server's query takes
 
@@ -75,6 +76,11 @@ class Queue:
         finally:
             self._lock.release()
         return self._snapshot
+
+    def peek(self) -> QueueSnapshot | None:
+        """Return the last snapshot at once; None where there is none that is young enough to judge by."""
+        self._take_over()
+        return self._snapshot if self._is_fresh(_JUDGED_S) else None
 
     def _take_over(self) -> None:
         """Take over what another server knows since: it may have stopped jobs."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from mcp_server.record.events import ENDING, parse_events
-from mcp_server.record.run_directory import RunDir, read_json, write_json
+from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.slurm import queue
 from mcp_server.record.slurm.commands import SlurmError, describe_job
 from mcp_server.record.slurm.job_states import Job, RecordState, judge
@@ -23,6 +24,7 @@ from mcp_server.system.filesystems import is_shared_filesystem
 
 _TAIL_BYTES = 65_536
 _SETTLE_S = 60.0  # until a name that this host has looked for in vain appears on NFS
+_JOB_ID = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,10})?")
 # After Slurm's daemon has written into a job's output: it ends the job, within KillWait, which is 30 s by default.
 _ENDS_WITHIN_S = 40.0
 
@@ -34,22 +36,37 @@ class JobWatch:
         self.queue = queue
         self._outputs: dict[str, tuple[int, float]] = {}  # by run: the size of its job's output, and since when
 
-    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:  # noqa: C901 - the order is the point
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
         """Return what the record and Slurm say together. An end in the record needs no word of Slurm.
 
         Raises:
             OSError: the record cannot be read now.
         """
+        report = self._judge(directory, spec, asks=True)
+        assert report is not None  # noqa: S101 - who asks hears
+        return report
+
+    def judge_by_last_answer(self, directory: RunDir, spec: RunSpec) -> LivenessReport | None:
+        """Return what the record and Slurm's last answer say together, at once; None where that is too little.
+
+        Raises:
+            OSError: the record cannot be read now.
+        """
+        return self._judge(directory, spec, asks=False)
+
+    def _judge(self, directory: RunDir, spec: RunSpec, *, asks: bool) -> LivenessReport | None:
         record, written_s = _read_record_state(directory)
         facts = read_json(directory.job) or {}
         job_id = str(facts.get("job_id", ""))
         if record == "ended" or (read_json(directory.stop) or {}).get("carried_out"):  # a stop saw it gone
             self._outputs.pop(directory.run_id, None)
             return LivenessReport(Liveness.DEAD, job_id=job_id)
-        snapshot = self.queue.look(queue.EXPECTED_S if self._is_end_near(directory) else None)
+        snapshot = self._look(directory) if asks else self.queue.peek()
+        if snapshot is None:
+            return None
         if not job_id:
             return self._judge_launch(directory, spec, snapshot, facts)
-        if job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
+        if asks and job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
             snapshot = self.queue.look(queue.EXPECTED_S)
         row, name = snapshot.jobs.get(job_id), expected_name(directory, facts)
         if row is not None and row.is_other(name):
@@ -62,18 +79,10 @@ class JobWatch:
             return LivenessReport(Liveness.PENDING, "handed in to Slurm a moment ago", job_id=job_id)
         if row is not None and not row.is_final:
             return judge(row, record, started_since=written_s > snapshot.asked_s)
-        try:
-            job, heard_s = _keep_end(directory, row, job_id, name)
-        except SlurmError as error:
-            return _unreachable(job_id, record, snapshot, error.cause)
-        if job.is_other(name):
-            return _describe_other(job, name, record)
-        is_settled = time.time() - heard_s >= _SETTLE_S or not is_shared_filesystem(directory.path)
-        report = judge(job, record, settled=is_settled)
-        if report.end is not None:
-            with contextlib.suppress(OSError):  # it may hold secrets, and no supervisor comes for it
-                directory.handover.unlink(missing_ok=True)
-        return report
+        return _judge_end(directory, row, record, snapshot, job_id, name) if asks else None
+
+    def _look(self, directory: RunDir) -> QueueSnapshot:
+        return self.queue.look(queue.EXPECTED_S if self._is_end_near(directory) else None)
 
     def _is_end_near(self, directory: RunDir) -> bool:
         """Return whether the job's own output has grown lately: Slurm's daemon says there why it ends a job.
@@ -95,13 +104,51 @@ class JobWatch:
     ) -> LivenessReport:
         """Return what is known of a launch whose job is not noted: its server may have died while it handed it in."""
         if (job := snapshot.jobs.get(snapshot.find_job(spec.run_id, facts))) is not None:
+            with contextlib.suppress(OSError):  # Slurm forgets it, and a stop needs its number
+                keep_job(directory, job.job_id, str(facts.get("array", "")))
             return judge(job, "none")
-        created_s = posix(spec.created_at)
+        created_s = _number(facts.get("prepared_s")) or posix(spec.created_at)
         if abs(time.time() - created_s) < STARTING_S or snapshot.asked_s < created_s + STARTING_S:
             return LivenessReport(Liveness.PENDING)
         with contextlib.suppress(OSError):
+            if not directory.stop.exists():  # for a job that Slurm takes later still
+                write_json(directory.stop, {"by": "launch_run", "reason": "its launch was cut off", "at": now()})
             directory.handover.unlink(missing_ok=True)
         return LivenessReport(Liveness.DEAD, "Its launch was cut off before it was handed in to Slurm.")
+
+
+def _judge_end(
+    directory: RunDir, row: Job | None, record: RecordState, snapshot: QueueSnapshot, job_id: str, name: str
+) -> LivenessReport:
+    """Return the report on a job that has ended as far as Slurm's queue says, by what else Slurm says."""
+    try:
+        job, heard_s = _keep_end(directory, row, job_id, name)
+    except SlurmError as error:
+        return _unreachable(job_id, record, snapshot, error.cause)
+    if job.is_other(name):
+        return _describe_other(job, name, record)
+    is_settled = time.time() - heard_s >= _SETTLE_S or not is_shared_filesystem(directory.path)
+    report = judge(job, record, settled=is_settled)
+    if report.end is not None:
+        with contextlib.suppress(OSError):  # it may hold secrets, and no supervisor comes for it
+            directory.handover.unlink(missing_ok=True)
+    return report
+
+
+def job_of(directory: RunDir) -> str:
+    """Return the id of the run's job, empty where none was handed in."""
+    job_id = str((read_json(directory.job) or {}).get("job_id", ""))
+    return job_id if _JOB_ID.fullmatch(job_id) else ""  # a run may write this file, and scancel takes options
+
+
+def keep_job(directory: RunDir, job_id: str, name: str = "") -> None:
+    """Write the id of the run's job. ``name``: that it was handed in with, where it is not the run's id.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    facts = {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time(), "name": name or directory.run_id}
+    write_json(directory.job, facts)
 
 
 def expected_name(directory: RunDir, facts: Mapping[str, Any]) -> str:

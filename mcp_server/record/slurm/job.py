@@ -1,0 +1,266 @@
+"""A run's job on a login node: handing it in at most once, stopping it, and showing its output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import LaunchFailed, RunwardError
+from mcp_server.record.events import ENDING, read_events
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.run_processes import ReapResult, RunProcess
+from mcp_server.record.slurm.commands import SlurmError, describe_job, estimate, is_unsure, run_program, submit
+from mcp_server.record.slurm.job_states import HELD, WAITING
+from mcp_server.record.slurm.watch import expected_name, has_end, job_of, keep_job
+from mcp_server.record.state import Run
+from mcp_server.system.files import open_private
+
+DEPARTURE_STEP_S = 0.5
+_GONE_WITHIN_S = 120.0  # KillWait, and the epilogue of the site
+_STOP_S = 5.0  # of a supervisor, beside the grace of two signals
+_ON_NODES = HELD - {"COMPLETING"}
+_ROWS = 50  # of a screen
+_SCREEN_BYTES = 2**20
+_SIMPLE = re.compile(r"[\w@%+=:,./\[\]*&|()<>!~^-]+")
+
+
+# --- the batch script
+
+
+def list_place_options(run_id: str, path: Path) -> dict[str, str]:
+    """Return the options of a job that say which run it is, and where its directory is."""
+    output = f"{path}/slurm.out".replace("%", "%%")
+    return {"job-name": run_id, "chdir": str(path), "output": output}
+
+
+def render_script(options: Mapping[str, str], program: str) -> str:
+    """Return a batch script with ``options``, whose process becomes ``program``, as a shell writes it.
+
+    It holds neither environment nor secret.
+    """
+    lines = [f"#SBATCH --{name}={_quote(value)}" if value else f"#SBATCH --{name}" for name, value in options.items()]
+    return "\n".join(["#!/bin/bash", *lines, f"exec {program}", ""])
+
+
+def preview(script: str, named: Sequence[str]) -> str:
+    """Return a batch script with Slurm's estimate of its start. ``named``: the options that it names.
+
+    Raises:
+        LaunchFailed: Slurm would refuse it.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path = script_of(Path(directory))
+        path.write_text(script)
+        try:
+            text = estimate(path, named)
+        except SlurmError as error:
+            raise _refusal(error) from error
+    return f"{script}# Slurm: {text}\n"
+
+
+def script_of(directory: Path) -> Path:
+    """Return where a run's batch script is."""
+    return directory / "batch.sh"
+
+
+def _quote(value: str) -> str:
+    return value if _SIMPLE.fullmatch(value) else f'"{value}"'
+
+
+# --- handing in
+
+
+def make_directory(directory: RunDir, facts: Mapping[str, Any], script: str) -> None:
+    """Make a run's directory appear whole, with its spec and its batch script.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    new = RunDir(directory.path.with_name(f".new-{directory.run_id}"))
+    shutil.rmtree(new.path, ignore_errors=True)
+    new.path.mkdir(mode=0o700)
+    try:
+        with open(script_of(new.path), "w", opener=open_private) as file:
+            file.write(script)
+        write_json(new.spec, dict(facts))
+        write_json(new.job, {"prepared_s": time.time()})  # by the clock of this host, not of the launcher's
+        new.path.rename(directory.path)
+    except OSError:
+        shutil.rmtree(new.path, ignore_errors=True)
+        raise
+
+
+def keep_handover(directory: RunDir, handover: Handover) -> None:
+    """Keep the environment for the job in a file that this user alone can read.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(directory.handover, "wb", opener=open_private) as file:
+        file.write(handover.encode())
+        os.fsync(file.fileno())
+
+
+def hand_in(directory: RunDir, handover: Handover, named: Sequence[str]) -> None:
+    """Hand a prepared run in.
+
+    Raises:
+        SlurmError: Slurm refused it, or did not answer: see ``take_back``.
+        OSError: the environment cannot be written, and nothing was handed in.
+    """
+    keep_handover(directory, handover)
+    job_id = submit(script_of(directory.path), named)
+    with contextlib.suppress(OSError):  # else it is found by its name
+        keep_job(directory, job_id)
+
+
+def take_back(directory: RunDir, error: SlurmError) -> LaunchFailed:
+    """Return the refusal of a launch. Where Slurm did not answer, its job may be there all the same."""
+    if is_unsure(error):
+        with contextlib.suppress(OSError):
+            write_json(directory.stop, {"by": "launch_run", "reason": "sbatch did not answer", "at": now()})
+        return LaunchFailed(
+            f"{error.cause} Whether {directory.run_id} was handed in is unknown.",
+            "If its job starts later, it stops at once.",
+            f"A person can look with: squeue --me --name={directory.run_id}",
+        )
+    shutil.rmtree(directory.path, ignore_errors=True)
+    return _refusal(error)
+
+
+def _refusal(error: SlurmError) -> LaunchFailed:
+    return LaunchFailed(
+        f"Slurm: {error.cause}",
+        "Nothing was started.",
+        "sinfo shows partitions; backend_options names what it asks for.",
+    )
+
+
+# --- stopping
+
+
+class Departure:
+    """Waits for a job to leave some states. Call ``step`` every ``DEPARTURE_STEP_S`` until it returns a text."""
+
+    def __init__(self, directory: RunDir, job_id: str, states: frozenset[str], longest_s: float) -> None:
+        self.job_id = job_id
+        self._directory, self._states = directory, states
+        self._give_up_s = time.monotonic() + longest_s
+
+    def step(self) -> str | None:
+        """Return empty once the job has left, or the state that it still has at the end of the time.
+
+        While Slurm does not answer, an end in the record is the job's.
+        """
+        try:
+            state = describe_job(self.job_id).state
+        except SlurmError:
+            state = "" if has_end(self._directory) else "unknown"
+        if state not in self._states | {"unknown"}:
+            return ""
+        return state if time.monotonic() >= self._give_up_s else None
+
+
+def begin_stop(directory: RunDir, run: Run) -> Departure | None:
+    """Let Slurm send SIGTERM to the batch step, which is the supervisor: it then reads ``stop.json``.
+
+    The departure takes as long as a supervisor at most. None: the job has no nodes, or Slurm does not answer.
+
+    Raises:
+        RunwardError: another job has its number, or its name; nothing was signalled.
+    """
+    job_id = job_of(directory)
+    try:
+        # scancel is content with a job that has ended.
+        if not job_id or _describe_own_job(directory, job_id) not in _ON_NODES:
+            return None
+        run_program(["scancel", "--batch", "--signal=TERM", job_id])
+    except SlurmError:
+        return None
+    return Departure(directory, job_id, _ON_NODES, 2 * run.spec.stop_grace_s + _STOP_S)
+
+
+def begin_cancel(directory: RunDir) -> Departure | None:
+    """Cancel the job of a run, also one that waits. None: it has no job.
+
+    Raises:
+        RunwardError: another job has its number, or its name; nothing was cancelled.
+    """
+    job_id = job_of(directory)
+    if not job_id:
+        return None
+    with contextlib.suppress(SlurmError):  # it may be gone already: that is looked at next
+        _describe_own_job(directory, job_id)
+        run_program(["scancel", job_id])
+    return Departure(directory, job_id, WAITING | HELD, _GONE_WITHIN_S)
+
+
+def describe_reap(run: Run, here: ReapResult | None, job_id: str, state: str) -> ReapResult:
+    """Return the result of a cancelled job. ``here``: what of it was on this host; ``state``: that it still has."""
+    survivors = here.survivors if here else ()
+    if state:
+        survivors = (*survivors, RunProcess(0, f"job {job_id} ({state})"))
+    was_started = run.started_at is not None
+    return ReapResult(here.signals_sent if here else (), survivors, unsupervised=was_started and run.abandoned)
+
+
+def was_started_in(run: Run, boot_id: str) -> bool:
+    """Return whether the run's newest supervisor was on the host of this boot."""
+    return bool(run.at_start.get("boot_id")) and run.at_start["boot_id"] == boot_id
+
+
+def _describe_own_job(directory: RunDir, job_id: str) -> str:
+    """Return the state of a run's job.
+
+    Raises:
+        RunwardError: another job has its number, or its name; nothing was signalled.
+        SlurmError: Slurm does not answer.
+    """
+    job, name = describe_job(job_id), expected_name(directory, read_json(directory.job) or {})
+    if job.is_other(name):
+        raise RunwardError(
+            f"Slurm's job {job_id} is called {job.name[:60]!r}, not {name}: another job has the number, or it was "
+            "renamed.",
+            "It was left alone.",
+            f"A person can look with: scontrol show job {job_id}",
+        )
+    return job.state
+
+
+# --- its output
+
+
+def read_screen(directory: RunDir, *, history: bool) -> list[str]:
+    """Return the end of the newest log, and a line on how the run ended, or that it has no output yet."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError), newest_log(directory).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _SCREEN_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    last = next(iter(read_events(directory.events)[-1:]), None)
+    if last is not None and last["kind"] in ENDING:
+        lines += ["", f"[runward] {directory.run_id} {last.get('text', '')}"]
+    elif not lines:
+        lines = [f"[runward] job {job_of(directory)} of {directory.run_id} has no output yet."]
+    return lines if history else lines[-_ROWS:]
+
+
+def newest_log(directory: RunDir) -> Path:
+    """Return the log of the newest attempt, which may not exist yet."""
+    attempts = [1]
+    with contextlib.suppress(OSError):
+        attempts += [int(path.name) for path in directory.attempt(1).parent.iterdir() if path.name.isdigit()]
+    return directory.log(max(attempts))
+
+
+def follow_command(log: Path) -> str:
+    """Return the shell command that follows a log: a job has no screen."""
+    return f"tail -n 200 -F {shlex.quote(str(log))}"
