@@ -89,6 +89,8 @@ def start(job: Path) -> None:
     out = os.open(
         options["output"].replace("%a", index).replace("%%", "%"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )
+    (job / "pid").unlink(missing_ok=True)
+    write(job, "state", "RUNNING")  # the controller says so before the command begins
     child = subprocess.Popen(
         ["bash", str(job / "script")],
         env=environ,
@@ -99,7 +101,6 @@ def start(job: Path) -> None:
         start_new_session=True,
     )
     write(job, "pid", str(child.pid))
-    write(job, "state", "RUNNING")
     code = child.wait()
     if read(job, "state") in HELD and (read(job, "restarts") or "0") == restarts:
         write(job, "code", f"{max(code, 0)}:{max(-code, 0)}")
@@ -190,7 +191,9 @@ def scancel(words: list[str]) -> int:
     if "--batch" in words:
         if state not in HELD:
             return fail("scancel: error: Kill job error: Job/step already completing or completed")
-        os.kill(int(read(job, "pid")), signal.SIGTERM)
+        while not (pid := read(job, "pid")):
+            time.sleep(0.01)
+        os.kill(int(pid), signal.SIGTERM)
     elif state in ("PENDING", *HELD):
         end(job, "CANCELLED")
     return 0
