@@ -173,22 +173,32 @@ class Backend(Protocol):
 _BACKENDS = {
     "tmux": "mcp_server.backends.local:LocalBackend",
     "ssh": "mcp_server.backends.ssh:SshBackend",
+    "ssh-slurm": "mcp_server.backends.slurm.far:FarSlurmBackend",
     "slurm": "mcp_server.backends.slurm.backend:SlurmBackend",
     "ray": "mcp_server.backends.ray.backend:RayBackend",
 }
-_NOT_BY_NAME = frozenset({"ssh"})  # follows from the host
+_NOT_BY_NAME = frozenset({"ssh", "ssh-slurm"})  # follow from the host
 
 
 def backend_of(spec: RunSpec) -> Backend:
-    """Return the backend of a run: ``ssh`` for one of a far host, else the one that its spec names.
+    """Return the backend of a run: the one that its spec names, for one of a far host by ssh.
 
     Raises:
         BackendUnknown: a newer version started it.
     """
-    name = "ssh" if spec.mirror else spec.backend
+    name = _name_by_ssh(spec.backend) if spec.mirror else spec.backend
     if name not in _BACKENDS:
         raise BackendUnknown(name)
     return load_backend(name)
+
+
+def find_far_backend(name: str) -> Backend:
+    """Return the backend of a launch on a far host that names ``name``."""
+    return load_backend(_name_by_ssh(name))
+
+
+def _name_by_ssh(name: str) -> str:
+    return "ssh-slurm" if name == "slurm" else "ssh"
 
 
 def find_backend(name: str) -> Backend:

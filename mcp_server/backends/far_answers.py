@@ -24,10 +24,12 @@ from mcp_server.errors import (
     ScreenNotFound,
 )
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.events import is_time
+from mcp_server.record.state import EndedState, LivenessReport
 
 MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
 _MOST_BYTES = {"read": MOST_CONTENT_BYTES, "contents": 2 * MOST_CONTENT_BYTES}  # answers whose bytes are compressed
-_LONGEST_TEXT, _LONGEST_PATH, _MOST_ENTRIES = 1_000, 4_096, 50_000
+_LONGEST_TEXT, _LONGEST_PATH, _MOST_ENTRIES, _MOST_LINES = 1_000, 4_096, 50_000, 200
 _MOST_PROBLEMS, _LONGEST_PROBLEM = 3, 80
 
 
@@ -49,13 +51,20 @@ def _check_number(directories: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return directories
 
 
+def _check_time(text: str) -> str:
+    if not is_time(text):
+        raise ValueError("no time")
+    return text
+
+
 Text = Annotated[str, AfterValidator(_show)]
+When = Annotated[str, AfterValidator(_check_time)]
 FarPath = Annotated[str, AfterValidator(_check_path)]
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 Time = Annotated[int, Field(gt=-(2**62), lt=2**62)]  # in ns
 Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
 Port = Annotated[int, Field(gt=0, lt=65_536)]
-_Pid = Annotated[int, Field(gt=0, lt=2**31)]
+_Pid = Annotated[int, Field(ge=0, lt=2**31)]  # 0: a scheduler's job
 _FINITE = with_config(ConfigDict(allow_inf_nan=False))
 
 
@@ -74,6 +83,40 @@ class _Hello(TypedDict):
     cpu_slots: NotRequired[Annotated[int, Field(gt=0, lt=2**20)]]
     pid: NotRequired[_Pid]
     time: NotRequired[Annotated[float, Field(ge=0, lt=2**40)]]
+
+
+@_FINITE
+class _Unreachable(TypedDict):
+    host: Text
+    since: When
+    why: Text
+
+
+@_FINITE
+class _Failure(TypedDict):
+    kind: Literal["killed", "oom_host", "timeout"]
+    line: Text
+    retryable: bool
+    action: Literal["retry", "retry_changed"]
+    advice: Text
+
+
+@_FINITE
+class _JobEnd(TypedDict):
+    state: EndedState
+    reason: Text
+    ended_at: When | None
+    stopped_by: Text | None
+    failure: _Failure | None
+
+
+@_FINITE
+class _Report(TypedDict):
+    liveness: Literal["alive", "dead", "pending", "unknown", "unreachable"]
+    reason: Text
+    job_id: NotRequired[Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}(?:_[0-9]{1,10})?$")]]
+    unreachable: NotRequired[_Unreachable]
+    end: NotRequired[_JobEnd]
 
 
 @_FINITE
@@ -208,6 +251,11 @@ class _Disk(TypedDict):
     writable: bool
 
 
+@_FINITE
+class _Preview(TypedDict):
+    lines: Annotated[list[Text], Field(max_length=_MOST_LINES)]
+
+
 _KINDS: Mapping[str, type] = {
     "ping": _Ping,
     "withdraw": _Withdraw,
@@ -227,6 +275,7 @@ _KINDS: Mapping[str, type] = {
     "free_port": _FreePort,
     "check": _Check,
     "disk": _Disk,
+    "preview_job": _Preview,
 }
 
 _ERRORS = {kind.__name__: kind for kind in (LaunchFailed, ScreenNotFound, ScreenNotAnswering)}
@@ -262,6 +311,15 @@ def read_hello(host: str, facts: object) -> dict[str, Any]:
         HostUnreachable: these are other words.
     """
     return _check(host, "its greeting", _Hello, facts)
+
+
+def read_report(host: str, facts: object) -> LivenessReport:
+    """Return what a relay says of a run's supervisor.
+
+    Raises:
+        HostUnreachable: these are other words.
+    """
+    return LivenessReport.from_facts(_check(host, "its report on a run", _Report, facts))
 
 
 def read_error(host: str, words: object) -> Exception:

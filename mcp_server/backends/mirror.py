@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.system.lock_files import is_locked
 
 LAUNCHING = "launching"  # a launch whose answer has not come: locked by the server that waits for it
@@ -67,12 +68,18 @@ class Mirror:
         """Return the ids of launches whose answer has not come, and that no server waits for."""
         return [p.name for p in self._directories() if (p / LAUNCHING).exists() and not is_locked(p / LAUNCHING)]
 
-    def read_dead(self, run_id: str) -> str | None:
-        """Return why a run's supervisor is dead, maybe an empty text, or None where it was not when last heard of."""
-        facts = read_json(self.runs / run_id / _LIVENESS) or {}
-        return str(facts.get("reason") or "") if facts.get("liveness") == "dead" else None
+    def read_report(self, run_id: str) -> LivenessReport | None:
+        """Return what a run's host said last of its supervisor, None where it has said nothing."""
+        with contextlib.suppress(ValueError, TypeError):
+            return LivenessReport.from_facts(read_json(self.runs / run_id / _LIVENESS) or {})
+        return None
 
-    def apply(self, push: dict[str, Any], data: bytes) -> None:
+    def read_dead(self, run_id: str) -> LivenessReport | None:
+        """Return the last report on a run whose supervisor is dead, None where it was not when last heard of."""
+        report = self.read_report(run_id)
+        return report if report is not None and report.liveness is Liveness.DEAD else None
+
+    def apply(self, push: dict[str, Any], data: bytes, report: LivenessReport | None = None) -> None:
         """Write what a host pushed of a run. Its events come last, its liveness after everything else.
 
         Raises:
@@ -97,8 +104,8 @@ class Mirror:
         if push.get("log"):
             attempt, _, mtime_ns = map(int, push["log"])
             _touch(RunDir(directory).log(attempt), mtime_ns)
-        if push.get("liveness"):
-            self.keep_liveness(run_id, str(push["liveness"]), str(push.get("reason") or ""))
+        if report is not None:
+            self.keep_report(run_id, report)
 
     @staticmethod
     def is_run_id(word: str) -> bool:
@@ -110,9 +117,9 @@ class Mirror:
         others = (self.path.parents[1] / "runs", *self.path.parent.glob("*/runs"))
         return any((runs / run_id).exists() for runs in others if runs != self.runs)
 
-    def keep_liveness(self, run_id: str, liveness: str, reason: str) -> None:
+    def keep_report(self, run_id: str, report: LivenessReport) -> None:
         """Write what a host said of a supervisor. This also wakes who waits for the run."""
-        content = json.dumps({"liveness": liveness, "reason": reason}).encode()
+        content = json.dumps(report.facts()).encode()
         path = self.runs / run_id / _LIVENESS
         with contextlib.suppress(OSError):
             if path.read_bytes() == content:

@@ -33,11 +33,8 @@ from mcp_server.system.tmux import attach_command as tmux_attach_command
 
 T = TypeVar("T")
 
-_LAUNCHED_WITHIN_S = 30.0
-_SOUGHT_WITHIN_S = 30.0  # how long a launch whose answer was lost waits for the connection
 _ASK_AGAIN_S = 0.2
 _MIRRORED_WITHIN_S = 10.0
-_REAPED_WITHIN_S = 120.0
 _MOST_LOG_BYTES, _END_BYTES = 64 * 2**20, MOST_CONTENT_BYTES  # of a log at once; beyond that, only its end
 _LOG_PATIENCE_S = 10.0
 _MOST_SIGNALS, _PROGRAM_CHARS = 20, 200  # of what a host says that it stopped
@@ -47,6 +44,7 @@ class SshBackend:
     """Runs supervisors on hosts that hosts.toml reaches by ssh."""
 
     leases_gpus = True
+    launched_within_s, interrupted_within_s, reaped_within_s = 30.0, 30.0, 120.0
 
     def __init__(self) -> None:
         self._markers: dict[str, int] = {}  # locks of launches that this process has begun, by run id
@@ -114,13 +112,18 @@ class SshBackend:
         """
         marker = self._markers.pop(spec.run_id)
         try:
-            words = {"spec": spec.facts(), "handover": json.loads(handover.encode())}
-            await _in_thread(partial(_launch, _channel(spec), directory, spec, words))
+            words = {"spec": spec.facts(), "handover": json.loads(handover.encode()), **self.list_launch_words(spec)}
+            await _in_thread(partial(_launch, _channel(spec), directory, spec, words, self.launched_within_s))
             await _in_thread(partial((directory.path / LAUNCHING).unlink, missing_ok=True))
         finally:
             os.close(marker)
         with anyio.move_on_after(_MIRRORED_WITHIN_S):
             await first_event()
+
+    def list_launch_words(self, spec: RunSpec) -> dict[str, Any]:
+        """Return what a launch says beside spec and handover."""
+        del spec
+        return {}
 
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the run there and here."""
@@ -167,12 +170,13 @@ class SshBackend:
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Let the host send SIGTERM to the supervisor, which then reads the stop request."""
-        answer, _ = await _in_thread(partial(_channel(run.spec).ask, "interrupt", run=directory.run_id))
+        ask = partial(_channel(run.spec).ask, "interrupt", timeout_s=self.interrupted_within_s, run=directory.run_id)
+        answer, _ = await _in_thread(ask)
         return bool(answer["reached"])
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
         """Let the host stop every process of the run, and verify there."""
-        ask = partial(_channel(run.spec).ask, "reap", timeout_s=_REAPED_WITHIN_S, run=directory.run_id)
+        ask = partial(_channel(run.spec).ask, "reap", timeout_s=self.reaped_within_s, run=directory.run_id)
         answer, _ = await _in_thread(ask)
         return ReapResult(
             tuple(answer["signals_sent"][:_MOST_SIGNALS]),
@@ -270,8 +274,8 @@ async def _in_thread(act: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(act, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
 
-def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[str, Any]) -> None:
-    """Ask for a launch, again where the answer is lost.
+def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[str, Any], within_s: float) -> None:
+    """Ask for a launch, again where the answer is lost, which waits for the connection for ``within_s``.
 
     Raises:
         LaunchFailed: nothing runs, or that is unknown.
@@ -282,10 +286,10 @@ def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[s
         shutil.rmtree(directory.path, ignore_errors=True)
         raise LaunchFailed(str(error.cause), "Nothing was started.", error.remedy) from error
     try:
-        give_up_s = time.monotonic() + _SOUGHT_WITHIN_S
+        give_up_s = time.monotonic() + within_s
         while True:
             try:
-                channel.ask("launch", timeout_s=_LAUNCHED_WITHIN_S, **words)
+                channel.ask("launch", timeout_s=within_s, **words)
             except HostUnreachable:
                 if time.monotonic() >= give_up_s:
                     raise

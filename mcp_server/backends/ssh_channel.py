@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.far_answers import read_answer, read_error, read_hello
+from mcp_server.backends.far_answers import read_answer, read_error, read_hello, read_report
 from mcp_server.backends.mirror import LAUNCHING, Mirror
 from mcp_server.backends.ssh_link import CONNECTED_WITHIN_S, SILENT_S, ConnectionFailedError, SshLink
 from mcp_server.backends.ssh_settings import read_ssh_settings
@@ -128,8 +128,9 @@ class Channel:
 
     def report_liveness(self, run_id: str) -> LivenessReport:
         """Return what the host says of a run's supervisor now. ``unreachable`` where nobody can ask it."""
-        if (reason := self.mirror.read_dead(run_id)) is not None:
-            return LivenessReport(Liveness.DEAD, reason)
+        last = self.mirror.read_report(run_id)
+        if last is not None and last.liveness is Liveness.DEAD:
+            return last
         self._start()
         with self._changed:
             if not self._tried:
@@ -139,7 +140,10 @@ class Channel:
                     return report
                 return LivenessReport(Liveness.PENDING)  # its launch is under way
             down = self._down or _Down("it has not answered yet", self._last_contact_s())
-        return LivenessReport(Liveness.UNREACHABLE, _describe(self.name, down), self._facts(down))
+        # A job that waited may still wait.
+        waits = last is not None and last.job_id and last.liveness is Liveness.PENDING
+        liveness, job_id = Liveness.PENDING if waits else Liveness.UNREACHABLE, last.job_id if last else ""
+        return LivenessReport(liveness, _describe(self.name, down), self._facts(down), job_id)
 
     def is_away(self) -> bool:
         """Return whether the host did not answer when last asked. It is asked again soon, for whoever comes later."""
@@ -285,11 +289,11 @@ class Channel:
     def _take(self, message: dict[str, Any], data: bytes) -> None:
         push = message.get("push")
         if push == "run":
+            report = read_report(self.name, message["report"]) if "report" in message else None
             self._note_logs(message)  # first: the news wakes who asks for the log
             with contextlib.suppress(OSError):  # a full disk here: what is missing comes with the next connection
-                self.mirror.apply(message, data)
-            if (word := message.get("liveness")) is not None:
-                report = LivenessReport(Liveness(word), str(message.get("reason") or ""))
+                self.mirror.apply(message, data, report)
+            if report is not None:
                 with self._changed:
                     self._liveness[str(message["run"])] = report
                     self._changed.notify_all()
@@ -319,7 +323,7 @@ class Channel:
     def _take_gone(self, run_id: str) -> None:
         if (self.mirror.runs / run_id / "spec.json").exists():
             reason = f"Its directory on {self.name} was removed."
-            self.mirror.keep_liveness(run_id, Liveness.DEAD.value, reason)
+            self.mirror.keep_report(run_id, LivenessReport(Liveness.DEAD, reason))
 
     def _settle_launches(self) -> None:
         """Look up the launches whose answer was lost: they are there, or are never started."""
@@ -348,7 +352,7 @@ def settle_launch(channel: Channel, run_id: str) -> bool:
     answer, _ = channel.ask("withdraw", run=run_id)
     if answer["withdrawn"]:
         reason = f"The launch never reached {channel.name}: nothing was started."
-        channel.mirror.keep_liveness(run_id, Liveness.DEAD.value, reason)
+        channel.mirror.keep_report(run_id, LivenessReport(Liveness.DEAD, reason))
     (channel.mirror.runs / run_id / LAUNCHING).unlink(missing_ok=True)
     return not answer["withdrawn"]
 

@@ -9,17 +9,18 @@ from mcp_server.record.events import read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.run_processes import ThisHost
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Evidence, Run, attempt_of, fold, posix
+from mcp_server.record.state import Evidence, LivenessReport, Run, attempt_of, fold, posix
 
 
-def read_run(directory: RunDir, host: ThisHost) -> Run:
-    """Return a run as it is now.
+def read_run(directory: RunDir, host: ThisHost, supervisor: LivenessReport | None = None) -> Run:
+    """Return a run as it is now. ``supervisor``: that of a run whose supervisor is on another host.
 
     Raises:
         OSError: its record cannot be read now.
     """
     spec = RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
-    supervisor = host.liveness(directory, spec)
+    if supervisor is None:
+        supervisor = host.liveness(directory, spec)
     events = read_new_events(directory.events).events
     attempt = attempt_of(events)
     return fold(

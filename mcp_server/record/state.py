@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -52,6 +52,28 @@ class LivenessReport:
     unreachable: Mapping[str, str] | None = None  # host, since, why: of a host that does not answer
     job_id: str = ""  # the scheduler's
     end: JobEnd | None = None  # what a scheduler says of a job that its supervisor did not outlive
+
+    def facts(self) -> dict[str, Any]:
+        """Return the report as JSON values; what is empty is left out, but for liveness and reason."""
+        facts: dict[str, Any] = {"liveness": self.liveness.value, "reason": self.reason}
+        more = {"job_id": self.job_id, "unreachable": self.unreachable and dict(self.unreachable)}
+        more["end"] = asdict(self.end) if self.end else None
+        return {**facts, **{name: value for name, value in more.items() if value}}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> LivenessReport:
+        """Return the report that ``facts`` hold, which were made by ``facts`` or checked.
+
+        Raises:
+            ValueError, TypeError: they hold none.
+        """
+        return cls(
+            Liveness(facts.get("liveness")),
+            str(facts.get("reason") or ""),
+            facts.get("unreachable"),
+            str(facts.get("job_id") or ""),
+            JobEnd(**facts["end"]) if facts.get("end") else None,
+        )
 
 
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)

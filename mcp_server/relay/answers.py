@@ -18,7 +18,7 @@ from typing import Any
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.record.expiry import expiry
-from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.run_directory import RunDir, load_json, write_json
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
     Reaping,
@@ -27,10 +27,14 @@ from mcp_server.record.run_processes import (
     name_processes,
     supervisor_of,
 )
+from mcp_server.record.run_record import read_run
+from mcp_server.record.slurm.job import read_screen, was_started_in
 from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
 from mcp_server.relay import results, start
 from mcp_server.relay.code import CodeStore
 from mcp_server.relay.run_watch import RunWatch
+from mcp_server.relay.slurm_jobs import is_job
 from mcp_server.relay.state import State
 from mcp_server.system import processes, tmux
 from mcp_server.system.files import open_regular
@@ -53,7 +57,7 @@ class Answers:
     """The requests of one server."""
 
     def __init__(self, state: State, watch: RunWatch) -> None:
-        self._state, self._watch, self._host = state, watch, ThisHost()
+        self._state, self._watch, self._jobs, self._host = state, watch, watch.jobs, ThisHost()
         self._code = CodeStore(state.path / "code")
         self.by_name: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
             name.removeprefix("answer_"): getattr(self, name) for name in dir(self) if name.startswith("answer_")
@@ -71,9 +75,15 @@ class Answers:
     def answer_launch(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Start a run, at most once."""
         try:
+            if (options := request.get("options")) is not None:
+                return start.launch_job(self._state, self._jobs, request["spec"], options, request["handover"]), b""
             return start.launch(self._state, request["spec"], request["handover"]), b""
         finally:
             self._watch.push_now(str(request["spec"]["run_id"]))
+
+    def answer_preview_job(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the batch script of a run as a job of Slurm, and Slurm's estimate of its start."""
+        return {"lines": self._jobs.preview(request["run"], request["options"]).splitlines()}, b""
 
     def answer_withdraw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Make sure that a run which is not there is never started."""
@@ -106,14 +116,21 @@ class Answers:
     def answer_interrupt(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Let a living supervisor read its stop request. Say whether that reached it."""
         directory = self._state.directory(request["run"])
-        supervisor = supervisor_of(directory.path, self._state.read_run(directory.run_id, self._host))
+        run = self._read_run(directory)
+        if is_job(run.spec):
+            reached = self._jobs.interrupt(directory, run)
+            self._watch.push_now(directory.run_id)
+            return {"reached": reached}, b""
+        supervisor = supervisor_of(directory.path, run)
         return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
 
     def answer_reap(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Stop all processes of a run whose supervisor is dead or stuck, and verify."""
         directory = self._state.directory(request["run"])
-        reaping = Reaping(self._host, directory.path, self._state.read_run(directory.run_id, self._host))
-        while (result := reaping.step()) is None:
+        run = self._read_run(directory)
+        result = self._jobs.reap(directory, run, self._host) if is_job(run.spec) else None
+        reaping = Reaping(self._host, directory.path, run)
+        while result is None and (result := reaping.step()) is None:
             time.sleep(REAP_STEP_S)
         self._watch.push_now(directory.run_id)
         return {
@@ -124,13 +141,17 @@ class Answers:
 
     def answer_leftovers(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Name the processes that a run left behind when its supervisor died."""
-        run = self._state.read_run(request["run"], self._host)
+        run = self._read_run(self._state.directory(request["run"]))
+        if is_job(run.spec) and not was_started_in(run, self._host.boot_id):
+            return {"processes": []}, b""  # on other nodes Slurm ends all that a job started
         return {"processes": _pairs(name_processes(self._host.find_leftovers(run)))}, b""
 
     def answer_screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the lines of a run's pane, of one without tmux the end of its log."""
         directory = self._state.directory(request["run"])
         spec = self._read_spec(directory)
+        if is_job(spec):
+            return {}, "\n".join(read_screen(directory, history=request["history"])).encode(errors="replace")
         if not spec.session:
             logs = sorted(directory.path.glob("attempts/*/output.log"), key=lambda path: int(path.parent.name))
             data = zlib.decompress(_read_range(logs[-1], -_SCREEN_BYTES, _SCREEN_BYTES)[0]) if logs else b""
@@ -245,8 +266,12 @@ class Answers:
         command = ["if-shell", *condition, f"kill-session -t ={spec.session}"]
         return tmux.query(spec.tmux_socket, command) is not None
 
+    def _read_run(self, directory: RunDir) -> Run:
+        spec = self._read_spec(directory)
+        return read_run(directory, self._host, self._jobs.report(directory, spec) if is_job(spec) else None)
+
     def _read_spec(self, directory: RunDir) -> RunSpec:
-        return self._state.read_run(directory.run_id, self._host).spec
+        return RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
 
 
 def _pairs(members: list[RunProcess]) -> list[list[Any]]:

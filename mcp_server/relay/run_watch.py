@@ -22,7 +22,9 @@ from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.run_processes import ThisHost
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport
-from mcp_server.system.files import read_regular_file
+from mcp_server.relay.slurm_jobs import SlurmJobs, is_job
+from mcp_server.system.files import open_regular, read_regular_file
+from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.system.inotify import CLOSED_WRITE, CREATED, MODIFIED, MOVED_TO, Inotify
 
 _POLL_S, _POLL_WITHOUT_INOTIFY_S = 1.0, 0.25
@@ -34,6 +36,7 @@ _MOST_EVENT_BYTES, _MOST_FILE_BYTES = 4 * 2**20, 2 * 2**20  # of one push, of on
 _MOST_LOG_BYTES = 32 * 2**10
 _LAUNCHED_WITHIN_S = 30.0  # a launch gives its supervisor 15 s
 _OF_ATTEMPT = ("exit", "guard_exit", "progress", "outputs")
+_SETTLED_S = 60.0  # until a name that this host has looked for in vain appears on NFS
 _OWN_BACKENDS = (None, "", "local", "tmux")
 
 Send = Callable[[Mapping[str, Any], bytes], None]
@@ -53,6 +56,7 @@ class RunWatch:
         self._lock = threading.Lock()
         kinds = MODIFIED | CLOSED_WRITE | MOVED_TO | CREATED
         self._inotify = Inotify(_MOST_WATCHES, kinds, follow=False)
+        self.jobs = SlurmJobs(runs.parent)
         self._push_lock = threading.Lock()  # what is new of a run is read and sent by one thread at a time
 
     @property
@@ -85,7 +89,7 @@ class RunWatch:
     def _watch(self, run_id: str, offset: int) -> None:
         path = self._runs / run_id
         if run_id not in self._watched and path.is_dir():
-            self._watched[run_id] = _WatchedRun(RunDir(path), offset)
+            self._watched[run_id] = _WatchedRun(RunDir(path), offset, self.jobs)
             self._inotify.add(str(path), 0)
 
     def _run(self) -> None:
@@ -177,8 +181,8 @@ class RunWatch:
 class _WatchedRun:
     """What the server has of one run."""
 
-    def __init__(self, directory: RunDir, offset: int) -> None:
-        self.directory = directory
+    def __init__(self, directory: RunDir, offset: int, jobs: SlurmJobs) -> None:
+        self.directory, self._jobs = directory, jobs
         self.is_dead = False
         self._offset = offset
         self._stamps: dict[str, tuple[int, int, int]] = {}
@@ -186,14 +190,68 @@ class _WatchedRun:
         self._log: tuple[int, int, int] | None = None
         self._log_sent_s = 0.0
         self._spec: RunSpec | None = None
-        self._is_foreign = False
+        self._is_foreign = self._is_job = False
+        self._ended_s: float | None = None  # monotonic
 
     def read_news(self, host: ThisHost) -> tuple[dict[str, Any] | None, bytes, bool]:
         """Return a push, or None where nothing is new, with its bytes and whether more events follow."""
         liveness = self._read_liveness(host)
+        events, more = self._read_events()
+        if events and self._is_job:
+            liveness = self._renew(liveness, host)
+        files, parts = self._read_files()
+        if events:  # after what they refer to, such as an exit record
+            files.append(["events.jsonl", self._offset, len(events)])
+            parts.append(events)
+            self._offset += len(events)
+        log = self._read_log()
+        is_news = bool(files) or liveness != self._liveness
+        if log != self._log and (is_news or time.monotonic() - self._log_sent_s >= _LOG_S):
+            is_news, self._log, self._log_sent_s = True, log, time.monotonic()
+        if not more:  # a liveness counts once everything before it was pushed
+            self.is_dead = self._is_settled(liveness)
+        if not is_news:
+            return None, b"", False
+        self._liveness = liveness
+        message: dict[str, Any] = {"push": "run", "run": self.directory.run_id, "files": files, "log": self._log}
+        if not more and liveness is not None:
+            message["report"] = liveness.facts()
+        return message, b"".join(parts), more
+
+    def _is_settled(self, liveness: LivenessReport | None) -> bool:
+        """Return whether nothing more is to be expected of it.
+
+        What a supervisor on another host wrote last may appear later on a shared disk.
+        """
+        if liveness is None or liveness.liveness is not Liveness.DEAD:
+            self._ended_s = None
+            return False
+        self._ended_s = self._ended_s or time.monotonic()
+        is_late = time.monotonic() - self._ended_s >= _SETTLED_S
+        return is_late or not self._is_job or not is_shared_filesystem(self.directory.path)
+
+    def _read_liveness(self, host: ThisHost) -> LivenessReport | None:
+        """Return whether the supervisor lives, None where that is unknown now."""
+        if self._spec is None and (facts := read_json(self.directory.spec)) is not None:
+            self._spec = RunSpec.from_facts({**facts, "run_id": self.directory.run_id})
+            self._is_job = is_job(self._spec)
+            self._is_foreign = facts.get("backend") not in _OWN_BACKENDS and not self._is_job
+        if self._is_foreign:
+            return LivenessReport(Liveness.UNKNOWN, "A scheduler of that host supervises it: ask there.")
+        try:
+            if self._is_job and self._spec is not None:
+                return self._jobs.report(self.directory, self._spec)
+            report = host.liveness(self.directory, self._spec or RunSpec(created_at="1970-01-01T00:00:00Z"))
+            if report.liveness is Liveness.DEAD and not self.directory.events.exists() and self._is_new():
+                return LivenessReport(Liveness.PENDING)
+        except OSError:
+            return self._liveness
+        return report
+
+    def _read_files(self) -> tuple[list[list[Any]], list[bytes]]:
+        """Return name, offset and size of the small files that have changed, and their contents."""
         files: list[list[Any]] = []
         parts: list[bytes] = []
-        events, more = self._read_events()
         for name in self._small_files():
             if (content := self._read_changed(name)) is not None:
                 files.append([name, None, len(content)])
@@ -203,37 +261,14 @@ class _WatchedRun:
             if (content := _read_small_log(self.directory.path / log_name)) is not None:
                 files.append([log_name, 0, len(content)])
                 parts.append(content)
-        if events:  # after what they refer to, such as an exit record
-            files.append(["events.jsonl", self._offset, len(events)])
-            parts.append(events)
-            self._offset += len(events)
-        log = self._read_log()
-        is_news = bool(files) or liveness != self._liveness
-        if log != self._log and (is_news or time.monotonic() - self._log_sent_s >= _LOG_S):
-            is_news, self._log, self._log_sent_s = True, log, time.monotonic()
-        if not is_news:
-            return None, b"", False
-        self._liveness = liveness
-        message: dict[str, Any] = {"push": "run", "run": self.directory.run_id, "files": files, "log": self._log}
-        if not more:  # a liveness counts once everything before it was pushed
-            self.is_dead = liveness is not None and liveness.liveness is Liveness.DEAD
-            if liveness is not None:
-                message.update(liveness=liveness.liveness.value, reason=liveness.reason)
-        return message, b"".join(parts), more
+        return files, parts
 
-    def _read_liveness(self, host: ThisHost) -> LivenessReport | None:
-        """Return whether the supervisor lives, None where that is unknown now."""
-        if self._spec is None and (facts := read_json(self.directory.spec)) is not None:
-            self._spec, self._is_foreign = RunSpec.from_facts(facts), facts.get("backend") not in _OWN_BACKENDS
-        if self._is_foreign:
-            return LivenessReport(Liveness.UNKNOWN, "A scheduler of that host supervises it: ask there.")
-        try:
-            report = host.liveness(self.directory, self._spec or RunSpec(created_at="1970-01-01T00:00:00Z"))
-            if report.liveness is Liveness.DEAD and not self.directory.events.exists() and self._is_new():
-                return LivenessReport(Liveness.PENDING)
-        except OSError:
-            return self._liveness
-        return report
+    def _renew(self, liveness: LivenessReport | None, host: ThisHost) -> LivenessReport | None:
+        """Return the liveness of a job that waited before its events were read, and may have begun since."""
+        if liveness is not None and liveness.liveness is Liveness.PENDING:
+            newer = self._read_liveness(host)
+            return newer if newer is not None and newer.liveness is Liveness.ALIVE else liveness
+        return liveness
 
     def _is_new(self) -> bool:
         """Return whether its supervisor may not have come yet.
@@ -254,6 +289,8 @@ class _WatchedRun:
         """Return the content of a small file, None where it is missing or has not changed since the last push."""
         path = self.directory.path / name
         with contextlib.suppress(OSError):
+            if self._is_job:  # a shared disk says only who opens a file what another host wrote
+                open_regular(path).close()
             status = path.stat()
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
             if self._stamps.get(name) != stamp and status.st_size <= _MOST_FILE_BYTES:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from mcp_server.record.experiment_log import ResultDirUnusable, append_launch
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
 from mcp_server.record.spec import RunSpec
+from mcp_server.relay.slurm_jobs import SlurmJobs
 from mcp_server.relay.state import State
 from mcp_server.system import processes, tmux
 from mcp_server.system.archive import find_archive
@@ -40,24 +41,70 @@ _SCOPE_CHECK_S = 3.0
 
 
 def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dict[str, Any]:
-    """Start the run of ``facts``, a spec, unless it was started before, and return its completed spec.
+    """Start the run of ``facts``, a spec, unless it was started before, and return whether it was.
 
     Raises:
         LaunchFailed: nothing runs; a supervisor that comes late finds a stop request.
     """
     spec = complete_spec(RunSpec.from_facts(facts))
     directory = RunDir(state.runs / spec.run_id)
+
+    def create() -> None:
+        _create(state, directory, spec.facts() | {n: v for n, v in facts.items() if n == "backend"})
+
+    values = _make_once(state, directory, spec, handover, create)
+    if values is not None:
+        _start(directory, spec, values)
+    return {"existed": values is None}
+
+
+def launch_job(
+    state: State, jobs: SlurmJobs, facts: dict[str, Any], options: dict[str, str], handover: dict[str, Any]
+) -> dict[str, Any]:
+    """Hand the run of ``facts`` in to Slurm, unless that was done before, and return whether it was.
+
+    Raises:
+        LaunchFailed: nothing was handed in, or that is unknown, which the message says.
+    """
+    spec = replace(complete_spec(RunSpec.from_facts(facts)), session="")
+    directory = RunDir(state.runs / spec.run_id)
+    try:
+        jobs.check_usable()
+    except LaunchFailed:
+        if not directory.path.exists():  # else it was handed in before
+            raise
+
+    def create() -> None:
+        try:
+            jobs.prepare(directory, spec.facts(), options)
+        except OSError as error:
+            raise _refuse(state, error) from error
+
+    while (values := _make_once(state, directory, spec, handover, create)) is None:
+        if jobs.await_hand_in(directory, spec):
+            return {"existed": True}
+    jobs.hand_in(directory, spec, options, values)
+    return {"existed": False}
+
+
+def _make_once(
+    state: State, directory: RunDir, spec: RunSpec, handover: dict[str, Any], create: Callable[[], None]
+) -> Handover | None:
+    """Make the directory of a run by ``create`` and return its handover; None where it is there.
+
+    Raises:
+        LaunchFailed: it was withdrawn, or cannot be made.
+    """
     with _decide(state):
         if directory.path.exists():
-            return {"existed": True}
+            return None
         if (state.withdrawn / spec.run_id).exists():
             raise LaunchFailed(f"{spec.run_id} was withdrawn.", "Nothing was started.")
         values = _complete_handover(handover)
         if spec.result_dir is not None:
             _note_launch(spec, values)
-        _create(state, directory, spec.facts() | {n: v for n, v in facts.items() if n == "backend"})
-    _start(directory, spec, values)
-    return {"existed": False}
+        create()
+    return values
 
 
 def _note_launch(spec: RunSpec, handover: Handover) -> None:
@@ -107,8 +154,12 @@ def _create(state: State, directory: RunDir, facts: dict[str, Any]) -> None:
         new.path.rename(directory.path)
     except OSError as error:
         shutil.rmtree(new.path, ignore_errors=True)
-        remedy = "Have a person free space there, or name another directory as state of this host in hosts.toml."
-        raise LaunchFailed(f"{state.path}: {error.strerror}.", "Nothing was started.", remedy) from error
+        raise _refuse(state, error) from error
+
+
+def _refuse(state: State, error: OSError) -> LaunchFailed:
+    remedy = "Have a person free space there, or name another directory as state of this host in hosts.toml."
+    return LaunchFailed(f"{state.path}: {error.strerror}.", "Nothing was started.", remedy)
 
 
 def _complete_handover(values: dict[str, Any]) -> Handover:

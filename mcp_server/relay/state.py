@@ -1,4 +1,4 @@
-"""The state directory of a far host, and a run of it as its record proves it."""
+"""The state directory of a far host."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from pathlib import Path
 
 from mcp_server.errors import RunNotFound
 from mcp_server.record.run_directory import RunDir
-from mcp_server.record.run_processes import ThisHost
-from mcp_server.record.run_record import read_run
-from mcp_server.record.state import Run
 
 
 @dataclass(frozen=True)
@@ -48,12 +45,3 @@ class State:
         if "/" in run_id or not directory.spec.is_file():
             raise RunNotFound(run_id, [])
         return directory
-
-    def read_run(self, run_id: str, host: ThisHost) -> Run:
-        """Return a run as it is now.
-
-        Raises:
-            RunNotFound: this host has no such run.
-            OSError: its record cannot be read now.
-        """
-        return read_run(self.directory(run_id), host)

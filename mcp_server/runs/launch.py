@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from mcp_server.backends.base import backend_of, find_backend, load_backend
+from mcp_server.backends.base import backend_of, find_backend, find_far_backend
 from mcp_server.errors import GpusNotFree, LaunchFailed, RunwardError
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.handover import Handover
@@ -53,7 +53,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     backend = find_backend(request.backend)
     resolve_request = partial(resolve, request, home, environ)
     resolved = await run_in_thread(resolve_request)
-    backend = load_backend("ssh") if resolved.mirror else backend
+    backend = find_far_backend(request.backend) if resolved.mirror else backend
     backend.check_request(resolved.request)
     await run_in_thread(backend.check_usable)
     spec = await run_in_thread(backend.complete_spec, build_spec(resolved), environ)  # may ask a name server

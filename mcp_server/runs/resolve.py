@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from mcp_server.runs.services import ServicesFound
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
-_NO_FAR_BACKEND = "Run a server on that host, e.g. a cluster's login node, and pass no host to it."
+_FAR_BACKENDS = (LaunchRequest.backend, "slurm")
+_NO_FAR_BACKEND = "Run a server on that host, and pass no host to it."
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
 
 
@@ -199,7 +200,7 @@ def _reach(
     """
     from mcp_server.runs.far_host import reach  # noqa: PLC0415 - most launches stay here
 
-    if request.backend != LaunchRequest.backend:
+    if request.backend not in _FAR_BACKENDS:
         raise BadArgument("backend", f"{request.backend} is not spoken through ssh.", _NO_FAR_BACKEND)
     far, code = reach(home, host), None
     document = read_blueprint(request.blueprint, request.cwd) if request.blueprint is not None else None

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends.far_answers import MOST_CONTENT_BYTES, decompress, read_answer
+from mcp_server.backends.far_answers import MOST_CONTENT_BYTES, decompress, read_answer, read_report
 from mcp_server.backends.mirror import Mirror
 from mcp_server.backends.ssh_channel import Channel
 from mcp_server.errors import HostUnreachable
+from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.relay.answers import Answers
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.state import State
@@ -46,13 +47,13 @@ def test_a_host_names_no_run_but_its_own(mirror: Mirror, tmp_path: Path, run_id:
     channel = Channel(mirror)
     channel._take({"push": "gone", "run": run_id}, b"")
     with pytest.raises(ValueError, match="not a run id"):
-        channel._take(*push(run_id, liveness="dead"))
+        channel._take(*push(run_id, report={"liveness": "dead", "reason": ""}))
     assert contents(tmp_path) == before
 
 
 def test_a_host_takes_the_place_of_no_run_elsewhere(mirror: Mirror, tmp_path: Path) -> None:
     before = contents(tmp_path)
-    mirror.apply(*push("a-run", liveness="dead"))
+    mirror.apply(*push("a-run"), LivenessReport(Liveness.DEAD))
     assert contents(tmp_path) == before
     assert mirror.read_dead("a-run") is None
 
@@ -106,6 +107,7 @@ ANSWERS: list[tuple[str, dict[str, Any], bytes]] = [
     ("free_port", {"port": 2000}, b""),
     ("check", {"problems": [["python", "no torch.", "Install it."]], "found": ["Python 3.11"]}, b""),
     ("disk", {"path": "/a", "free": 5, "writable": True}, b""),
+    ("preview_job", {"lines": ["#!/bin/bash", "# Slurm: Job 1 to start at once"]}, b""),
 ]
 ASKED = {"paths": ["/a", "/b"]}
 ODD: list[Any] = [
@@ -159,6 +161,33 @@ def test_an_answer_is_one_to_the_request_or_none(name: str, facts: dict[str, Any
     if name in ("read", "contents"):
         with pytest.raises(HostUnreachable, match="the host sent"):
             read_answer("lab", name, ASKED, facts, b"not compressed")
+
+
+REPORT = {
+    "liveness": "dead",
+    "reason": "",
+    "job_id": "12_3",
+    "unreachable": {"host": "Slurm", "since": "2026-11-23T09:00:00Z", "why": "no answer"},
+    "end": {
+        "state": "failed",
+        "reason": "Slurm: NODE_FAIL of job 12_3",
+        "ended_at": "2026-11-23T09:00:00Z",
+        "stopped_by": "scheduler",
+        "failure": {"kind": "killed", "line": "x", "retryable": True, "action": "retry", "advice": "Again."},
+    },
+}
+
+
+def test_a_report_on_a_run_is_one_that_slurm_can_make_or_none() -> None:
+    report = read_report("lab", REPORT)
+    assert (report.facts(), LivenessReport.from_facts(report.facts())) == (REPORT, report)
+    refusals = 0
+    for other in spoiled(REPORT):
+        try:
+            read_report("lab", other).facts()
+        except HostUnreachable:
+            refusals += 1
+    assert refusals > len(ODD)
 
 
 def test_every_request_has_the_types_of_its_answer(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from mcp_server.errors import LaunchFailed, ScreenNotFound
 from mcp_server.record.events import read_events
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.runs.launch import create_directory, plan
@@ -59,7 +60,7 @@ class Bench:
         home = self.store.home
         home.create()
         (home.path / "config.toml").write_text("stop_grace_s = 0.25\n")
-        host, backend = NAME if self.far else None, "tmux" if self.far else self.name
+        host, backend = NAME if self.far else None, {"ssh": "tmux", "ssh-slurm": "slurm"}.get(self.name, self.name)
         options = {"address": self.ray.address} if self.ray else {}
         request = LaunchRequest(
             command=command, cwd=str(self.sandbox.path), host=host, backend=backend, backend_options=options
@@ -77,10 +78,17 @@ class Bench:
     async def first_event(self, directory: RunDir) -> None:
         await until_async(lambda: self.run(directory).events, "an event")
 
+    def ask_slurm(self) -> None:
+        """Let the login node hear of Slurm now what it would hear within 30 s."""
+        if self.far and self.name == "ssh-slurm":
+            Queue(self.far.state).look(0.1)
+
     def run(self, directory: RunDir) -> Run:
+        self.ask_slurm()
         return self.store.observe(directory.run_id)
 
     def liveness(self, directory: RunDir) -> Liveness:
+        self.ask_slurm()
         return self.backend.liveness(directory, self.run(directory).spec).liveness
 
     async def until_screen_shows(self, directory: RunDir, text: str) -> None:
@@ -105,21 +113,26 @@ class Bench:
         if self.ray:
             self.ray.close()
             return
-        tmux = self.sandbox.path / "bin" / ("sbatch" if self.name == "slurm" else "tmux")
+        tmux = self.sandbox.path / "bin" / ("sbatch" if "slurm" in self.name else "tmux")
         tmux.parent.mkdir(exist_ok=True)
         tmux.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
         tmux.chmod(0o755)
         self.monkeypatch.setenv("PATH", f"{tmux.parent}:{os.environ['PATH']}")
 
 
-@pytest.fixture(params=["tmux", pytest.param("ssh", marks=needs_sshd), "slurm", "ray"])
+FAR = [pytest.param(name, marks=needs_sshd) for name in ("ssh", "ssh-slurm")]
+
+
+@pytest.fixture(params=["tmux", *FAR, "slurm", "ray"])
 def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    far = request.getfixturevalue("far_host") if request.param == "ssh" else None
+    far = request.getfixturevalue("far_host") if request.param.startswith("ssh") else None
+    is_slurm, conf = "slurm" in request.param, os.environ.get("RUNWARD_SLURM_CONF")  # a real one, of `make engines`
     if far is not None:
-        far.write_hosts(prepare=f"export PATH={sandbox.path}/bin:$PATH")
-    if request.param == "slurm" and (conf := os.environ.get("RUNWARD_SLURM_CONF")):  # a real one, of `make engines`
+        slurm = f"; export SLURM_CONF={conf}" if conf else ""
+        far.write_hosts(prepare=f"export PATH={sandbox.path}/bin:{sandbox.path}/slurm:$PATH{slurm}")
+    if is_slurm and conf:
         sandbox.environ["SLURM_CONF"] = conf
-    if request.param == "slurm" and "SLURM_CONF" not in sandbox.environ:
+    elif is_slurm:
         fake_slurm.install(sandbox.path / "slurm")
         sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
         monkeypatch.setattr("mcp_server.record.slurm.queue.QUIET_S", 0.1)

@@ -16,7 +16,7 @@ def test_a_launch_that_was_asked_for_long_ago_is_not_dead_before_its_supervisor_
     pushed: list[dict[str, Any]] = []
     watch = RunWatch(tmp_path, lambda message, _: pushed.append(dict(message)))
     watch.push_now("cfm-7kqz")
-    assert [one["liveness"] for one in pushed] == ["pending"]
+    assert [one["report"]["liveness"] for one in pushed] == ["pending"]
     os.utime(directory.spec, (0, 0))
     watch.push_now("cfm-7kqz")
-    assert [one["liveness"] for one in pushed] == ["pending", "dead"]
+    assert [one["report"]["liveness"] for one in pushed] == ["pending", "dead"]

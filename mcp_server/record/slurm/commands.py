@@ -170,6 +170,15 @@ def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
     return {job_id: row for job_id, row in jobs.items() if job_id not in doubtful}
 
 
+def list_node_hosts() -> frozenset[str]:
+    """Return the names of the hosts that run jobs.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    return frozenset(run_program(["sinfo", "-h", "-N", "-o", "%n"]).split())
+
+
 def describe_job(job_id: str) -> Job:
     """Return what Slurm says of a job that has left the queue: sacct where it is, else scontrol, else the jobs' log.
 

@@ -79,8 +79,10 @@ def _quote(value: str) -> str:
 # --- handing in
 
 
-def make_directory(directory: RunDir, facts: Mapping[str, Any], script: str) -> None:
-    """Make a run's directory appear whole, with its spec and its batch script.
+def make_directory(
+    directory: RunDir, facts: Mapping[str, Any], script: str, files: Mapping[str, Path] | None = None
+) -> None:
+    """Make a run's directory appear whole, with its spec, its batch script, and ``files`` by their names in it.
 
     Raises:
         OSError: it cannot be written; nothing is left of it.
@@ -91,12 +93,21 @@ def make_directory(directory: RunDir, facts: Mapping[str, Any], script: str) -> 
     try:
         with open(script_of(new.path), "w", opener=open_private) as file:
             file.write(script)
+        for name, path in (files or {}).items():
+            _link_or_copy(path, new.path / name)
         write_json(new.spec, dict(facts))
         write_json(new.job, {"prepared_s": time.time()})  # by the clock of this host, not of the launcher's
         new.path.rename(directory.path)
     except OSError:
         shutil.rmtree(new.path, ignore_errors=True)
         raise
+
+
+def _link_or_copy(path: Path, copy: Path) -> None:
+    try:
+        os.link(path, copy)
+    except OSError:  # a file system without links, or with too many of this file
+        shutil.copyfile(path, copy)
 
 
 def keep_handover(directory: RunDir, handover: Handover) -> None:

@@ -18,10 +18,11 @@ from mcp_server.record.slurm.commands import SlurmError, describe_job
 from mcp_server.record.slurm.job_states import Job, RecordState, judge
 from mcp_server.record.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, posix
+from mcp_server.record.state import Liveness, LivenessReport, posix
 from mcp_server.system.files import is_absent
 from mcp_server.system.filesystems import is_shared_filesystem
 
+HANDED_IN_WITHIN_S = 70.0  # of a launch: sbatch gets 60 s
 _TAIL_BYTES = 65_536
 _SETTLE_S = 60.0  # until a name that this host has looked for in vain appears on NFS
 _JOB_ID = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,10})?")
@@ -108,7 +109,7 @@ class JobWatch:
                 keep_job(directory, job.job_id, str(facts.get("array", "")))
             return judge(job, "none")
         created_s = _number(facts.get("prepared_s")) or posix(spec.created_at)
-        if abs(time.time() - created_s) < STARTING_S or snapshot.asked_s < created_s + STARTING_S:
+        if abs(time.time() - created_s) < HANDED_IN_WITHIN_S or snapshot.asked_s < created_s + HANDED_IN_WITHIN_S:
             return LivenessReport(Liveness.PENDING)
         with contextlib.suppress(OSError):
             if not directory.stop.exists():  # for a job that Slurm takes later still
