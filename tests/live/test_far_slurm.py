@@ -90,12 +90,7 @@ async def test_a_submission_that_is_cut_off_is_one_job_which_is_found_and_killed
 ) -> None:
     """The connection breaks while sbatch runs, with or without its relay; the launch is asked for again."""
     (slurm / "full").touch()
-    (slurm / "sbatch").rename(slurm / "real-sbatch")
-    (slurm / "sbatch").write_text(
-        f"#!/bin/sh\necho >>{slurm}/submissions\nuntil test -e {slurm}/go; do sleep 0.02; done\n"
-        f'exec -a {slurm}/sbatch {slurm}/real-sbatch "$@"\n'
-    )
-    (slurm / "sbatch").chmod(0o755)
+    (slurm / "held").touch()
     launched: list[str] = []
     async with sandbox.agent_in_process() as agent:
 
@@ -111,7 +106,7 @@ async def test_a_submission_that_is_cut_off_is_one_job_which_is_found_and_killed
                 os.kill(relay, signal.SIGKILL)
             far_host.cut_connections()
             await until_async(lambda: set(far_host.relays()) - {relay}, "another relay")
-            (slurm / "go").touch()
+            (slurm / "held").unlink()
         (run_id,) = launched
         await until_async(lambda: sandbox.run(run_id).pending_reason == "Resources", "the job")
         assert (sandbox.run(run_id).state, sandbox.run(run_id).job_id) == ("queued", "1")

@@ -1,7 +1,8 @@
 """The programs of Slurm at the command line, with a real process behind each job: no scheduling, no nodes.
 
 Run as sbatch, squeue, scancel, scontrol or sacct. Jobs are directories beside the programs. A file ``full`` lets new
-jobs wait, ``down`` lets the controller not answer. ``queries`` counts calls of squeue.
+jobs wait, ``down`` lets the controller not answer, ``held`` lets sbatch take no job until it is removed. ``queries``
+counts calls of squeue, ``submissions`` has a line for each call of sbatch with a job.
 """
 
 import contextlib
@@ -146,6 +147,10 @@ def sbatch(words: list[str]) -> int:
     if "--test-only" in words:
         print("sbatch: Job 1 to start at 1795399628 using 1 processors on nodes n1 in partition debug", file=sys.stderr)
         return 0
+    with (HERE / "submissions").open("a") as submissions:
+        submissions.write("\n")
+    while (HERE / "held").exists():
+        time.sleep(0.02)
     number = max((number_of(job)[0] for job in JOBS.iterdir()), default=0) + 1
     while True:
         try:

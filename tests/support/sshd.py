@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shlex
@@ -126,7 +127,8 @@ class FarHost:
     def cut_connections(self) -> None:
         """Kill the sshd processes that serve connections, without a word to the other side."""
         for pid in self.sessions():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended with another one
+                os.kill(pid, signal.SIGKILL)
 
     def relays(self) -> list[int]:
         """The relays that run for this host."""
