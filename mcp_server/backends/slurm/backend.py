@@ -23,12 +23,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
 from mcp_server.record.slurm import job, queue
-from mcp_server.record.slurm.commands import (
-    SlurmError,
-    find_missing,
-    is_unsure,
-    submit,
-)
+from mcp_server.record.slurm.commands import SlurmError, find_missing, is_unsure, submit
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.slurm.watch import JobWatch, job_of, keep_job
 from mcp_server.record.spec import LaunchRequest, RunSpec

@@ -97,19 +97,19 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
     default = KINDS[scene.kind]
     for propose in _PROPOSERS_OF_ERRORS if default.action == "stop" else _PROPOSERS:
-        step = _without_settings(propose(scene), scene)
+        step = _fit_to_log(propose(scene), scene)
         if step and (retryable is None or step.retryable == retryable):
             return step
     if default.action == "stop" or scene.kind == "other":
         for propose in (find_remedy, explain_record, explain_inside, *(row.propose for row in _LAST_ROWS)):
-            if step := _without_settings(propose(scene), scene):
+            if step := _fit_to_log(propose(scene), scene):
                 return step
     if retryable is False and default.retryable:
         return NextStep(False, "stop", _STOPPED)
-    return _without_settings(NextStep(*default), scene) or NextStep(*default)
+    return _fit_to_log(NextStep(*default), scene) or NextStep(*default)
 
 
-def _without_settings(step: NextStep | None, scene: Scene) -> NextStep | None:
+def _fit_to_log(step: NextStep | None, scene: Scene) -> NextStep | None:
     if step is None:
         return None
     step = leave_out_installed(word_for_launcher(step, scene.log), scene.log)

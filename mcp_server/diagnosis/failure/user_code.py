@@ -107,13 +107,15 @@ def _is_of_framework(text: str) -> bool:
 def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:
     """Return those of ``frames`` that are of a package imported from elsewhere than the program's own directory."""
     for n, at in enumerate(frames[:-1]):
-        name, importer = _IMPORTS.match(read_source(lines, [at])), _read_file(lines[at].text)
-        imported = _read_file(lines[frames[n + 1]].text)
-        package = re.search(rf"^(.*[/\\]){re.escape(name[1])}[/\\]__init__\.py$", imported) if name else None
-        if package and "/" + (name[1] if name else "") not in importer and not importer.startswith(package[1]):
-            own_root = importer.rpartition("/")[0].rpartition("/")[0]
-            if not own_root or not package[1].startswith(f"{own_root}/"):
-                return set(frames[n + 1 :])
+        if (name := _IMPORTS.match(read_source(lines, [at]))) is None:
+            continue
+        importer, imported = _read_file(lines[at].text), _read_file(lines[frames[n + 1]].text)
+        package = re.search(rf"^(.*[/\\]){re.escape(name[1])}[/\\]__init__\.py$", imported)
+        if package is None or f"/{name[1]}" in importer or importer.startswith(package[1]):
+            continue
+        own_root = importer.rpartition("/")[0].rpartition("/")[0]
+        if not own_root or not package[1].startswith(f"{own_root}/"):
+            return set(frames[n + 1 :])
     return set()
 
 
