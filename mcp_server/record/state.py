@@ -79,6 +79,7 @@ class LivenessReport:
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
 # The command may go on without it.
 NO_END = "Its supervisor is gone and wrote no end"
+NEVER_BEGAN = {"began": False}  # what a guard records of a command whose supervisor died before it let it begin
 UNKNOWN_END = f"{NO_END}: whether the command still runs, or how it ended, is unknown."
 
 
@@ -353,6 +354,8 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
 
 def _describe_guard_exit(end: Mapping[str, Any]) -> str:
     """Return how a command ended that nobody watched any more; empty where its guard recorded nothing."""
+    if end == NEVER_BEGAN:
+        return f"{NO_END}: it died before it let the command begin, and nothing of it ran."
     code, name, at = end.get("exit_code"), end.get("signal"), end.get("ended_at")
     how = f"exit code {code}" if code is not None else name
     if not how or at is None:

@@ -12,10 +12,11 @@ import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mcp_server.record.exit_status import classify_ending
 from mcp_server.record.run_directory import now, write_json
+from mcp_server.record.state import NEVER_BEGAN
 from mcp_server.system.core_dumps import restore_limit
 
 _DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unused numbers
@@ -48,7 +49,7 @@ class Child:
     def let_go(self) -> None:
         """Let the command begin. Call it once, when the record says that it runs."""
         with contextlib.suppress(BrokenPipeError):  # it was killed while it waited
-            os.write(self.gate_fd, b"1")
+            os.write(self.gate_fd, b"11")  # for the command, and for the guard, which knows by it that it began
         os.close(self.gate_fd)
 
 
@@ -133,7 +134,6 @@ def _run_guard(
         pid = os.fork()
         if pid == 0:
             _exec_command(argv, env, cwd, gate_end)
-        os.close(gate_end)
         os.write(status_end, pid.to_bytes(_NUMBER_BYTES, "little"))
         status = _await_end(pid)
         ended_at = now()
@@ -142,11 +142,23 @@ def _run_guard(
         os.waitpid(pid, 0)
         os.read(release_end, 1)  # a supervisor writes its exit record first
         if duties.exit_record and duties.guard_record and not duties.exit_record.exists():
-            ending = classify_ending(status, None, interrupted=False)
-            end = {"exit_code": ending.exit_code, "signal": ending.signal, "ended_at": ended_at}
-            write_json(duties.guard_record, end)
+            write_json(duties.guard_record, _describe_end(status, ended_at) if _has_begun(gate_end) else NEVER_BEGAN)
     finally:
         os._exit(0)
+
+
+def _has_begun(gate_end: int) -> bool:
+    """Return whether the gate was opened for the command that has ended."""
+    os.set_blocking(gate_end, False)
+    try:
+        return bool(os.read(gate_end, 1))
+    except BlockingIOError:
+        return False
+
+
+def _describe_end(status: int, ended_at: str) -> dict[str, Any]:
+    ending = classify_ending(status, None, interrupted=False)
+    return {"exit_code": ending.exit_code, "signal": ending.signal, "ended_at": ended_at}
 
 
 def _await_end(pid: int) -> int:

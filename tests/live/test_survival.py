@@ -183,7 +183,9 @@ def _end_client(client: int, master: int) -> None:
 
 async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
-        run_id = await agent.launch("until test -e go; do sleep 0.02; done; exit 6", cwd=str(sandbox.path))
+        command = "touch ready; until test -e go; do sleep 0.02; done; exit 6"
+        run_id = await agent.launch(command, cwd=str(sandbox.path))
+        await until_async((sandbox.path / "ready").exists, "the command, which begins after the launch is recorded")
         answers = []
 
         async def wait() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mcp_server.answer import Answer
-from mcp_server.record.state import UNKNOWN_END, Evidence, Run, fold
+from mcp_server.record.state import NEVER_BEGAN, UNKNOWN_END, Evidence, Run, fold
 from mcp_server.views.run_status import Event, Leftover, describe
 from tests.record.test_state import BEGAN, BEGAN_S, ENDED_AT, SPEC, STARTED, ended, event, record, run
 
@@ -71,6 +71,8 @@ def test_a_lost_run_has_its_reason_and_its_leftovers() -> None:
     assert describe(seen, now_s=BEGAN_S).reason == f"{text} at {ENDED_AT}."
     still = f"{text} at {ENDED_AT}. Yet a process of it still runs."
     assert describe(seen, now_s=BEGAN_S, leftovers=left).reason == still
+    waited = describe(fold(Evidence(SPEC, (STARTED,), guard_exit=NEVER_BEGAN)), now_s=BEGAN_S).reason or ""
+    assert waited.endswith("it died before it let the command begin, and nothing of it ran.")
 
 
 def test_a_lost_run_has_its_last_known_step_with_its_time_and_nothing_as_if_it_were_current() -> None:
