@@ -55,8 +55,7 @@ def supervise(path: Path) -> int:
         return _NOT_OURS
     facts = read_json(rundir.spec)
     job = _find_job(facts or {})
-    # Slurm runs a job once at a time, and shared disks may have no locks.
-    lock = os.open(os.devnull, os.O_RDWR) if job else take_lock(rundir.lock, _LOCK_PATIENCE_S)
+    lock = _take_lock(rundir, is_job=job is not None)
     was_stopped = (read_json(rundir.stop) or {}).get("carried_out")  # while its job waited: it has ended
     if lock is None or facts is None or was_stopped:
         return _NOT_OURS
@@ -89,6 +88,20 @@ def supervise(path: Path) -> int:
     except (HandoverError, ServiceEnded, OSError) as error:
         return _refuse(control, lock, number, f"{error}", state="failed")
     return supervision.run(first)  # tmux shows it to people who attach later
+
+
+def _take_lock(rundir: RunDir, *, is_job: bool) -> int | None:
+    """Return a descriptor that holds the run's lock, None if another process supervises the run.
+
+    A job of Slurm, which runs once at a time, goes on without it: shared disks may have no locks, or keep that of a
+    node that died.
+    """
+    if not is_job:
+        return take_lock(rundir.lock, _LOCK_PATIENCE_S)
+    with contextlib.suppress(OSError):
+        if (lock := take_lock(rundir.lock, _LOCK_PATIENCE_S)) is not None:
+            return lock
+    return os.open(os.devnull, os.O_RDWR)
 
 
 def _find_job(facts: Mapping[str, Any]) -> SlurmJob | None:

@@ -1,5 +1,6 @@
 """Runs as jobs of Slurm, whose programs are played at the command line, by the tools that agents use."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,19 @@ async def test_a_kill_cancels_a_job_that_waits_and_stops_one_that_runs(lab: Sand
         end = await agent.end(cancelled)
         assert (end["state"], end["signal"]) == ("killed", "SIGTERM")
         assert "its job was cancelled in Slurm" in end["events"][-1]["text"]
+
+
+async def test_a_run_that_forges_its_job_and_its_end_changes_neither_its_state_nor_another_run(lab: Sandbox) -> None:
+    command = ["bash", "-c", 'cd "$RUNWARD_RUN_DIR"; echo "$0" >job.json; echo "$1" >>events.jsonl; >forged; sleep 300']
+    end = '{"seq": 9, "kind": "ended", "state": "finished", "exit_code": 0}'
+    async with lab.agent_in_process() as agent:
+        other = await agent.launch("sleep 300", backend="slurm")
+        theirs = {"job_id": "1", "submitted_s": 1.0, "name": other}
+        for forged in (theirs, {"job_id": "999", "submitted_s": 9e12}, {"job_id": "--me"}, {"job_id": "1_0"}, {}):
+            run = await agent.launch([*command, json.dumps(forged), end], backend="slurm")
+            await until_async((lab.rundir(run).path / "forged").exists, "the forgery")
+            seen = lab.run(run)
+            assert (seen.state, seen.exit_code) == ("running", None), forged
+            killed = await agent.kill(run)
+            assert (killed["status"], killed["state"], killed["survivors"]) == ("killed", "killed", []), forged
+            assert (lab.run(run).state, lab.run(other).state) == ("killed", "running"), forged

@@ -131,7 +131,7 @@ class SlurmBackend:
                 shutil.rmtree(path, ignore_errors=True)
             raise
         for index, each in enumerate(elements):
-            keep_job(each.directory, f"{job_id}_{index}", path.name)
+            keep_job(each.directory, f"{job_id}_{index}")
 
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the directory of a refused launch."""

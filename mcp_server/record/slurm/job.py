@@ -16,7 +16,7 @@ from typing import Any
 from mcp_server.errors import LaunchFailed, RunwardError
 from mcp_server.record.events import ENDING, read_events
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
 from mcp_server.record.slurm.commands import SlurmError, describe_job, estimate, is_unsure, run_program, submit
 from mcp_server.record.slurm.job_states import HELD, WAITING
@@ -184,10 +184,8 @@ class Departure:
 def begin_stop(directory: RunDir, run: Run) -> Departure | None:
     """Let Slurm send SIGTERM to the batch step, which is the supervisor: it then reads ``stop.json``.
 
-    The departure takes as long as a supervisor at most. None: the job has no nodes, or Slurm does not answer.
-
-    Raises:
-        RunwardError: another job has its number, or its name; nothing was signalled.
+    The departure takes as long as a supervisor at most. None: the job has no nodes, Slurm does not answer, or another
+    job has its number: nothing was signalled, and a supervisor that lives reads ``stop.json`` by itself.
     """
     job_id = job_of(directory)
     try:
@@ -195,7 +193,7 @@ def begin_stop(directory: RunDir, run: Run) -> Departure | None:
         if not job_id or _describe_own_job(directory, job_id) not in _ON_NODES:
             return None
         run_program(["scancel", "--batch", "--signal=TERM", job_id])
-    except SlurmError:
+    except RunwardError:
         return None
     return Departure(directory, job_id, _ON_NODES, 2 * run.spec.stop_grace_s + _STOP_S)
 
@@ -236,7 +234,7 @@ def _describe_own_job(directory: RunDir, job_id: str) -> str:
         RunwardError: another job has its number, or its name; nothing was signalled.
         SlurmError: Slurm does not answer.
     """
-    job, name = describe_job(job_id), expected_name(directory, read_json(directory.job) or {})
+    job, name = describe_job(job_id), expected_name(directory, job_id)
     if job.is_other(name):
         raise RunwardError(
             f"Slurm's job {job_id} is called {job.name[:60]!r}, not {name}: another job has the number, or it was "

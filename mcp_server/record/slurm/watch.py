@@ -21,6 +21,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, posix
 from mcp_server.system.files import is_absent
 from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.lock_files import is_locked
 
 HANDED_IN_WITHIN_S = 70.0  # of a launch: sbatch gets 60 s
 _TAIL_BYTES = 65_536
@@ -28,6 +29,7 @@ _SETTLE_S = 60.0  # until a name that this host has looked for in vain appears o
 _JOB_ID = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,10})?")
 # After Slurm's daemon has written into a job's output: it ends the job, within KillWait, which is 30 s by default.
 _ENDS_WITHIN_S = 40.0
+_AHEAD_S = 60.0  # of this host's clock, which that of the launcher's may be
 
 
 class JobWatch:
@@ -57,24 +59,25 @@ class JobWatch:
 
     def _judge(self, directory: RunDir, spec: RunSpec, *, asks: bool) -> LivenessReport | None:
         record, written_s = _read_record_state(directory)
-        facts = read_json(directory.job) or {}
-        job_id = str(facts.get("job_id", ""))
         if record == "ended" or (read_json(directory.stop) or {}).get("carried_out"):  # a stop saw it gone
             self._outputs.pop(directory.run_id, None)
-            return LivenessReport(Liveness.DEAD, job_id=job_id)
+            return LivenessReport(Liveness.DEAD, job_id=job_of(directory))
         snapshot = self._look(directory) if asks else self.queue.peek()
         if snapshot is None:
             return None
+        facts = read_json(directory.job) or {}
+        job_id = _id_of(facts)
         if not job_id:
-            return self._judge_launch(directory, spec, snapshot, facts)
-        if asks and job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
+            return self._judge_launch(directory, spec, snapshot, facts, record)
+        submitted_s = _read_submission(facts)
+        if asks and job_id not in snapshot.jobs and submitted_s >= snapshot.asked_s:
             snapshot = self.queue.look(queue.EXPECTED_S)
-        row, name = snapshot.jobs.get(job_id), expected_name(directory, facts)
+        job_id, row, name = _find_row(directory, job_id, snapshot)
         if row is not None and row.is_other(name):
-            return _describe_other(row, name, record)
+            return _describe_other(directory, row, name, record)
         if snapshot.error and (row is None or not row.is_final) and read_json(directory.job_end) is None:
             return _unreachable(job_id, record, snapshot)
-        if row is None and _number(facts.get("submitted_s")) >= snapshot.asked_s:
+        if row is None and submitted_s >= snapshot.asked_s:
             if record == "live":
                 return LivenessReport(Liveness.ALIVE, job_id=job_id)
             return LivenessReport(Liveness.PENDING, "handed in to Slurm a moment ago", job_id=job_id)
@@ -101,13 +104,17 @@ class JobWatch:
         return now_s - grown_s < _ENDS_WITHIN_S
 
     def _judge_launch(
-        self, directory: RunDir, spec: RunSpec, snapshot: QueueSnapshot, facts: Mapping[str, Any]
+        self, directory: RunDir, spec: RunSpec, snapshot: QueueSnapshot, facts: Mapping[str, Any], record: RecordState
     ) -> LivenessReport:
         """Return what is known of a launch whose job is not noted: its server may have died while it handed it in."""
-        if (job := snapshot.jobs.get(snapshot.find_job(spec.run_id, facts))) is not None:
+        job = snapshot.jobs.get(snapshot.find_job(spec.run_id, facts))
+        if job is not None and not job.is_other(expected_name(directory, job.job_id)):
             with contextlib.suppress(OSError):  # Slurm forgets it, and a stop needs its number
-                keep_job(directory, job.job_id, str(facts.get("array", "")))
-            return judge(job, "none")
+                keep_job(directory, job.job_id)
+            return judge(job, record)
+        if record == "live":  # the command may have written the file
+            text = "Its record does not name its job, and Slurm lists none of its name: this is the last known state."
+            return LivenessReport(Liveness.ALIVE if _holds_lock(directory) else Liveness.UNKNOWN, text)
         created_s = _number(facts.get("prepared_s")) or posix(spec.created_at)
         if abs(time.time() - created_s) < HANDED_IN_WITHIN_S or snapshot.asked_s < created_s + HANDED_IN_WITHIN_S:
             return LivenessReport(Liveness.PENDING)
@@ -127,8 +134,11 @@ def _judge_end(
     except SlurmError as error:
         return _unreachable(job_id, record, snapshot, error.cause)
     if job.is_other(name):
-        return _describe_other(job, name, record)
-    is_settled = time.time() - heard_s >= _SETTLE_S or not is_shared_filesystem(directory.path)
+        return _describe_other(directory, job, name, record)
+    is_shared = is_shared_filesystem(directory.path)
+    if not job.state and not is_shared and _holds_lock(directory):  # a shared disk may keep the lock of a dead node
+        return LivenessReport(Liveness.ALIVE, job_id=job_id)
+    is_settled = time.time() - heard_s >= _SETTLE_S or not is_shared
     report = judge(job, record, settled=is_settled)
     if report.end is not None:
         with contextlib.suppress(OSError):  # it may hold secrets, and no supervisor comes for it
@@ -138,28 +148,59 @@ def _judge_end(
 
 def job_of(directory: RunDir) -> str:
     """Return the id of the run's job, empty where none was handed in."""
-    job_id = str((read_json(directory.job) or {}).get("job_id", ""))
+    return _id_of(read_json(directory.job) or {})
+
+
+def _id_of(facts: Mapping[str, Any]) -> str:
+    job_id = str(facts.get("job_id", ""))
     return job_id if _JOB_ID.fullmatch(job_id) else ""  # a run may write this file, and scancel takes options
 
 
-def keep_job(directory: RunDir, job_id: str, name: str = "") -> None:
-    """Write the id of the run's job. ``name``: that it was handed in with, where it is not the run's id.
+def keep_job(directory: RunDir, job_id: str) -> None:
+    """Write the id of the run's job.
 
     Raises:
         OSError: it cannot be written.
     """
-    facts = {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time(), "name": name or directory.run_id}
-    write_json(directory.job, facts)
+    write_json(directory.job, {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time()})
 
 
-def expected_name(directory: RunDir, facts: Mapping[str, Any]) -> str:
-    """Return the name that a run's job was handed in with, by its ``job.json``; empty where it is unknown."""
-    is_element = "_" in str(facts.get("job_id", ""))
-    return str(facts.get("name") or ("" if is_element else directory.run_id))
+def expected_name(directory: RunDir, job_id: str) -> str:
+    """Return the name of a run's job: its id, or that of the array whose element ``job_id`` it is.
+
+    Another job's number has another name, whatever the run writes into ``job.json``: an array links to its runs.
+    """
+    index = job_id.partition("_")[2]
+    with contextlib.suppress(OSError):
+        array = (directory.path / "batch.sh").readlink().parent
+        if index and (array / index).samefile(directory.path):
+            return array.name
+    return directory.run_id
 
 
-def _describe_other(job: Job, name: str, record: RecordState) -> LivenessReport:
+def _find_row(directory: RunDir, job_id: str, snapshot: QueueSnapshot) -> tuple[str, Job | None, str]:
+    """Return id, job and expected name of the run's job: that of its number, else a live one of its name, noted."""
+    row, name = snapshot.jobs.get(job_id), expected_name(directory, job_id)
+    if row is None or row.is_other(name):
+        job = snapshot.jobs.get(snapshot.names.get(directory.run_id, ""))
+        if job is not None and not job.is_final:
+            with contextlib.suppress(OSError):
+                keep_job(directory, job.job_id)
+            return job.job_id, job, directory.run_id
+    return job_id, row, name
+
+
+def _holds_lock(directory: RunDir) -> bool:
+    """Return whether a supervisor of the run lives, as far as this host sees locks of others."""
+    with contextlib.suppress(OSError):  # not every shared disk has locks
+        return is_locked(directory.lock)
+    return False
+
+
+def _describe_other(directory: RunDir, job: Job, name: str, record: RecordState) -> LivenessReport:
     """Return the report on a run whose job's number another job has. A job that was renamed looks the same."""
+    if _holds_lock(directory):
+        return LivenessReport(Liveness.ALIVE, job_id=job.job_id)
     text = f"Slurm's job {job.job_id} is called {job.name[:60]!r}, not {name}: another job, or renamed."
     return LivenessReport(Liveness.PENDING if record == "none" else Liveness.UNKNOWN, text, job_id=job.job_id)
 
@@ -227,7 +268,9 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
         raise
     if not events:
         return ("live" if status.st_size else "none"), status.st_mtime
-    return ("ended" if events[-1]["kind"] in ENDING else "live"), status.st_mtime
+    # The command can write an end too, while a supervisor holds the lock.
+    is_ended = events[-1]["kind"] in ENDING and not _holds_lock(directory)
+    return ("ended" if is_ended else "live"), status.st_mtime
 
 
 def _read_output(directory: RunDir) -> str:
@@ -238,6 +281,12 @@ def _read_output(directory: RunDir) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def _read_submission(facts: Mapping[str, Any]) -> float:
+    """Return when a run was handed in, as its ``job.json`` says (POSIX time); 0 where that is in the future."""
+    submitted_s = _number(facts.get("submitted_s"))
+    return 0.0 if submitted_s > time.time() + _AHEAD_S else submitted_s
 
 
 def _number(value: Any) -> float:
