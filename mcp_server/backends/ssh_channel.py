@@ -22,8 +22,9 @@ from typing import Any
 
 from mcp_server.backends.far_answers import read_answer, read_error, read_hello, read_report
 from mcp_server.backends.mirror import LAUNCHING, Mirror
-from mcp_server.backends.ssh_link import CONNECTED_WITHIN_S, SILENT_S, ConnectionFailedError, SshLink
+from mcp_server.backends.ssh_link import CONNECTED_WITHIN_S, ConnectionFailedError, SshLink
 from mcp_server.backends.ssh_settings import read_ssh_settings
+from mcp_server.backends.ssh_silence import Awaited, SilenceWatch
 from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.record.state import Liveness, LivenessReport
@@ -31,7 +32,6 @@ from mcp_server.system.frames import read_frame
 
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0
-_PING_S = 10.0
 _BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR, _FIRST_PAUSE_S = 0.5, 20.0, 1.5, 0.1
 _LASTED_S = 1.0
 _REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
@@ -44,6 +44,15 @@ class _Down:
     why: str
     since_s: float
     refused: bool = False
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A request without an answer yet. ``asked_s``: monotonic."""
+
+    answer: Future[tuple[object, bytes]]
+    asked_s: float
+    sent_bytes: int
 
 
 class Channel:
@@ -59,9 +68,10 @@ class Channel:
         self._not_before_s = 0.0  # nobody waits for another attempt before that
         self._liveness: dict[str, LivenessReport] = {}
         self._whole_logs: dict[tuple[str, int], int] = {}
-        self._waiting: dict[int, Future[tuple[object, bytes]]] = {}
+        self._waiting: dict[int, _Question] = {}
         self._number = 0
         self._link: SshLink | None = None
+        self._silence: SilenceWatch | None = None
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
         self._closed = threading.Event()
@@ -110,19 +120,19 @@ class Channel:
         self.open(patience_s)
         answer: Future[tuple[object, bytes]] = Future()
         with self._changed:
-            link = self._link
-            if link is None:
+            link, silence = self._link, self._silence
+            if link is None or silence is None:
                 raise HostUnreachable(self.name, "the connection broke")
             self._number += 1
             number = self._number
-            self._waiting[number] = answer
+            self._waiting[number] = _Question(answer, time.monotonic(), len(data))
+        silence.wake()
         try:
-            link.writer.write({"id": number, "ask": name, **words}, data)
+            with contextlib.suppress(BrokenPipeError):  # whoever reads the connection says why
+                link.writer.write({"id": number, "ask": name, **words}, data)
             return read_answer(self.name, name, words, *answer.result(timeout_s))
         except FutureTimeout:
             raise HostUnreachable(self.name, f"no answer to {name} within {timeout_s:g} s") from None
-        except BrokenPipeError:
-            raise HostUnreachable(self.name, "the connection broke") from None
         finally:
             self._waiting.pop(number, None)
 
@@ -233,13 +243,14 @@ class Channel:
 
     def _set_down(self, down: _Down) -> None:
         with self._changed:
-            self._is_open, self._tried, self._link, self._down = False, True, None, down
+            self._is_open, self._tried, self._down = False, True, down
+            self._link = self._silence = None
             self._liveness.clear()
             waiting = list(self._waiting.values())
             self._waiting.clear()
             self._changed.notify_all()
-        for answer in waiting:
-            answer.set_exception(HostUnreachable(self.name, down.why))
+        for question in waiting:
+            question.answer.set_exception(HostUnreachable(self.name, down.why))
 
     def _connect(self) -> SshLink:
         refused = self.mirror.path / _REFUSED_FILE
@@ -274,17 +285,18 @@ class Channel:
             ValueError, TypeError, KeyError: one is none of this protocol.
         """
         have, dead = self.mirror.list_known()
-        link.writer.write({"id": 0, "ask": "subscribe", "have": have, "dead": dead})
-        stop = threading.Event()
-        threading.Thread(target=self._keep_alive, args=(link, stop), daemon=True).start()
+        begun_s = time.monotonic()
+        silence = SilenceWatch(link, lambda: self._find_awaited(begun_s), lambda: self._keep_last_contact(link))
+        with self._changed:
+            self._silence = silence
         try:
+            link.writer.write({"id": 0, "ask": "subscribe", "have": have, "dead": dead})
             while (frame := read_frame(link.stdout)) is not None:
-                link.heard_s = time.monotonic()
                 self._take(*frame)
         except OSError:
             pass
         finally:
-            stop.set()
+            silence.stop()
 
     def _take(self, message: dict[str, Any], data: bytes) -> None:
         push = message.get("push")
@@ -304,11 +316,11 @@ class Channel:
                 self._is_open, self._tried, self._down = True, True, None
                 self._changed.notify_all()
             threading.Thread(target=self._settle_launches, daemon=True).start()
-        elif (answer := self._waiting.pop(int(message.get("id") or 0), None)) is not None:
+        elif (question := self._waiting.pop(int(message.get("id") or 0), None)) is not None:
             if "error" in message:
-                answer.set_exception(read_error(self.name, message["error"]))
+                question.answer.set_exception(read_error(self.name, message["error"]))
             else:
-                answer.set_result((message.get("ok"), data))
+                question.answer.set_result((message.get("ok"), data))
 
     def _note_logs(self, push: dict[str, Any]) -> None:
         """Note the logs that came whole, with the ends of their attempts."""
@@ -331,16 +343,20 @@ class Channel:
             for run_id in self.mirror.list_unanswered_launches():
                 settle_launch(self, run_id)
 
-    def _keep_alive(self, link: SshLink, stop: threading.Event) -> None:
-        while not stop.wait(_PING_S):
-            if time.monotonic() - link.heard_s > SILENT_S:
-                link.silent = True
-                link.kill()
-                return
-            with contextlib.suppress(OSError):
-                link.writer.write({"id": 0, "ask": "ping"})
-                heard_s = time.time() - (time.monotonic() - link.heard_s)
-                os.utime(self.mirror.path / _HOST_FILE, (heard_s, heard_s))
+    def _find_awaited(self, connected_s: float) -> Awaited | None:
+        """Return what others wait for: answers, or all that is new after a connection was made at ``connected_s``."""
+        with self._changed:
+            questions = list(self._waiting.values())
+            if not self._is_open:
+                return Awaited(connected_s)
+        if not questions:
+            return None
+        return Awaited(min(each.asked_s for each in questions), sum(each.sent_bytes for each in questions))
+
+    def _keep_last_contact(self, link: SshLink) -> None:
+        heard_s = time.time() - (time.monotonic() - link.heard_s)
+        with contextlib.suppress(OSError):
+            os.utime(self.mirror.path / _HOST_FILE, (heard_s, heard_s))
 
 
 def settle_launch(channel: Channel, run_id: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -12,7 +13,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from mcp_server.backends.ssh_bootstrap import render_bootstrap
 from mcp_server.backends.ssh_settings import SshSettings
@@ -24,7 +25,6 @@ from mcp_server.text.secret_patterns import holds_a_secret
 # ours never becomes one that others depend on. What is forwarded belongs to people's own sessions.
 OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes")
 CONNECTED_WITHIN_S = 45.0  # with a slow login shell, and the program sent over a slow line
-SILENT_S = 30.0  # a connection without a word for so long is dead
 _ERROR_BYTES = 4096
 _ERRORS_WITHIN_S = 2.0  # a daemon of a ProxyJump may keep the pipe open
 _REFUSALS = ("permission denied", "host key verification failed", "too many authentication failures")
@@ -40,16 +40,21 @@ class ConnectionFailedError(Exception):
 
 @dataclass
 class SshLink:
-    """A connection that has been made: the ssh process, and the relay's first words."""
+    """A connection that has been made: the ssh process, and the relay's first words.
+
+    ``heard_s``: when the last byte came. ``silent_s``: how long none had come when it was given up for that.
+    """
 
     process: subprocess.Popen[bytes]
-    stdout: BinaryIO
     writer: FrameWriter
     errors: bytearray
     hello: dict[str, Any] = field(default_factory=dict)
     heard_s: float = field(default_factory=time.monotonic)
-    silent: bool = False
+    silent_s: float = 0.0
     drain: threading.Thread | None = None
+
+    def __post_init__(self) -> None:
+        self.stdout = cast("BinaryIO", io.BufferedReader(_HeardPipe(self)))
 
     @classmethod
     def open(cls, settings: SshSettings) -> SshLink:
@@ -72,7 +77,7 @@ class SshLink:
         except OSError as error:
             raise ConnectionFailedError(f"ssh could not be started: {error.strerror}", refused=False) from error
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
-        link = cls(process, process.stdout, FrameWriter(process.stdin.fileno()), bytearray())  # type: ignore[arg-type]
+        link = cls(process, FrameWriter(process.stdin.fileno()), bytearray())
         link.drain = threading.Thread(target=link._drain_errors, daemon=True)
         link.drain.start()
         timer = threading.Timer(CONNECTED_WITHIN_S, link.kill)
@@ -131,8 +136,8 @@ class SshLink:
 
     def describe_end(self) -> str:
         """Return why ssh ended, by its last words, or empty where it said nothing."""
-        if self.silent:
-            return f"it was silent for {SILENT_S:g} s"
+        if self.silent_s:
+            return f"it was silent for {self.silent_s:.0f} s"
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=1.0)
         lines = [line.strip() for line in self._read_errors().splitlines() if line.strip()]
@@ -161,6 +166,7 @@ class SshLink:
     def close(self) -> None:
         """End the ssh process, and close its pipes. Only the thread that reads them may."""
         self.kill()
+        self.writer.close()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -173,6 +179,23 @@ class SshLink:
             while data := os.read(pipe.fileno(), 4096):
                 self.errors.extend(data)
                 del self.errors[:-_ERROR_BYTES]
+
+
+class _HeardPipe(io.RawIOBase):
+    """The output of ssh. It notes when bytes come: a large frame on a slow line comes for minutes."""
+
+    def __init__(self, link: SshLink) -> None:
+        assert link.process.stdout is not None  # noqa: S101 - it is a pipe
+        self._link, self._fd = link, link.process.stdout.fileno()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = os.readv(self._fd, [buffer])
+        if count:
+            self._link.heard_s = time.monotonic()
+        return count
 
 
 @functools.cache

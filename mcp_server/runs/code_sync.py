@@ -24,7 +24,7 @@ from mcp_server.text.formatting import format_size, printable
 
 KINDS = ("git", "rsync")
 _DEFAULT_LIMIT_MIB = 64.0
-_CHUNK_BYTES = 4 * 2**20
+_CHUNK_BYTES = 2**20  # a silent connection is noticed when this would have gone over a slow line
 _LOOKED_WITHIN_S, _MADE_WITHIN_S = 120.0, 300.0
 _MOST_NAMED, _LONGEST_NAME, _LONGEST_LEFT_OUT = 6, 40, 80
 

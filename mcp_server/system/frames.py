@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import threading
 from typing import Any, BinaryIO
 
+_CLOSED_WITHIN_S = 1.0
 _LONGEST_LINE = _MOST_BYTES = 64 * 2**20  # the other side may be hostile
 
 
@@ -27,7 +29,30 @@ class FrameWriter:
         frame = memoryview(json.dumps(message).encode() + b"\n" + data)
         with self._lock:
             while frame:
+                if self._fd < 0:
+                    raise BrokenPipeError
                 frame = frame[os.write(self._fd, frame) :]
+
+    def close(self) -> None:
+        """Write no more: the descriptor is about to be closed, and its number may soon be another file's."""
+        is_taken = self._lock.acquire(timeout=_CLOSED_WITHIN_S)
+        self._fd = -1
+        if is_taken:
+            self._lock.release()
+
+    def write_if_free(self, message: dict[str, Any]) -> None:
+        """Write a frame of less than 4 KiB, unless that waits: another frame is under way, or the pipe is full."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLOUT)
+            if poll.poll(0):  # there is room for PIPE_BUF bytes
+                os.write(self._fd, json.dumps(message).encode() + b"\n")
+        except (OSError, ValueError):  # the reader has gone, which others notice
+            pass
+        finally:
+            self._lock.release()
 
 
 def read_frame(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.backends.far_answers import MOST_CONTENT_BYTES, decompress, read_answer, read_report
 from mcp_server.backends.mirror import Mirror
-from mcp_server.backends.ssh_channel import Channel
+from mcp_server.backends.ssh_channel import Channel, _Question
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.relay.answers import Answers
@@ -202,7 +202,7 @@ def test_every_request_has_the_types_of_its_answer(tmp_path: Path) -> None:
 )
 def test_an_error_of_any_shape_is_an_error_with_the_hosts_name(mirror: Mirror, words: object) -> None:
     channel, got = Channel(mirror), Future[Any]()
-    channel._waiting[1] = got
+    channel._waiting[1] = _Question(got, 0.0, 0)
     channel._take({"id": 1, "error": words}, b"")
     error = got.exception(0)
     assert isinstance(error, OSError) or "lab" in str(error)

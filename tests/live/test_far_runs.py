@@ -1,6 +1,7 @@
 """Runs on another host, over a real sshd: from launch to end, without a connection, and after it."""
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.backends import ssh
+from mcp_server.backends import ssh, ssh_silence
 from mcp_server.backends.ssh_channel import Channel, channel_of, close_channels
 from mcp_server.errors import HostUnreachable
 from mcp_server.system import processes
@@ -289,6 +290,37 @@ async def test_a_launch_whose_answer_is_lost_starts_once(
         until((sandbox.path / "started").exists)
         assert (sandbox.path / "started").read_text() == "x\n"
         await agent.kill(first)
+
+
+def test_a_silent_connection_is_given_up_once_somebody_waits_for_it(
+    far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
+    monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
+    channel = connect(far_host, monkeypatch)
+    far_host.freeze_connections()
+    with pytest.raises(HostUnreachable, match="it was silent for"):
+        channel.ask("ping")
+    assert channel.ask("ping")[0]["time"] > 0, "the next connection"
+    monkeypatch.setattr(ssh_silence, "_SLOWEST", 2**30)
+    far_host.freeze_connections()
+    more_than_ssh_takes = bytes(16 * 2**20)
+    with pytest.raises(HostUnreachable, match="it was silent for"):
+        channel.ask("code_put", data=more_than_ssh_takes, token="0" * 16, offset=0, timeout_s=600.0)
+
+
+def test_a_host_that_works_long_is_not_silent(far_host: FarHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
+    monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
+    channel = connect(far_host, monkeypatch)
+    (far_host.state / "runs" / "slow-run").mkdir()
+    holder = (far_host.state / "launch.lock").open("a")
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(HostUnreachable, match="no answer to withdraw within 4 s"):
+        channel.ask("withdraw", run="slow-run", timeout_s=4.0)
+    holder.close()
+    assert channel.ask("withdraw", run="slow-run")[0] == {"withdrawn": False}
+    assert far_host.logins == 1
 
 
 def test_a_launch_that_never_arrived_is_withdrawn_for_good(far_host: FarHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,13 @@ class FarHost:
             with contextlib.suppress(ProcessLookupError):  # it ended with another one
                 os.kill(pid, signal.SIGKILL)
 
+    def freeze_connections(self) -> list[int]:
+        """Stop the sshd processes that serve connections: packets vanish, and nobody says so. Return their ids."""
+        pids = self.sessions()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return pids
+
     def relays(self) -> list[int]:
         """The relays that run for this host."""
         mark = str(self.state)
