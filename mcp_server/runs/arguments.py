@@ -18,7 +18,7 @@ from mcp_server.recovery.describe import LANGUAGE
 from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholders
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_user_pattern
-from mcp_server.text.secret_patterns import find_keys
+from mcp_server.text.secret_patterns import find_keys, mask_secrets
 from mcp_server.text.shell import ShellCommand, parse
 
 _KEY_VARIABLES = {
@@ -169,10 +169,13 @@ def check_no_key(request: LaunchRequest, command: ShellCommand) -> None:
         "env": [f"{name}={value}" for name, value in request.env.items()],
         "recovery": [f"{name}={value}" for name, value in _list_settings(request.recovery)],
         "name": [request.name or ""],
+        "owner": [request.owner or ""],
         "tags": request.tags,
     }
-    for argument, words in texts.items():
-        if (name := next(find_keys(words), None)) is not None:
+    keys = {argument: next(find_keys(words), None) for argument, words in texts.items()}
+    keys["backend_options"] = _find_key_of_options(request.backend_options)
+    for argument, name in keys.items():
+        if name is not None:
             where, variable = f" ({name[:40]})" if name else "", _suggest_variable(name)
             raise BadArgument(
                 argument,
@@ -206,6 +209,26 @@ def _list_settings(value: object) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _list_settings(inner)
+
+
+def _find_key_of_options(options: Mapping[str, object]) -> str | None:
+    """Return the name under which a scheduler's options hold a key, or an address with a signature; None for none."""
+    words = list(_list_option_words(options))
+    masked = ("" for word in words if mask_secrets(word) != word)
+    return next(find_keys(words), next(masked, None))
+
+
+def _list_option_words(value: object, name: str = "") -> Iterator[str]:
+    """Yield the options of a scheduler, which shows them to its users, as words ``NAME=value``, at any depth."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _list_option_words(inner, str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _list_option_words(inner)
+    elif isinstance(value, str):
+        yield f"{name}={value}" if name else value
 
 
 def check_no_secret(arguments: Mapping[str, object], secrets: Mapping[str, str]) -> None:

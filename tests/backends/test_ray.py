@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mcp_server.backends.ray.backend import RayBackend
 from mcp_server.backends.ray.job_request import check_request, describe_wait, find_address, make_request, parse_address
 from mcp_server.backends.ray.job_states import Seen, judge
 from mcp_server.backends.ray.job_watch import JobReport
@@ -142,6 +143,15 @@ def test_what_ray_cannot_do_is_refused(request_: dict[str, Any], cause: str) -> 
     with pytest.raises(BadArgument, match=cause) as refusal:
         check_request(LaunchRequest(**{"command": "true", **request_}))
     assert "pw" not in str(refusal.value)
+
+
+def test_a_password_in_a_variable_is_refused_where_the_job_holds_the_script() -> None:
+    variables, options = {"HTTPS_PROXY": "http://u:pw12345x@proxy:1"}, {"address": "http://head:8265"}
+    with pytest.raises(BadArgument, match="env: HTTPS_PROXY holds a password, and Ray shows") as refusal:
+        RayBackend().complete_spec(RunSpec(env=variables, backend_options=options), {})
+    assert "pw12345x" not in str(refusal.value)
+    shared = RunSpec(env=variables, backend_options={**options, "shared_disk": True})
+    assert RayBackend().complete_spec(shared, {}).env == variables
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8265", "http://127.0.0.1:8265/", " http://127.0.0.1:8265"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import LONGEST_NAME
-from mcp_server.runs.arguments import check_name, check_no_secret
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.runs.arguments import check_name, check_no_key, check_no_secret
+from mcp_server.text.shell import parse
 
 
 @pytest.mark.parametrize("name", ["cfm", "cfm v2.1", "größe", "训练", "x" * LONGEST_NAME, "a.b", "-x", "=x", "$(id)"])
@@ -52,3 +56,41 @@ def test_the_value_of_a_secret_is_found_in_every_name_and_value(argument: object
     with pytest.raises(BadArgument, match=r"^params: holds the value of a secret, KEY") as refused:
         check_no_secret({"params": fill(argument)}, {"KEY": secret})
     assert secret not in str(refused.value)
+
+
+TOKEN, PASSWORD = "hf_zQ9wT4mK7xB2nL8v", "pw12345x"
+LISTED_KEYS: list[dict[str, Any]] = [
+    {"owner": TOKEN},
+    {"backend_options": {"comment": TOKEN}},
+    {"backend_options": {"metadata": {TOKEN: "note"}}},
+    {"backend_options": {"metadata": {"api_key": TOKEN[3:] * 2}}},
+    {"backend_options": {"runtime_env": {"env_vars": {"MODE": TOKEN}}}},
+    {"backend_options": {"runtime_env": {"pip": ["--extra-index-url", f"https://u:{PASSWORD}@host/simple"]}}},
+    {"backend_options": {"runtime_env": {"pip": {"packages": [f"torch @ https://u:{PASSWORD}@host/t.whl"]}}}},
+    {"backend_options": {"runtime_env": {"working_dir": f"https://host/a.zip?X-Amz-Signature={PASSWORD * 4}"}}},
+    {"backend_options": {"runtime_env": {"container": {"run_options": ["--env", f"API_KEY={TOKEN[3:]}"]}}}},
+    {"backend_options": {"entrypoint_label_selector": {"node": TOKEN}}},
+]
+
+
+@pytest.mark.parametrize("arguments", LISTED_KEYS, ids=str)
+def test_a_key_that_a_scheduler_would_show_to_its_users_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match="holds what looks like a key") as refused:
+        check_no_key(LaunchRequest("true", **arguments), parse("true"))
+    assert [refused.value.argument] == list(arguments)
+    assert TOKEN[3:] not in str(refused.value)
+    assert PASSWORD not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"account": "proj_a100_2026", "comment": "night run", "mail-user": "a@b.org", "constraint": "a100&ib"},
+        {"metadata": {"ticket": "ABC-1234", "commit": "0f3c9a7d41b26e58f0a1c2d3e4b5a69788c7d6e5"}},
+        {"runtime_env": {"pip": ["torch==2.7.1+cu128"], "env_vars": {"NCCL_DEBUG": "INFO", "MAX_TOKENS": "2048"}}},
+        {"runtime_env": {"working_dir": "s3://bucket/code-0f3c9a7d41b26e58.zip"}, "entrypoint_resources": {"TPU": 1}},
+    ],
+    ids=str,
+)
+def test_ordinary_options_of_a_scheduler_are_taken(options: dict[str, Any]) -> None:
+    check_no_key(LaunchRequest("true", backend_options=options), parse("true"))

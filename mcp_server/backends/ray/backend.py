@@ -43,6 +43,7 @@ from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock,
 from mcp_server.system.own_addresses import is_own_address
 from mcp_server.system.ray_jobs import RayHead, RayRefused
 from mcp_server.text.log_text import clean_lines
+from mcp_server.text.secret_patterns import holds_a_secret
 from mcp_server.threads import run_in_thread
 
 _STOPPED_WITHIN_S = 15.0  # Ray terminates a job, and kills it 3 s later
@@ -84,6 +85,9 @@ class RayBackend(LocalBackend):
             raise BadArgument(
                 "secrets", f"{address} may share no disk with this machine, so they cannot reach it.", _NO_DISK
             )
+        for name, value in {} if shared else spec.env.items():
+            if holds_a_secret("", value):
+                raise BadArgument("env", f"{name:.40} holds a password, and Ray shows the job to everybody.", _NO_DISK)
         options = {**spec.backend_options, job_request.ADDRESS: address, job_request.SHARED: shared}
         env = {name: value for name, value in spec.env.items() if name not in job_request.VARIABLES}
         spec = replace(spec, backend_options=options, env=env)
