@@ -335,7 +335,7 @@ def test_a_number_that_another_job_has_is_neither_believed_nor_cancelled(
     report = watch.JobWatch(Queue(tmp_path, lambda: theirs)).liveness(directory, spec)
     assert (report.liveness, report.end) == (Liveness.UNKNOWN, None)
     assert "job 12 is called 'theirs', not cfm-7kqz" in report.reason
-    monkeypatch.setattr(job, "describe_job", lambda _: Job("12", "RUNNING", name="theirs"))
+    monkeypatch.setattr(job, "ask_controller", lambda _: Job("12", "RUNNING", name="theirs"))
     sent: list[object] = []
     monkeypatch.setattr(job, "run_program", sent.append)
     with pytest.raises(RunwardError, match="It was left alone"):

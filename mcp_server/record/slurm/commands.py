@@ -31,6 +31,9 @@ _UNSURE = re.compile(r"timed out|zero bytes|did not answer", re.IGNORECASE)
 _DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 
 
+UNLISTED = "a list of all jobs"  # that has no such job
+
+
 class SlurmError(RunwardError):
     """A program of Slurm failed."""
 
@@ -182,41 +185,57 @@ def list_node_hosts() -> frozenset[str]:
 def describe_job(job_id: str) -> Job:
     """Return what Slurm says of a job that has left the queue: sacct where it is, else scontrol, else the jobs' log.
 
-    A job that nobody knows has no state.
+    A job that nobody knows has no state. Its source is ``UNLISTED`` where a list of all jobs that began was read.
 
     Raises:
         SlurmError: Slurm does not answer, so that nothing is known.
     """
-    for ask in (_ask_accounting, _ask_controller, _read_completions):
-        if (job := ask(job_id)) is not None:
-            return job
-    return Job(job_id, "", source="nowhere")
+    if (accounted := _ask_accounting(job_id)) is not None and accounted.state:
+        return accounted
+    if (live := ask_controller(job_id)).state:
+        return live
+    if (logged := _read_completions(job_id)) is not None and logged.state:
+        return logged
+    return Job(job_id, "", source="nowhere" if accounted is None and logged is None else UNLISTED)
 
 
 def _ask_accounting(job_id: str) -> Job | None:
+    """Return how a job ended, without a state where the accounting has no such job; None where it does not say.
+
+    A job that it calls live is left to the controller: an end that never reached its database stays so for ever.
+    """
     if shutil.which("sacct") is None:
         return None
     try:
         text = run_program(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,End,NodeList,JobName"])
     except SlurmError:  # it is installed and switched off, or its database does not answer
         return None
+    if not text.strip():
+        return Job(job_id, "", source="sacct")
     fields = text.strip().split("\n")[-1].split("|")
     if len(fields) < 4:  # noqa: PLR2004 - those of the format above
         return None
     state, code, end, nodes, name = [*fields, ""][:5]
     ended_at = read_time(end)
-    return Job.of(job_id, state, exit_code=code, ended_at=ended_at, nodes=_nodes(nodes), name=name, source="sacct")
+    job = Job.of(job_id, state, exit_code=code, ended_at=ended_at, nodes=_nodes(nodes), name=name, source="sacct")
+    return job if job.is_final else None
 
 
-def _ask_controller(job_id: str) -> Job | None:
+def ask_controller(job_id: str) -> Job:
+    """Return a job as the controller sees it now, without a state where it has forgotten the job, which is then gone.
+
+    Only the controller says when a job has left its nodes: sacct has its end from the moment that Slurm ends it.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
     try:
-        text = run_program(["scontrol", "show", "job", job_id, "-o"])
+        facts = parse_facts(run_program(["scontrol", "show", "job", job_id, "-o"]))
     except SlurmError as error:
-        if _FORGOTTEN.search(error.cause):
-            return None
-        raise
-    facts = parse_facts(text)
-    return _job_of_facts(job_id, facts, "scontrol") if job_id in _ids_of(facts) else None
+        if not _FORGOTTEN.search(error.cause):
+            raise
+        facts = {}
+    return _job_of_facts(job_id, facts if job_id in _ids_of(facts) else {}, "scontrol")
 
 
 def _ids_of(facts: Mapping[str, str]) -> tuple[str, ...]:
@@ -225,19 +244,44 @@ def _ids_of(facts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _read_completions(job_id: str) -> Job | None:
-    """Return a job from the log of jobs that some sites keep as a file (jobcomp/filetxt), where it can be read."""
+    """Return a job from the log of jobs that some sites keep as a file (jobcomp/filetxt), where it can be read.
+
+    Without a state where the whole log has no such job.
+    """
     try:
-        path = re.search(r"^JobCompLoc\s*=\s*(/\S+)", run_program(["scontrol", "show", "config"]), re.MULTILINE)
-        if path is None:
+        config = _read_config()
+        location = config.get("JobCompLoc", "")
+        if not location.startswith("/"):
             return None
-        with Path(path[1]).open("rb") as file:
-            file.seek(max(0, Path(path[1]).stat().st_size - _COMPLETIONS_BYTES))
+        with Path(location).open("rb") as file:
+            begin = max(0, os.fstat(file.fileno()).st_size - _COMPLETIONS_BYTES)
+            file.seek(begin)
             lines = file.read().decode(errors="replace").splitlines()
     except (SlurmError, OSError):
         return None
     described = (parse_facts(line) for line in reversed(lines) if line.startswith("JobId="))
     facts = next((each for each in described if job_id in _ids_of(each)), None)
-    return None if facts is None else _job_of_facts(job_id, facts, "the jobs' log")
+    if facts is not None:
+        return _job_of_facts(job_id, facts, "the jobs' log")
+    is_whole = begin == 0 and config.get("JobCompType") == "jobcomp/filetxt"  # without a type the file may be old
+    return Job(job_id, "", source="the jobs' log") if is_whole else None
+
+
+def read_memory() -> tuple[float, float]:
+    """Return for how many seconds the controller remembers ended jobs, and since when it runs (POSIX time).
+
+    Raises:
+        SlurmError: Slurm does not say.
+    """
+    config = _read_config()
+    age, boot = config.get("MinJobAge", "").partition(" ")[0], config.get("BOOT_TIME", "")
+    if not (age.isdecimal() and boot.isdecimal() and len(age) <= _TIME_DIGITS and len(boot) <= _TIME_DIGITS):
+        raise SlurmError("scontrol does not say for how long it remembers jobs.")
+    return float(age), float(boot)
+
+
+def _read_config() -> dict[str, str]:
+    return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", run_program(["scontrol", "show", "config"]), re.MULTILINE))
 
 
 def _job_of_facts(job_id: str, facts: Mapping[str, str], source: str) -> Job:

@@ -18,7 +18,7 @@ from mcp_server.record.events import ENDING, read_events
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
-from mcp_server.record.slurm.commands import SlurmError, describe_job, estimate, is_unsure, run_program, submit
+from mcp_server.record.slurm.commands import SlurmError, ask_controller, estimate, is_unsure, run_program, submit
 from mcp_server.record.slurm.job_states import HELD, WAITING
 from mcp_server.record.slurm.watch import expected_name, has_end, job_of, keep_job
 from mcp_server.record.state import Run
@@ -173,7 +173,7 @@ class Departure:
         While Slurm does not answer, an end in the record is the job's.
         """
         try:
-            state = describe_job(self.job_id).state
+            state = ask_controller(self.job_id).state
         except SlurmError:
             state = "" if has_end(self._directory) else "unknown"
         if state not in self._states | {"unknown"}:
@@ -234,7 +234,7 @@ def _describe_own_job(directory: RunDir, job_id: str) -> str:
         RunwardError: another job has its number, or its name; nothing was signalled.
         SlurmError: Slurm does not answer.
     """
-    job, name = describe_job(job_id), expected_name(directory, job_id)
+    job, name = ask_controller(job_id), expected_name(directory, job_id)
     if job.is_other(name):
         raise RunwardError(
             f"Slurm's job {job_id} is called {job.name[:60]!r}, not {name}: another job has the number, or it was "

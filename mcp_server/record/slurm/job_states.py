@@ -60,6 +60,8 @@ FINAL: Mapping[str, End] = {
 }
 
 
+ABSENCE = "the queue"  # source of a job that left it while it waited
+WAITED = "the queue, once"  # source of a job of which no more is known than that it waited
 _KILLED = "0:9"  # by SIGKILL
 _NOTE_CHARS = 160
 
@@ -155,7 +157,10 @@ def _end_of(job: Job, end: End | None, record: RecordState) -> JobEnd:
     never = " The command never started." if record == "none" else ""
     if end is None:
         text = f"Slurm knows nothing of job {job.job_id} any more, and its record has no end."
-        return JobEnd("lost", f"{text}{never or ' How it ended is unknown.'}")
+        waited = " It waited when Slurm listed it last: it was cancelled, or could not begin."
+        return JobEnd("lost", f"{text}{never or ' How it ended is unknown.'}{waited if job.source == WAITED else ''}")
+    if job.source == ABSENCE:
+        return JobEnd("killed", f"Slurm: job {job.job_id} left the queue while it waited: it was cancelled.{never}")
     line = " ".join(
         filter(
             None,

@@ -8,13 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.record.slurm.commands import SlurmError, list_own_jobs
-from mcp_server.record.slurm.job_states import Job
+from mcp_server.record.slurm.job_states import WAITING, Job
 from mcp_server.system.lock_files import try_lock
 
 QUIET_S = 30.0  # between two queries: sites ask not to run squeue in loops
@@ -22,6 +23,7 @@ EXPECTED_S = 3.0  # at least, also where a change is expected
 _JUDGED_S = 3 * QUIET_S  # while nobody asks
 _READ_S = 1.0  # between two looks at what other servers have asked
 _LONGEST_S = 20.0  # another server's query takes
+_MOST_LEFT = 2000  # of the jobs that left while they waited, the newest are known
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class QueueSnapshot:
     """The jobs by id, and their ids by name. ``asked_s`` is POSIX time, of before the query.
 
     The elements of an array have one name, and here that name means the array.
+
+    ``left``: the jobs that waited when they were listed last, with the time of that query and of the next, both POSIX.
 
     ``error``: why the last query failed, and ``since`` when that began: the jobs are those of the last that did not.
     """
@@ -39,6 +43,7 @@ class QueueSnapshot:
     error: str = ""
     since: str = ""
     tried_s: float = 0.0
+    left: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def find_job(self, run_id: str, job_facts: Mapping[str, Any]) -> str:
         """Return the id of the job that a run became, empty for none; ``job_facts`` is its ``job.json`` so far."""
@@ -121,10 +126,15 @@ class Queue:
             found = self._ask()
         except SlurmError as error:
             since = former.since if former.error else now()
-            return QueueSnapshot(former.asked_s, former.jobs, former.names, error.cause.rstrip("."), since, time.time())
+            return replace(former, error=error.cause.rstrip("."), since=since, tried_s=time.time())
         jobs = {job_id: job for job_id, (job, _) in found.items()}
         names = {name: job_id.partition("_")[0] for job_id, (_, name) in found.items()}
-        return QueueSnapshot(asked_s, jobs, names, tried_s=asked_s)
+        waited = [job_id for job_id, job in former.jobs.items() if job.state in WAITING]
+        left = {**former.left, **dict.fromkeys(waited, (former.asked_s, asked_s))}
+        left = {job_id: times for job_id, times in left.items() if job_id not in jobs}
+        return QueueSnapshot(
+            asked_s, jobs, names, tried_s=asked_s, left=dict(islice(left.items(), max(0, len(left) - _MOST_LEFT), None))
+        )
 
     def _read(self) -> None:
         self._read_s = time.monotonic()

@@ -8,14 +8,14 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from mcp_server.record.events import ENDING, parse_events
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.slurm import queue
-from mcp_server.record.slurm.commands import SlurmError, describe_job
-from mcp_server.record.slurm.job_states import Job, RecordState, judge
+from mcp_server.record.slurm.commands import UNLISTED, SlurmError, describe_job, read_memory
+from mcp_server.record.slurm.job_states import ABSENCE, WAITED, Job, RecordState, judge
 from mcp_server.record.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, posix
@@ -27,6 +27,7 @@ HANDED_IN_WITHIN_S = 70.0  # of a launch: sbatch gets 60 s
 _TAIL_BYTES = 65_536
 _SETTLE_S = 60.0  # until a name that this host has looked for in vain appears on NFS
 _JOB_ID = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,10})?")
+_LISTING_S = 20.0  # squeue takes, at most
 # After Slurm's daemon has written into a job's output: it ends the job, within KillWait, which is 30 s by default.
 _ENDS_WITHIN_S = 40.0
 _AHEAD_S = 60.0  # of this host's clock, which that of the launcher's may be
@@ -130,7 +131,7 @@ def _judge_end(
 ) -> LivenessReport:
     """Return the report on a job that has ended as far as Slurm's queue says, by what else Slurm says."""
     try:
-        job, heard_s = _keep_end(directory, row, job_id, name)
+        job, heard_s = _keep_end(directory, row, job_id, name, None if record != "none" else snapshot.left.get(job_id))
     except SlurmError as error:
         return _unreachable(job_id, record, snapshot, error.cause)
     if job.is_other(name):
@@ -205,8 +206,12 @@ def _describe_other(directory: RunDir, job: Job, name: str, record: RecordState)
     return LivenessReport(Liveness.PENDING if record == "none" else Liveness.UNKNOWN, text, job_id=job.job_id)
 
 
-def _keep_end(directory: RunDir, row: Job | None, job_id: str, name: str) -> tuple[Job, float]:
+def _keep_end(
+    directory: RunDir, row: Job | None, job_id: str, name: str, left: tuple[float, float] | None
+) -> tuple[Job, float]:
     """Return how Slurm says that a job ended, and when this was heard first: Slurm forgets, so it is kept.
+
+    ``left``: when a job that never wrote a record was listed last, as waiting, and when it was not any more.
 
     A job that Slurm has started again since is returned as it is, and not kept.
 
@@ -229,11 +234,29 @@ def _keep_end(directory: RunDir, row: Job | None, job_id: str, name: str) -> tup
         job = row
     if job.is_other(name):
         return job, 0.0
-    job, heard_s = job.explain(_read_output(directory)), time.time()
+    output = _read_output(directory)
+    job, heard_s = job.explain(output), time.time()
+    if not job.state and not output and left is not None:
+        job = _explain_absence(job, *left)
     if job.is_final or not job.state:
         with contextlib.suppress(OSError):
             write_json(directory.job_end, {"job": asdict(job), "heard_s": heard_s})
     return job, heard_s
+
+
+def _explain_absence(job: Job, listed_s: float, missed_s: float) -> Job:
+    """Return a forgotten job, as cancelled where it cannot have begun between two looks at the queue.
+
+    Of an element of an array that is cancelled while it waits, Slurm keeps nothing at all. One that begins is listed
+    until the controller forgets it, and by accounting and the jobs' log for long.
+    """
+    with contextlib.suppress(SlurmError):
+        remembers_s, runs_since_s = read_memory()
+        is_missed_soon = missed_s + _LISTING_S - listed_s < remembers_s
+        is_unlisted = "_" in job.job_id and job.source == UNLISTED
+        if runs_since_s < listed_s and (is_missed_soon or is_unlisted):  # a new controller may have lost its jobs
+            return replace(job, state="CANCELLED", source=ABSENCE)
+    return replace(job, source=WAITED)
 
 
 def _unreachable(job_id: str, record: RecordState, snapshot: QueueSnapshot, why: str = "") -> LivenessReport:
