@@ -1,4 +1,7 @@
-"""A real Slurm on loopback: munged, slurmctld and two slurmd in one directory; nothing is left of them."""
+"""A real Slurm on loopback: munged, slurmctld and two slurmd in one directory; nothing is left of them.
+
+With accounting also slurmdbd and its database.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from pathlib import Path
 from tests.support.sandbox import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
+ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
 NODES = ("n1", "n2")
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 _CONF = """\
@@ -34,7 +38,7 @@ SelectTypeParameters=CR_Core_Memory
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
-AccountingStorageType=accounting_storage/none
+{accounting}
 {jobcomp}
 MpiDefault=none
 KillWait={kill_wait_s}
@@ -55,12 +59,36 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=8 RealMemor
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=8 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
 PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 PartitionName=short Nodes=n1,n2 MaxTime=1 State=UP OverSubscribe=NO
+{partitions}
+"""
+_PREEMPTING = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=requeued Nodes=n1,n2 PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s} State=UP
+PartitionName=cancelled Nodes=n1,n2 PriorityTier=1 PreemptMode=CANCEL GraceTime={grace_s} State=UP
+PartitionName=urgent Nodes=n1,n2 PriorityTier=9 PreemptMode=OFF State=UP
+"""
+_ACCOUNTING = """\
+AuthType=auth/munge
+AuthInfo=socket={path}/m/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+LogFile={path}/slurmdbd.log
+PidFile={path}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm
 """
 
 
-def why_not() -> str:
-    """Return why a real Slurm cannot be brought up here, or empty."""
-    missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
+def why_not(*more: str) -> str:
+    """Return why a real Slurm cannot be brought up here, or empty. ``more``: further programs that it takes."""
+    missing = [program for program in (*PROGRAMS, *more) if shutil.which(program, path=_PATH) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     return "" if os.geteuid() == 0 else "only root brings up a Slurm with munge here"
@@ -72,11 +100,14 @@ class Cluster:
     kill_wait_s: int = 8
     min_job_age_s: int = 300
     has_jobcomp: bool = True
+    has_accounting: bool = False
+    grace_s: int | None = None  # of preempted jobs; None: there are no partitions that preempt
     environ: dict[str, str] = field(default_factory=dict)
     _ports: list[int] = field(default_factory=list)
+    _database: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        self._ports = _free_ports(3)
+        self._ports = _free_ports(5)
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o755)
         for name in ("state", "m", *(f"spool-{node}" for node in NODES)):
@@ -95,6 +126,10 @@ class Cluster:
         munge = self.path / "m"
         words = ["--force", f"--socket={munge}/munge.sock", f"--key-file={key}", f"--log-file={munge}/munged.log"]
         self.run("munged", *words, f"--pid-file={munge}/munged.pid", f"--seed-file={munge}/seed")
+        if self.has_accounting:
+            self._start_database()
+            self.start_accounting()
+            until(lambda: "lab" in self.run("sacctmgr", "-i", "add", "cluster", "lab", check=False), "slurmdbd")
         self.start_controller()
         for node in NODES:
             self.start_node(node)
@@ -102,7 +137,15 @@ class Cluster:
 
     def _write_conf(self) -> None:
         jobcomp = f"JobCompType=jobcomp/filetxt\nJobCompLoc={self.path}/jobcomp.txt" if self.has_jobcomp else ""
+        accounting = "AccountingStorageType=accounting_storage/none"
+        if self.has_accounting:
+            accounting = (
+                "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=localhost\n"
+                f"AccountingStoragePort={self._ports[3]}\nAccountingStoragePass={self.path}/m/munge.sock"
+            )
         conf = _CONF.format(
+            accounting=accounting,
+            partitions="" if self.grace_s is None else _PREEMPTING.format(grace_s=self.grace_s),
             path=self.path,
             host=socket.gethostname(),
             port=self._ports[0],
@@ -113,6 +156,27 @@ class Cluster:
             min_job_age_s=self.min_job_age_s,
         )
         (self.path / "slurm.conf").write_text(conf)
+
+    def _start_database(self) -> None:
+        data, socket_file = self.path / "data", self.path / "m" / "db.sock"
+        own = ["--no-defaults", "--user=root", f"--datadir={data}"]
+        self.run("mariadb-install-db", *own, "--auth-root-authentication-method=normal")
+        words = [*own, f"--socket={socket_file}", "--bind-address=127.0.0.1", f"--port={self._ports[4]}"]
+        words += [f"--pid-file={self.path}/mariadbd.pid", f"--log-error={self.path}/mariadbd.log"]
+        environ = {**self.environ, "HOME": str(self.path)}
+        self._database = subprocess.Popen(["mariadbd", *words], env=environ, stdout=subprocess.DEVNULL)
+        admin = ["mariadb", "--no-defaults", f"--socket={socket_file}", "-e"]
+        until(socket_file.exists, "the database")
+        self.run(*admin, "GRANT ALL ON slurm.* TO slurm@'127.0.0.1' IDENTIFIED BY 'slurm'")
+        text = _ACCOUNTING.format(path=self.path, port=self._ports[3], database_port=self._ports[4])
+        (self.path / "slurmdbd.conf").write_text(text)
+        (self.path / "slurmdbd.conf").chmod(0o600)
+
+    def start_accounting(self) -> None:
+        self.run("slurmdbd")
+
+    def stop_accounting(self) -> None:
+        self._end(self.path / "slurmdbd.pid")
 
     def start_controller(self) -> None:
         self.run("slurmctld")
@@ -155,8 +219,11 @@ class Cluster:
 
     def down(self) -> None:
         self.run("scancel", "--me", check=False)
-        for name in ("slurmctld.pid", *(f"slurmd-{node}.pid" for node in NODES), "m/munged.pid"):
+        for name in ("slurmctld.pid", *(f"slurmd-{node}.pid" for node in NODES), "slurmdbd.pid", "m/munged.pid"):
             self._end(self.path / name)
+        if self._database is not None:
+            self._database.terminate()
+            self._database.wait()
         conf = str(self.path).encode()
         for process in Path("/proc").glob("[0-9]*"):  # step daemons and what they started
             try:
