@@ -203,7 +203,7 @@ class OutputMonitor:
             lines.index(self.suspect.line) + 1 if new and self.suspect and self.suspect.line in lines else len(lines)
         )
         for number, some in enumerate((lines[:before], lines[before:])):
-            for metric_line in self.progress.read_lines(some, at_s):
+            for metric_line in self.progress.read_lines(some, at_s) if some else ():
                 self.divergence.read_metrics(metric_line)
             if number == 0 and new and self.suspect is not None:
                 self.suspect.round = self.progress.round if self.progress.first_step_seen else 0

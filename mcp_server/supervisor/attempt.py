@@ -17,7 +17,7 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.supervisor import pty
 from mcp_server.supervisor.code_keeper import CodeKeeper, start_code_keeper
-from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.control import ControlInputs, poll_until
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.output_log import OutputLog
 from mcp_server.supervisor.output_relay import OutputRelay
@@ -218,6 +218,7 @@ class Attempt:
         self._begin_requested_stop()
 
     def _poll(self) -> list[tuple[int, int]]:
+        """Wait for inputs or the next deadline. Output that changes neither is passed on meanwhile."""
         poll, monitor = select.poll(), self._gpu_monitor
         self.control.register(poll)
         if self.relay.connected:
@@ -228,7 +229,14 @@ class Attempt:
             poll.register(monitor.fd, select.POLLIN)
         if self._stop_sequence or self._wait_status is not None:
             return poll.poll(round(_TICK_S * 1000))
-        return poll.poll(self.control.poll_timeout_ms(self.observer.due_s, monitor.due_s if monitor else None))
+        due_s = self.control.earliest_due_s(self.observer.due_s, monitor.due_s if monitor else None)
+        while (ready := poll_until(poll, due_s)) == [(self._child.master_fd, select.POLLIN)]:
+            self.relay.read()
+            quiet_until_s = self.observer.quiet_until_s
+            if quiet_until_s is None or (self.control.pane and self.control.pane.has_backlog):
+                return []
+            due_s = min(due_s, quiet_until_s)
+        return ready
 
     def _begin_requested_stop(self) -> None:
         """Begin to stop when there is a stop request. One from outside takes precedence over the recovery policy's."""

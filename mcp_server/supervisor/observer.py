@@ -37,7 +37,8 @@ _EXCEPTION = compile_lazily(
     r"(?:\[\w ]+\]:? ?)*[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|Expired|NotFound)\b(?::|$)"
 )
 
-_WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
+_WRITE_S, _SLOWER_S = 6.0, 1.0  # between two writes of progress.json; so much longer each time until then
+_EARLY = 0.8  # of that time, after which output that arrives is read and written at once: one wake-up less
 _REHEARSED_AFTER_S, _QUIET_S = 1.0, 0.1  # after the start: shorter runs need not pay for it
 _SILENT_S = 10.0  # of silence, after which the processor time is measured
 _MARK_S = 30.0  # between two measurements of the processor time used
@@ -126,6 +127,12 @@ class Observer:
         return self._faults.rests_until_s if self._faults.rests else self._earliest_due_s(self._monitor)
 
     @property
+    def quiet_until_s(self) -> float | None:
+        """Until when the newest output changes nothing, in monotonic seconds, or None: ``due_s`` may have changed."""
+        due_s = self._write_due_s if self._unread and self._is_read_later else None
+        return due_s if due_s is not None and due_s > self._fed_s else None
+
+    @property
     def step(self) -> int | None:
         """The newest training step."""
         return self._monitor.progress.step if self._monitor else None
@@ -160,17 +167,17 @@ class Observer:
         self._fed_s = at_s
         self._unread.extend((data[at : at + _PIECE_BYTES], at_s) for at in range(0, len(data), _PIECE_BYTES))
         self._unread_bytes += len(data)
-        self._plan_write()
-        self._is_read_later = self._may_be_read_later(monitor, at_s)
+        self._plan_write(at_s)
+        self._is_read_later = self._may_be_read_later(monitor)
         if not self._is_read_later:
             self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
 
-    def _may_be_read_later(self, monitor: OutputMonitor, at_s: float) -> bool:
+    def _may_be_read_later(self, monitor: OutputMonitor) -> bool:
         """Return whether unread output can change nothing before progress is written."""
         has_diverged = monitor.divergence.text is not None and not monitor.divergence.recovered
         if monitor.first_step_s is None or monitor.suspect or has_diverged or monitor.stall_detector.is_stalled:
             return False
-        return not self._is_stopping and self._unread_bytes <= _PIECE_BYTES and at_s < (self._write_due_s or 0.0)
+        return not self._is_stopping and self._unread_bytes <= _PIECE_BYTES
 
     def check_deadlines(self) -> StopRequest | None:
         """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
@@ -257,9 +264,12 @@ class Observer:
             return None
         return last_s + min(_SILENT_S, (stall_s - last_s) / 10)
 
-    def _plan_write(self) -> None:
-        if self._write_due_s is None:
-            self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
+    def _plan_write(self, now_s: float) -> None:
+        pause_s = min(_WRITE_S, _SLOWER_S * self._writes)
+        if now_s >= self._written_s + _EARLY * pause_s:
+            self._write_due_s = now_s
+        elif self._write_due_s is None:
+            self._write_due_s = self._written_s + pause_s
 
     def _read_and_check(self) -> None:
         """Read what is unread, and check what is due once nothing is."""
@@ -286,7 +296,7 @@ class Observer:
         if (checkpoint := self.checkpoint) is not None and checkpoint != self._noted_checkpoint:
             self._noted_checkpoint = checkpoint
             self.on_checkpoint(checkpoint)
-        self._plan_write()
+        self._plan_write(time.monotonic())
 
     def _report(self, event: OutputEvent) -> None:
         self._publish()  # first, because readers of the event read the progress next

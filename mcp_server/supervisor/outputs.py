@@ -45,7 +45,8 @@ _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
 _LOOKED_S, _QUIET_S, _MOST_LOOKED = 5.0, 0.05, 1000  # growing files
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
-_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE = 3.0, 200
+# Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
+_OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S, _OUTSIDERS_SHARE = 3.0, 30.0, 200
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
@@ -91,6 +92,7 @@ class OutputRecorder(threading.Thread):
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
+        self._outsiders_quiet_s, self._has_changed = 0.0, False  # the longer pause; whether a file changed in it
 
     def note_saved(self, path: str) -> None:
         """Record a path that the output says was saved. May be called by any thread."""
@@ -226,6 +228,7 @@ class OutputRecorder(threading.Thread):
             if event.kind == OPENED:
                 self._opened.add(event.path)
             elif event.is_change:
+                self._has_changed = True
                 is_news = event.kind != MODIFIED or event.path in self._opened
                 self._opened.discard(event.path)
                 self._changes[event.path] = self._changes.get(event.path, False) or is_news
@@ -237,10 +240,15 @@ class OutputRecorder(threading.Thread):
 
     def _look_for_outsiders(self) -> None:
         begun_s = time.monotonic()
-        if begun_s >= self._outsiders_due_s:
-            self._outsiders.inspect_processes(self._living, time.time())
-            now_s = time.monotonic()
-            self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
+        if self._has_changed:
+            self._outsiders_quiet_s = 0.0
+        if begun_s < self._outsiders_due_s + self._outsiders_quiet_s:
+            return
+        self._outsiders.inspect_processes(self._living, time.time())
+        now_s = time.monotonic()
+        self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
+        self._outsiders_quiet_s = min(2 * self._outsiders_quiet_s + _OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S)
+        self._has_changed = False
 
     def _meet(self, process: processes.Process) -> None:
         """Record a process that is new: its numbers, and the directories that its command names."""

@@ -20,8 +20,8 @@ from mcp_server.record.state import NEVER_BEGAN
 from mcp_server.system.core_dumps import restore_limit
 
 _DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unused numbers
-_CHUNK_BYTES = 65536
-_READS_A_TURN = 32  # Linux returns at most 4 KiB of a pty at a time
+_CHUNK_BYTES, _LAST_BYTES = 8192, 1024  # Linux returns at most 4 KiB of a pty at a time; so little is all there is
+_READS_A_TURN = 32
 _NUMBER_BYTES = 8
 _DUMPED_CORE = 0x80  # in a raw wait status
 _OFLAG, _LFLAG, _CC = 1, 3, 6  # positions in what tcgetattr returns
@@ -197,7 +197,9 @@ def read_output(master_fd: int) -> tuple[bytes, bool]:
     chunks: list[bytes] = []
     try:
         for _ in range(_READS_A_TURN):
-            chunks.append(os.read(master_fd, _CHUNK_BYTES))  # noqa: PERF401 - kept when the next one fails
+            chunks.append(os.read(master_fd, _CHUNK_BYTES))
+            if len(chunks[-1]) < _LAST_BYTES:
+                break
     except BlockingIOError:
         pass
     except OSError as error:

@@ -169,12 +169,16 @@ def test_a_healthy_training_is_read_when_its_progress_is_written(
         clock[0] += 1.0
         observer.feed(b"step %d loss 0.5\n" % step)
         observer.check_deadlines()
-    assert observer.step == (read_record(rundir.progress(1)) or {})["step"] == 96
+    assert observer.step == (read_record(rundir.progress(1)) or {})["step"] == 100
     assert observer._monitor is not None
     assert observer._monitor.progress.step_s == 1.0, "each line has the time at which it came"
-    assert (observer.due_s or 0.0) - clock[0] == 1.0
-    observer.feed(b"x" * 5000 + b"\nstep 101 loss 0.5\n")
-    assert observer.step == 101
+    clock[0] += 1.0
+    observer.feed(b"step 101 loss 0.5\n")
+    assert (observer.due_s or 0.0) - clock[0] == 5.0, "6 s after the last write, or with the first line after 4.8 s"
+    assert observer.quiet_until_s == observer.due_s
+    observer.feed(b"x" * 5000 + b"\nstep 102 loss 0.5\n")
+    assert observer.step == 102
+    assert observer.quiet_until_s is None
     observer.feed(b"RuntimeError: CUDA error\n")
     observer.note_stopping()
     assert observer._monitor.suspect is not None
