@@ -87,6 +87,19 @@ class LaunchFailed(RunwardError):
     """The supervisor did not start the command."""
 
 
+class LaunchUnanswered(LaunchFailed):
+    """The connection to a far host broke during a launch: whether the run was started is unknown until it answers."""
+
+    def __init__(self, host: str, run_id: str, why: str) -> None:
+        super().__init__(
+            f"The connection to {host} broke while it started {run_id} ({why}): whether it runs is unknown.",
+            "It is never started twice, and it is listed: once the host answers, it is there, or its state says that "
+            "nothing was started.",
+            f"Call wait_run({run_id!r}), and launch it again only if nothing was started.",
+        )
+        self.host, self.run_id = host, run_id
+
+
 class GpusNotFree(RunwardError):
     """The GPUs or cpu slots that a launch requests are not free. ``never``: waiting does not help either.
 

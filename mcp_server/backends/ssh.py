@@ -22,7 +22,7 @@ from mcp_server.backends.far_answers import MOST_CONTENT_BYTES
 from mcp_server.backends.mirror import LAUNCHING
 from mcp_server.backends.ssh_channel import Channel, channel_of, settle_launch
 from mcp_server.backends.ssh_settings import read_ssh_settings
-from mcp_server.errors import HostUnreachable, LaunchFailed, RunNotFound, RunwardError, ScreenNotFound
+from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
@@ -108,7 +108,8 @@ class SshBackend:
         Where the connection breaks meanwhile, the launch is asked for again: the host starts a run id at most once.
 
         Raises:
-            LaunchFailed: nothing runs, or that is unknown, which the message says.
+            LaunchFailed, HostUnreachable: nothing runs.
+            LaunchUnanswered: whether it runs is unknown.
         """
         marker = self._markers.pop(spec.run_id)
         try:
@@ -278,13 +279,15 @@ def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[s
     """Ask for a launch, again where the answer is lost, which waits for the connection for ``within_s``.
 
     Raises:
-        LaunchFailed: nothing runs, or that is unknown.
+        LaunchFailed: nothing runs.
+        HostUnreachable: the same, as there is no connection.
+        LaunchUnanswered: whether it runs is unknown.
     """
     try:
         channel.open()
     except HostUnreachable as error:
         shutil.rmtree(directory.path, ignore_errors=True)
-        raise LaunchFailed(str(error.cause), "Nothing was started.", error.remedy) from error
+        raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
     try:
         give_up_s = time.monotonic() + within_s
         while True:
@@ -297,13 +300,7 @@ def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[s
             else:
                 return
     except HostUnreachable as error:
-        raise LaunchFailed(
-            f"The connection to {channel.name} broke while it started {spec.run_id} ({error.why}): whether it runs is "
-            "unknown.",
-            "It is never started twice, and it is listed: once the host answers, it is there, or its state says that "
-            "nothing was started.",
-            f"Call wait_run({spec.run_id!r}), and launch it again only if nothing was started.",
-        ) from error
+        raise LaunchUnanswered(channel.name, spec.run_id, error.why) from error
     except LaunchFailed as error:
         if "Nothing was started" in error.state:
             shutil.rmtree(directory.path, ignore_errors=True)

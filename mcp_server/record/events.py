@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
@@ -180,6 +181,7 @@ class EventLog:
         self._durable = durable
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._waiting: list[bytes] = []
+        self._lock = threading.RLock()  # a conductor's threads append
         self._seq = 0
         self.on_event: Callable[[Event], None] | None = None  # hears of each event, also where the disk is full
         if size := os.fstat(self._fd).st_size:
@@ -198,28 +200,30 @@ class EventLog:
 
     def append(self, kind: EventKind, text: str, **facts: Any) -> None:
         """Add one event. ``facts`` that are None are left out."""
-        self._seq += 1
-        event: Event = {"seq": self._seq, "kind": kind, "at": now(), "text": text}
-        event |= cast(Event, {name: value for name, value in facts.items() if value is not None})
-        self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
-        self.flush()
+        with self._lock:
+            self._seq += 1
+            event: Event = {"seq": self._seq, "kind": kind, "at": now(), "text": text}
+            event |= cast(Event, {name: value for name, value in facts.items() if value is not None})
+            self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
+            self.flush()
         if self.on_event is not None:
             self.on_event(event)
 
     def flush(self) -> None:
         """Write the waiting events. A line that did not fit whole is removed again."""
-        while self._waiting:
-            before = os.fstat(self._fd).st_size
-            line = self._waiting[0]
-            with contextlib.suppress(OSError):
-                if os.write(self._fd, line) == len(line):
-                    del self._waiting[0]
-                    if self._durable:
-                        os.fsync(self._fd)
-                    continue
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, before)
-            return
+        with self._lock:
+            while self._waiting:
+                before = os.fstat(self._fd).st_size
+                line = self._waiting[0]
+                with contextlib.suppress(OSError):
+                    if os.write(self._fd, line) == len(line):
+                        del self._waiting[0]
+                        if self._durable:
+                            os.fsync(self._fd)
+                        continue
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, before)
+                return
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:

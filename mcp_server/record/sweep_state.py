@@ -105,13 +105,19 @@ class Sweep:
 
     @property
     def refusal(self) -> str | None:
-        """Why no cell can be launched now, as long as that lasts."""
+        """Why no cell can be launched now, as long as that lasts, or why one is in doubt."""
         for event in reversed(self.events):
             if event["kind"] in ("cell_started", "ended"):
-                return None
+                break
             if event["kind"] == "launch_refused":
                 return str(event.get("text", "")) or None
-        return None
+        in_doubt: dict[str, str] = {}
+        for event in self.events if not self.ended else ():
+            if event["kind"] == "launch_refused" and "run_id" in event:
+                in_doubt[event.get("what", "")] = event.get("text", "")
+            elif event["kind"] == "cell_started":
+                in_doubt.pop(event.get("cell", ""), None)
+        return next(iter(in_doubt.values()), None)
 
     @property
     def session(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import LaunchFailed, RunNotFound, StateUnusable
+from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, StateUnusable
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import FileWatch
@@ -34,7 +34,11 @@ class IdempotencyKey:
     file: Path
 
     async def find_run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
-        """Return the first run with this key, unless its launch was cut off before the command started."""
+        """Return the first run with this key, unless its launch was cut off before the command started.
+
+        Raises:
+            LaunchUnanswered: only its host knows, which does not answer.
+        """
         run_id = await run_in_thread(_read_run_id, self.file)
         try:
             directory = await run_in_thread(store.run_directory, run_id)
@@ -50,7 +54,10 @@ class IdempotencyKey:
         if run.events:
             return None  # refused
         # Nothing is started twice: the former launch never starts from now on, or it is the run.
-        return run if await backend_of(run.spec).settle_launch(directory, run.spec) else None
+        try:
+            return run if await backend_of(run.spec).settle_launch(directory, run.spec) else None
+        except HostUnreachable as error:
+            raise LaunchUnanswered(error.host, run_id, error.why) from error
 
     def read(self) -> str:
         """Return the id that this key has, or empty where it has none."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -57,22 +58,51 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     return CellEnd("interrupted", again=not stopping)
 
 
-def find_next(sweep: Sweep, live: Mapping[str, Run]) -> list[CellState]:
+def find_next(
+    sweep: Sweep,
+    live: Mapping[str, Run],
+    launching: Collection[str] = (),
+    in_doubt: Collection[str] = (),
+    is_held: Callable[[Cell], bool] = lambda _: False,
+) -> list[CellState]:
     """Return the cells to launch now, in order. ``live`` holds the runs of live cells, by cell.
 
     Only cells of the first phase that is not done. At most ``max_parallel`` live at once; without it, as many as get
-    GPUs, and a few that wait in line for them. A scheduler gets all of them.
+    GPUs, and a few that wait in line for them on each host. A scheduler gets all of them.
+
+    ``launching``, ``in_doubt``: the names of other cells whose launch is under way, or may have started a run.
+    ``is_held``: cells whose host takes none now.
     """
     if sweep.stop is not None or has_too_many_failures(sweep):
         return []
     phase = sweep.phase
     waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == phase]
-    in_line = sum(run.state in ("queued", "starting") for run in live.values())
+    waiting = [each for each in waiting if each.cell.name not in launching and each.cell.name not in in_doubt]
     limit = sweep.spec.max_parallel
     if limit is None and any(cell.cell.launch.get("backend", _LOCAL) != _LOCAL for cell in waiting):
         limit = HANDED_IN
-    room = AHEAD - in_line if limit is None else limit - count_live(sweep)
-    return waiting[: max(0, room)]
+    waiting = [each for each in waiting if not is_held(each.cell)]
+    if limit is not None:
+        return waiting[: max(0, limit - count_live(sweep) - len(in_doubt) - len(launching))]
+    in_line = {name for name, run in live.items() if run.state in ("queued", "starting")}.union(launching)
+    lines = Counter(place_of(sweep.spec, each.cell) for each in sweep.cells if each.cell.name in in_line)
+    due = []
+    for each in waiting:
+        place = place_of(sweep.spec, each.cell)
+        if lines[place] < count_ahead(sweep.spec):
+            lines[place] += 1
+            due.append(each)
+    return due
+
+
+def place_of(spec: SweepSpec, cell: Cell) -> str:
+    """Return the host that a cell waits for: its own, or "" for this machine, or for whichever of the sweep's hosts."""
+    return "" if spec.hosts else str(cell.launch.get("host") or "")
+
+
+def count_ahead(spec: SweepSpec) -> int:
+    """Return how many cells of one place may be launched, or wait in line, at once. Of several hosts each takes one."""
+    return len(spec.hosts) or AHEAD
 
 
 def find_array(sweep: Sweep, tried: Collection[str]) -> list[CellState]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,38 @@ def test_a_limit_counts_all_live_cells() -> None:
     sweep = make(6, started("c0"), started("c1"), max_parallel=3)
     assert names(find_next(sweep, {"c0": run("queued"), "c1": run("running")})) == ["c2"]
     assert names(find_next(make(6, started("c0"), started("c1"), max_parallel=2), {})) == []
+
+
+def test_a_launch_under_way_or_in_doubt_holds_its_place_and_no_other() -> None:
+    sweep = make(6, started("c0"), max_parallel=3)
+    assert names(find_next(sweep, {}, launching=["c1"])) == ["c2"]
+    assert names(find_next(sweep, {}, launching=["c1"], in_doubt=["c2"])) == []
+    assert names(find_next(make(4), {}, launching=["c0"], in_doubt=["c1"])) == ["c2"]
+
+
+def test_cells_of_a_host_that_takes_none_or_has_a_line_hold_up_no_cells_of_another() -> None:
+    cells = tuple(Cell(f"c{n}", "1", launch={"host": "m2" if n < 3 else "m3"}) for n in range(6))
+    spec = SweepSpec("s-abcd", "s", cells=cells)
+    sweep = fold_sweep(spec, [], Liveness.ALIVE, None)
+    assert names(find_next(sweep, {})) == ["c0", "c1", "c3", "c4"]
+    assert names(find_next(sweep, {}, launching=["c0", "c1"])) == ["c3", "c4"]
+    limited = replace(sweep, spec=replace(spec, max_parallel=2))
+    assert names(find_next(limited, {}, is_held=lambda cell: cell.launch["host"] == "m2")) == ["c3", "c4"]
+
+
+def test_each_of_several_hosts_takes_a_launch_at_a_time() -> None:
+    sweep = make(6, hosts=("m2", "m3", "m4"))
+    assert names(find_next(sweep, {}, launching=["c0"])) == ["c1", "c2"]
+
+
+def test_a_launch_in_doubt_is_the_reason_until_its_cell_starts() -> None:
+    doubt = {"kind": "launch_refused", "what": "c0", "run_id": "r-c0", "text": "c0: whether it runs is unknown."}
+    sweep = make(2, doubt, started("c1"), ended("c1"))
+    assert sweep.refusal == "c0: whether it runs is unknown."
+    assert make(2, doubt, started("c1"), started("c0")).refusal is None
+    assert make(2, doubt, {"kind": "ended", "state": "killed"}).refusal is None
+    del doubt["run_id"]
+    assert make(2, doubt, started("c1")).refusal is None, "an ordinary refusal ends with the next launch"
 
 
 def test_a_phase_begins_when_the_one_before_is_done() -> None:

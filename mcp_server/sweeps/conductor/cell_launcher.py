@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +15,7 @@ from mcp_server.errors import (
     GpusNotFree,
     HostUnreachable,
     LaunchFailed,
+    LaunchUnanswered,
     RunwardError,
     SecretNotSet,
     SecretsFileOpen,
@@ -32,13 +33,14 @@ from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.decide import find_array
+from mcp_server.sweeps.decide import count_ahead, find_array, place_of
 from mcp_server.sweeps.plan import fill_names
 from mcp_server.sweeps.requests import make_request
 from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
 from mcp_server.threads import run_in_thread
 
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses
+_SETTLED_AT_ONCE = 8
 _NOT_NOW = (
     *(ConfigInvalid, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable),
     *(HostUnreachable, LaunchFailed, StateUnusable, TmuxMissing),
@@ -50,46 +52,103 @@ class HostsBusy(RunwardError):
 
 
 @dataclass
+class _Pause:
+    """Until when nothing is launched, monotonic, because a launch was refused. ``cause``: the newest refusal."""
+
+    retry_at_s: float = 0.0
+    former_s: float = 0.0
+    cause: str = ""
+
+    @property
+    def left_s(self) -> float:
+        return self.retry_at_s - time.monotonic()
+
+
+@dataclass
 class CellLauncher:
-    """Launches cells, each of their runs once: a repeated launch has the same key, and returns the run."""
+    """Launches cells, each of their runs once: a repeated launch has the same key, and returns the run.
+
+    ``in_doubt``: cells whose launch may have started a run, with the host that knows, "" where nobody has asked yet.
+    """
 
     store: RunStore
     file_watch: FileWatch
     environ: Mapping[str, str]
     events: EventLog
-    _retry_at_s: float = 0.0
-    _former_pause_s: float = 0.0
-    _cause: str = ""  # of the newest refusal
+    in_doubt: dict[str, str] = field(default_factory=dict)
+    _pauses: dict[str, _Pause] = field(default_factory=dict)  # by place
+    _busy: Counter[str] = field(default_factory=Counter)  # launches under way, by place, and by host of several
+    _told: dict[str, str] = field(default_factory=dict)  # by host of several, why it took no cell
     _turn: int = 0  # which of several hosts is asked first
     _in_arrays: set[str] = field(default_factory=set)  # cells that were tried in an array of jobs, once
 
     @property
     def pause_s(self) -> float:
-        """For how long no cell is launched, because this machine refused one; infinite where one may be launched."""
-        left_s = self._retry_at_s - time.monotonic()
-        return left_s if left_s > 0 else float("inf")
+        """When the next pause ends after which refused cells are launched, in seconds from now. Infinite without."""
+        return min((pause.left_s for pause in self._pauses.values() if pause.left_s > 0), default=float("inf"))
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a cell may be launched now."""
-        return time.monotonic() >= self._retry_at_s
+    def is_held(self, spec: SweepSpec, cell: Cell) -> bool:
+        """Return whether a cell may not be launched now: its host has refused one, or is busy with others."""
+        place = place_of(spec, cell)
+        return self._pauses.get(place, _Pause()).left_s > 0 or self._busy[place] >= count_ahead(spec)
 
-    async def adopt(self, sweep: Sweep) -> None:
-        """Note the runs of waiting cells that a former conductor had launched when it died.
+    def choose(self, spec: SweepSpec, due: list[CellState]) -> list[CellState]:
+        """Return the first of ``due`` whose hosts are busy with no more launches than each takes at once."""
+        chosen, busy = [], self._busy.copy()
+        for state in due:
+            place = place_of(spec, state.cell)
+            if busy[place] < count_ahead(spec):
+                busy[place] += 1
+                chosen.append(state)
+        return chosen
+
+    def doubt_former(self, sweep: Sweep) -> None:
+        """Put the cells in doubt that a former conductor may have launched when it died.
 
         Such a cell might not be due any more, e.g. because the sweep is stopped: its run would be nobody's.
         """
         for state in sweep.cells:
-            if state.state != WAITING:
-                continue
-            request = make_request(sweep.spec, state.cell, len(state.runs) + 1)
-            if not await run_in_thread(has_key, self.store, request.idempotency_key):
-                continue
-            with contextlib.suppress(RunwardError, OSError):
-                async with hold_key(self.store, request.idempotency_key) as key:
-                    run = None if key is None else await key.find_run(self.store, self.file_watch)
-                if run is not None:
-                    self._note_start(state.cell, run)
+            if state.state == WAITING:
+                request = make_request(sweep.spec, state.cell, len(state.runs) + 1)
+                if has_key(self.store, request.idempotency_key):
+                    self.in_doubt[state.cell.name] = ""
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether the hosts of all cells in doubt were asked, and could not answer."""
+        return all(self.in_doubt.values())
+
+    def find_askable(self, sweep: Sweep) -> list[CellState]:
+        """Return cells in doubt whose host may know by now what became of their launches."""
+        hosts = {host for host in self.in_doubt.values() if host and is_known_away(self.store.home.hosts / host)}
+        names = {name for name, host in self.in_doubt.items() if host not in hosts}
+        return [state for state in sweep.cells if state.cell.name in names][:_SETTLED_AT_ONCE]
+
+    async def settle(self, sweep: Sweep, state: CellState) -> Run | None:
+        """Ask what became of the launch of a cell in doubt. Return its run. Without one, it is launched as any other.
+
+        The doubt stays where the host does not answer.
+        """
+        cell, run = state.cell, None
+        request = make_request(sweep.spec, cell, len(state.runs) + 1)
+        try:
+            async with hold_key(self.store, request.idempotency_key) as key:
+                run = None if key is None else await key.find_run(self.store, self.file_watch)
+        except LaunchUnanswered as error:
+            self._doubt(cell, error)
+            return None
+        except (RunwardError, OSError):  # the launch meets it again, and says so
+            pass
+        self.in_doubt.pop(cell.name, None)
+        if run is not None:
+            self._note_start(cell, run)
+        return run
+
+    def _doubt(self, cell: Cell, error: LaunchUnanswered) -> None:
+        if not self.in_doubt.get(cell.name):
+            text = f"{cell.name}: {error.cause} It is never started twice, and other cells go on."
+            self.events.append("launch_refused", text, what=cell.name, run_id=error.run_id)
+        self.in_doubt[cell.name] = error.host
 
     def _note_start(self, cell: Cell, run: Run) -> None:
         text = f"{cell.name} is launched as {run.run_id}."
@@ -98,16 +157,22 @@ class CellLauncher:
     async def launch(self, sweep: Sweep, state: CellState) -> Run | None:
         """Launch a cell; return its run, or None where it was refused, for now or for good."""
         cell = state.cell
+        place = place_of(sweep.spec, cell)
+        self._busy[place] += 1
         try:
             if cell.promote is not None or cell.trial is not None:
                 params = await run_in_thread(self._choose, sweep, state)
                 cell = fill_names(replace(cell, params=params), sweep.sweep_id)
             run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
-        except (RunwardError, OSError) as error:
-            self._note_refusal(cell, error)
+        except LaunchUnanswered as error:
+            self._doubt(cell, error)
             return None
-        self._retry_at_s = self._former_pause_s = 0.0
-        self._cause = ""
+        except (RunwardError, OSError) as error:
+            self._note_refusal(self._pauses.setdefault(place, _Pause()), cell, error)
+            return None
+        finally:
+            self._busy[place] -= 1
+        self._pauses.pop(place, None)
         self._note_start(cell, run)
         return run
 
@@ -116,8 +181,8 @@ class CellLauncher:
 
         Cells that the array leaves out, or all where it is refused, are launched one by one.
         """
-        cells = [state.cell for state in find_array(sweep, self._in_arrays)]
-        if not cells:
+        cells = [state.cell for state in find_array(sweep, self._in_arrays | self.in_doubt.keys())]
+        if not cells or self.is_held(sweep.spec, cells[0]):
             return {}
         # Few sweeps are arrays.
         from mcp_server.runs.launch_array import launch_array  # noqa: PLC0415 - as above
@@ -157,52 +222,68 @@ class CellLauncher:
 
     def wake(self) -> None:
         """Let a cell be launched at once: a run has ended, so that its GPUs may be free."""
-        if not self._cause:
-            self._retry_at_s = 0.0
+        self._pauses = {place: pause for place, pause in self._pauses.items() if pause.cause}
 
     async def _launch_anywhere(self, spec: SweepSpec, cell: Cell, number: int) -> Run:
         """Launch a cell here, or on the first of the sweep's hosts, taking turns, that has its GPUs free.
 
-        A host that is known to be away is not waited for while another one answers.
+        A host that is known to be away is not waited for while another one answers, and of several hosts each is asked
+        for one launch at a time: one that falls silent in the midst of it holds up no other.
 
         Raises:
             RunwardError: no host takes it; the error of the host that says most.
         """
         if not spec.hosts:
             return await launch(make_request(spec, cell, number), self.store, self.file_watch, self.environ)
-        refusals: list[GpusNotFree | HostUnreachable] = []
+        refusals: list[GpusNotFree | HostUnreachable | LaunchFailed] = []
         order = [spec.hosts[(self._turn + turn) % len(spec.hosts)] for turn in range(len(spec.hosts))]
         near = [host for host in order if not is_known_away(self.store.home.hosts / host)]
-        for turn, host in enumerate(near or order):
-            request = make_request(spec, cell, number, host)
+        left, is_busy = near or order, False
+        while (host := next((host for host in left if not self._busy[host]), None)) is not None:
+            left.remove(host)
+            self._busy[host] += 1
             try:
-                run = await launch(request, self.store, self.file_watch, self.environ)
-            except (GpusNotFree, HostUnreachable) as error:
+                run = await launch(make_request(spec, cell, number, host), self.store, self.file_watch, self.environ)
+            except LaunchUnanswered:
+                raise
+            except (GpusNotFree, HostUnreachable, LaunchFailed) as error:
                 refusals.append(error)
+                is_busy = is_busy or (isinstance(error, GpusNotFree) and not error.never)
+                if isinstance(error, LaunchFailed):
+                    self._tell_failure(host, cell, error)
             else:
-                self._turn += turn + 1
+                self._turn = spec.hosts.index(host) + 1
+                self._told.pop(host, None)
                 return run
-        busy = next((error for error in refusals if isinstance(error, GpusNotFree) and not error.never), None)
-        if busy is not None:
-            raise HostsBusy(str(busy))
-        raise next((error for error in refusals if isinstance(error, HostUnreachable)), refusals[0])
+            finally:
+                self._busy[host] -= 1
+                self.wake()  # another cell may have found no host but this one
+        if is_busy or left:
+            raise HostsBusy(f"No host of {', '.join(spec.hosts)} has room for {cell.name} now.")
+        raise next((error for error in refusals if not isinstance(error, GpusNotFree)), refusals[0])
 
-    def _note_refusal(self, cell: Cell, error: RunwardError | OSError) -> None:
-        """Fail the cell, or where this machine lacks something that would fail every cell, pause the launches."""
+    def _tell_failure(self, host: str, cell: Cell, error: LaunchFailed) -> None:
+        """Note once that a host of several takes no cell: others may take them all, and nobody would hear of it."""
+        if self._told.get(host) != error.cause:
+            self._told[host] = error.cause
+            self.events.append("launch_refused", f"{host} does not take {cell.name}: {error}", what=cell.name)
+
+    def _note_refusal(self, pause: _Pause, cell: Cell, error: RunwardError | OSError) -> None:
+        """Fail the cell, or where its host lacks something that would fail every cell, pause the launches there."""
         is_quota = isinstance(error, QuotaReached) and not error.never
         if is_quota or isinstance(error, HostsBusy):  # until another run has ended
-            self._retry_at_s = time.monotonic() + _RETRY_S
+            pause.retry_at_s = time.monotonic() + _RETRY_S
             return
         for_now = not error.never if isinstance(error, GpusNotFree) else isinstance(error, (*_NOT_NOW, OSError))
         if not for_now:
             self._fail(cell, str(error))
             return
-        if str(error) != self._cause:
-            self._cause = str(error)
+        if str(error) != pause.cause:
+            pause.cause = str(error)
             text = f"{cell.name} cannot be launched now: {error} It is tried again."
             self.events.append("launch_refused", text, what=cell.name)
-        self._former_pause_s = min(_LONGEST_RETRY_S, self._former_pause_s * 2) or _RETRY_S
-        self._retry_at_s = time.monotonic() + self._former_pause_s
+        pause.former_s = min(_LONGEST_RETRY_S, pause.former_s * 2) or _RETRY_S
+        pause.retry_at_s = time.monotonic() + pause.former_s
 
     def _fail(self, cell: Cell, why: str) -> None:
         self.events.append("cell_failed", f"{cell.name} cannot be launched: {why}", cell=cell.name, state="failed")
@@ -219,7 +300,7 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], str]:
     spec = sweep.spec
     if cell.trial is not None:
         others = [each for each in sweep.cells if each.cell.phase == cell.phase and each.cell is not cell]
-        history = [_describe_trial(each) for each in others if each.runs]
+        history = [_describe_trial(each) for each in others if each.runs or each.chosen is not None]
         return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal), ""
     if (best := find_best(sweep)) is None:
         raise BadArgument("promote", f"no cell has a value of {spec.metric}, so none is the best.")
@@ -228,5 +309,7 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], str]:
 
 def _describe_trial(state: CellState) -> Trial:
     states: dict[str, TrialState] = {"finished": "finished", "timed_out": "finished", STOPPED: "stopped", LIVE: "live"}
+    if not state.runs:  # its launch is under way
+        states[WAITING] = "live"
     step = state.value_step if state.value_step is not None else state.end.get("step")
     return Trial(state.params, states.get(state.state, "failed"), state.value, step)

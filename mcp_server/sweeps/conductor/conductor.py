@@ -3,6 +3,8 @@
 It alone writes the events of the sweep. Whatever it was doing when it died, the next one does again without harm: the
 events say which runs were launched, and a launch that no event reports is repeated with the same key, which returns the
 run that it started.
+
+A launch goes on beside it where it takes long, so that a host which falls silent in the midst of one holds up no other.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,7 @@ from mcp_server.threads import run_in_thread
 from mcp_server.views.progress_text import first_metrics
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
-_AT_ONCE = 2  # launches: each takes a processor for a tenth of a second
+_LAUNCHED_WITHIN_S = 2.0  # a launch that takes longer goes on beside the loop
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
 _SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 20 ms
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
@@ -65,6 +68,8 @@ class Conductor:
     _unmeasured: list[tuple[CellState, Run]] = field(default_factory=list)  # ended, and their metric is not noted yet
     _seen: dict[str, Cursor] = field(default_factory=dict)  # by run, whose trouble was noted up to there
     _watched: dict[str, Path] = field(default_factory=dict)  # by run, the directories that announce changes
+    _launching: dict[str, bool] = field(default_factory=dict)  # by cell, False once it has ended, and events say how
+    _nap: anyio.CancelScope | None = None  # until something changes, or a launch ends
     _is_stopping: bool = False
     _stopping_since_s: float | None = None
 
@@ -80,7 +85,7 @@ class Conductor:
         """Advance the sweep until it has ended."""
         self._showing, self._has_news = anyio.CancelScope(), anyio.Event()
         await run_in_thread(self._begin)
-        await self.launcher.adopt(self.read())
+        await run_in_thread(self.launcher.doubt_former, self.read())
         self._begin_halving()
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_shown)
@@ -102,9 +107,9 @@ class Conductor:
                 self._has_news.set()
                 if sweep.ended:
                     return
-                if is_busy:
+                if is_busy or not all(self._launching.values()):
                     continue
-                with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)):
+                with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)) as self._nap:
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
 
@@ -166,22 +171,20 @@ class Conductor:
 
     async def _advance(self, group: TaskGroup) -> tuple[Sweep, bool]:
         """Note what has ended, and launch what is due; return the sweep, and whether there is more to do at once."""
+        launching = [name for name, is_under_way in self._launching.items() if is_under_way]
         sweep = await run_in_thread(self.read)
-        ended = await self._observe_live(sweep)
-        for cell, run in ended:
-            survivors = await self._stop_leftovers(run) if run.state == "lost" else False
-            await run_in_thread(self._note_end, cell, run, sweep, survivors)
-        self._unmeasured += ended
-        if ended:
+        self._launching = {name: self._launching[name] for name in launching}
+        if await self._note_ends(sweep):
             self.launcher.wake()
             sweep = await run_in_thread(self.read)
+        if await self._settle_doubts(sweep, group):
+            return await run_in_thread(self.read), True
         if sweep.stop is not None:
-            await run_in_thread(self._note_stop, sweep.stop)
-            await self._stop_stragglers()
+            await self._follow_stop(sweep.stop)
         if self.events.behind:
             return sweep, False
         # First of all, a GPU that is free gets its next cell; ends between two launches are noted before the second.
-        if await self._launch_due(sweep):
+        if await self._launch_due(sweep, group):
             if self._unmeasured:
                 await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
             return await run_in_thread(self.read), True
@@ -191,7 +194,8 @@ class Conductor:
             await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
             return await run_in_thread(self.read), True
         await run_in_thread(self._note_phases, sweep)
-        if (end := find_end(sweep)) is not None and not sweep.ended:
+        is_settled = not self._launching and not self.launcher.in_doubt
+        if is_settled and (end := find_end(sweep)) is not None and not sweep.ended:
             await run_in_thread(self._end, sweep, *end)
         return await run_in_thread(self.read), False
 
@@ -209,6 +213,15 @@ class Conductor:
             best = find_best(sweep)
             value = f" Best so far: {best.text}." if best is not None else ""
             self._note("phase_done", f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}", phase=phase)
+
+    async def _note_ends(self, sweep: Sweep) -> bool:
+        """Note the live cells whose runs have ended; return whether there were any."""
+        ended = await self._observe_live(sweep)
+        for cell, run in ended:
+            survivors = await self._stop_leftovers(run) if run.state == "lost" else False
+            await run_in_thread(self._note_end, cell, run, sweep, survivors)
+        self._unmeasured += ended
+        return bool(ended)
 
     async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:
         """Observe the runs of live cells; return those that have ended."""
@@ -310,34 +323,58 @@ class Conductor:
                 curves=figure.curves,
             )
 
-    async def _launch_due(self, sweep: Sweep) -> bool:
+    async def _settle_doubts(self, sweep: Sweep, group: TaskGroup) -> bool:
+        """Ask what became of launches in doubt; return whether any doubt is settled."""
+        asked = [state for state in self.launcher.find_askable(sweep) if state.cell.name not in self._launching]
+        before = len(self.launcher.in_doubt)
+        await self._launch(group, {each.cell.name: partial(self.launcher.settle, sweep, each) for each in asked})
+        return len(self.launcher.in_doubt) < before
+
+    async def _launch_due(self, sweep: Sweep, group: TaskGroup) -> bool:
         """Launch the first cells that are due, side by side or as one array; return whether there were any."""
-        if self.launcher.is_ready and (together := await self.launcher.launch_array(sweep)):
+        if together := await self.launcher.launch_array(sweep):
             self.live |= {cell: run for cell, run in together.items() if not run.ended}
             return True
-        due = find_next(sweep, self.live)[:_AT_ONCE] if self.launcher.is_ready else []
+        is_held = partial(self.launcher.is_held, sweep.spec)
+        due = find_next(sweep, self.live, self._launching, self.launcher.in_doubt.keys() - self._launching, is_held)
+        due = self.launcher.choose(sweep.spec, due)
         if any(not state.is_planned for state in due):  # which depends on the cells before it
             due = [] if self._unmeasured else due[:1]
-
-        async def launch(state: CellState) -> None:
-            run = await self.launcher.launch(sweep, state)
-            if run is not None and not run.ended:
-                self.live[state.cell.name] = run
-
-        async with anyio.create_task_group() as group:
-            for state in due:
-                group.start_soon(launch, state)
+        await self._launch(group, {each.cell.name: partial(self.launcher.launch, sweep, each) for each in due})
         return bool(due)
 
-    def _note_stop(self, stop: Mapping[str, Any]) -> None:
-        """Note that from now on nothing is launched, once: whoever asked for the stop waits for that."""
-        if not self._is_stopping:
+    async def _launch(self, group: TaskGroup, launches: Mapping[str, Callable[[], Awaitable[Run | None]]]) -> None:
+        """Begin launches, by cell, and await them for a moment."""
+
+        async def launch(cell: str, end: anyio.Event) -> None:
+            try:
+                run = await launches[cell]()
+                if run is not None and not run.ended:
+                    self.live[cell] = run
+            finally:
+                self._launching[cell] = False
+                end.set()
+                if self._nap is not None:
+                    self._nap.cancel()
+
+        ends = [anyio.Event() for _ in launches]
+        for cell, end in zip(launches, ends, strict=True):
+            self._launching[cell] = True
+            group.start_soon(launch, cell, end)
+        with anyio.move_on_after(_LAUNCHED_WITHIN_S):
+            for end in ends:
+                await end.wait()
+
+    async def _follow_stop(self, stop: Mapping[str, Any]) -> None:
+        """Note that from now on nothing is launched, once: whoever asked for the stop waits for that.
+
+        Stop the runs that still live some time after the request: its requester may have died.
+        """
+        if not self._is_stopping and not self._launching and self.launcher.has_asked:
             self._is_stopping = True
             reason = f": {stop['reason']}" if stop.get("reason") else ""
-            self._note("stopping", f"Stopped by {stop.get('by', 'somebody')}{reason}.")
-
-    async def _stop_stragglers(self) -> None:
-        """Stop the runs that still live some time after a stop request: its requester may have died."""
+            text = f"Stopped by {stop.get('by', 'somebody')}{reason}."
+            await run_in_thread(self._note, "stopping", text)
         now_s = time.monotonic()
         self._stopping_since_s = self._stopping_since_s or now_s
         if now_s - self._stopping_since_s < _STRAGGLERS_S:
