@@ -7,21 +7,25 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mcp_server.record.events import ENDING
 from mcp_server.record.exit_status import StopRequest
 from mcp_server.record.ray_job import is_mirrored
-from mcp_server.record.run_directory import RunDir
+from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.run_processes import ThisHost, supervisor_of
 from mcp_server.record.run_record import read_run
 from mcp_server.record.service import Need, find_service_port, parse_need
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run
+from mcp_server.record.state import Liveness, LivenessReport, Run
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.ports import list_ports_listened_on
+
+if TYPE_CHECKING:
+    from mcp_server.supervisor.service_jobs import ServiceJobs
 
 _CHECK_S = 0.2
 _ANSWER_S = 1.0  # of a service over the network
@@ -35,6 +39,7 @@ class Services:
         self._control, self._host = control, ThisHost()
         self._needs = [parse_need(text) for text in control.spec.needs]
         self._told: set[str] = set()  # services whose supervisor is gone while their processes go on
+        self._jobs: ServiceJobs | None = None
 
     def await_answers(self) -> None:
         """Wait until each service answers. As long as one lives and does not, the run is in the queue.
@@ -58,9 +63,7 @@ class Services:
         """Return the request to stop the run where one of its services has ended for certain, else None."""
         for need in self._needs:
             try:
-                if is_locked(self._directory(need).lock):
-                    continue
-                run = self._read(need)
+                run = None if self._is_live(need) else self._read(need)
             except OSError:
                 continue
             if run is not None and run.ended and not self._goes_on(run):
@@ -73,7 +76,7 @@ class Services:
         for need in self._needs:
             try:
                 run = self._read(need)
-                why = "its record cannot be read" if run is None else self._explain_silence(need, run)
+                why = "its record cannot be read yet" if run is None else self._explain_silence(need, run)
             except OSError as error:
                 why = f"its record cannot be read now ({error.strerror})"
             if why:
@@ -111,10 +114,10 @@ class Services:
     def _goes_on(self, run: Run) -> bool:
         """Return whether a service without a written end may live.
 
-        Its processes go on although its supervisor is gone; or it is a scheduler's job, whose processes may be on other
-        hosts, or which may be started again. That its supervisor is gone is said once.
+        Its processes go on although its supervisor is gone; or it is a job of Ray, whose processes may be on other
+        hosts. That its supervisor is gone is said once. A job of Slurm has ended where Slurm says so.
         """
-        if run.state != "lost" or any(event["kind"] in ENDING for event in run.events):
+        if run.state != "lost" or run.spec.backend == "slurm" or any(event["kind"] in ENDING for event in run.events):
             return False
         was_here = run.at_start.get("boot_id") == self._host.boot_id
         is_whole_here = was_here and run.spec.backend == "ray" and not is_mirrored(run.spec)
@@ -136,14 +139,37 @@ class Services:
     def _directory(self, need: Need) -> RunDir:
         return RunDir(self._control.rundir.path.with_name(need.run))
 
+    def _is_live(self, need: Need) -> bool:
+        """Return whether a service lives for certain, by a look that costs little."""
+        spec = self._find_spec(need)
+        if spec is None or spec.backend != "slurm":
+            return is_locked(self._directory(need).lock)
+        report = self._ask_slurm(need, spec)  # a shared disk may keep the lock of a dead node
+        return report is not None and report.liveness is not Liveness.DEAD
+
     def _read(self, need: Need) -> Run | None:
-        """Return a service as it is now, None where its directory is gone.
+        """Return a service as it is now, None where its directory is gone, or Slurm has not answered yet.
 
         Raises:
             OSError: it cannot be read now.
         """
-        directory = self._directory(need)
-        return read_run(directory, self._host) if directory.spec.is_file() else None
+        spec = self._find_spec(need)
+        if spec is None or spec.backend != "slurm":
+            return None if spec is None else read_run(self._directory(need), self._host)
+        report = self._ask_slurm(need, spec)
+        return None if report is None else read_run(self._directory(need), self._host, report)
+
+    def _find_spec(self, need: Need) -> RunSpec | None:
+        """Return the spec of a service, None where its directory is gone."""
+        facts = load_json(self._directory(need).spec)
+        return None if facts is None else RunSpec.from_facts({**facts, "run_id": need.run})
+
+    def _ask_slurm(self, need: Need, spec: RunSpec) -> LivenessReport | None:
+        if self._jobs is None:
+            from mcp_server.supervisor.service_jobs import ServiceJobs  # noqa: PLC0415 - few services are jobs
+
+            self._jobs = ServiceJobs(self._control.rundir.path.parents[1])
+        return self._jobs.report(self._directory(need), spec)
 
 
 def _describe_end(run: Run) -> str:

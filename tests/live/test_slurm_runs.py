@@ -1,6 +1,8 @@
 """Runs as jobs of Slurm, whose programs are played at the command line, by the tools that agents use."""
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,23 @@ async def test_a_run_that_forges_its_job_and_its_end_changes_neither_its_state_n
             killed = await agent.kill(run)
             assert (killed["status"], killed["state"], killed["survivors"]) == ("killed", "killed", []), forged
             assert (lab.run(run).state, lab.run(other).state) == ("killed", "running"), forged
+
+
+async def test_a_run_stops_with_its_service_where_slurm_says_that_its_job_is_gone_and_not_while_it_starts_again(
+    lab: Sandbox,
+) -> None:
+    where = {"backend": "slurm", "cwd": str(lab.path)}
+    async with lab.agent_in_process() as agent:
+        service = await agent.launch(
+            "echo ready; sleep 600", first_step_pattern="ready", backend_options={"requeue": True}, **where
+        )
+        user = await agent.launch("echo used; sleep 600", needs=[service], **where)
+        await until_async(lambda: lab.run(user).state == "running", "the start of the run")
+        slurm(lab, "scontrol", "requeue", str(lab.run(service).job_id))
+        await until_async(lambda: lab.run(service).events[-1]["kind"] == "first_step", "its second start")
+        assert (lab.run(service).attempt, lab.run(user).state) == (2, "running")
+        os.kill(lab.supervisor(service), signal.SIGKILL)
+        await until_async(lambda: lab.run(service).state == "lost", "the word of Slurm")
+        end = await agent.end(user)
+    assert (end["state"], end["stopped_by"]) == ("killed", "service")
+    assert f"{service}, which it needs, has ended: lost" in end["events"][-1]["text"]
