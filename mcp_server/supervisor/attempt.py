@@ -16,7 +16,8 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.supervisor import pty
-from mcp_server.supervisor.code_keeper import CodeKeeper, start_code_keeper
+from mcp_server.supervisor.code_keeper import CodeKeeper
+from mcp_server.supervisor.companions import keep_code_beside, make_gpu_monitor, record_outputs_beside
 from mcp_server.supervisor.control import ControlInputs, poll_until
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.output_log import OutputLog
@@ -106,7 +107,7 @@ class Attempt:
         started_s, started_at = time.monotonic(), now()
         gpu_environment, lease_fds = (allocation.environment, allocation.lease_fds) if allocation else ({}, ())
         child = start_command(control, handover, number, inputs, gpu_environment, lease_fds)
-        gpu_monitor = _make_gpu_monitor(control, number, allocation.gpus if allocation else (), handover)
+        gpu_monitor = make_gpu_monitor(control, number, allocation.gpus if allocation else (), handover)
         attempt = cls(control, handover, number, child, log, record, gpu_monitor, started_at)
         attempt.arguments = attempt_arguments(control.spec, inputs)
         control.start_time_limit(started_s)
@@ -126,7 +127,7 @@ class Attempt:
 
     def _begin_observing(self, inputs: AttemptInputs) -> None:
         """Start all that works beside the command, as far as there are descriptors and processes for it."""
-        begin: list[Callable[[], None]] = [lambda: self.keep_code(inputs.environment), self.observer.begin]
+        begin: list[Callable[[], None]] = [lambda: self._keep_code(inputs.environment), self.observer.begin]
         begin += [self._gpu_monitor.start] if self._gpu_monitor else []
         begin.append(lambda: self._record_outputs(inputs))
         for each in begin:
@@ -136,44 +137,22 @@ class Attempt:
                 self._events.append("observer_error", f"Not all of the run is observed: {error}.")
 
     def _record_outputs(self, inputs: AttemptInputs) -> None:
-        """Begin to record which files the attempt writes."""
-        from mcp_server.supervisor.outputs import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
+        def list_helpers() -> set[int | None]:
+            return {self._gpu_monitor.pid if self._gpu_monitor else None, self._code_keeper.pid}
 
-        def list_living() -> list[processes.Process]:  # called by the recorder's thread
-            helpers = {self._gpu_monitor.pid if self._gpu_monitor else None, self._code_keeper.pid}
-            living = processes.descendants_of_threads(os.getpid(), helpers)
-            return [p for p in living if p.pid != self._child.guard_pid]
-
-        spec = self.control.spec
-        command = spec.command if isinstance(spec.command, str) else list(spec.command)
-        filled = inputs.fill(command) if isinstance(command, str) else [inputs.fill(word) for word in command]
         try:
-            self._outputs = OutputRecorder(
-                self.control.rundir.outputs(self.number),
-                list_living,
-                filled,
-                spec.cwd,
-                inputs.params,
+            self._outputs = record_outputs_beside(
+                self.control, self.number, inputs, self._child.guard_pid, list_helpers
             )
-            self._outputs.start()
         except (OSError, RuntimeError) as error:  # neither a descriptor nor a thread is left
-            self._outputs = None
             self._events.append("observer_error", f"The files of the run are not recorded: {error}.")
         else:
             self.observer.on_checkpoint = self._outputs.note_saved
 
-    def keep_code(self, changed: Mapping[str, str]) -> None:
-        """Begin to keep what runs: a process of its own does, while the command runs."""
-        spec, secrets = self.control.spec, self._handover.masked
-        env = {**self._handover.env, **spec.env, **changed}
-
-        def keep(on_done: Callable[[], None]) -> None:
-            from mcp_server.supervisor.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - only that process
-
-            kept = KeptAttempt(self.control.rundir, spec, self.number, self.arguments, env, secrets, self._child.pid)
-            keep_code(kept, on_done)
-
-        self._code_keeper = start_code_keeper(keep)
+    def _keep_code(self, changed: Mapping[str, str]) -> None:
+        self._code_keeper = keep_code_beside(
+            self.control, self._handover, self.number, self.arguments, changed, self._child.pid
+        )
 
     # --- the loop
 
@@ -443,14 +422,3 @@ def _load_shared_log() -> type[OutputLog]:
     from mcp_server.supervisor.shared_log import SharedLog  # noqa: PLC0415 - few runs are jobs
 
     return SharedLog
-
-
-def _make_gpu_monitor(
-    control: ControlInputs, number: int, uuids: tuple[str, ...], handover: Handover
-) -> GpuMonitor | None:
-    """Return the monitor of an attempt's GPUs, which is not started yet, or None for an attempt without GPUs."""
-    if not uuids:
-        return None
-    from mcp_server.supervisor.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms that most runs need not wait
-
-    return GpuMonitor.for_attempt(control, number, uuids, handover.env)

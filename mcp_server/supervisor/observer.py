@@ -7,9 +7,7 @@ for a minute, and an event says so.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,12 +15,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_server.record.exit_status import Ending, StopRequest
-from mcp_server.record.run_directory import now
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.cpu_use import CpuUse
 from mcp_server.supervisor.judging_faults import JudgingFaults
+from mcp_server.supervisor.progress_file import ProgressFile
 from mcp_server.system import processes
-from mcp_server.system.files import write_atomic
 from mcp_server.system.time_limit import within
 from mcp_server.text.regex import compile_lazily
 
@@ -37,12 +35,9 @@ _EXCEPTION = compile_lazily(
     r"(?:\[\w ]+\]:? ?)*[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|Expired|NotFound)\b(?::|$)"
 )
 
-_WRITE_S, _SLOWER_S = 6.0, 1.0  # between two writes of progress.json; so much longer each time until then
-_EARLY = 0.8  # of that time, after which output that arrives is read and written at once: one wake-up less
 _REHEARSED_AFTER_S, _QUIET_S = 1.0, 0.1  # after the start: shorter runs need not pay for it
+_UNFINISHED_S = 0.5  # until a line without an end is read
 _SILENT_S = 10.0  # of silence, after which the processor time is measured
-_MARK_S = 30.0  # between two measurements of the processor time used
-_IDLE = 0.05  # of one core
 _STACK_CHARS = 2000
 # Far above what either takes: a pattern of the user's could match for ever.
 _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
@@ -89,7 +84,7 @@ class Observer:
         self._spec, self._events = control.spec, control.events
         self._living, self._gpu_monitor = living, gpu_monitor
         self._redact, self._search_path = redact, search_path
-        self._progress_path = control.rundir.progress(number)
+        self._progress_file = ProgressFile(control.rundir.progress(number))
         self._log_path = control.rundir.log(number)
         self._monitor: OutputMonitor | None = None
         self._unread: deque[tuple[bytes, float]] = deque()  # pieces of output, and when each arrived
@@ -101,11 +96,7 @@ class Observer:
         self._is_stopping = False
         self._stopping_from: int | None = None
         self._diverged_before_stop: str | None = None
-        self._published: dict[str, Any] = {}
-        self._written_s, self._writes = 0.0, 0
-        self._write_due_s: float | None = None
-        self._silent_mark: tuple[float, float] | None = None  # the same, once since the last progress
-        self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
+        self._cpu_use = CpuUse()
         self._oom_kills = 0
         self._rehearsal_due_s: float | None = None
         self._postponed_s = 2 * _QUIET_S  # next time, if the command still prints
@@ -129,7 +120,7 @@ class Observer:
     @property
     def quiet_until_s(self) -> float | None:
         """Until when the newest output changes nothing, in monotonic seconds, or None: ``due_s`` may have changed."""
-        due_s = self._write_due_s if self._unread and self._is_read_later else None
+        due_s = self._progress_file.due_s if self._unread and self._is_read_later else None
         return due_s if due_s is not None and due_s > self._fed_s else None
 
     @property
@@ -167,7 +158,7 @@ class Observer:
         self._fed_s = at_s
         self._unread.extend((data[at : at + _PIECE_BYTES], at_s) for at in range(0, len(data), _PIECE_BYTES))
         self._unread_bytes += len(data)
-        self._plan_write(at_s)
+        self._progress_file.plan(at_s)
         self._is_read_later = self._may_be_read_later(monitor)
         if not self._is_read_later:
             self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
@@ -254,22 +245,15 @@ class Observer:
     def _earliest_due_s(self, monitor: OutputMonitor) -> float | None:
         if self._unread and not self._is_read_later:
             return 0.0
-        due_s = (monitor.next_check_s, self._write_due_s, self._silence_due_s(monitor), self._rehearsal_due_s)
+        due_s = (monitor.next_check_s, self._progress_file.due_s, self._silence_due_s(monitor), self._rehearsal_due_s)
         return min((t for t in due_s if t is not None), default=None)
 
     def _silence_due_s(self, monitor: OutputMonitor) -> float | None:
         """Return when to measure the processor time from which a stall counts it: soon after the last progress."""
         last_s, stall_s = monitor.stall_detector.last_sign_s, monitor.stall_check_s
-        if stall_s is None or (self._silent_mark is not None and self._silent_mark[0] >= last_s):
+        if stall_s is None or self._cpu_use.has_measured_silence(last_s):
             return None
         return last_s + min(_SILENT_S, (stall_s - last_s) / 10)
-
-    def _plan_write(self, now_s: float) -> None:
-        pause_s = min(_WRITE_S, _SLOWER_S * self._writes)
-        if now_s >= self._written_s + _EARLY * pause_s:
-            self._write_due_s = now_s
-        elif self._write_due_s is None:
-            self._write_due_s = self._written_s + pause_s
 
     def _read_and_check(self) -> None:
         """Read what is unread, and check what is due once nothing is."""
@@ -296,7 +280,7 @@ class Observer:
         if (checkpoint := self.checkpoint) is not None and checkpoint != self._noted_checkpoint:
             self._noted_checkpoint = checkpoint
             self.on_checkpoint(checkpoint)
-        self._plan_write(time.monotonic())
+        self._progress_file.plan(time.monotonic())
 
     def _report(self, event: OutputEvent) -> None:
         self._publish()  # first, because readers of the event read the progress next
@@ -317,22 +301,22 @@ class Observer:
     def _check(self) -> None:
         now_s = time.monotonic()
         monitor = self._reader
-        if self._write_due_s is not None and now_s >= self._write_due_s:
+        if self._progress_file.due_s is not None and now_s >= self._progress_file.due_s:
             self._write()
         if self._is_stopping:
             return
         if self._rehearsal_due_s is not None and now_s >= self._rehearsal_due_s:
             self._rehearse(now_s)
         if (silence_s := self._silence_due_s(monitor)) is not None and now_s >= silence_s:
-            self._silent_mark = (now_s, processes.cpu_s(os.getpid()))
+            self._cpu_use.measure_silence(now_s)
         if monitor.check_first_step_timeout(now_s):
             self._on_first_step_timeout(now_s - monitor.started_s)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
-            idle = self._cpu_since_measured()[1]
+            idle = self._cpu_use.is_idle
             if monitor.stall_detector.detect_stall(now_s, idle):
                 self._on_stall(now_s)
             elif not idle:
-                self._measure_cpu()
+                self._cpu_use.measure()
         if monitor.suspect is not None:
             self._check_suspect(monitor, now_s)
 
@@ -346,7 +330,7 @@ class Observer:
         self._examine(1, None)
 
     def _check_suspect(self, monitor: OutputMonitor, now_s: float) -> None:
-        idle = self._cpu_since_measured()[1]
+        idle = self._cpu_use.is_idle
         if monitor.should_diagnose_suspect(now_s, idle=idle):
             failure = self._examine(None, None)
             remark = monitor.note_suspect_diagnosed(now_s, confirmed=failure is not None)
@@ -356,16 +340,7 @@ class Observer:
                 self._events.append("error_seen", text, failure=event_facts(failure))
             return
         if not idle:  # the next check counts from here
-            self._measure_cpu()
-
-    def _measure_cpu(self) -> None:
-        self._mark = (time.monotonic(), processes.cpu_s(os.getpid()))
-
-    def _cpu_since_measured(self) -> tuple[float, bool]:
-        """Return the processor seconds used since the last measurement, and whether that is below 5 % of a core."""
-        at_s, used_s = self._mark
-        spent_s = max(0.0, processes.cpu_s(os.getpid()) - used_s)
-        return spent_s, spent_s < _IDLE * max(time.monotonic() - at_s, 1e-3)
+            self._cpu_use.measure()
 
     def _on_first_step_timeout(self, waited_s: float) -> None:
         then = self._describe_following(
@@ -377,8 +352,7 @@ class Observer:
 
     def _on_stall(self, now_s: float) -> None:
         monitor = self._reader
-        since_s, before_s = self._silent_mark or self._mark
-        used_s = max(0.0, processes.cpu_s(os.getpid()) - before_s)
+        since_s, used_s = self._cpu_use.since_silence()
         usual = (
             f"; usual is one in {monitor.stall_detector.median_gap_s:.3g} s"
             if monitor.stall_detector.median_gap_s
@@ -446,13 +420,12 @@ class Observer:
 
     def _write(self) -> None:
         now_s = time.monotonic()
-        self._written_s, self._write_due_s, self._writes = now_s, None, self._writes + 1
-        if now_s - self._mark[0] >= _MARK_S:
-            self._measure_cpu()
+        self._progress_file.begin(now_s)
+        self._cpu_use.measure_sometimes(now_s)
         for event in self._reader.read_unfinished_line(now_s):
             self._report(event)
         if self._reader.has_unread_line:
-            self._write_due_s = now_s + _SLOWER_S
+            self._progress_file.due_s = now_s + _UNFINISHED_S
         self._publish()
 
     def _read_end(self) -> None:
@@ -465,10 +438,4 @@ class Observer:
         facts = self._reader.progress_facts()
         if self._gpu_monitor and (used := self._gpu_monitor.figures()):
             facts = {**facts, "gpus": used}
-        if not facts or facts == self._published:
-            return
-        self._published = facts
-        try:
-            write_atomic(self._progress_path, json.dumps({"at": now(), **facts}).encode(), durable=False)
-        except OSError:  # a full disk: the next write may succeed
-            self._published = {}
+        self._progress_file.write(facts)
