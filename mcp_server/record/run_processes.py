@@ -90,12 +90,20 @@ class ThisHost:
         marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
         return list(dict.fromkeys(marked + _members_of_session(run, marked)))
 
-    def find_living(self, run: Run, supervisor: processes.Process | None) -> list[processes.Process]:
-        """Return the run's processes: its supervisor's descendants, else all that carry its id, never this process."""
+    def find_living(
+        self, run: Run, supervisor: processes.Process | None, known: Iterable[processes.Process] = ()
+    ) -> list[processes.Process]:
+        """Return the run's processes: its supervisor's descendants, else all that carry its id, never this process.
+
+        ``known``: processes that were found to be the run's. Once its guard has ended, nothing else may prove that.
+        """
         if supervisor is not None:
             members = processes.descendants(supervisor.pid)
         else:
             members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self.find_leftovers(run)
+        for process in known:
+            if processes.find_process(process.pid) == process:
+                members += [process, *processes.descendants(process.pid)]
         own = set(processes.ancestors(os.getpid()))
         return [p for p in dict.fromkeys(members) if p.pid not in own]
 
@@ -113,6 +121,7 @@ class Reaping:
         self._killed: processes.Process | None = None
         self._kill_until_s = 0.0
         self._sent: list[str] | None = None
+        self._living: list[processes.Process] = []
 
     def step(self) -> ReapResult | None:
         """Send what is due and return the result once nothing is left to do.
@@ -122,7 +131,8 @@ class Reaping:
         """
         if self._sent is None:
             supervisor = supervisor_of(self._path, self._run)
-            if not self._stopping.step(self._host.find_living(self._run, supervisor), time.monotonic()):
+            self._living = self._host.find_living(self._run, supervisor, self._living)
+            if not self._stopping.step(self._living, time.monotonic()):
                 return None
             self._sent = self._stopping.sent
             if supervisor is not None and processes.send_signal(supervisor, signal.SIGKILL):
@@ -132,7 +142,7 @@ class Reaping:
         left = [self._killed] if self._killed and processes.find_process(self._killed.pid) == self._killed else []
         if left and time.monotonic() < self._kill_until_s:
             return None
-        survivors = name_processes([*left, *self._host.find_living(self._run, None)])
+        survivors = name_processes([*left, *self._host.find_living(self._run, None, self._living)])
         return ReapResult(tuple(self._sent), tuple(survivors), self._unsupervised)
 
 

@@ -262,6 +262,21 @@ async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(s
     assert survivors(sandbox) == []
 
 
+async def test_what_no_environment_shows_is_stopped_although_the_guard_ends_first(sandbox: Sandbox) -> None:
+    gentle(sandbox)
+    deaf = "trap '' HUP INT TERM; touch ready; while :; do sleep 1; done"
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(f'env -i PATH="$PATH" bash -c "{deaf}" & wait', cwd=str(sandbox.path))
+        await until_async((sandbox.path / "ready").exists)
+        below_guard = processes.descendants(sandbox.run(run_id).at_start["guard_pid"])
+        hidden = set(below_guard) - set(processes.find_by_variable("RUNWARD_RUN_ID", run_id))
+        assert hidden
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
+        done = await agent.kill(run_id)
+    assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
+    assert [p for p in hidden if processes.find_process(p.pid) == p] == []
+
+
 async def test_an_ended_run_is_left_as_it_is(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3")
