@@ -71,10 +71,12 @@ class SshBackend:
             )
 
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-        """Name the session after the run. The host completes the rest."""
+        """Name the session after the run, where the host has tmux. It completes the rest."""
         del environ
-        socket = str(_channel(spec).hello.get("tmux_socket") or "default")
-        return replace(spec, session=spec.run_id, tmux_socket=socket, host=Path(spec.mirror).name)
+        hello = _channel(spec).hello
+        session = spec.run_id if hello.get("tmux") else ""
+        socket = str(hello.get("tmux_socket") or "default")
+        return replace(spec, session=session, tmux_socket=socket, host=Path(spec.mirror).name)
 
     def preview(self, spec: RunSpec) -> str:
         """Return nothing: the command's script says it all."""
@@ -198,27 +200,32 @@ class SshBackend:
         """Return the lines of the run's pane there. Without tmux, the end of its log."""
         ask = partial(_channel(spec).ask, "screen", run=spec.run_id, history=history)
         try:
-            answer, data = await _in_thread(ask)
+            _, data = await _in_thread(ask)
         except RunNotFound as error:
             raise ScreenNotFound(f"{spec.host} has no run {spec.run_id}.") from error
-        lines = data.decode(errors="replace").splitlines()
-        if answer.get("is_log") and not lines:
-            raise ScreenNotFound(f"{spec.run_id} has neither a screen nor output: {spec.host} has no tmux.")
-        return lines
+        return data.decode(errors="replace").splitlines()
 
     def attach_command(self, spec: RunSpec) -> str:
         """Return the command that attaches over ssh."""
         alias = shlex.quote(read_ssh_settings(Path(spec.mirror)).alias)
         if not spec.session:
-            log = f"{_channel(spec).hello.get('state', '')}/runs/{spec.run_id}/attempts/1/output.log"
-            return f"ssh {alias} tail -n 200 -F {shlex.quote(log)}"
+            return f"ssh {alias} {shlex.quote(_follow_command(spec, 1))}"
         return f"ssh -t {alias} {shlex.quote(tmux_attach_command(spec.session, spec.tmux_socket))}"
 
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        """Become an ssh that shows the run's screen there."""
+        """Become an ssh that shows the run's screen there, or follows its log where that is closed."""
         del directory
         self.check_usable()
-        os.execvp("sh", ["sh", "-c", f"exec {self.attach_command(run.spec)}"])
+        os.execvp("sh", ["sh", "-c", f"exec {self.show_command(run)}"])
+
+    def show_command(self, run: Run) -> str:
+        """Return the command that ``attach`` becomes."""
+        spec = run.spec
+        show = f"exec {_follow_command(spec, run.attempt)}"
+        if spec.session:
+            show = f"{tmux_attach_command(spec.session, spec.tmux_socket)} || {show}"
+        alias = shlex.quote(read_ssh_settings(Path(spec.mirror)).alias)
+        return f"ssh -t {alias} {shlex.quote(f'exec /bin/sh -c {shlex.quote(show)}')}"
 
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
         """Let the host close the sessions of the oldest ended runs."""
@@ -264,6 +271,11 @@ def query_host_gpus(
     """
     answer, _ = channel_of(mirror).ask("gpus", env=dict(env or {}), near=near, query=query, since_s=since_s)
     return GpuState(answer["snapshot"], answer["holders"])
+
+
+def _follow_command(spec: RunSpec, attempt: int) -> str:
+    state = Path(str(_channel(spec).hello.get("state", "")))
+    return f"tail -n 200 -F {shlex.quote(str(RunDir(state / 'runs' / spec.run_id).log(max(1, attempt))))}"
 
 
 def _channel(spec: RunSpec) -> Channel:

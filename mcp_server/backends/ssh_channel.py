@@ -60,7 +60,7 @@ class Channel:
 
     def __init__(self, mirror: Mirror) -> None:
         self.mirror, self.name = mirror, mirror.path.name
-        self.hello: dict[str, Any] = {}
+        self.hello: dict[str, Any] = read_json(mirror.path / _HOST_FILE) or {}  # what the host said of itself last
         self._changed = threading.Condition()
         self._is_open = False
         self._down: _Down | None = None

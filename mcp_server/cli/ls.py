@@ -39,10 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         print("No runs yet." if state is None else f"No runs: {state}.")
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _COLUMNS:
+    has_hosts = any(status.host for status in statuses)
+    for column in (*_COLUMNS, *(["HOST"] if has_hosts else [])):
         table.add_column(column, no_wrap=column in ("RUN", "STATE"))
     for run_, status in zip(runs, statuses, strict=False):
-        table.add_row(*_cells(status, run_.spec.owner))
+        table.add_row(*_cells(status, run_.spec.owner), *([status.host or ""] if has_hosts else []))
     console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print(table)
     for away in {one.unreachable.host: one.unreachable for one in statuses if one.unreachable}.values():

@@ -239,7 +239,8 @@ def _describe_foreign(argument: str, roots: Roots, rewrite: Rewrite, line: str |
     line = line or rewrite.text
     cause = f"{rewrite.path} is a path of another host, and this is {roots.host}."
     if not rewrite.is_known:
-        return ForeignPath(argument, cause, "hosts.toml does not say what it is here.")
+        remedy = f"hosts.toml does not say what it is here: a person adds it to roots of {roots.host}, or to rewrites."
+        return ForeignPath(argument, cause, remedy)
     return ForeignPath(argument, cause, f"Use `{line}`." if len(line) <= _LONGEST_LINE else "")
 
 

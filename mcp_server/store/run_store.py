@@ -257,7 +257,7 @@ class RunStore:
             spec,
             run_id=directory.run_id,
             name=spec.name or directory.run_id,
-            session=spec.session or directory.run_id,
+            session=spec.session or ("" if spec.mirror else directory.run_id),  # a far host may have no tmux
             run_dir=str(directory.path),
             created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory.spec),
         )

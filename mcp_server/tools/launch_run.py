@@ -221,7 +221,7 @@ def _describe(
     answer = Launched(
         run_id=run.run_id,
         state=run.state,
-        session=spec.session if spec.backend == RunSpec.backend else None,
+        session=spec.session or None if spec.backend == RunSpec.backend else None,
         gpus=list(run.gpu_names) or None,
         queue_position=run.queue_position,
         job_id=run.job_id,

@@ -18,6 +18,7 @@ from mcp_server.backends import ssh, ssh_silence
 from mcp_server.backends.ssh_channel import Channel, channel_of, close_channels
 from mcp_server.errors import HostUnreachable
 from mcp_server.system import processes
+from tests.support import warm_start
 from tests.support.sandbox import Agent, Sandbox, until, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
@@ -405,15 +406,42 @@ async def test_without_tmux_a_run_lives_on_and_its_screen_is_the_end_of_its_log(
                     (few / file.name).symlink_to(file)
     far_host.write_hosts(prepare=f"export PATH={few}")
     async with sandbox.agent() as agent:
-        run_id = await agent.launch(
-            "echo hello; until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME
-        )
+        command = "until test -e say; do sleep 0.02; done; echo hello; until test -e go; do sleep 0.02; done"
+        launched = await agent.call("launch_run", command=command, cwd=str(sandbox.path), host=NAME)
+        run_id = launched["run_id"]
+        assert "session" not in launched
+        assert "0 lines" in await agent.text("capture_pane", run_id=run_id)
+        (sandbox.path / "say").touch()
         await until_async(lambda: _runs_below(far_host, run_id, "output.log", b"hello"))
         assert "hello" in await agent.text("capture_pane", run_id=run_id)
+        assert _attach(sandbox, run_id) == "hello"
     until(lambda: far_host.relays() == [])
     async with sandbox.agent() as agent:
         (sandbox.path / "go").touch()
         assert (await agent.end(run_id))["state"] == "finished"
+
+
+async def test_attach_shows_the_screen_there_and_its_log_once_that_is_closed(
+    sandbox: Sandbox, far_host: FarHost
+) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("echo hello", cwd=str(sandbox.path), host=NAME)
+        assert (await agent.end(run_id))["state"] == "finished"
+    head, row = sandbox.runward("ls").stdout.splitlines()
+    assert (head.split()[-1], row.split()[-1]) == ("HOST", NAME)
+    subprocess.run(["tmux", "-L", far_host.socket, "kill-server"], check=True)
+    assert _attach(sandbox, run_id) == "hello"
+
+
+def _attach(sandbox: Sandbox, run_id: str) -> str:
+    """Return the first line that attach shows of a log."""
+    command = [*warm_start.command(), "attach", run_id]
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=sandbox.environ, cwd=sandbox.path, text=True, **streams) as process:
+        assert process.stdout is not None
+        line: str = process.stdout.readline()
+        process.kill()
+    return line.strip()
 
 
 def _note_questions(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:

@@ -19,6 +19,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.slurm.job import follow_command, newest_log
 from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.state import Run
 
 
 class FarSlurmBackend(SshBackend):
@@ -83,6 +84,10 @@ class FarSlurmBackend(SshBackend):
         state = Path(str(channel_of(mirror).hello.get("state", "")))
         follow = follow_command(RunDir(state / "runs" / spec.run_id).log(int(attempt)))
         return f"ssh {shlex.quote(read_ssh_settings(mirror).alias)} {shlex.quote(follow)}"
+
+    def show_command(self, run: Run) -> str:
+        """Return the same."""
+        return self.attach_command(run.spec)
 
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
         """Do nothing: a job has no screen."""
