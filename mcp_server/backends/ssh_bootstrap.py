@@ -87,6 +87,7 @@ except OSError:
 if problem and prepare:
     say(failed="prepare", found=problem)
     sys.exit(1)
+chosen = state
 try:
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     chosen = os.path.expanduser(state) if state else os.environ.get("RUNWARD_HOME") or os.path.join(home, "runward")
@@ -94,7 +95,7 @@ try:
         chosen = "/var/tmp/runward-%d" % os.getuid()
     os.makedirs(chosen, 0o700, exist_ok=True)
     if os.stat(chosen).st_uid != os.getuid():
-        raise OSError("%s belongs to user %d" % (chosen, os.stat(chosen).st_uid))
+        raise OSError("it belongs to user %d" % os.stat(chosen).st_uid)
     os.chmod(chosen, 0o700)
     directory = os.path.join(chosen, "relays")
     os.makedirs(directory, 0o700, exist_ok=True)
@@ -120,7 +121,7 @@ try:
             raise
     say(state=chosen)
 except OSError as error:
-    say(failed="state", found=str(error))
+    say(failed="state", found="%s: %s" % (chosen, error.strerror or error))
     sys.exit(1)
 os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", program, "--relay", chosen])
 """

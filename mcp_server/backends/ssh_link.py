@@ -216,4 +216,7 @@ def _explain_failure(facts: dict[str, Any], settings: SshSettings) -> str:
             f"write python = or prepare = into hosts.{settings.name} "
             "of hosts.toml, or have a person run `uv python install 3.12` there"
         )
-    return f"its state directory cannot be used: {facts.get('found')}"
+    return (
+        f"its state directory cannot be used ({facts.get('found')}): a person should make it writable or free space "
+        f"there, or write state = into hosts.{settings.name} of hosts.toml"
+    )

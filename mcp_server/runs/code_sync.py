@@ -81,7 +81,7 @@ class CodeSync:
             return
         channel, token, offset = channel_of(self.mirror), secrets.token_hex(8), 0
         try:
-            for part in self.read_parts():
+            for part in _join(self.read_parts()):
                 channel.ask("code_put", timeout_s=_MADE_WITHIN_S, data=part, token=token, offset=offset)
                 offset += len(part)
             answer, _ = channel.ask("code_make", timeout_s=_MADE_WITHIN_S, token=token, **self.wish)
@@ -91,12 +91,26 @@ class CodeSync:
             raise HostUnreachable(error.host, error.why, "Nothing was started.") from error
         except OSError as error:
             raise LaunchFailed(
-                f"{channel.name}: the code could not be sent: {error.strerror}.", "Nothing was started."
+                f"{channel.name}: the code could not be sent: {error.strerror}.",
+                "Nothing was started.",
+                "Have a person look at the disk of its state directory, which `runward hosts` names.",
             ) from error
         if answer["directory"] != self.there:
             raise LaunchFailed(
                 f"{channel.name}: {self.there} was changed meanwhile.", "Nothing was started.", "Launch again."
             )
+
+
+def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield ``parts`` in pieces of 1 MiB or more, the last one aside: each takes a round trip, and files are small."""
+    held = bytearray()
+    for part in parts:
+        held += part
+        if len(held) >= _CHUNK_BYTES:
+            yield bytes(held)
+            held.clear()
+    if held:
+        yield bytes(held)
 
 
 def plan_sync(
