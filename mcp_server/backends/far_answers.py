@@ -276,6 +276,7 @@ _KINDS: Mapping[str, type] = {
     "check": _Check,
     "disk": _Disk,
     "preview_job": _Preview,
+    "preview_array": _Preview,
 }
 
 _ERRORS = {kind.__name__: kind for kind in (LaunchFailed, ScreenNotFound, ScreenNotAnswering)}

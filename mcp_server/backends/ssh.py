@@ -113,15 +113,28 @@ class SshBackend:
             LaunchFailed, HostUnreachable: nothing runs.
             LaunchUnanswered: whether it runs is unknown.
         """
-        marker = self._markers.pop(spec.run_id)
-        try:
-            words = {"spec": spec.facts(), "handover": json.loads(handover.encode()), **self.list_launch_words(spec)}
-            await _in_thread(partial(_launch, _channel(spec), directory, spec, words, self.launched_within_s))
-            await _in_thread(partial((directory.path / LAUNCHING).unlink, missing_ok=True))
-        finally:
-            os.close(marker)
+        words = {"spec": spec.facts(), "handover": json.loads(handover.encode()), **self.list_launch_words(spec)}
+        await self.launch_there(_channel(spec), "launch", [directory], words, self.launched_within_s)
         with anyio.move_on_after(_MIRRORED_WITHIN_S):
             await first_event()
+
+    async def launch_there(
+        self, channel: Channel, name: str, directories: Sequence[RunDir], words: Mapping[str, Any], within_s: float
+    ) -> None:
+        """Ask for the launch of prepared runs by the request ``name``.
+
+        Raises:
+            LaunchFailed, HostUnreachable: none runs.
+            LaunchUnanswered: whether they run is unknown.
+        """
+        markers = [self._markers.pop(directory.run_id) for directory in directories]
+        try:
+            await _in_thread(partial(_launch, channel, name, directories, words, within_s))
+            for directory in directories:
+                await _in_thread(partial((directory.path / LAUNCHING).unlink, missing_ok=True))
+        finally:
+            for marker in markers:
+                os.close(marker)
 
     def list_launch_words(self, spec: RunSpec) -> dict[str, Any]:
         """Return what a launch says beside spec and handover."""
@@ -130,6 +143,8 @@ class SshBackend:
 
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the run there and here."""
+        if (marker := self._markers.pop(spec.run_id, None)) is not None:  # it was never launched
+            os.close(marker)
         with contextlib.suppress(RunwardError, OSError):
             await _in_thread(partial(_channel(spec).ask, "discard", run=spec.run_id))
         await _in_thread(partial(shutil.rmtree, directory.path, ignore_errors=True))
@@ -287,8 +302,10 @@ async def _in_thread(act: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(act, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
 
-def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[str, Any], within_s: float) -> None:
-    """Ask for a launch, again where the answer is lost, which waits for the connection for ``within_s``.
+def _launch(
+    channel: Channel, name: str, directories: Sequence[RunDir], words: Mapping[str, Any], within_s: float
+) -> None:
+    """Ask for a launch by the request ``name``, again where the answer is lost, for ``within_s``.
 
     Raises:
         LaunchFailed: nothing runs.
@@ -298,13 +315,13 @@ def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[s
     try:
         channel.open()
     except HostUnreachable as error:
-        shutil.rmtree(directory.path, ignore_errors=True)
+        _remove(directories)
         raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
     try:
         give_up_s = time.monotonic() + within_s
         while True:
             try:
-                channel.ask("launch", timeout_s=within_s, **words)
+                channel.ask(name, timeout_s=within_s, **words)
             except HostUnreachable:
                 if time.monotonic() >= give_up_s:
                     raise
@@ -312,11 +329,16 @@ def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[s
             else:
                 return
     except HostUnreachable as error:
-        raise LaunchUnanswered(channel.name, spec.run_id, error.why) from error
+        raise LaunchUnanswered(channel.name, directories[0].run_id, error.why) from error
     except LaunchFailed as error:
         if "Nothing was started" in error.state:
-            shutil.rmtree(directory.path, ignore_errors=True)
+            _remove(directories)
         raise LaunchFailed(f"{channel.name}: {error.cause}", error.state, error.remedy) from error
+
+
+def _remove(directories: Sequence[RunDir]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory.path, ignore_errors=True)
 
 
 def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> Path:

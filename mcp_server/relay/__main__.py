@@ -29,7 +29,8 @@ from mcp_server.system.program_lock import hold_program_lock, remove_unused_file
 _SILENT_S = 60.0  # a server pings every 10 s
 _UNUSED_S = 86_400.0  # a program that nobody has begun for a day, and that nobody runs from, is removed
 _LAUNCHES_WITHIN_S = 75.0  # what a launch that is under way may still take when the channel ends
-_LAST_WORDS = ("launch", "reap", "stop_request", "interrupt", "discard")  # what is finished although nobody hears it
+# What is finished although nobody hears it.
+_LAST_WORDS = ("launch", "launch_array", "reap", "stop_request", "interrupt", "discard")
 
 
 def main() -> int:

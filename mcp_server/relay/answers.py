@@ -81,6 +81,20 @@ class Answers:
         finally:
             self._watch.push_now(str(request["spec"]["run_id"]))
 
+    def answer_launch_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Hand runs in to Slurm as one array of jobs, at most once."""
+        words = (request["runs"], request["options"], request["name"], request["most_at_once"])
+        try:
+            return start.launch_array(self._state, self._jobs, *words), b""
+        finally:
+            for each in request["runs"]:
+                self._watch.push_now(str(each["spec"]["run_id"]))
+
+    def answer_preview_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the batch script of an array of jobs."""
+        words = (request["name"], request["count"], request["options"], request["most_at_once"])
+        return {"lines": self._jobs.preview_array(*words).splitlines()}, b""
+
     def answer_preview_job(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the batch script of a run as a job of Slurm, and Slurm's estimate of its start."""
         return {"lines": self._jobs.preview(request["run"], request["options"]).splitlines()}, b""

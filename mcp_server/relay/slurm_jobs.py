@@ -13,7 +13,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mcp_server.errors import LaunchFailed
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, ThisHost
-from mcp_server.record.slurm import job, queue
+from mcp_server.record.slurm import array, job, queue
 from mcp_server.record.slurm.commands import SlurmError, find_missing, list_node_hosts
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.slurm.watch import HANDED_IN_WITHIN_S, JobWatch, job_of
@@ -159,6 +159,44 @@ class SlurmJobs:
             raise LaunchFailed(f"{self._home}: {error.strerror}.", "Nothing was started.") from error
         self.refresh(directory, spec)
 
+    def preview_array(self, name: str, count: int, options: Mapping[str, str], most_at_once: int | None) -> str:
+        """Return the batch script of an array of ``count`` runs.
+
+        Raises:
+            LaunchFailed: Slurm is not here, or its nodes do not see the state directory.
+        """
+        self.check_usable()
+        return array.preview_array(self._home, name, count, options, most_at_once, self._find_program)
+
+    def hand_in_array(
+        self,
+        elements: Sequence[tuple[RunDir, Handover]],
+        options: Mapping[str, str],
+        name: str,
+        most_at_once: int | None,
+    ) -> None:
+        """Hand prepared runs in as one array of jobs.
+
+        Raises:
+            LaunchFailed: see ``hand_in``.
+        """
+
+        def find_program(path: Path) -> list[str]:
+            if (archive := find_archive()) is not None:
+                job.link_or_copy(archive, path / _PROGRAM)
+            return self._find_program(path)
+
+        try:
+            array.hand_in_array(self._home, name, elements, options, most_at_once, find_program)
+        except SlurmError as error:
+            refusals = [job.take_back(directory, error) for directory, _ in elements]
+            raise refusals[0] from error
+        except OSError as error:
+            for directory, _ in elements:
+                shutil.rmtree(directory.path, ignore_errors=True)
+            raise LaunchFailed(f"{self._home}: {error.strerror}.", "Nothing was started.") from error
+        self._watch.queue.look(queue.EXPECTED_S)
+
     def await_hand_in(self, directory: RunDir, spec: RunSpec) -> bool:
         """Return whether a run that another request launches is there, once that is decided, or after a minute.
 
@@ -176,12 +214,17 @@ class SlurmJobs:
 
     def _render(self, path: Path, options: Mapping[str, str]) -> tuple[str, list[str]]:
         """Return the batch script of a run whose directory is ``path``, and the options that it names."""
-        # A job may wait for days: its program is a file of its own run, which an upgrade does not remove.
+        own = {**job.list_place_options(path.name, path), **options}
+        return job.render_script(own, shlex.join([*self._find_program(path), str(path)])), list(own)
+
+    def _find_program(self, path: Path) -> list[str]:
+        """Return what runs a supervisor, for the directory of a job.
+
+        A job may wait for days: its program is a file of its own there, which an upgrade does not remove.
+        """
         source = Path(__file__).resolve().parents[1] / "supervisor"
         program = source if find_archive() is None else path / _PROGRAM
-        argv = [sys.executable, "-I", "-S", "-X", "utf8", str(program), str(path)]
-        own = {**job.list_place_options(path.name, path), **options}
-        return job.render_script(own, shlex.join(argv)), list(own)
+        return [sys.executable, "-I", "-S", "-X", "utf8", str(program)]
 
     # --- stops
 

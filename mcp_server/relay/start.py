@@ -87,6 +87,59 @@ def launch_job(
     return {"existed": False}
 
 
+def launch_array(
+    state: State,
+    jobs: SlurmJobs,
+    runs: list[dict[str, Any]],
+    options: dict[str, str],
+    name: str,
+    most_at_once: int | None,
+) -> dict[str, Any]:
+    """Hand runs in to Slurm as one array, unless that was done before, and return whether it was.
+
+    Raises:
+        LaunchFailed: nothing was handed in, or that is unknown, which the message says.
+    """
+    specs = [replace(complete_spec(RunSpec.from_facts(each["spec"])), session="") for each in runs]
+    directories = [RunDir(state.runs / spec.run_id) for spec in specs]
+    try:
+        jobs.check_usable()
+    except LaunchFailed:
+        if not directories[0].path.exists():  # else it was handed in before
+            raise
+    while not _make_all_once(state, jobs, specs, directories, options):
+        if jobs.await_hand_in(directories[0], specs[0]):
+            return {"existed": True}
+    handovers = [_complete_handover(each["handover"]) for each in runs]
+    jobs.hand_in_array(list(zip(directories, handovers)), options, name, most_at_once)
+    return {"existed": False}
+
+
+def _make_all_once(
+    state: State, jobs: SlurmJobs, specs: list[RunSpec], directories: list[RunDir], options: dict[str, str]
+) -> bool:
+    """Make the directories of an array's runs and return whether they were not there.
+
+    Raises:
+        LaunchFailed: a run was withdrawn, or they cannot be made; nothing is left of them.
+    """
+    with _decide(state):
+        if all(directory.path.exists() for directory in directories):
+            return False
+        # Some of them are of a relay that died here: nothing is handed in before all are made.
+        if withdrawn := [spec.run_id for spec in specs if (state.withdrawn / spec.run_id).exists()]:
+            raise LaunchFailed(f"{withdrawn[0]} was withdrawn.", "Nothing was started.")
+        try:
+            for spec, directory in zip(specs, directories):
+                shutil.rmtree(directory.path, ignore_errors=True)
+                jobs.prepare(directory, spec.facts(), options)
+        except OSError as error:
+            for directory in directories:
+                shutil.rmtree(directory.path, ignore_errors=True)
+            raise _refuse(state, error) from error
+    return True
+
+
 def _make_once(
     state: State, directory: RunDir, spec: RunSpec, handover: dict[str, Any], create: Callable[[], None]
 ) -> Handover | None:

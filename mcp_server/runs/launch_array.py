@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mcp_server.backends.base import load_backend
-from mcp_server.backends.slurm.arrays import Element, are_alike
-from mcp_server.backends.slurm.backend import SlurmBackend
-from mcp_server.errors import LaunchFailed, RunwardError
-from mcp_server.record.spec import LaunchRequest
+from mcp_server.backends.slurm.arrays import Element, are_alike, array_backend_of
+from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.idempotency import hold_key
 from mcp_server.runs.launch import create_directory, plan
@@ -30,15 +28,14 @@ async def launch_array(
 ) -> dict[int, Run]:
     """Start runs in one submission, and return them by their place in ``requests``.
 
-    A request that a launch would refuse, that asks another thing of Slurm than the first one, or that brings a
-    blueprint, is left out: launch it by itself. A key that has a run returns it. ``is_called_off`` is asked before
-    each run is prepared, which takes seconds for hundreds.
+    A request that a launch would refuse, that asks another thing of Slurm than the first one, that brings a blueprint,
+    or that is one too many, is left out: launch it by itself. A key that has a run returns it. ``is_called_off`` is
+    asked before each run is prepared, which takes seconds for hundreds.
 
     Raises:
         LaunchFailed: Slurm refused the array, or it was called off: nothing is left of it. Or Slurm did not answer.
+        HostUnreachable: the login node does not answer, and nothing is left of it.
     """
-    backend = load_backend("slurm")
-    assert isinstance(backend, SlurmBackend)  # noqa: S101
     await run_in_thread(store.home.create)
     started: dict[int, Run] = {}
     elements: dict[int, Element] = {}
@@ -46,10 +43,10 @@ async def launch_array(
         await _prepare(requests, started, elements, store, file_watch, environ, is_called_off)
     except (RunwardError, OSError):
         for element in elements.values():
-            await backend.discard(element.directory, element.spec)
+            await array_backend_of(element.spec).discard(element.directory, element.spec)
         raise
-    if elements:
-        await backend.start_array(list(elements.values()), name, most_at_once)
+    if together := list(elements.values()):
+        await array_backend_of(together[0].spec).start_array(together, name, most_at_once)
     for number, element in elements.items():
         started[number] = await run_in_thread(store.observe, element.spec.run_id)
     return started
@@ -70,15 +67,18 @@ async def _prepare(
             raise LaunchFailed("The launch was called off.", "Nothing was started.")
         try:
             spec, handover, code = await plan(request, store.home, environ)
+        except HostUnreachable:  # so it is for all of them
+            raise
         except RunwardError:
             continue
-        first = next(iter(elements.values()), None)
-        if code or spec.result_dir or (first is not None and not are_alike(first.spec, spec)):
+        if not _fits(spec, list(elements.values())):
             continue
         async with hold_key(store, request.idempotency_key) as key:
             if key is not None and (former := await key.find_run(store, file_watch)) is not None:
                 started[number] = former
                 continue
+            if code is not None:
+                await run_in_thread(code.send)
             try:
                 async with hold_quota(spec, store):
                     directory = await run_in_thread(create_directory, spec, store)
@@ -87,3 +87,10 @@ async def _prepare(
             if key is not None:
                 await run_in_thread(key.remember, spec.run_id)
         elements[number] = Element(directory, spec, handover)
+
+
+def _fits(spec: RunSpec, elements: Sequence[Element]) -> bool:
+    """Return whether a run can be one more element of an array."""
+    if spec.result_dir or len(elements) >= array_backend_of(spec).most_in_array:
+        return False
+    return not elements or are_alike(elements[0].spec, spec)

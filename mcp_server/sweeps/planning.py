@@ -23,7 +23,7 @@ from mcp_server.runs.gpu_admission import requests_gpus
 from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.decide import MOST_TOGETHER, wants_array
+from mcp_server.sweeps.decide import wants_array
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
@@ -227,16 +227,21 @@ def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def describe_arrays(planned: PlannedSweep) -> Iterator[str]:
-    """Yield the batch script of each phase that is handed in to Slurm as an array, for its cells that are alike."""
+    """Yield the batch script of each phase that is handed in to Slurm as an array, for its cells that are alike.
+
+    Asks the login node. Use a thread.
+    """
     spec = planned.spec
     for phase in spec.phases if spec.max_failures is None and not spec.hosts else ():
         cells = [cell for cell in spec.cells if cell.phase == phase and wants_array(cell)]
         checked = next((planned.checked[cell.name] for cell in cells if cell.name in planned.checked), None)
         if len(cells) > 1 and checked is not None:
             # Few sweeps are arrays.
-            from mcp_server.backends.slurm.arrays import preview_array  # noqa: PLC0415 - as above
+            from mcp_server.backends.slurm.arrays import array_backend_of  # noqa: PLC0415 - as above
 
-            yield preview_array(checked, spec.sweep_id, min(len(cells), MOST_TOGETHER), spec.max_parallel)
+            backend = array_backend_of(checked)
+            count = min(len(cells), backend.most_in_array)
+            yield backend.preview_array(checked, spec.sweep_id, count, spec.max_parallel)
 
 
 def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:

@@ -115,7 +115,7 @@ async def launch_sweep(
         ]
         return StartedSweepAnswer(
             cells={"total": len(lines)},
-            plan=[*_shorten_plan(lines), *describe_arrays(planned)],
+            plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
             warnings=list(planned.warnings) or None,
             next_step="Nothing was started: call launch_sweep without dry_run.",
         )

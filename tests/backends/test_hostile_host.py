@@ -108,6 +108,7 @@ ANSWERS: list[tuple[str, dict[str, Any], bytes]] = [
     ("check", {"problems": [["python", "no torch.", "Install it."]], "found": ["Python 3.11"]}, b""),
     ("disk", {"path": "/a", "free": 5, "writable": True}, b""),
     ("preview_job", {"lines": ["#!/bin/bash", "# Slurm: Job 1 to start at once"]}, b""),
+    ("preview_array", {"lines": ["#!/bin/bash", "#SBATCH --array=0-3"]}, b""),
 ]
 ASKED = {"paths": ["/a", "/b"]}
 ODD: list[Any] = [
@@ -193,7 +194,8 @@ def test_a_report_on_a_run_is_one_that_slurm_can_make_or_none() -> None:
 def test_every_request_has_the_types_of_its_answer(tmp_path: Path) -> None:
     state = State(tmp_path)
     known = {name for name, _, _ in ANSWERS}
-    without_words = {"launch", "discard", "stop_request", "write_documents", "code_put", "close_screens"}
+    without_words = {"launch", "launch_array", "discard", "stop_request"}
+    without_words |= {"write_documents", "code_put", "close_screens"}
     assert known | without_words | {"subscribe"} == Answers(state, RunWatch(state.runs, print)).by_name.keys()
 
 

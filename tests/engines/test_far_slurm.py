@@ -121,15 +121,45 @@ async def test_kills_limits_memory_and_a_login_node_that_is_away_there(
         assert "one" in await agent.text("read_log", run_id=goes_on)
 
 
-async def test_a_sweep_has_one_success_for_each_cell_there(lab: Sandbox, cluster: Cluster) -> None:
-    common = {"command": "echo step 1/1 loss {lr} {seed}", "cwd": str(lab.path), **FAR}
-    grid = {"lr": list(range(10)), "seed": [1, 2, 3, 4]}
+@pytest.mark.parametrize(("cells", "array"), [(40, False), (200, True)])
+async def test_a_sweep_has_one_success_for_each_cell_there_as_jobs_and_as_one_array(
+    lab: Sandbox, cluster: Cluster, cells: int, *, array: bool
+) -> None:
+    options = {"array": True} if array else {}
+    common = {"command": "echo step 1/1 loss {lr} {seed}", "cwd": str(lab.path), **FAR, "backend_options": options}
+    grid = {"lr": list(range(cells // 4)), "seed": [1, 2, 3, 4]}
     async with lab.agent() as agent:
         began_s = time.monotonic()
         sweep = await agent.call("launch_sweep", name="many", common=common, grid=grid, max_parallel=8)
+        if array:
+            waiting = await until_async(lambda: cluster.run("squeue", "-h", "-t", "PD", "-o", "%F %K"), "the array")
+            assert "%8" in waiting
         while (await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60))["reason"] != "ended":
             pass
-        print(f"\n40 cells on a login node in {time.monotonic() - began_s:.0f} s")
+        how = ", as an array" if array else ""
+        print(f"\n{cells} cells on a login node in {time.monotonic() - began_s:.0f} s{how}")
     runs = [run for run in lab.store.list_runs() if run.spec.sweep == sweep["sweep_id"]]
     finished = [run.spec.cell for run in runs if run.state == "finished"]
-    assert (len(runs), len(finished), len(set(finished))) == (40, 40, 40)
+    assert (len(runs), len(finished), len(set(finished))) == (cells, cells, cells)
+    if array:
+        assert len({str(run.job_id).partition("_")[0] for run in runs}) == 1
+
+
+async def test_an_element_of_an_array_there_is_killed_alone_and_all_with_their_sweep(
+    lab: Sandbox, cluster: Cluster
+) -> None:
+    common = {"command": "sleep 300; : {n}", "cwd": str(lab.path), **FAR, "backend_options": {"array": True}}
+    async with lab.agent_in_process() as agent:
+        sweep = await agent.call("launch_sweep", name="long", common=common, grid={"n": [1, 2, 3, 4]}, max_parallel=2)
+
+        def states() -> list[str]:
+            return sorted(run.state for run in lab.store.list_runs())
+
+        await until_async(lambda: states() == ["queued", "queued", "running", "running"], "two elements that run")
+        waits = next(run for run in lab.store.list_runs() if run.state == "queued")
+        killed = await agent.kill(waits.run_id, reason="enough")
+        assert (killed["status"], killed["state"], killed["survivors"]) == ("killed", "killed", [])
+        answer = await agent.kill(sweep["sweep_id"])
+        assert (answer["status"], len(answer["runs"]), answer["survivors"]) == ("killed", 3, [])
+        assert states() == ["killed"] * 4
+    assert cluster.run("squeue", "-h", "-r", "-t", "PD,R", "-o", "%i", check=False).split() == []

@@ -117,3 +117,45 @@ async def test_a_submission_that_is_cut_off_is_one_job_which_is_found_and_killed
     assert (slurm / "submissions").read_text() == "\n"
     assert not (sandbox.path / "ran").exists()
     assert not (far_host.state / "runs" / run_id / "handover").exists()
+
+
+@pytest.mark.parametrize("breaks", ["nothing", "the connection", "the relay"])
+async def test_a_sweep_is_one_array_on_a_login_node_whatever_becomes_of_the_connection(
+    sandbox: Sandbox, far_host: FarHost, slurm: Path, breaks: str
+) -> None:
+    sandbox.environ["LAB_TOKEN"] = TOKEN
+    options = {"array": True, "partition": "a100"}
+    common = {"command": 'echo "loss {lr} ${#LAB_TOKEN}"', "cwd": str(sandbox.path), "secrets": ["LAB_TOKEN"]}
+    arguments = {
+        "name": "lrs",
+        "common": {**common, "host": NAME, "backend": "slurm", "backend_options": options},
+        "grid": {"lr": [1, 2, 3, 4, 5]},
+        "max_parallel": 2,
+    }
+    async with sandbox.agent() as agent:
+        dry = await agent.call("launch_sweep", **arguments, dry_run=True)
+        assert "#SBATCH --array=0-4%2" in dry["plan"][-1]
+        assert f"#SBATCH --chdir={far_host.state}/slurm/arrays/lrs-" in dry["plan"][-1]
+        assert not any((slurm / "jobs").iterdir())
+        (slurm / "held").touch()
+        sweep = await agent.call("launch_sweep", **arguments)
+        await until_async((slurm / "submissions").exists, "sbatch")
+        relays = set(far_host.relays())
+        if breaks == "the relay":
+            for relay in relays:
+                os.kill(relay, signal.SIGKILL)
+        if breaks != "nothing":
+            far_host.cut_connections()
+            await until_async(lambda: set(far_host.relays()) - relays, "another relay")
+        (slurm / "held").unlink()
+        answer = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
+        assert (answer["reason"], answer["sweep"]["cells"]) == ("ended", {"total": 5, "finished": 5})
+        runs = [run for run in sandbox.store.list_runs() if run.spec.sweep == sweep["sweep_id"]]
+        elements = {f"1_{index}" for index in range(5)}
+        assert {path.name for path in (slurm / "jobs").iterdir()} == {"1", *elements}
+        noted = {run.job_id for run in runs} - {None}  # that of a job that ends before it is found is not
+        assert noted == elements or (breaks == "the relay" and noted <= elements)
+        logs = [await agent.text("read_log", run_id=run.run_id) for run in runs]
+    assert sorted(log.splitlines()[-1] for log in logs) == [f"loss {lr} 21" for lr in range(1, 6)]
+    assert (slurm / "submissions").read_text() == "\n"
+    assert [p for p in sandbox.path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []

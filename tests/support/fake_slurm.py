@@ -166,16 +166,21 @@ def sbatch(words: list[str]) -> int:
             element.mkdir()
             write(element, "script", script)
             write(element, "state", "PENDING")
-        print(number, flush=True)
+        answer(number)
         for _ in range(int(at_once or 1000)):
             start_next(str(number))
         return 0
     write(job, "script", script)
     write(job, "state", "PENDING")
-    print(number, flush=True)
+    answer(number)
     if not (HERE / "full").exists():
         start(job)
     return 0
+
+
+def answer(number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # who submitted the job died; it starts all the same
+        print(number, flush=True)
 
 
 def squeue(words: list[str]) -> int:

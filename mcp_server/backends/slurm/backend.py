@@ -16,19 +16,18 @@ import anyio
 from mcp_server.backends.base import GpuState, Record
 from mcp_server.backends.local import supervisor_argv
 from mcp_server.backends.slurm import batch_script
-from mcp_server.backends.slurm.arrays import Element, list_array_options, make_array, render_array_script
+from mcp_server.backends.slurm.arrays import Element
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
-from mcp_server.record.slurm import job, queue
-from mcp_server.record.slurm.commands import SlurmError, find_missing, is_unsure, submit
+from mcp_server.record.slurm import array, job, queue
+from mcp_server.record.slurm.commands import SlurmError, find_missing
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.slurm.watch import JobWatch, job_of, keep_job
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import LivenessReport, Run
-from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread
 
 
@@ -36,6 +35,7 @@ class SlurmBackend:
     """Hands runs in to the Slurm of this host, a login node. Slurm chooses nodes and GPUs."""
 
     leases_gpus = False
+    most_in_array = 1000  # Slurm's MaxArraySize is 1001 by default
 
     def __init__(self) -> None:
         self._host = ThisHost()
@@ -98,15 +98,32 @@ class SlurmBackend:
             raise await run_in_thread(job.take_back, directory, error) from error
         await run_in_thread(self._queue(directory).look, queue.EXPECTED_S)
 
+    def preview_array(self, spec: RunSpec, name: str, count: int, most_at_once: int | None) -> str:
+        """Return the batch script of an array of ``count`` runs like ``spec``, which need not exist."""
+        run_dir, options = Path(spec.run_dir), batch_script.list_shared_options(spec)
+        program = supervisor_argv(sys.executable, run_dir)[:-1]
+        return array.preview_array(run_dir.parents[1], name, count, options, most_at_once, lambda _: program)
+
     async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
         """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once.
 
         Raises:
             LaunchFailed: Slurm refused, and nothing is left of the runs; or it did not answer, as in ``start``.
         """
-        home = elements[0].directory.path.parents[1]
+        first = elements[0]
+        home = first.directory.path.parents[1]
+        program = supervisor_argv(sys.executable, first.directory.path)[:-1]
+        hand_in = partial(
+            array.hand_in_array,
+            home,
+            name,
+            [(each.directory, each.handover) for each in elements],
+            batch_script.list_shared_options(first.spec),
+            most_at_once,
+            lambda _: program,
+        )
         try:
-            await run_in_thread(self._hand_in_array, home, elements, name, most_at_once)
+            await run_in_thread(hand_in)
         except SlurmError as error:
             refusals = [await run_in_thread(job.take_back, each.directory, error) for each in elements]
             raise refusals[0] from error
@@ -114,24 +131,7 @@ class SlurmBackend:
             for each in elements:
                 await self.discard(each.directory, each.spec)
             raise LaunchFailed(f"{home}: {error.strerror}.", "Nothing was started.") from error
-        await run_in_thread(self._queue(elements[0].directory).look, queue.EXPECTED_S)
-
-    def _hand_in_array(self, home: Path, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
-        path = make_array(home, name, elements)
-        try:
-            options = list_array_options(elements[0].spec, path, len(elements), most_at_once)
-            script = render_array_script(options, path, supervisor_argv(sys.executable, elements[0].directory.path))
-            write_atomic(job.script_of(path), script.encode())
-            for index, each in enumerate(elements):  # found by this if this host dies now
-                write_json(each.directory.job, {"array": path.name, "index": index})
-                job.keep_handover(each.directory, each.handover)
-            job_id = submit(job.script_of(path), list(options))
-        except (SlurmError, OSError) as error:
-            if not _is_unknown(error):
-                shutil.rmtree(path, ignore_errors=True)
-            raise
-        for index, each in enumerate(elements):
-            keep_job(each.directory, f"{job_id}_{index}")
+        await run_in_thread(self._queue(first.directory).look, queue.EXPECTED_S)
 
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the directory of a refused launch."""
@@ -260,8 +260,3 @@ async def _await_departure(departure: job.Departure | None) -> str:
     while (state := await run_in_thread(departure.step)) is None:  # noqa: ASYNC110 - Slurm announces nothing
         await anyio.sleep(job.DEPARTURE_STEP_S)
     return state
-
-
-def _is_unknown(error: Exception) -> bool:
-    """Return whether Slurm may have taken a job all the same."""
-    return isinstance(error, SlurmError) and is_unsure(error)

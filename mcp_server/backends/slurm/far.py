@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +11,18 @@ from typing import Any
 
 from mcp_server.backends.base import GpuState
 from mcp_server.backends.slurm import batch_script
+from mcp_server.backends.slurm.arrays import Element
 from mcp_server.backends.ssh import SshBackend
 from mcp_server.backends.ssh_channel import channel_of
 from mcp_server.backends.ssh_settings import read_ssh_settings
-from mcp_server.errors import BadArgument
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.slurm.job import follow_command, newest_log
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
+
+_PREPARED_WITHIN_S = 0.5  # the directory of a run, on a slow shared disk
 
 
 class FarSlurmBackend(SshBackend):
@@ -29,6 +32,7 @@ class FarSlurmBackend(SshBackend):
     """
 
     leases_gpus = False
+    most_in_array = 400  # each holds a file open until it is handed in: processes may usually open 1024
     # sbatch gets a minute there, a supervisor the grace of two signals, and a job two minutes to leave its nodes.
     launched_within_s, interrupted_within_s, reaped_within_s = 90.0, 120.0, 240.0
 
@@ -36,15 +40,9 @@ class FarSlurmBackend(SshBackend):
         """Check the options, and that GPUs are a count.
 
         Raises:
-            BadArgument: see ``batch_script.check_request``; or it is part of an array.
+            BadArgument: see ``batch_script.check_request``.
         """
         batch_script.check_request(request)
-        if batch_script.ARRAY in request.backend_options:
-            raise BadArgument(
-                "backend_options",
-                f"{batch_script.ARRAY} is not available through host=.",
-                "Leave it out: each cell is then a job of its own.",
-            )
 
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
         """Name the host. A job has no session, and its name is the run's id."""
@@ -72,6 +70,30 @@ class FarSlurmBackend(SshBackend):
         """
         del first_event
         await super().start(directory, spec, handover, _await_nothing)
+
+    def preview_array(self, spec: RunSpec, name: str, count: int, most_at_once: int | None) -> str:
+        """Return the batch script of an array of ``count`` runs like ``spec``, as the login node writes it.
+
+        Raises:
+            LaunchFailed: Slurm is not there.
+            HostUnreachable: the host does not answer.
+        """
+        words = {"name": name, "count": count, "most_at_once": most_at_once, **self.list_launch_words(spec)}
+        answer, _ = channel_of(Path(spec.mirror)).ask("preview_array", **words)
+        return "\n".join([*answer["lines"], ""])
+
+    async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
+        """Let the login node hand prepared runs in as one array of jobs, once whatever becomes of the connection.
+
+        Raises:
+            LaunchFailed: nothing was handed in, or that is unknown, which the message says.
+        """
+        spec = elements[0].spec
+        runs = [{"spec": each.spec.facts(), "handover": json.loads(each.handover.encode())} for each in elements]
+        words = {"runs": runs, "name": name, "most_at_once": most_at_once, **self.list_launch_words(spec)}
+        directories = [each.directory for each in elements]
+        within_s = self.launched_within_s + len(elements) * _PREPARED_WITHIN_S
+        await self.launch_there(channel_of(Path(spec.mirror)), "launch_array", directories, words, within_s)
 
     def list_launch_words(self, spec: RunSpec) -> dict[str, Any]:
         """Return the options of the job, but for those that only the login node knows."""

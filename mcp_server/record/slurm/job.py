@@ -94,7 +94,7 @@ def make_directory(
         with open(script_of(new.path), "w", opener=open_private) as file:
             file.write(script)
         for name, path in (files or {}).items():
-            _link_or_copy(path, new.path / name)
+            link_or_copy(path, new.path / name)
         write_json(new.spec, dict(facts))
         write_json(new.job, {"prepared_s": time.time()})  # by the clock of this host, not of the launcher's
         new.path.rename(directory.path)
@@ -103,7 +103,12 @@ def make_directory(
         raise
 
 
-def _link_or_copy(path: Path, copy: Path) -> None:
+def link_or_copy(path: Path, copy: Path) -> None:
+    """Make ``copy`` a file of the same content.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     try:
         os.link(path, copy)
     except OSError:  # a file system without links, or with too many of this file
