@@ -14,7 +14,7 @@ from typing import Any
 
 from mcp_server.diagnosis.checkpoint_lines import find_checkpoint
 from mcp_server.diagnosis.divergence import DivergenceDetector
-from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS
+from mcp_server.diagnosis.failure.fatal_lines import FATAL_WORDS
 from mcp_server.diagnosis.failure.live_prefixes import LivePrefixes
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.diagnosis.report_limit import ReportLimit

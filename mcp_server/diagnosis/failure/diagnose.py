@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from mcp_server.diagnosis.failure import (
     kinds,
     log_shapes,
-    log_statements,
     next_steps,
     ordinary_work,
     root_cause,
@@ -19,12 +18,6 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evide
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
-
-# Every line for which may_be_fatal() is true contains one of these literals: callers search whole chunks for them.
-FATAL_WORDS: tuple[str, ...] = (
-    *("Error", "xception", "KeyboardInterrupt", "rror:", "CANCELLED", "Killed"),
-    *("fault", "dumped", "terminate", "atchdog", "emory", "oom"),
-)
 
 _FIRST_CHARS = 1_000
 _NO_OUTPUT = "(no output)"
@@ -322,19 +315,3 @@ def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...
     after = [n for n in range(evidence.at + 1, min(evidence.at + 3, len(lines))) if lines[n].text[:1].isspace()]
     context += [root_line, *(lines[n].text.strip() for n in after[:1])]
     return tuple(dict.fromkeys(filter(None, context)))[-_CONTEXT_LINES:]
-
-
-def may_be_fatal(line: str) -> bool:
-    """Return whether a line of a live run could prove a failure, by a cheap test."""
-    if not any(word in line for word in FATAL_WORDS):
-        return False
-    tag, text, is_warning = tracebacks.strip_prefixes(line[:_FIRST_CHARS])
-    if is_warning:
-        return False
-    statement = log_statements.parse_statement(text)
-    if statement and statement.weight >= Weight.ABORT:
-        return True
-    if text[:1].isspace():
-        return False
-    evidence = tracebacks.match_exception(text, after_frames=bool(tag))
-    return bool(evidence and not evidence["name"].endswith(("Warning", "Traceback", "Exit")))

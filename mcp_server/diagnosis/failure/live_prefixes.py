@@ -6,7 +6,7 @@ search for the header.
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.failure.diagnose import may_be_fatal
+from mcp_server.diagnosis.failure.fatal_lines import may_be_fatal
 from mcp_server.diagnosis.failure.log_shapes import (
     Shape,
     has_unknown_prefix,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, Failure, RunFacts, diagnose, may_be_fatal
+from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.failure.fatal_lines import FATAL_WORDS, may_be_fatal
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.log_statements import parse_statement
 from mcp_server.text.lines import Line, number_lines

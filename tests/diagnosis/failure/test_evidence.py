@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import diagnose, may_be_fatal
+from mcp_server.diagnosis.failure.diagnose import diagnose
 from mcp_server.diagnosis.failure.error_patterns import ERROR_PATTERNS
 from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, TYPES
+from mcp_server.diagnosis.failure.fatal_lines import may_be_fatal
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.last_lines import guess_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
