@@ -20,6 +20,7 @@ _HISTORY = 2
 _ITEM, _STEP = 1, 2
 _KEY, _KEY_PART, _INTEGER, _DOUBLE, _JSON, _VALUE_JSON = 1, 2, 5, 6, 8, 16
 _NUMBER = 1
+_CLOCK = "_runtime"  # seconds since the start, which wandb adds to each row: not a metric
 _EIGHT_BYTES = struct.Struct("<d")
 
 
@@ -49,6 +50,8 @@ def _read_history(history: Any) -> list[tuple[str, Any]]:
         elif number == _ITEM:
             key, value = _read_item(content)
             has_step |= key == "_step"
+            if key == _CLOCK:
+                continue
             if isinstance(value, dict):
                 values.extend(flatten({key: value}))
             else:
