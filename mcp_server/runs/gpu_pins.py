@@ -68,16 +68,27 @@ def warn_of_pins(
             for pin in pins
             if pin.is_absolute and request and not leased.issuperset(pin.indices)
         ]
-    warnings = []
-    for pin in pins:
-        for index in pin.indices:
-            if index in holders:
-                warnings.append(f"`{pin.text}` uses GPU {index}, which {holders[index]} leases: pass gpus=1 instead.")
-            elif index in present:
-                warnings.append(
-                    f"`{pin.text}` uses GPU {index} without a lease, so others may take it: pass gpus=[{index}]."
-                )
-    return warnings
+    return [warning for pin in pins for warning in _warn_without_lease(pin, holders, present)]
+
+
+def _warn_without_lease(pin: Pin, holders: Mapping[int, str], present: Sequence[int]) -> Iterator[str]:
+    """Yield one sentence for the GPUs of a pin that others lease, and one for those that nobody leases."""
+    leased = [index for index in pin.indices if index in holders]
+    free = [index for index in pin.indices if index in present and index not in holders]
+    if leased:
+        names = list(dict.fromkeys(holders[index] for index in leased))
+        verb = "leases" if len(names) == 1 else "lease"
+        count = f"gpus={len(pin.indices)}"
+        yield (
+            f"`{pin.text}` uses GPU {_join(leased)}, which {' and '.join(names)} {verb}: leave it out and pass {count}."
+        )
+    if free:
+        them, indices = "it" if len(free) == 1 else "them", _join(free)
+        yield f"`{pin.text}` uses GPU {indices} without a lease, so others may take {them}: pass gpus=[{indices}]."
+
+
+def _join(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
 
 
 def _pins_of(program: Program) -> Iterator[Pin]:

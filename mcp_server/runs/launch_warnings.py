@@ -86,6 +86,11 @@ def _warn(program: Program) -> Iterator[str]:
             f"`{words}`{{place}}: without --block Ray goes to the background, and "
             + ("the run ends at once and stops it. Add --block." if program.is_last else "ends with the command.")
         )
+    elif program.words[:3] == ("ray", "job", "submit") and _has_flag(program, "--no-wait"):
+        yield (
+            f"`{words}`{{place}}: it returns when the job is submitted, so the run's end says nothing of the job. "
+            'Run the job\'s command with backend="ray".'
+        )
     elif (remote := parse_ssh(program.words)) is not None and not remote.has_terminal:
         yield (
             f"`{words}`{{place}}: stopping this run does not stop the command on {remote.host[:40]}, and a lost "

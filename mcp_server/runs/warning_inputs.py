@@ -14,6 +14,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.script import format_arguments
+from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
@@ -116,18 +117,20 @@ def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
     if request is not None:
         warning = Leases(Path(spec.leases)).find_warning() if request else None
         return [*([warning] if warning else []), *warn_of_pins(pins, request, {}, ())]
-    leases = {
-        uuid: holder
-        for uuid, holder in Leases(Path(spec.leases)).holders().items()
-        if not uuid.startswith("cpu-") and holder.run_id != spec.run_id
-    }
+    if spec.backend == "ray":
+        return []  # Ray chooses the GPUs of its jobs
+    held = {uuid: holder for uuid, holder in Leases(Path(spec.leases)).holders().items() if not uuid.startswith("cpu-")}
+    # The GPUs of a service, a Ray head for example, are for the runs that need it.
+    services = {parse_need(text).run for text in spec.needs}
+    shared = {uuid for uuid, holder in held.items() if holder.run_id in services}
+    leases = {uuid: held[uuid] for uuid in held.keys() - shared if held[uuid].run_id != spec.run_id}
     if pins:
         gpus = query_gpus(sys.executable, environ, within_s=_WITHIN_S).gpus
         indices = {gpu.uuid: gpu.index for gpu in gpus}
         # What the holder saw counts where the driver does not answer here.
         holders = {indices.get(uuid, holder.index): _name(holder) for uuid, holder in leases.items()}
         leased = {index: name for index, name in holders.items() if index is not None}
-        return warn_of_pins(pins, None, leased, list(indices.values()))
+        return warn_of_pins(pins, None, leased, [indices[uuid] for uuid in indices.keys() - shared])
     if leases and computes(spec.command):
         names = sorted({_name(holder) for holder in leases.values()})
         named = ", ".join(names[:_MOST_HOLDERS]) + (" and others" if len(names) > _MOST_HOLDERS else "")

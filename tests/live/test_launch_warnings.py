@@ -48,6 +48,16 @@ async def test_a_pin_on_a_gpu_that_another_run_leases_is_warned_of(sandbox: Sand
         await agent.kill(holder)
 
 
+async def test_the_gpus_of_a_service_are_for_the_runs_that_need_it(sandbox: Sandbox, gpus: Machine) -> None:
+    gpus.report(gpus=2)
+    async with sandbox.agent_in_process() as agent:
+        head = (await agent.call("launch_run", command="sleep 60", gpus=[0]))["run_id"]
+        for command in ("python train.py", "CUDA_VISIBLE_DEVICES=0 python -V"):
+            assert head in (await agent.call("launch_run", command=command, dry_run=True))["warnings"][0]
+            assert "warnings" not in await agent.call("launch_run", command=command, needs=[head], dry_run=True)
+        await agent.kill(head)
+
+
 async def test_a_pin_is_warned_of_by_the_records_of_leases_where_no_driver_answers(
     sandbox: Sandbox, gpus: Machine
 ) -> None:
@@ -63,6 +73,6 @@ async def test_a_pin_is_warned_of_by_the_records_of_leases_where_no_driver_answe
         ]
         for arguments in pins:
             (warning,) = (await agent.call("launch_run", **arguments, dry_run=True))["warnings"]
-            assert f"uses GPU 0, which {holder} leases: pass gpus=1 instead." in warning
+            assert f"uses GPU 0, which {holder} leases: leave it out and pass gpus=" in warning
         assert "warnings" not in await agent.call("launch_run", command="python -V --device cuda:1", dry_run=True)
         await agent.kill(holder)

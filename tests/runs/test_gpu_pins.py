@@ -44,10 +44,23 @@ def test_pins_in_the_environment_and_in_parameters_are_found() -> None:
 def test_a_pin_without_gpus_names_the_run_that_leases_the_gpu() -> None:
     pins = find_pins("CUDA_VISIBLE_DEVICES=0,1 python train.py")
     leased, free = warn_of_pins(pins, None, {0: "cfm-7kqz"}, [0, 1])
-    assert leased == "`CUDA_VISIBLE_DEVICES=0,1` uses GPU 0, which cfm-7kqz leases: pass gpus=1 instead."
+    assert leased == "`CUDA_VISIBLE_DEVICES=0,1` uses GPU 0, which cfm-7kqz leases: leave it out and pass gpus=2."
     assert "GPU 1 without a lease" in free
     assert "gpus=[1]" in free
     assert warn_of_pins(pins, None, {}, []) == []
+
+
+def test_a_pin_to_several_gpus_gets_one_warning_with_their_number() -> None:
+    pins = find_pins("CUDA_VISIBLE_DEVICES=4,5,6,7 python train.py")
+    pin = "`CUDA_VISIBLE_DEVICES=4,5,6,7` uses GPU 4, 5, 6, 7"
+    holders = dict.fromkeys((4, 5, 6, 7), "a-7kqz")
+    assert warn_of_pins(pins, None, holders, range(8)) == [f"{pin}, which a-7kqz leases: leave it out and pass gpus=4."]
+    assert warn_of_pins(pins, None, holders | {7: "b-7kqz"}, range(8)) == [
+        f"{pin}, which a-7kqz and b-7kqz lease: leave it out and pass gpus=4."
+    ]
+    assert warn_of_pins(pins, None, {}, range(8)) == [
+        f"{pin} without a lease, so others may take them: pass gpus=[4, 5, 6, 7]."
+    ]
 
 
 def test_only_a_variable_overrides_a_lease() -> None:

@@ -40,6 +40,7 @@ def test_no_word_of_an_ordinary_command_is_taken_for_a_key() -> None:
         ("sbatch job.sh --wait", "Add --wait"),
         ("sbatch --parsable --gres=gpu:1 job.sh", "Add --wait"),
         ("ray start --head --port 6379", "the run ends at once"),
+        ("ray job submit --no-wait -- python train.py", 'backend="ray"'),
         ("ray start --head && python train.py", "ends with the command"),
         ("ssh gpu7 'cd work && python train.py'", "does not stop the command on gpu7"),
         ("ssh -t -p 2222 alice@lab python train.py", "does not stop the command on alice@lab"),
