@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mcp_server.answer import Answer
@@ -140,6 +141,11 @@ def status_of(
 
     ``listed`` leaves out left-over processes and details.
     """
+    leftovers = [] if listed else _leftovers(run)
+    tracker = _read_tracker(store, run, since, brief=brief, listed=listed)
+    if run.spec.mirror and not run.ended:  # its host may have fallen silent over these questions
+        report = backend_of(run.spec).liveness(store.run_directory(run.run_id), run.spec)
+        run = replace(run, unreachable=report.unreachable)
     return describe(
         run,
         now_s=store.now_s(run),
@@ -149,8 +155,8 @@ def status_of(
         brief=brief,
         listed=listed,
         running_s=_measure_running(run),
-        leftovers=[] if listed else _leftovers(run),
-        tracker=_read_tracker(store, run, since, brief=brief, listed=listed),
+        leftovers=leftovers,
+        tracker=tracker,
     )
 
 

@@ -311,6 +311,22 @@ def test_a_silent_connection_is_given_up_once_somebody_waits_for_it(
         channel.ask("code_put", data=more_than_ssh_takes, token="0" * 16, offset=0, timeout_s=600.0)
 
 
+async def test_the_answer_that_finds_a_host_silent_says_so(
+    sandbox: Sandbox, far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
+    monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
+    async with sandbox.agent_in_process() as agent:
+        command = "until test -e go; do echo more; sleep 0.05; done"
+        run_id = await agent.launch(command, cwd=str(sandbox.path), host=NAME)
+        await until_async(lambda: _runs_below(far_host, run_id, "output.log", b"more"))
+        os.kill(far_host.pid, signal.SIGKILL)  # nobody takes a new connection
+        far_host.freeze_connections()
+        (status,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
+        assert status["unreachable"]["host"] == NAME
+        (sandbox.path / "go").touch()
+
+
 def test_a_host_that_works_long_is_not_silent(far_host: FarHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
     monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
