@@ -130,9 +130,9 @@ def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:
     from mcp_server.supervisor.requeue import take_environment  # noqa: PLC0415 - few runs need it
 
     handover, note = take_environment(control.rundir, control.spec)
-    died = f"after attempt {former.attempt}" if former.attempt_ended else f"during attempt {former.attempt}"
-    died = died if former.attempt else "before the first attempt"
-    text = f"Requeued: its supervisor died {died}; attempt {former.attempt + 1} follows. {note}".strip()
+    when = f"during attempt {former.attempt}" if former.attempt else "before the first attempt"
+    why = f" after attempt {former.attempt}" if former.attempt_ended else f": its supervisor died {when}"
+    text = f"Requeued{why}; attempt {former.attempt + 1} follows. {note}".strip()
     control.show(text)
     control.events.append("requeued", text, at_start=supervisor_identity())
     return handover

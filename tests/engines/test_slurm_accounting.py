@@ -156,6 +156,26 @@ async def test_preempted_jobs_go_on_or_fail_as_their_partition_says(lab: Sandbox
         assert (status["state"], status["attempt"]) == ("finished", 2), (status, lab.run(again).events)
 
 
+async def test_a_policy_has_a_job_requeued_although_its_partition_cancels_what_it_preempts(
+    lab: Sandbox, cluster: Cluster
+) -> None:
+    def options(partition: str) -> dict[str, Any]:
+        return {"partition": partition, "nodelist": "n1", "gpus": 2}
+
+    async with lab.agent() as agent:
+        run_id = await start(lab, agent, TRAINS, recovery={"killed": "retry"}, backend_options=options("cancelled"))
+        urgent = await agent.launch("sleep 300", backend="slurm", backend_options=options("urgent"))
+        await until_async(lambda: lab.run(run_id).events[-1]["kind"] == "retrying", "the end of attempt 1")
+        assert "a preemption is not a failure" in lab.run(run_id).events[-1]["text"]
+        assert (await agent.kill(urgent))["status"] == "killed"
+        job_id = job_of(lab, run_id)
+        await until_async(lambda: "JobState=PENDING" in cluster.run("scontrol", "show", "job", job_id), "its turn")
+        cluster.run("scontrol", "update", f"jobid={job_id}", "StartTime=now")
+        status = await end(agent, run_id)
+    assert (status["state"], status["attempt"]) == ("finished", 2)
+    assert "Requeued after attempt 1; attempt 2 follows." in [e["text"] for e in lab.run(run_id).events]
+
+
 async def test_ranks_on_two_nodes_are_one_log_one_end_and_one_kill(lab: Sandbox, cluster: Cluster) -> None:
     rank = 'echo "rank $SLURM_PROCID on $SLURMD_NODENAME"'
     async with lab.agent() as agent:
