@@ -84,14 +84,14 @@ class _Table(BaseModel):
 class Ray(_Table):
     """A run's own Ray. ``{port}`` is a free port of ``ports``, ``{run_id}`` the run's id.
 
-    ``address`` is ``local`` for programs that start Ray themselves. ``capacity_threshold``: the share of its disk that
-    can be in use, 0 to 1.
+    ``address`` is None where it follows from the command: that of the Ray that it starts, else ``local``, with which
+    programs start one themselves. ``capacity_threshold``: the share of its disk that can be in use, 0 to 1.
     """
 
     ports: Annotated[str, AfterValidator(_check_port_range)] = "20000-30000"
     temp_dir: Template = "/tmp/ray-{run_id}"  # noqa: S108 - Ray's default; sockets need a short path
     namespace: Template = "{run_id}"
-    address: Template = "127.0.0.1:{port}"
+    address: Template | None = None
     capacity_threshold: float | None = Field(default=None, gt=0, le=1)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets as random
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,9 +36,10 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
 from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_unicode
 from mcp_server.runs.gpu_admission import count_cpu_slots, names_mig, requests_gpus
+from mcp_server.runs.own_ray import find_ray_variables, starts_ray
+from mcp_server.runs.warning_inputs import read_scripts
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
@@ -146,7 +147,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
             name=name,
             tensorboard=request.tensorboard.replace("{run_id}", run_id) if request.tensorboard else None,
             env={
-                **(services.env or find_ray_variables(environment, run_id, far.find_free_port if far else None)),
+                **(services.env or _find_own_ray(request, environment, run_id, far)),
                 **request.env,
             },
             needs=services.needs,
@@ -264,34 +265,18 @@ def apply_host_defaults(
     )
 
 
-def find_ray_variables(
-    environment: Environment, run_id: str, find_port: Callable[[int, int], int | None] | None = None
-) -> dict[str, str]:
-    """Return the variables of the run's own Ray, with a free port, or empty where the environment defines no Ray.
-
-    Raises:
-        BadArgument: no port of its range is free.
-    """
-    ray = environment.ray
-    if ray is None:
+def _find_own_ray(request: LaunchRequest, environment: Environment, run_id: str, far: FarHost | None) -> dict[str, str]:
+    """Return the variables of the run's own Ray. A job of a Ray has that one."""
+    if environment.ray is None or request.backend == "ray":
         return {}
-    low, high = map(int, ray.ports.split("-"))
-    port = (find_port or find_free_port)(low, high)
-    if port is None:
-        raise BadArgument("environment", f"no port of {ray.ports} is free for the run's own Ray.")
-    room = LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))
-    short_id = run_id[-max(room, 4) :].lstrip("-")  # the end of an id is unique
-    namespace = _fill_template(ray.namespace, port, run_id)
-    variables = {
-        "RAY_ADDRESS": _fill_template(ray.address, port, run_id),
-        "RAY_PORT": str(port),
-        "RAY_TMPDIR": _fill_template(ray.temp_dir, port, short_id),
-        "RAY_NAMESPACE": namespace,
-        "RLINF_NAMESPACE": namespace,
-    }
-    if ray.capacity_threshold is not None:
-        variables["RAY_local_fs_capacity_threshold"] = f"{ray.capacity_threshold:g}"
-    return variables
+    texts = [] if far else read_scripts(request.command, Path(request.cwd or "")).values()
+    return find_ray_variables(
+        environment.ray,
+        run_id,
+        far.find_free_port if far else find_free_port,
+        given_port=request.env.get("RAY_PORT", ""),
+        is_started=starts_ray(request.command, texts),
+    )
 
 
 def find_directory(cwd: str | None) -> Path:
@@ -318,7 +303,3 @@ def _is_taken(home: StateHome, run_id: str) -> bool:
 def _generate_ids(label: str) -> Iterator[str]:
     while True:
         yield f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
-
-
-def _fill_template(template: str, port: int, run_id: str) -> str:
-    return template.replace("{port}", str(port)).replace("{run_id}", run_id)

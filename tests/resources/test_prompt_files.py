@@ -29,7 +29,7 @@ from mcp_server.recovery.describe import LANGUAGE, describe_policy
 from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
 from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.launch_warnings import find_warnings
-from mcp_server.runs.resolve import find_ray_variables
+from mcp_server.runs.own_ray import find_ray_variables
 from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import INSTRUCTIONS, build
 from mcp_server.store.state_home import Config, NotifySettings
@@ -341,7 +341,7 @@ def test_the_instructions_name_tools_and_guides_that_exist_in_few_words() -> Non
 
 
 def test_the_guide_to_ray_has_the_variables_of_a_launch() -> None:
-    variables = find_ray_variables(Environment(ray=Ray(capacity_threshold=0.9)), "cfm-7kqz")
+    variables = find_ray_variables(Ray(capacity_threshold=0.9), "cfm-7kqz")
     text = read_documents("prompts")["ray"].text
     assert [name for name in variables if f"`{name}`" not in text] == []
 

@@ -38,8 +38,9 @@ from mcp_server.recovery.describe import describe_policy
 from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.launch import plan
+from mcp_server.runs.own_ray import find_ray_variables
 from mcp_server.runs.preflight.answers import Problem
-from mcp_server.runs.resolve import apply_host_defaults, find_directory, find_ray_variables
+from mcp_server.runs.resolve import apply_host_defaults, find_directory
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
@@ -283,7 +284,8 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
 
 async def check_ray(context: CheckContext) -> CheckOutcome:
     """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started."""
-    find_ray_variables(context.environment, "preflight")
+    if context.environment.ray is not None:
+        find_ray_variables(context.environment.ray, "preflight")
     asks = context.request.ray and context.environment.ray is None
     answer = await run_in_thread(partial(ports.describe_ray, context.env.get("RAY_ADDRESS", ""), asks=asks))
     return CheckOutcome([Problem(what="ray", text=text, remedy=remedy) for text, remedy in answer[0]], list(answer[1]))
