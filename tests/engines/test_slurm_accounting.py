@@ -126,6 +126,25 @@ async def test_an_element_that_is_cancelled_while_it_waits_is_killed_although_sl
         await agent.kill(sweep["sweep_id"])
 
 
+async def test_an_accounting_that_is_away_delays_no_end_and_no_kill(lab: Sandbox, cluster: Cluster) -> None:
+    async with lab.agent() as agent:
+        runs = await start(lab, agent, STUBBORN)
+        dies = await start(lab, agent, "sleep 300")
+        cluster.stop_accounting()
+        try:
+            began_s = time.monotonic()
+            failed = await agent.launch("exit 3", backend="slurm")
+            status = await end(agent, failed)
+            assert (status["state"], status["exit_code"]) == ("failed", 3)
+            assert (await agent.kill(runs))["survivors"] == []
+            print(f"\nwithout slurmdbd: an end and a kill in {time.monotonic() - began_s:.0f} s")
+            os.kill(lab.supervisor(dies), signal.SIGKILL)
+            status = await end(agent, dies)
+            assert status["state"] == "lost"
+        finally:
+            cluster.start_accounting()
+
+
 async def test_preempted_jobs_go_on_or_fail_as_their_partition_says(lab: Sandbox, cluster: Cluster) -> None:
     async with lab.agent() as agent:
         again = await start(
