@@ -32,6 +32,7 @@ from mcp_server.system.frames import read_frame
 
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0
+_AGAIN_WITHIN_S = 15.0  # how long a host that was away may take to be connected to again before it still is
 _BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR, _FIRST_PAUSE_S = 0.5, 20.0, 1.5, 0.1
 _LASTED_S = 1.0
 _REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
@@ -65,6 +66,7 @@ class Channel:
         self._is_open = False
         self._down: _Down | None = None
         self._tried = False  # one attempt has been made by this process
+        self._trying_s: float | None = None  # since when, monotonic, an attempt is under way
         self._not_before_s = 0.0  # nobody waits for another attempt before that
         self._liveness: dict[str, LivenessReport] = {}
         self._whole_logs: dict[tuple[str, int], int] = {}
@@ -81,13 +83,16 @@ class Channel:
 
         Raises:
             HostUnreachable: there is none within ``patience_s``, or at once where the last attempt has failed not
-                longer ago than it took: an answer with many questions to a silent host waits for one of them.
+                longer ago than it took: an answer with many questions to a silent host waits for one of them. So it
+                does where the host was away, and an attempt has been under way for 15 s, which may take 45 s.
         """
         self._start()
         self._hurry.set()
         give_up_s = time.monotonic() + patience_s
         with self._changed:
             before = self._down
+            if before is not None:
+                give_up_s = min(give_up_s, (self._trying_s or time.monotonic()) + _AGAIN_WITHIN_S)
             while not self._is_open:
                 failed = self._down is not None and self._down is not before
                 is_late = time.monotonic() < self._not_before_s
@@ -209,7 +214,7 @@ class Channel:
         pause_s = _BACKOFF_S
         while not self._closed.is_set():
             self._hurry.clear()
-            tried_s = time.monotonic()
+            self._trying_s = tried_s = time.monotonic()
             try:
                 link, begun_s = self._connect(), time.monotonic()
                 try:
@@ -243,7 +248,7 @@ class Channel:
 
     def _set_down(self, down: _Down) -> None:
         with self._changed:
-            self._is_open, self._tried, self._down = False, True, down
+            self._is_open, self._tried, self._down, self._trying_s = False, True, down, None
             self._link = self._silence = None
             self._liveness.clear()
             waiting = list(self._waiting.values())
@@ -313,7 +318,7 @@ class Channel:
             self._take_gone(str(message["run"]))
         elif push == "synced":
             with self._changed:
-                self._is_open, self._tried, self._down = True, True, None
+                self._is_open, self._tried, self._down, self._trying_s = True, True, None, None
                 self._changed.notify_all()
             threading.Thread(target=self._settle_launches, daemon=True).start()
         elif (question := self._waiting.pop(int(message.get("id") or 0), None)) is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.backends import ssh, ssh_silence
+from mcp_server.backends import ssh, ssh_channel, ssh_silence
 from mcp_server.backends.ssh_channel import Channel, channel_of, close_channels
 from mcp_server.errors import HostUnreachable
 from mcp_server.system import processes
@@ -309,6 +309,20 @@ def test_a_silent_connection_is_given_up_once_somebody_waits_for_it(
     more_than_ssh_takes = bytes(16 * 2**20)
     with pytest.raises(HostUnreachable, match="it was silent for"):
         channel.ask("code_put", data=more_than_ssh_takes, token="0" * 16, offset=0, timeout_s=600.0)
+
+
+def test_an_attempt_that_hangs_is_awaited_once_where_the_host_was_away(
+    far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_channel, "_AGAIN_WITHIN_S", 1.0)
+    channel = connect(far_host, monkeypatch)
+    far_host.stop()
+    far_host.start(ForceCommand="sleep 300")
+    until(lambda: far_host.logins == 2, "the login that hangs")
+    for _ in range(20):
+        with pytest.raises(HostUnreachable):
+            channel.ask("ping")
+    assert far_host.logins == 2, "no attempt has ended"
 
 
 async def test_the_answer_that_finds_a_host_silent_says_so(
