@@ -36,7 +36,7 @@ def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) 
         if number == len(programs):
             words += format_arguments(request.params, request.param_style)
         files |= {path: None for word in program.configs if (path := base / Path(word).expanduser()).is_file()}
-        hydra = find_hydra_configs(words, _find_script_file(program.script, program.module, base), base)
+        hydra = find_hydra_configs(words, find_script_file(program.script, program.module, base), base)
         _check_name(hydra)
         files |= dict.fromkeys(hydra.files)
     return list(files)[:_MOST_FILES]
@@ -106,7 +106,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, value
 
 
-def _find_script_file(script: str, module: str, base: Path) -> Path | None:
+def find_script_file(script: str, module: str, base: Path) -> Path | None:
+    """Return the file of a script or module that runs in ``base``; None where it is elsewhere."""
     names = [script] if script else []
     if module:
         place = module.replace(".", "/")

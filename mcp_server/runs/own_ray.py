@@ -12,7 +12,7 @@ from mcp_server.system.ports import find_free_port
 
 # `ray start`, `["ray", "start"`, and whatever makes a service listen at $RAY_PORT.
 _STARTS = re.compile(r"\bray['\"]?[\s,\\]+['\"]?start\b|\bray\.scripts\b|\bRAY_PORT\b")
-_LOCAL = "local"  # ray.init() starts a Ray, in $RAY_TMPDIR and $RAY_NAMESPACE
+_LOCAL = "local"  # ray.init() starts a Ray, in $RAY_TMPDIR
 
 
 def starts_ray(command: str | Sequence[str], scripts: Iterable[str]) -> bool:

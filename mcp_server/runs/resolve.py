@@ -24,6 +24,7 @@ from mcp_server.hosts.config import Environment, Host, find_host, read_hosts_fil
 from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.hosts.param_style import takes_settings
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
@@ -44,7 +45,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
-from mcp_server.text.shell import parse
+from mcp_server.text.shell import ShellCommand, parse
 
 if TYPE_CHECKING:
     from mcp_server.blueprints.parser import Blueprint
@@ -125,6 +126,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     request = replace(
         request,
         cwd=str(cwd),
+        param_style=_choose_param_style(request, command, cwd),
         tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
     )
     check_unicode(asdict(request))
@@ -263,6 +265,12 @@ def apply_host_defaults(
         first_step_timeout_s=request.first_step_timeout_s or host.first_step_timeout_s,
         first_step_pattern=request.first_step_pattern or host.first_step_pattern,
     )
+
+
+def _choose_param_style(request: LaunchRequest, command: ShellCommand, cwd: Path) -> str:
+    """Return the style of the request; ``k=v`` in place of the default where the program takes no other."""
+    is_open = request.params and request.param_style == LaunchRequest.param_style
+    return "k=v" if is_open and takes_settings(command, request.params, cwd) else request.param_style
 
 
 def _find_own_ray(request: LaunchRequest, environment: Environment, run_id: str, far: FarHost | None) -> dict[str, str]:

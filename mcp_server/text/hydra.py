@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mcp_server.text.regex import compile_lazily
 
-_OPTIONS = {
+OPTIONS = {
     "--config-name": "name",
     "-cn": "name",
     "--config-path": "path",
@@ -28,8 +28,8 @@ def read_hydra_options(words: Sequence[str]) -> dict[str, str]:
     for word, following in zip(words, [*words[1:], ""]):
         name, equals, value = word.partition("=")
         value = value if equals else following
-        if name in _OPTIONS and value:
-            options[_OPTIONS[name]] = value
+        if name in OPTIONS and value:
+            options[OPTIONS[name]] = value
     return options
 
 

@@ -331,6 +331,22 @@ async def test_parameters_may_be_a_file(sandbox: Sandbox) -> None:
     assert "['data.batch_size=512', 'data.files=[\"a.json\"]', 'lr=0.5']" in sandbox.log(run_id)
 
 
+async def test_a_program_of_hydra_gets_its_parameters_as_settings(sandbox: Sandbox) -> None:
+    decorated = "@hydra.main(config_path=None)\ndef main(cfg): ...\n"
+    program = f"import sys\nprint(sys.argv[1:])\nsys.exit()\n{decorated}"
+    (sandbox.path / "train.py").write_text(program)
+    (sandbox.path / "ppo.yaml").write_text("trainer:\n  total_epochs: 3\n  logger: [console]\n")
+    async with sandbox.agent_in_process() as agent:
+        launch = {"command": "python3 train.py", "cwd": str(sandbox.path), "params": "ppo.yaml"}
+        run_id = await agent.launch(**launch)
+        assert (await agent.end(run_id))["exit_code"] == 0
+        dry = await agent.call(
+            "launch_run", command="python3 -m verl.trainer.main_ppo", params={"a.b": 1}, dry_run=True
+        )
+        assert "set -- a.b=1\n" in dry["dry_run_script"]
+    assert "['trainer.total_epochs=3', 'trainer.logger=[\"console\"]']" in sandbox.log(run_id)
+
+
 async def test_the_runs_id_and_attempt_stand_in_parameters_and_environment_and_a_command_keeps_its_braces(
     sandbox: Sandbox,
 ) -> None:
