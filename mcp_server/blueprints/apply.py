@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.blueprints.answers import BlueprintCheck, BlueprintProblem
-from mcp_server.blueprints.command import fill_variables
+from mcp_server.blueprints.command import fill_variables, find_unknown_names
 from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
 from mcp_server.blueprints.paths import BlueprintPaths, FarPlace, find_unusable_paths, resolve_paths
 from mcp_server.blueprints.sections import BlueprintFault
@@ -129,6 +129,7 @@ def check_file(
         [
             *blueprint.faults,
             *_find_secrets(blueprint),
+            *_find_unfilled(paths, blueprint),
             *option_faults,
             *_find_seed_faults(blueprint),
             *_find_host_faults(paths, blueprint, roots),
@@ -195,6 +196,7 @@ def apply_blueprint(
         for fault in (
             *blueprint.faults,
             *_find_secrets(blueprint),
+            *_find_unfilled(paths, blueprint),
             *_find_option_faults(paths, blueprint, check_options, request),
             *(replace(fault, fatal=True) for fault in _find_seed_faults(blueprint, request)),
         )
@@ -369,6 +371,14 @@ def _find_secrets(blueprint: Blueprint) -> Iterator[BlueprintFault]:
         line = blueprint.lines.get("launch_command", 1)
         text = f"{name} has its value in the command, which is stored: remove it, and name it in secrets."
         yield BlueprintFault(line, text, section="launch_command")
+
+
+def _find_unfilled(paths: BlueprintPaths, blueprint: Blueprint) -> Iterator[BlueprintFault]:
+    """Yield paths that the command names and that the blueprint has not: bash would put nothing in their place."""
+    for name in find_unknown_names(_fill_command(paths, blueprint) or ""):
+        if name in ("exp_yaml_path", "exp_venv_exe"):
+            text = f"the launch command names {name}, and [{name}] is empty: write the path, or leave it out."
+            yield BlueprintFault(blueprint.lines.get("launch_command", 1), text, section="launch_command")
 
 
 def _shorten(notes: str) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,6 +82,8 @@ class LaunchCommand:
 
 def read_command(section: Section) -> LaunchCommand:
     """Return the launch command in ``section``, with the preparing lines in front of it."""
+    if (argv := _read_argv(section)) is not None:
+        return argv
     faults: list[BlueprintFault] = []
     commands: Lines = []
     for piece in _find_pieces(section, faults):
@@ -106,6 +109,27 @@ def read_command(section: Section) -> LaunchCommand:
     faults += [*more, *left_out, *_find_copied_marks(commands)]
     texts = [*(text for _, text in commands[:first]), launch, *kept]
     return LaunchCommand("\n".join(texts), commands[0][0], tuple(faults))
+
+
+def _read_argv(section: Section) -> LaunchCommand | None:
+    """Return the command that is the section's only content, written as an array of words, ``["python", "a.py"]``."""
+    rows = [(line.number, line.text) for line in section.all_lines if line.text.strip()]
+    if section.exact is not None:
+        rows = [(section.line, section.exact)]
+    text = "\n".join(text for _, text in rows).strip().strip("`")
+    if not text.startswith("["):
+        return None
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not words or not all(isinstance(word, str) for word in words):
+        return None
+    if len(words) == 1:
+        return LaunchCommand(words[0], rows[0][0])
+    if " " in words[0]:
+        return None  # several commands, or a sentence
+    return LaunchCommand(shlex.join(words), rows[0][0])
 
 
 def _keep_behind(behind: Lines) -> tuple[list[str], list[BlueprintFault]]:

@@ -401,3 +401,14 @@ def test_a_file_of_nearly_1_mb_is_read_in_bounded_time(tmp_path: Path) -> None:
         answer = check_file(str(path))
         assert (answer.ok, answer.time_limit_s, answer.launch_command) == (True, 7200, "python train.py")
         assert time.process_time() - begun < 10
+
+
+@pytest.mark.parametrize("empty", ["none", "N/A", ""])
+def test_a_command_that_names_a_configuration_that_is_not_there_is_refused(blueprint: Path, empty: str) -> None:
+    blueprint.write_text(blueprint.read_text().replace("conf/math.yaml", empty))
+    check = check_file(str(blueprint))
+    assert not check.ok
+    assert any("names exp_yaml_path" in problem.text for problem in check.problems)
+    with pytest.raises(BlueprintInvalid, match="names exp_yaml_path"):
+        apply_blueprint(request(), *read_blueprint(str(blueprint)))
+    assert apply_blueprint(request(command="python train.py"), *read_blueprint(str(blueprint))).command
