@@ -12,6 +12,9 @@ from mcp_server.text.regex import compile_lazily
 _VERB = compile_lazily(r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b")
 _WORD = compile_lazily(r"[^\s'\"]+")
 _NAMING = compile_lazily(r"(?i)ckpt|checkpoint|step|epoch")
+_WEIGHTS = compile_lazily(
+    r"(?i)[^\s'\"]*(?:model|weights|policy|actor|agent)[\w.=-]*\.(?:pt|pth|ckpt|safetensors)(?!\w)"
+)
 _DIGIT = compile_lazily(r"\d(?!.*\d)", re.DOTALL)
 _MOST_VERBS = 8
 _BEFORE_CHARS, _WORD_CHARS, _NUMBER_CHARS = 80, 400, 101  # verb to word; looked at of a word; naming to last digit
@@ -31,8 +34,8 @@ def find_checkpoint(line: str) -> str | None:
 
 
 def _checkpoint_of(word: str) -> str | None:
-    """Return ``word`` up to the last digit that follows a naming part of it."""
+    """Return ``word`` up to the last digit that follows a naming part of it, or the file of weights that it names."""
     for naming in reversed(list(_NAMING.finditer(word))):
         if digit := _DIGIT.search(word[naming.end() : naming.end() + _NUMBER_CHARS]):
             return word[: naming.end() + digit.end()]
-    return None
+    return weights[0] if (weights := _WEIGHTS.match(word)) else None

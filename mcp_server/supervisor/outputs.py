@@ -47,6 +47,9 @@ _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writ
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
 # Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
 _OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S, _OUTSIDERS_SHARE = 3.0, 30.0, 200
+# When event files are looked for below the working directory: those in directories that were there are not watched, and
+# TensorBoard's own writer opens its file for instants only. The pause doubles until there is one.
+_EVENT_FILES_S = 30.0
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
@@ -94,6 +97,9 @@ class OutputRecorder(threading.Thread):
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
         self._outsiders_quiet_s, self._has_changed = 0.0, False  # the longer pause; whether a file changed in it
 
+        self._event_files_pause_s = _EVENT_FILES_S
+        self._event_files_due_s = time.monotonic() + _EVENT_FILES_S
+
     def note_saved(self, path: str) -> None:
         """Record a path that the output says was saved. May be called by any thread."""
         with self._saved_lock:
@@ -127,6 +133,7 @@ class OutputRecorder(threading.Thread):
                 self._outsiders.inspect_processes((), time.time())
             self._write()
             self._flushed.set()
+            self._find_event_files()
             self._files.list_changed(self._directories, self._begun_ns)
             self._shared = self._files.list_mentioned(self._mentioned.shared, self._begun_ns)
             self._write(ended=True)
@@ -199,6 +206,10 @@ class OutputRecorder(threading.Thread):
         if is_whole:
             self._living = list(self._list_living())[:_MOST_PIDS]
             self._look_for_outsiders()
+            if time.monotonic() >= self._event_files_due_s:
+                self._event_files_pause_s *= 2
+                self._event_files_due_s = time.monotonic() + self._event_files_pause_s
+                self._find_event_files()
         self._take_events()
         self._sessions.begin_sample()
         open_inodes: set[tuple[int, int]] = set()
@@ -249,6 +260,12 @@ class OutputRecorder(threading.Thread):
         self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
         self._outsiders_quiet_s = min(2 * self._outsiders_quiet_s + _OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S)
         self._has_changed = False
+
+    def _find_event_files(self) -> None:
+        """Look below the working directory for event files that the attempt has written."""
+        if not self._files.has_event_files and may_be_listed(self._real_cwd):
+            self._files.find_event_files(self._real_cwd)
+            self._files.name_event_files(self._pids)
 
     def _meet(self, process: processes.Process) -> None:
         """Record a process that is new: its numbers, and the directories that its command names."""

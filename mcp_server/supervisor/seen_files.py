@@ -62,15 +62,33 @@ class SeenFiles:
         if len(self._event_files) < _MOST_EVENT_FILES:
             self._event_files[path] = None
 
+    @property
+    def has_event_files(self) -> bool:
+        """Whether an event file of the attempt is known."""
+        return any("tfevents" in file.path for file in self._files.values())
+
     def find_event_files(self, directory: str) -> None:
-        """Note the event files that were created in a new directory before it was watched."""
+        """Note the event files at or below a directory: those of one that is new were created before it was watched."""
         scan = DirectoryScan(_LIST_DEPTH, max_entries=_MOST_EVENT_FILES, max_s=_LIST_S)
         for _, paths in scan.walk(Path(directory), _event_file, skip=lambda name: name.startswith(".")):
             self._event_files.update(dict.fromkeys(paths[:_MOST_EVENT_FILES]))
 
+    def name_event_files(self, pids: Container[int]) -> None:
+        """Record the event files that hold the number of a process of the attempt: some are open for instants only."""
+        paths = {file.path for file in self._files.values()}
+        for path in [path for path in self._event_files if path not in paths]:
+            match = _EVENT_FILE_PID.search(path)
+            if match is None or int(match[1]) not in pids:
+                continue
+            with contextlib.suppress(OSError):
+                status = os.stat(path)  # noqa: PTH116 - hot path
+                file = self._files[status.st_dev, status.st_ino] = _SeenFile(path, status.st_ino, unsure=True)
+                file.size, file.changed_ns = status.st_size, status.st_mtime_ns
+            del self._event_files[path]
+
     def end_sample(self, open_inodes: Container[tuple[int, int]], pids: Container[int]) -> None:
         """Note which files are open no more. ``pids``: the numbers of the attempt's processes."""
-        self._name_event_files(pids)
+        self.name_event_files(pids)
         for inode, file in self._files.items():
             if inode in open_inodes:
                 file.unsure = self._sessions.may_hold_others(file.path, append=file.append)
@@ -99,7 +117,7 @@ class SeenFiles:
     def close(self, pids: Container[int]) -> None:
         """Record the state of all files, which no process of the attempt has open any more."""
         self._take_events()
-        self._name_event_files(pids)
+        self.name_event_files(pids)
         for file in self._files.values():
             if file.open:
                 file.open, file.unsure = False, True
@@ -142,19 +160,6 @@ class SeenFiles:
                     self._files[key] = _SeenFile(path, status.st_ino, status.st_size, status.st_mtime_ns, listed=True)
             is_cut |= scan.cut
         return is_cut
-
-    def _name_event_files(self, pids: Container[int]) -> None:
-        """Record the event files that hold the number of a process of the attempt: some are open for instants only."""
-        paths = {file.path for file in self._files.values()}
-        for path in [path for path in self._event_files if path not in paths]:
-            match = _EVENT_FILE_PID.search(path)
-            if match is None or int(match[1]) not in pids:
-                continue
-            with contextlib.suppress(OSError):
-                status = os.stat(path)  # noqa: PTH116 - hot path
-                file = self._files[status.st_dev, status.st_ino] = _SeenFile(path, status.st_ino, unsure=True)
-                file.size, file.changed_ns = status.st_size, status.st_mtime_ns
-            del self._event_files[path]
 
     def _is_proven(self, file: _SeenFile, changed_ns: int = 2**63) -> bool:
         """Return whether an unsure file was closed, and changed by the attempt alone, last at ``changed_ns``."""

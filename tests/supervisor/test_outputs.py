@@ -169,6 +169,29 @@ def test_a_program_that_no_supervisor_started_is_an_outsider_with_its_files(work
     assert [Path(one.path).name for one in outputs.files if not one.listed] == ["own.csv"]
 
 
+def test_an_event_file_that_is_open_for_instants_deep_in_old_directories_makes_its_directory_the_attempts(
+    work: Path,
+) -> None:
+    """As a second training of rsl_rl does: only its own directory is new, four levels down, and not watched."""
+    task = work / "logs/rsl_rl/walk"
+    (task / "former").mkdir(parents=True)
+    (task / "former/model_9.pt").touch()
+    code = """
+import os, pathlib
+sys.stdin.readline()
+new = pathlib.Path('logs/rsl_rl/walk/new'); new.mkdir()
+(new / f'events.out.tfevents.1795449656.host.{os.getpid()}.0').write_bytes(b'x')
+(new / 'events.out.tfevents.1795449656.host.1.0').write_bytes(b'x')
+(new / 'model_5.pt').write_bytes(b'x')
+"""
+    child, recorder = start(work, code)
+    until(lambda: (outputs := read_record(recorder)) is not None and child.pid in outputs.pids)
+    files = {Path(one.path).name: one for one in end(child, recorder).files}
+    own = f"events.out.tfevents.1795449656.host.{child.pid}.0"
+    assert set(files) == {own, "events.out.tfevents.1795449656.host.1.0", "model_5.pt"}
+    assert [name for name, one in files.items() if not one.listed] == [own]
+
+
 def test_saved_paths_are_absolute(work: Path) -> None:
     child, recorder = start(work, "sys.stdin.readline()")
     recorder.note_saved("ck/step_10")
