@@ -36,7 +36,12 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
     Reads files and may query the driver: call it in a thread. ``environ`` is the server's environment.
     """
     try:
-        warnings = find_warnings(spec.command, read_scripts(spec.command, Path(spec.cwd)))
+        scripts = read_scripts(spec.command, Path(spec.cwd))
+        warnings = find_warnings(spec.command, scripts)
+        if spec.backend == "slurm":
+            from mcp_server.backends.slurm.directives import warn_of_directives  # noqa: PLC0415 - few runs are its
+
+            warnings += warn_of_directives(spec, scripts)
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
         home = StateHome.of(environ)

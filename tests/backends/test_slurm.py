@@ -1,6 +1,7 @@
 """Slurm's words and a run's record become one report; a launch becomes one batch script. Nothing is started."""
 
 import asyncio
+import json
 import os
 import platform
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from mcp_server.backends.slurm import backend
 from mcp_server.backends.slurm.batch_script import check_request, list_options, render_batch_script
+from mcp_server.backends.slurm.directives import read_directives, warn_of_directives
 from mcp_server.cli import doctor
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.events import EventLog
@@ -373,3 +375,38 @@ def test_what_sbatch_says_is_bounded_and_a_job_that_may_be_there_is_not_denied(
     with pytest.raises(SlurmError, match=says) as caught:
         submit(tmp_path / "batch.sh", [])
     assert is_unsure(caught.value) is unsure
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2 --exclusive   # both
+#SBATCH -p a100 -t12:00:00
+#SBATCH --gres gpu:8
+#SBATCH --job-name=cfm --output=%j.out
+
+srun python train.py
+#SBATCH --mem=1G
+"""
+
+
+def test_directives_are_those_before_the_first_command_that_a_launch_may_pass() -> None:
+    assert read_directives(SCRIPT) == {
+        "nodes": "2",
+        "exclusive": True,
+        "partition": "a100",
+        "time": "12:00:00",
+        "gres": "gpu:8",
+    }
+    assert read_directives("#!/bin/bash\n#SBATCH --comment='open\nsrun x\n") == {}
+
+
+def test_directives_that_a_job_does_not_have_are_named_with_what_to_pass() -> None:
+    (warning,) = warn_of_directives(SPEC, {"job.sh": SCRIPT})
+    assert warning.startswith("job.sh: only sbatch reads its #SBATCH lines")
+    options = json.loads(warning.partition("backend_options=")[2].removesuffix("."))
+    check_request(LaunchRequest("bash job.sh", backend_options=options))
+    assert list(warn_of_directives(replace(SPEC, backend_options=options), {"job.sh": SCRIPT})) == []
+    (rest,) = warn_of_directives(
+        replace(SPEC, gpus=16, time_limit_s=60.0, backend_options={"nodes": 2, "exclusive": True}), {"job.sh": SCRIPT}
+    )
+    assert rest.endswith('pass backend_options={"partition": "a100"}.')
+    assert list(warn_of_directives(SPEC, {"run.sh": "srun python train.py\n"})) == []

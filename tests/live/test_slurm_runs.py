@@ -154,3 +154,14 @@ async def test_a_run_stops_with_its_service_where_slurm_says_that_its_job_is_gon
         end = await agent.end(user)
     assert (end["state"], end["stopped_by"]) == ("killed", "service")
     assert f"{service}, which it needs, has ended: lost" in end["events"][-1]["text"]
+
+
+async def test_a_script_that_was_written_for_sbatch_is_warned_of_with_the_options_to_pass(lab: Sandbox) -> None:
+    (lab.path / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun true\n")
+    arguments: dict[str, Any] = {"command": "bash job.sh", "cwd": str(lab.path), "backend": "slurm", "dry_run": True}
+    async with lab.agent_in_process() as agent:
+        (warning,) = (await agent.call("launch_run", **arguments))["warnings"]
+        assert warning.endswith('pass backend_options={"nodes": "2"}.')
+        passed = await agent.call("launch_run", **arguments, backend_options={"nodes": 2})
+        assert "warnings" not in passed
+        assert "#SBATCH --nodes=2" in passed["dry_run_script"]

@@ -44,7 +44,7 @@ _OURS = {
     "clusters": "",
 }
 ARRAY = "array"  # a flag, of a sweep's cells alone: they are handed in together
-_GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
+GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
 _VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
 
 
@@ -64,7 +64,7 @@ def check_request(request: LaunchRequest) -> None:
         raise BadArgument(
             "require", "Slurm chooses the GPUs.", 'Pass what the site calls them, e.g. {"constraint": "a100"}.'
         )
-    if gpus and gpus.count and (both := sorted(_GPU_OPTIONS & options.keys())):
+    if gpus and gpus.count and (both := sorted(GPU_OPTIONS & options.keys())):
         raise BadArgument("backend_options", f"{', '.join(both)} and gpus both ask for GPUs.", "Pass one of them.")
     if gpus and gpus.cpu and "cpus-per-task" in options:
         raise BadArgument("backend_options", "cpus-per-task and gpus both ask for cpus.", "Pass one of them.")
