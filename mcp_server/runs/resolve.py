@@ -32,6 +32,7 @@ from mcp_server.hosts.path_checks import (
     check_inputs,
     suggest_names,
 )
+from mcp_server.hosts.script_configs import find_script_configs
 from mcp_server.record.environment import base_environment
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
@@ -138,7 +139,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     else:
         check_inputs(request, command, site, host, environment, strict=False)
         config_files = find_config_files(request, command, cwd)
-        check_config_roots(config_files, roots)
+        check_config_roots([*config_files, *(find_script_configs(command, cwd) if roots.foreign else ())], roots)
         check_config_data(config_files, request, command, cwd)
     name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))

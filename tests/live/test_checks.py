@@ -328,6 +328,7 @@ def project(store: RunStore, tmp_path: Path) -> Path:
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "train.py").write_text(HYDRA)
     (tmp_path / "plain.py").touch()
+    (tmp_path / "run.sh").write_text('D=$(dirname "$0")\npython any.py --config-path $D/conf --config-name $1\n')
     (tmp_path / "conf" / "train.yaml").write_text("defaults:\n  - model: small\n  - _self_\nlr: 1\n")
     (tmp_path / "conf" / "far.yaml").write_text("root: /data/scalelab2/x\n")
     (tmp_path / "conf" / "data.yaml").write_text(
@@ -350,6 +351,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         {"command": "python train.py model=far"},
         "command",
         "{}/conf/model/far.yaml, line 1: /data/scalelab2/m is a path",
+    ),
+    (
+        {"command": "bash {}/run.sh far"},
+        "command",
+        "{}/conf/far.yaml, line 1: /data/scalelab2/x is a path of another host",
     ),
     (
         {"command": "python -m any.module --config-path {}/conf --config-name none"},

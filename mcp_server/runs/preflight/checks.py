@@ -31,6 +31,7 @@ from mcp_server.hosts.path_checks import (
     is_missing,
     suggest_names,
 )
+from mcp_server.hosts.script_configs import find_script_configs
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import find_impossible_changes
@@ -152,7 +153,8 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     for missing in find_missing_inputs(request, command, context.site, context.host, context.environment):
         yield describe_error(missing.argument, missing)
     configs = find_config_files(request, command, context.cwd)
-    faults = list(islice(find_config_roots(configs, roots), _MOST_LISTED))
+    chosen = find_script_configs(command, context.cwd)
+    faults = list(islice(find_config_roots([*configs, *chosen], roots), _MOST_LISTED))
     faults = faults or list(
         islice(find_missing_data(configs, command, context.request.params, context.cwd), _MOST_LISTED)
     )
@@ -162,7 +164,7 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
         text = f"{program} is on no directory of PATH."
         yield Problem(what="command", text=text, remedy="Write its whole path, or name an environment that has it.")
     named = [file for file in find_inputs(command) if file.kind in ("data file", "model", "checkpoint")]
-    for path in dict.fromkeys([*configs, *(context.cwd.joinpath(*file.base, file.path) for file in named)]):
+    for path in dict.fromkeys([*configs, *chosen, *(context.cwd.joinpath(*file.base, file.path) for file in named)]):
         yield from _describe_size(path.expanduser())
 
 
