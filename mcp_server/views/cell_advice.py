@@ -14,7 +14,8 @@ def correction(advice: str) -> str:
     """Return what to correct, without the call that starts the run again."""
     if advice.endswith(_AGAIN):
         return f"{advice.removesuffix(_AGAIN)}."
-    return advice.replace("launch_run's", "the launch's").replace("launch_run", "launch the cell")
+    advice = advice.replace("launch_run's", "the launch's").replace("before launch_run", "before another launch")
+    return advice.replace("launch_run", "launch the cell")
 
 
 def restart_advice(sweep_id: str, *, ended: bool = False) -> str:

@@ -16,4 +16,5 @@ def test_a_correction_is_followed_by_the_call_that_starts_failed_cells_again() -
     assert advise_on_cell("The port is taken: launch_run again with another.", "s") == (
         "The port is taken: launch the cell again with another."
     )
+    assert correction("Change something before launch_run.") == "Change something before another launch."
     assert not [kind for kind, policy in KINDS.items() if "launch_run" in advise_on_cell(policy.advice, "s")]
