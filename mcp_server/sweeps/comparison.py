@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
@@ -22,12 +22,14 @@ from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.figures import measure
 from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.near_names import find_near_names
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 330, 3, 24
 _MOST_SETTINGS, _MOST_METRICS, _MOST_FAILED = 8, 6, 3
 _MOST_LIVE, _MOST_READ = 16, 100  # runs whose files are read for one answer
+_CELLS_WITH_TAGS = 3  # whose metrics are listed to explain a name that none has
 _WHY_CHARS, _NOTE_CHARS = 90, 60
 _FACTS = ("phase", "n", "best@step", "step", "cell", "state", "note")
 
@@ -253,7 +255,17 @@ def _read_metrics(
             if isinstance(one.last, int | float):
                 values.setdefault(one.tag, {})[cell.cell.name] = float(one.last)
     if missing := [pattern for pattern in metrics if not match_tags(pattern, values)]:
-        notes.append(f"No metric {', '.join(missing)} in these runs.")
+        tags = [*values, *_list_tags(cells, store, scalars)]
+        for pattern in missing:
+            near = find_near_names(pattern, tags)
+            notes.append(f"No metric {pattern!r} in these runs." + (f" Near: {', '.join(near)}." if near else ""))
     if len(values) > _MOST_METRICS:
         notes.append(f"{len(values) - _MOST_METRICS} more metrics match.")
     return dict(list(values.items())[:_MOST_METRICS])
+
+
+def _list_tags(cells: Sequence[CellState], store: RunStore, scalars: Scalars) -> Iterator[str]:
+    """Yield the names of the metrics of the first cells, which are nearly always those of all."""
+    for cell in cells[:_CELLS_WITH_TAGS]:
+        if (run := _observe(cell, store)) is not None:
+            yield from (one.tag for one in read_metrics(run, scalars, (), store.run_directory(run.run_id)).metrics)

@@ -1,13 +1,14 @@
 """compare_runs: several runs in one table."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated
 
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.results.answers import Comparison
+from mcp_server.runs.selection import LIVE, TAG, select
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
@@ -30,18 +31,23 @@ async def compare_runs(
         if run_ids or tags:
             raise BadArgument("sweep", "stands alone: leave run_ids and tags out.", "Nothing was compared.")
         return await run_in_thread(_compare_sweep, server, sweep, metrics or (), markdown)
+    return await run_in_thread(_compare_runs, server, run_ids or (), tags or (), metrics or (), markdown)
+
+
+def _compare_runs(
+    server: ServerContext, words: Sequence[str], tags: Sequence[str], metrics: Sequence[str], as_markdown: bool
+) -> Comparison:
+    """Compare the runs that ``words`` mean, as wait_run takes them; a sweep that is named alone is compared as one."""
     from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - loads numpy
 
-    return await run_in_thread(
-        partial(
-            build_comparison,
-            server.store,
-            server.scalars,
-            run_ids=run_ids or (),
-            tags=tags or (),
-            metrics=metrics or (),
-            as_markdown=markdown,
-        )
+    run_ids: list[str] = []
+    for word in words:
+        is_group = word == LIVE or word.startswith(TAG)
+        run_ids += [run.run_id for run in select(server.store, [word])[1]] if is_group else [word]
+    if len(words) == len(run_ids) == 1 and not tags and isinstance(server.store.find_any(run_ids[0]), SweepRun):
+        return _compare_sweep(server, run_ids[0], metrics, as_markdown)
+    return build_comparison(
+        server.store, server.scalars, run_ids=run_ids, tags=tags, metrics=metrics, as_markdown=as_markdown
     )
 
 

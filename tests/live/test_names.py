@@ -17,6 +17,11 @@ async def test_a_unique_name_is_accepted_by_every_tool_verb_and_resource(sandbox
         assert run_id in await agent.refusal("read_tb", run_id="alone")
         assert run_id in str(await agent.call("gpu_check", run_id="alone"))
         assert run_id in str(await agent.call("compare_runs", run_ids=["alone", run_id]))
+        await agent.launch("true", name="tagged", tags=["table"])
+        grouped = str(await agent.call("compare_runs", run_ids=["tag:table", "live"]))
+        assert "tagged-" in grouped
+        assert run_id in grouped
+        assert "no run has the tag" in await agent.refusal("compare_runs", run_ids=["tag:tabel"])
         now = await agent.call("wait_run", run_ids="alone", timeout_s=0, since={"alone": 1})
         assert now["runs"][0]["run_id"] == run_id
         assert (await agent.kill("alone"))["run_id"] == run_id

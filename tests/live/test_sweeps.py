@@ -123,6 +123,9 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         other = {**arguments, "grid": {"lr": [0.1]}}
         assert "another plan" not in (await agent.call("launch_sweep", dry_run=True, **other))["next_step"]
         table = await agent.call("compare_runs", sweep="night", metrics=["reward"])
+        assert await agent.call("compare_runs", run_ids=["night"], metrics=["reward"]) == table
+        other = await agent.call("compare_runs", sweep="night", metrics=["mean_rewards"])
+        assert [note for note in other["notes"] if "No metric 'mean_rewards' in these runs. Near: " in note]
         assert (table["columns"], table["rows"][0]) == (
             "lr|reward mean±sd|n|best@step|cell|state",
             "0.2|24.5±0.71|2|25@3|lr0.2-seed2|1 failed python_error",
@@ -213,7 +216,7 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         assert (table["columns"], table["rows"][0], table["rows"][2]) == (
             *("n set|cell|state", "0|n0|running 1@1", "2|n2|queued"),
         )
-        assert ("best" in table["sweep"], table["notes"]) == (False, ["No metric kl in these runs."])
+        assert ("best" in table["sweep"], table["notes"]) == (False, ["No metric 'kl' in these runs."])
         others = (await agent.call("list_runs", others=True))["others"]
         assert others["tmux_sessions"] == [], "its session is runward's own"
         assert "a wipe stops no run" in await agent.refusal("launch_sweep", resume="wipe", **plan)
