@@ -37,7 +37,8 @@ _KERNEL = compile_lazily(
 )
 # A simulation without memory goes on, and fails with CUDA errors.
 _PHYSX_MEMORY = compile_lazily(
-    r".*(?:PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)|Gym cuda error: out of memory)"
+    r".*(?:PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)|Gym cuda error: out of memory"
+    r"|PxgCudaDeviceMemoryAllocator fail)"
 )
 _RAY_LOST_PROCESS = compile_lazily(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not replace.

@@ -74,6 +74,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
     (Weight.OWN, "oom_gpu", (
         ("PhysX error", r".*PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate"),
         ("ailed to malloc", r"(?:\S+ )*\[Error\] .*[Ff]ailed to malloc"),
+        ("PxgCudaDeviceMemoryAllocator", r"(?:\S+ )*PxgCudaDeviceMemoryAllocator fail"),
     )),
     (Weight.STOPPED, "killed", (  # schedulers, launchers, persons
         ("CANCELLED", r"(?:slurmstepd|srun|slurmd): (?:error: )?\*\*\* (?:JOB|STEP) .*CANCELLED"),
@@ -173,6 +174,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
     (Weight.OWN, "config_error", (  # arguments rejected before the start
         (": error: ", r"(?:srun|sbatch|salloc): error: (?!Batch job subm).{0,120}"
          r"(?:[Ii]nvalid |not available|not permitted|[Ll]imit|than permitted|specification|satisf)"),
+        (": fatal: ", r"(?:srun|sbatch|salloc|scrun): fatal: \S"),
         (": error: ", r"[\w./-]{1,80}: error: (?:unrecognized arguments|the following arguments|argument |ambiguous)"),
         (": error: ", r"[\w./-]{1,80}: error: (?:one of the arguments|invalid choice|unknown|expected|no such option)"),
         ("Error: ", r"Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for)"),
@@ -217,6 +219,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("atchdog", _FOR_GOOD + r".{0,40}[Ww]atchdog\b.{0,120}\b(?:for|since|in|of|after) " + _LONG + _END),
         (" detected", r".*\b(?:[Dd]eadlock|[Ss]tall|[Hh]ang) detected"),
         ("to be ", r".*(?:ERROR|FATAL|CRITICAL|[Ww]atchdog).{0,80}(?:appears|seems) to be (?:hung|hanging|stuck)"),
+        ("atchdog timeout", r".{0,40}[Ww]atchdog timeout \(\S*=\d"),  # SGLang
         ("Timeout (", r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!"),
     )),
     (Weight.OWN, "timeout", (("timeout: sending", r"timeout: sending signal"),)),

@@ -36,6 +36,9 @@ ROWS = (
     row("", r"Weights only load failed", _LOADED_BY_LIBRARY, "stop",
         "torch refuses {0}.{1}: torch.serialization.add_safe_globals([{1}]), or (if trusted) "
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in env.", log=_REFUSED_CLASS),
+    row("", r"Weights only load failed", r"transformers[/\\]|accelerate[/\\]|lightning[/\\]", "stop",
+        "torch.load refuses {0}.{1}: upgrade the library that loads it, or (if trusted) "
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in env.", log=_REFUSED_CLASS),
     row("", r"Weights only load failed", "", "stop",
         "torch.load refuses {0}.{1}: torch.serialization.add_safe_globals([{1}]), or weights_only=False if trusted, "
         "{at}.",

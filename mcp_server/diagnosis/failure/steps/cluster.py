@@ -55,7 +55,14 @@ ROWS = (
         "rsync broke off: retry later with --partial, it goes on where it was; the far side's disk and login are "
         "worth a "
         "look."),
+    # --- containers
+    row("", r"bad superblock", r"(?i)squashfs|apptainer|singularity|\.sif", "stop",
+        "The image cannot be mounted: it is cut off, or compressed as this kernel cannot read: copy or build it again "
+        "(gzip), or --unsquash."),
     # --- Slurm
+    row("", r"SLURM_MEM_PER_\w+.{0,80}mutually exclusive", "", "stop",
+        "Two memory options clash: `unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE` before srun, or give "
+        "just one."),
     row("killed", r"(?i)dependency", "", "stop",
         "The job it depends on failed: correct and run that one first (sacct shows it), then launch_run again."),
     row("config_error", r"(?i)invalid account", "", "stop",

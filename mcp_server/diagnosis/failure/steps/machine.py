@@ -145,6 +145,14 @@ ROWS = (
     row("", r"Unable to find address for: (\S{1,40})", "", "stop",
         "This host has no interface {0}: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one that `ip -br addr` "
         "shows."),
+    row("nccl_error network_error", r"trying to connect to \(([^,()]{1,80}), (\d+)\)",
+     r"vllm_client|vllm_server", "stop",
+     "TRL does not reach its vLLM server's port {1} at {0}: set vllm_server_host to that machine, open the port, "
+     "restart `trl vllm-serve`."),
+    row("nccl_error network_error", r"trying to connect to \((?!0\.0\.0\.0|localhost|127\.)([^,()]{1,80}), (\d+)\)", "",
+     "retry_later",
+     "Nothing answered at {0}:{1}: rank 0 must listen there (MASTER_ADDR, --rdzv_endpoint), the port be open; retry "
+     "later when it does."),
     row("nccl_error network_error",
      r"client socket has|[Rr]endezvous|Timed out after \d+ seconds? waiting for clients|TCPStore|MASTER_ADDR"
      r"|waiting for clients|connecting to .{0,60}(?:master|rdzv)|DistNetworkError|DistStoreError", "", "retry_later",

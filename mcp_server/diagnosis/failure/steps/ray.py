@@ -56,7 +56,8 @@ ROWS = (
     row("", r"available node types|cannot be scheduled|infeasible|enough resources|0 GPUs", "", "stop",
         "Ray sees no GPU here, so nothing could start: get one first (sbatch --gres=gpu:N, launch_run's gpus=), or ask "
         "for 0 GPUs a trial.", log=r"\b\d+(?:\.\d+)?/0(?:\.0)? GPUs?\b|[Cc]luster has 0(?:\.0)? GPUs?"),
-    row("", r"resource request(?: cannot be scheduled right now:)? \{([^}]{1,80})\}", "", "stop",
+    row("", r"resource request(?: cannot be scheduled right now:)? (?:defaultdict\([^{]{1,40})?"
+        r"\{([^}]{1,80})\}", "", "stop",
         "No node has {0} free: ask for less (num_workers, num_gpus, bundles), or add such nodes; `ray status` shows "
         "what "
         "is taken."),

@@ -85,6 +85,12 @@ ROWS = (
         "that it knows."),
     row("", r"[Pp]lease set (?:at least|only) one of '([\w.]{1,90})' or '([\w.]{1,90})'", "", "stop",
         "Set {1}, then launch_run again."),
+    row("stall", r"[Ww]atchdog timeout \(\S*=(\d+)", r"(?i)sglang|watchdog_timeout|Decode batch", "stop",
+        "SGLang's scheduler hung for {0} s: look with py-spy and NCCL_DEBUG=INFO which rank waits; for a slow step "
+        "raise --watchdog-timeout."),
+    row("", r"only support equal chunk.{0,40}DataProto (\d+) and chunk (\d+)", "", "stop",
+        "{0} samples do not divide among {1} workers: choose batch size x rollout.n as a multiple of {1}, or another "
+        "number of GPUs."),
     row("", r"real_train_batch_size \(?(\d+)\)? must be divisible by .{0,40}?\(?(\d+)", "", "stop",
         "data.train_batch_size x rollout.n is {0}, but must be a multiple of {1} (the GPUs): change either, then "
         "launch_run again."),

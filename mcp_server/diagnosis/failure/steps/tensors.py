@@ -53,6 +53,9 @@ ROWS = (
     row(_ANY, r"not needed when a module doesn't have any parameters that require a gradient", "", "stop",
         "DDP got a model with nothing to train: unfreeze parameters first, or do not wrap it {at}, then "
         "launch_run again."),
+    row(_ANY, r"No backend type associated with device type cpu", r"(?i)\bfsdp|offload|clip_grad_norm_", "stop",
+        "FSDP's CPU offload needs a CPU backend: turn offload_params off, upgrade accelerate, or "
+        "init_process_group('cpu:gloo,cuda:nccl')."),
     row(_ANY, r"No backend type associated with device type cpu|Tensors must be CUDA and dense", "", "stop",
         "A CPU tensor goes into an NCCL collective: move it to the GPU {at}, or "
         "init_process_group('cpu:gloo,cuda:nccl')."),
