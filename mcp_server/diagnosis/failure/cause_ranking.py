@@ -51,6 +51,9 @@ _EMPTY_WRAPPER = compile_lazily(
 )
 # General messages, and the lines above or below that state the specific cause.
 _GENERAL_HEADING = compile_lazily(r".*(?:Graph execution error:|Detected at node .*:?)$")
+# Keras prints its error below the lines that raised it.
+_KERAS_HEADING = compile_lazily(r"(?:\w+\.)*\w+: in user code:$")
+_INDENTED_ERROR = compile_lazily(r"\s+(?:\w+\.)*\w*(?:Error|Exception): \S")
 _NODE = compile_lazily(r"\s*\[\[\{\{node")
 _BARE_WHAT = compile_lazily(r"what\(\): +std::\w+$")
 _THROWN = compile_lazily(r"terminate called after throwing an instance of")
@@ -270,11 +273,22 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
     text = evidence.text.strip()
     if _GENERAL_HEADING.match(text) and (detail := _detail_of_graph(lines, evidence)):
         return detail
+    if _KERAS_HEADING.match(text) and (error := _find_error_of_keras(lines, evidence)):
+        return error
     if _TUNE.match(text):
         return _lost_trial(lines, evidence)
     if _CALL.match(text):
         return _inner_exception(lines, evidence)
     return _find_specific_cause(lines, evidence, text)
+
+
+def _find_error_of_keras(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
+    """Return the error below the heading of Keras that ``evidence`` is."""
+    for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
+        text = tracebacks.strip_prefixes(lines[at].text).text
+        if _INDENTED_ERROR.match(text):
+            return replace(evidence, at=at, text=text.strip())
+    return None
 
 
 def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text: str) -> FailureEvidence:

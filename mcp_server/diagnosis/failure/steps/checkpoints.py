@@ -50,6 +50,9 @@ ROWS = (
     row("", r"Weights only load failed", "", "stop",
         "torch.load refuses code in the file: pass weights_only=False {at} if its source is trusted, then launch_run "
         "again."),
+    row("", r"did not match any variant of untagged enum (\w+)", "", "stop",
+        "A newer tokenizers wrote this tokenizer.json: pip install -U tokenizers transformers in this environment, "
+        "then launch_run again."),
     row("", r"(?i)vulnerability .{0,60}torch\.load|require users to upgrade torch to at least v?2\.6", "", "stop",
         "transformers refuses torch.load below torch 2.6: upgrade torch, or use the model's safetensors files."),
     row(_LOADS,

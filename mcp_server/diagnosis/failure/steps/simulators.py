@@ -19,7 +19,8 @@ ROWS = (
         "OSMesa is set but not installed: install libosmesa6, or set MUJOCO_GL=egl and PYOPENGL_PLATFORM=egl, then "
         "launch_run again.", log=r"\b(?:MUJOCO_GL|PYOPENGL_PLATFORM)\W{1,4}osmesa\b"),
     row("cuda_error config_error python_error other segfault",
-        r"(?i:\bvk::|vkCreate|vulkan|VkResult|(?:no|find a) (?:suitable )?render(?:ing)? device)|ERROR_INCOMPATIBLE_DRIVER",
+        r"(?i:\bvk::|vkCreate|vulkan|VkResult|(?:no|find a) (?:suitable )?render(?:ing)? device)"
+        r"|ERROR_INCOMPATIBLE_DRIVER",
         "", "stop",
         "Vulkan does not work here: install the GPU's graphics driver and libvulkan1 (in a container, "
         "NVIDIA_DRIVER_CAPABILITIES=all)."),
@@ -134,8 +135,8 @@ ROWS = (
         "shows its error."),
     row("oom_host", r"[Uu]nable to allocate ([\d.]+ ?[KMGTP]i?B).{0,200}data type uint8|Dict\w*ReplayBuffer",
         r"(?i)replay|buffers?\.py", "retry_changed",
-        "The replay buffer wants {0}: lower buffer_size, or store smaller observations (images resized), then launch_run "
-        "again."),
+        "The replay buffer wants {0}: lower buffer_size, or store smaller observations (images resized), then "
+        "launch_run again."),
     row("oom_host", r"[Uu]nable to allocate ([\d.]+ ?[KMGTP]i?B)", r"(?i)replay|buffers?\.py", "retry_changed",
         "The replay buffer wants {0}: lower buffer_size, store uint8 frames, or optimize_memory_usage=True in Stable "
         "Baselines3."),

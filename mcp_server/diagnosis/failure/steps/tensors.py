@@ -117,6 +117,10 @@ ROWS = (
     row(_ANY, r"(?m)can't divide axis of length (\d+) in chunks of (\d+)", "", "stop",
         "{0} is not divisible by {1} {at}: resize the input, or choose a patch size that divides it, then "
         "launch_run again."),
+    row(_ANY, r"Shapes \(None, 1\) and \(None, (\d+)\) are incompatible", r"(?<!sparse_)categorical_crossentropy",
+        "stop",
+        "The labels are class numbers, the loss wants one-hot: loss='sparse_categorical_crossentropy', or "
+        "to_categorical(y, {0})."),
     row(_ANY, r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d+)",
         "", "stop", "Dimension {2} is {0} and {1} {at}: make both equal (padding, truncation, the model's size), then "
         "launch_run again."),

@@ -63,14 +63,14 @@ ROWS = (
         "No gradient passes the checkpoints: model.enable_input_require_grads(), or use_reentrant=False, "
         "before training {at}."),
     row(_ANY, r"no_sync context manager is incompatible with .{0,40}ZeRO stage (\d)", "", "stop",
-        "This DeepSpeed forbids no_sync with ZeRO {0}: gradient_accumulation_steps=1, newer transformers and accelerate, "
-        "or deepspeed==0.15.4."),
+        "This DeepSpeed forbids no_sync with ZeRO {0}: gradient_accumulation_steps=1, newer transformers and "
+        "accelerate, or deepspeed==0.15.4."),
     row(_ANY, r"FP8 execution requires .{0,120}by (\d+).{0,80}dims=\[(\d+), ?(\d+)\]", "", "stop",
-        "FP8 wants sizes of multiples of {0}, here {1} x {2}: pad (pad_to_multiple_of={0}), change that size, or bf16 for "
-        "this layer."),
+        "FP8 wants sizes of multiples of {0}, here {1} x {2}: pad (pad_to_multiple_of={0}), change that size, or bf16 "
+        "for this layer."),
     row(_ANY, r"Image features and image tokens do not match", "", "stop",
-        "Image tokens were cut off, or <image> tags and images differ: raise cutoff_len (max_length) or lower the images' "
-        "pixels."),
+        "Image tokens were cut off, or <image> tags and images differ: raise cutoff_len (max_length) or lower the "
+        "images' pixels."),
     row(_ANY, r"Attempting to unscale FP16 gradients", "", "stop",
         "The trained weights are fp16: load them in float32 (torch_dtype) or train with bf16=True; fp16=True "
         "is only for float32 weights."),
