@@ -114,7 +114,7 @@ async def test_an_element_that_is_cancelled_while_it_waits_is_killed_although_sl
 
         def find_waiting() -> dict[str, str]:
             runs = lab.store.list_runs()
-            return {r.run_id: str(r.job_id) for r in runs if r.state == "queued" and r.pending_reason}
+            return {r.run_id: str(r.job_id) for r in runs if "TaskLimit" in (r.pending_reason or "")}  # Slurm's word
 
         waiting = await until_async(lambda: found if len(found := find_waiting()) == 2 else None, "two that wait")
         run_id, job_id = next(iter(waiting.items()))
