@@ -27,7 +27,7 @@ ROWS = (
         log=r"(?m)^\S+ +[\d.]+[KMGTP]? +[\d.]+[KMGTP]? +[\d.]+[KMGTP]? +100% +(/(?!dev/shm|boot|snap|run)\S{1,80})$"),
     row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container", "", "stop",
         "{0} is full: free space there (`df -h {0}`) or write elsewhere, keep fewer, and delete the cut file.",
-        log=r"(?is).*\b(?:writing|saving|save\w* to)\b[^\n/]{0,40}(/[\w.-]{1,40}(?:/[\w.-]{1,40})?)/\S*"),
+        log=r"(?is).*\b(?:writing|saving|save\w* to)\b[^\n/.]{0,40}(\.{0,2}/[\w.-]{1,40}(?:/[\w.-]{1,40})?)/\S*"),
     row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container", "", "stop",
         "The checkpoint was cut as its disk (or quota) was full: free space (`df -h`), keep fewer, delete the "
         "cut file."),

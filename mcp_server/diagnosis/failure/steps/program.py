@@ -60,6 +60,8 @@ ROWS = (
     row("config_error", r"Missing mandatory value: ?([\w.]{1,60})", "", "stop", "Give {0} a value first."),
     row("config_error", r"Could not override '([^']{1,60})'", "", "stop",
      "The configuration has no {0}: correct its name, or add it with +{0}=...; HYDRA_FULL_ERROR=1 shows more."),
+    row("config_error", r"Could not override '([^']{1,110})'", "", "stop",
+     "The configuration has no {0}: drop that override or correct its name."),
     row("config_error",
      r"(?:mismatched|extraneous) input|no viable alternative|NoViableAlt|OverrideParseException|token recognition", "",
      "stop", "Hydra cannot read an override: quote its value, e.g. 'key=\"a=b\"'; HYDRA_FULL_ERROR=1 shows more."),

@@ -36,6 +36,7 @@ _SAYS_WHAT_MUST_BE = compile_lazily(
     r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible))\b|\binstead\b"
     r"|\bonly has\b|\bonly (?:supports?|works?)\b|\bno longer supported\b"
 )
+_COMMAND = compile_lazily(r"(?:python[\d.]*|pip3?|conda|uv|huggingface-cli|hf|git) [\w-]")
 _ASIDE = compile_lazily(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
 _SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
@@ -75,10 +76,10 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     """
     text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
     parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
-    parts = [part for part in parts if part]
+    parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
         if part.endswith(":"):  # what it announces is in the next line
-            parts[n] = f"{part} {parts[n + 1]}"
+            parts[n] = f"please run {parts[n + 1]}" if _COMMAND.match(parts[n + 1]) else f"{part} {parts[n + 1]}"
     said = [_EXCEPTION.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
     remedies = [
         one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))

@@ -84,7 +84,7 @@ class Row(NamedTuple):
         if (self.log and not setting) or (self.unless and compile_once(self.unless).search(scene.log)):
             return None
         groups = [*match.groups(""), *(setting.groups("") if setting else ())]
-        parts = [part.strip(" .,:;'\"`").replace("', '", ", ").replace(";", ",") for part in groups]
+        parts = [part.lstrip(" ,:;'\"`").rstrip(" .,:;'\"`").replace("', '", ", ").replace(";", ",") for part in groups]
         parts = [part.replace("'", "") if "': " in part else part for part in parts]  # of a dictionary
         template = self.advice.replace("{library}", scene.library)
         if "{source}" in template:
