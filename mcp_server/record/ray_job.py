@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from mcp_server.record.run_directory import Facts, RunDir, read_json
 from mcp_server.record.spec import RunSpec
+from mcp_server.system.ray_jobs import MARK
 
 
 def is_mirrored(spec: RunSpec) -> bool:
@@ -15,8 +17,19 @@ def is_mirrored(spec: RunSpec) -> bool:
 
 
 def request_file(rundir: RunDir) -> Path:
-    """Return where the launcher writes what Ray is asked for, but for the entrypoint."""
+    """Return where the launcher writes what Ray is asked for, but for the entrypoint of a mirrored run."""
     return rundir.path / "ray_request.json"
+
+
+def mark_request(request: Facts) -> Facts:
+    """Return a request whose job is told from another's with the same submission id, which a new head may have."""
+    return {**request, "metadata": {**request["metadata"], MARK: uuid4().hex}}
+
+
+def read_mark(rundir: RunDir) -> str:
+    """Return what marks the jobs of a run, empty for one of a former version."""
+    metadata = read_request(rundir).get("metadata")
+    return str(metadata.get(MARK) or "") if isinstance(metadata, dict) else ""
 
 
 def proof_file(rundir: RunDir, attempt: int) -> Path:

@@ -7,6 +7,7 @@ file its end is unknown.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.ray_job import proof_file, read_request, submission_id
+from mcp_server.record.ray_job import proof_file, read_mark, read_request, submission_id
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
@@ -25,6 +26,7 @@ _PERIOD_S = 0.3
 _LOG_SHARE = 10.0  # Ray sends the whole log each time, so a long one is asked for less often
 _SILENT_S = 2.0
 _ARRIVES_S = 30.0
+_LAST_LOG_S = 600.0  # of an ended job
 _FORGOTTEN = 69  # EX_UNAVAILABLE of sysexits.h
 
 
@@ -34,6 +36,10 @@ def main(words: Sequence[str]) -> int:
     return JobMirror(rundir, attempt).run(script.read_text(encoding="utf-8"), arguments)
 
 
+class _StopRequested(Exception):
+    """The job is to be stopped, while its log is read."""
+
+
 class JobMirror:
     """The job of one attempt."""
 
@@ -41,9 +47,10 @@ class JobMirror:
         spec = RunSpec.from_facts(read_json(rundir.spec) or {})
         self._rundir, self._attempt = rundir, attempt
         self._job_id = submission_id(rundir.run_id, attempt)
-        self._head = RayHead(str(spec.backend_options.get("address")))
+        self._head, self._mark = RayHead(str(spec.backend_options.get("address"))), read_mark(rundir)
         self._printed, self._log_due_s, self._is_silent = 0, 0.0, False
         self._asks_to_stop = self._has_asked = False
+        self._log_until_s = math.inf
         self._arrives_until_s = 0.0  # until then the head may still be busy with the request
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
@@ -69,10 +76,10 @@ class JobMirror:
         while True:
             try:
                 if self._asks_to_stop and not self._has_asked:
-                    self._head.stop(self._job_id)
+                    self._head.stop(self._job_id, self._mark)
                     self._has_asked = True
                     self._say("Ray was asked to stop the job.")
-                job = self._head.find(self._job_id)
+                job = self._head.find(self._job_id, self._mark)
                 if job is not None:
                     known = True
                     self._print_log(is_last=job.ended)
@@ -110,7 +117,7 @@ class JobMirror:
         return code or 1
 
     def _print_log(self, *, is_last: bool) -> None:
-        """Print what is new in the log. What Ray cannot read of it any more keeps no job from its end.
+        """Print what is new in the log. What Ray cannot read of it, or does not send, keeps no job from its end.
 
         Raises:
             HostUnreachable: the head does not answer.
@@ -118,9 +125,15 @@ class JobMirror:
         begun_s = time.monotonic()
         if begun_s < self._log_due_s and not is_last:
             return
+        if is_last:
+            self._log_until_s = min(self._log_until_s, begun_s + _LAST_LOG_S)
         try:
             count = self._head.read_log(self._job_id, self._print, after=self._printed)
-        except RayRefused as error:
+        except _StopRequested:
+            return
+        except (RayRefused, HostUnreachable) as error:
+            if isinstance(error, HostUnreachable) and begun_s < self._log_until_s:
+                raise
             if is_last:
                 self._say(f"The rest of the log cannot be read: {error.cause}")
             return
@@ -133,6 +146,8 @@ class JobMirror:
         sys.stdout.write(text.encode(errors="replace").decode())
         sys.stdout.flush()
         self._printed += len(text)
+        if self._asks_to_stop and not self._has_asked:
+            raise _StopRequested
 
     def _request_stop(self, *_: object) -> None:
         self._asks_to_stop = True

@@ -5,8 +5,11 @@ from __future__ import annotations
 import codecs
 import contextlib
 import http.client
+import io
 import json
 import os
+import socket
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,10 +21,12 @@ from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.system.json_text import read_json_text
 from mcp_server.system.own_addresses import is_loopback
 
+MARK = "runward_launch"  # of a job's metadata: whose job it is
 LOOK_S = 2.0  # of a question; a head that is overloaded counts as silent
 SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
 _MOST_BYTES = 4 * 2**20  # of an answer, but for logs
 _PIECE_BYTES = 256 * 2**10
+_LOG_S = 300.0  # of one look at a log
 _NOT_FOUND = 404
 _STATUS_CHARS, _MOST_CODE, _LATEST_MS = 40, 2**16, 2**47  # the year 6429
 
@@ -34,7 +39,6 @@ class Job:
     message: str = ""
     exit_code: int | None = None
     ended_ms: int | None = None
-    entrypoint: str = ""
 
     @property
     def ended(self) -> bool:
@@ -58,6 +62,67 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow nothing."""
 
 
+class _TimedReader(io.RawIOBase):
+    """Reads a socket up to a moment, however slowly bytes come: the limit of a socket is one of each of its reads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
+        self.renew(sock.gettimeout() or LOOK_S)
+
+    def renew(self, seconds: float) -> None:
+        """Read for so long from now on."""
+        self._until_s = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read what is there, or wait for it.
+
+        Raises:
+            TimeoutError: the moment has come.
+        """
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Close what the socket has for this reader."""
+        self._raw.close()
+        super().close()
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    """An answer that comes whole within the time limit of its request, or not at all."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.reader = _TimedReader(sock)
+        self.fp.close()
+        self.fp = io.BufferedReader(self.reader)
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _Handler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _SecureHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
 class RayHead:
     """The head of a cluster. ``address`` begins with http:// or https://."""
 
@@ -67,7 +132,7 @@ class RayHead:
         handlers = (
             [urllib.request.ProxyHandler({})] if is_loopback(urllib.parse.urlsplit(address).hostname or "") else []
         )
-        self._opener = urllib.request.build_opener(*handlers, _NoRedirects())
+        self._opener = urllib.request.build_opener(*handlers, _Handler(), _SecureHandler(), _NoRedirects())
 
     def submit(self, request: Mapping[str, Any]) -> None:
         """Submit a job. One that is there already under its submission id is not submitted again.
@@ -79,19 +144,21 @@ class RayHead:
         try:
             self._call("POST", "/api/jobs/", request, SUBMIT_S)
         except RayRefused:
-            there = self.find(str(request["submission_id"]))
-            if there is None or there.entrypoint not in ("", request["entrypoint"]):  # another's job has that id
+            if self.find(str(request["submission_id"]), str(request["metadata"].get(MARK, ""))) is None:
                 raise
 
-    def find(self, submission_id: str) -> Job | None:
-        """Return a job, None where the head does not know it.
+    def find(self, submission_id: str, mark: str) -> Job | None:
+        """Return a job, None where the head does not know it, or has another with that id, which lacks the mark.
+
+        ``mark``: see ``record/ray_job``; empty for a job of a former version, which has none.
 
         Raises:
             HostUnreachable: the head does not answer.
             RayRefused: it answers with an error.
         """
         facts = self._call("GET", f"/api/jobs/{submission_id}", None, LOOK_S)
-        if facts is None:
+        metadata = {} if facts is None else facts.get("metadata")
+        if facts is None or (mark and (not isinstance(metadata, dict) or metadata.get(MARK) != mark)):
             return None
         code, ended = facts.get("driver_exit_code"), facts.get("end_time")
         return Job(
@@ -99,17 +166,17 @@ class RayHead:
             str(facts.get("message") or ""),
             code if isinstance(code, int) and abs(code) < _MOST_CODE else None,
             ended if isinstance(ended, int) and 0 < ended < _LATEST_MS else None,
-            str(facts.get("entrypoint") or ""),
         )
 
-    def stop(self, submission_id: str) -> None:
-        """Ask the head to stop a job; one that it does not know, or that is over, is left alone.
+    def stop(self, submission_id: str, mark: str) -> None:
+        """Ask the head to stop a job; one that it does not know, that is over, or another's, is left alone.
 
         Raises:
             HostUnreachable: the head does not answer.
             RayRefused: it answers with an error.
         """
-        self._call("POST", f"/api/jobs/{submission_id}/stop", {}, SUBMIT_S)
+        if self.find(submission_id, mark) is not None:
+            self._call("POST", f"/api/jobs/{submission_id}/stop", {}, SUBMIT_S)
 
     def read_log(self, submission_id: str, take: Callable[[str], None], after: int = 0) -> int:
         """Hand over what a job has printed after its first ``after`` characters, and return how many there are.
@@ -117,10 +184,11 @@ class RayHead:
         The Jobs API always sends all of a log, and its reader holds no more than a piece of it.
 
         Raises:
-            HostUnreachable: the head does not answer, or stops within the log; what came was handed over.
+            HostUnreachable: the head does not answer, stops within the log, sends it very slowly or without end; what
+                came was handed over.
             RayRefused: it answers with an error.
         """
-        count = 0
+        count, until_s = 0, time.monotonic() + _LOG_S
         with self._open("GET", f"/api/jobs/{submission_id}/logs", None, SUBMIT_S) as answer:
             if answer is None:
                 return 0
@@ -128,6 +196,8 @@ class RayHead:
                 if new := text[max(0, after - count) :]:
                     take(new)
                 count += len(text)
+                if time.monotonic() > until_s:
+                    raise TimeoutError
         return count
 
     def read_resources(self) -> dict[str, tuple[float, float]]:
@@ -160,7 +230,7 @@ class RayHead:
     @contextlib.contextmanager
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
-    ) -> Iterator[http.client.HTTPResponse | None]:
+    ) -> Iterator[_TimedResponse | None]:
         """Give the head's answer, None for "not found". What fails while it is read has the same errors."""
         headers = {"Content-Type": "application/json"}
         if token := os.environ.get("RAY_AUTH_TOKEN"):
@@ -169,26 +239,27 @@ class RayHead:
         # The address was checked: it begins with http:// or https://.
         request = urllib.request.Request(self.address + path, data, headers, method=method)  # noqa: S310
         try:
-            with self._opener.open(request, timeout=timeout_s) as answer:
-                yield answer
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read(_MOST_BYTES).decode(errors="replace")
-            if error.code == _NOT_FOUND and "does not exist" in text:
+            try:
+                with self._opener.open(request, timeout=timeout_s) as answer:
+                    yield answer
+            except urllib.error.HTTPError as error:
+                with error:
+                    text = error.read(_MOST_BYTES).decode(errors="replace")
+                if error.code != _NOT_FOUND or "does not exist" not in text:
+                    raise RayRefused(f"Ray at {self.address} answers {error.code}: {_last_line(text)}.") from error
                 yield None
-                return
-            raise RayRefused(f"Ray at {self.address} answers {error.code}: {_last_line(text)}.") from error
         except (OSError, http.client.HTTPException) as error:
             raise HostUnreachable(self.address, _explain(error)) from error
         except (ValueError, RecursionError) as error:
             raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.") from error
 
 
-def _decode(answer: http.client.HTTPResponse) -> Iterator[str]:
+def _decode(answer: _TimedResponse) -> Iterator[str]:
     """Yield the text of an answer."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while data := answer.read(_PIECE_BYTES):
         yield decoder.decode(data)
+        answer.reader.renew(SUBMIT_S)
     if answer.length:  # http.client says nothing of an end that comes too soon
         raise http.client.IncompleteRead(b"", answer.length)
 

@@ -1,8 +1,11 @@
 """What is asked of Ray, and what its answers mean, by value."""
 
+import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -11,12 +14,12 @@ from mcp_server.backends.ray.backend import RayBackend
 from mcp_server.backends.ray.job_request import check_request, describe_wait, find_address, make_request, parse_address
 from mcp_server.backends.ray.job_states import Seen, judge
 from mcp_server.backends.ray.job_watch import JobReport
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, HostUnreachable
 from mcp_server.record.events import Event
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Evidence, Liveness, fold
 from mcp_server.supervisor.ray_job import select_job_environment
-from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
+from mcp_server.system.ray_jobs import MARK, Job, RayHead, RayRefused
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
@@ -226,7 +229,7 @@ def head() -> Iterator[Head]:
 def test_an_answer_that_is_none_is_a_refusal_and_no_token_goes_elsewhere(head: Head, answer: str) -> None:
     head.answer = answer
     with pytest.raises(RayRefused):
-        RayHead(f"http://127.0.0.1:{head.server_address[1]}").find("cfm-7kqz")
+        RayHead(f"http://127.0.0.1:{head.server_address[1]}").find("cfm-7kqz", "")
     assert not head.went_elsewhere
 
 
@@ -234,17 +237,59 @@ def test_odd_values_of_a_head_are_left_out(head: Head) -> None:
     ray = RayHead(f"http://127.0.0.1:{head.server_address[1]}")
     head.answer = f'{{"status": "{"X" * 900}", "message": "\\u001b[31mBad", "driver_exit_code": 1{"0" * 99}, '
     head.answer += f'"end_time": 1{"0" * 99}}}'
-    job = ray.find("cfm-7kqz")
+    job = ray.find("cfm-7kqz", "")
     assert job is not None
     assert (job.status, job.exit_code, job.ended_ms, job.first_line) == ("X" * 40, None, None, "[31mBad")
     head.answer = f'{{"data": {{"clusterStatus": {{"loadMetricsReport": {{"usage": {{"GPU": [0, 1{"0" * 400}]}}}}}}}}}}'
     assert ray.read_resources() == {}
 
 
-def test_the_job_of_another_with_the_same_id_is_not_taken_for_the_one_submitted(head: Head) -> None:
+def test_the_job_of_another_with_the_same_id_is_neither_found_nor_stopped_nor_taken_for_the_one_submitted(
+    head: Head,
+) -> None:
     ray = RayHead(f"http://127.0.0.1:{head.server_address[1]}")
-    head.answer = '{"status": "RUNNING", "entrypoint": "python theirs.py"}'
-    with pytest.raises(RayRefused):
-        ray.submit({"submission_id": "cfm-7kqz", "entrypoint": "exec ours"})
-    head.answer = '{"status": "RUNNING", "entrypoint": "exec ours"}'
-    ray.submit({"submission_id": "cfm-7kqz", "entrypoint": "exec ours"})
+    request = {"submission_id": "cfm-7kqz", "metadata": {MARK: "ours"}}
+    for theirs in ("{}", "null", "7", f'{{"{MARK}": "theirs"}}'):
+        head.answer = f'{{"status": "RUNNING", "metadata": {theirs}}}'
+        assert ray.find("cfm-7kqz", "ours") is None
+        ray.stop("cfm-7kqz", "ours")  # which this head would refuse
+        with pytest.raises(RayRefused):
+            ray.submit(request)
+    head.answer = f'{{"status": "RUNNING", "metadata": {{"{MARK}": "ours"}}}}'
+    assert ray.find("cfm-7kqz", "ours") == ray.find("cfm-7kqz", "") == Job("RUNNING")
+    ray.submit(request)
+
+
+class SlowHead(StreamRequestHandler):
+    """Answers a byte at a time, right in the end."""
+
+    def handle(self) -> None:
+        while self.rfile.readline().strip():
+            pass
+        beginning, slow = self.server.parts  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            for piece in (beginning, *slow):
+                self.wfile.write(piece.encode())
+                time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "slow"),
+    [
+        ('HTTP/1.1 200 OK\r\n\r\n{"status": "RUNNING"}', " " * 100),
+        ("HTTP/1.1 200 OK\r\n", ["X: 1\r\n"] * 90 + ['\r\n{"status": "RUNNING"}']),
+        ("HTTP/1.1 500 No\r\n\r\nbad", " " * 100),
+        ("", ["HTTP/1.1 100 Continue\r\n\r\n"] * 90 + ['HTTP/1.1 200 OK\r\n\r\n{"status": "RUNNING"}']),
+    ],
+    ids=["body", "head", "error", "continue"],
+)
+def test_a_head_that_answers_byte_by_byte_counts_as_silent(
+    monkeypatch: pytest.MonkeyPatch, beginning: str, slow: Sequence[str]
+) -> None:
+    monkeypatch.setattr("mcp_server.system.ray_jobs.LOOK_S", 0.2)
+    with ThreadingTCPServer(("127.0.0.1", 0), SlowHead) as server:
+        server.parts = beginning, slow  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with pytest.raises(HostUnreachable, match="no answer in time"):
+            RayHead(f"http://127.0.0.1:{server.server_address[1]}").find("cfm-7kqz", "")
+        server.shutdown()

@@ -147,3 +147,25 @@ async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sand
             "launch_run", command="true", backend="ray", backend_options=options, secrets=["HOME"]
         )
         assert "they cannot reach it" in refusal
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "mirrored"])
+async def test_the_job_of_another_under_the_runs_id_is_neither_believed_nor_stopped(
+    sandbox: Sandbox, ray: FakeRay, shared: bool
+) -> None:
+    options = {"address": ray.address, "shared_disk": shared}
+    sandbox.store.home.create()
+    (sandbox.path / "state" / "config.toml").write_text("stop_grace_s = 0.5\n")
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.launch("echo up; sleep 985", backend="ray", backend_options=options)
+        await until_async(lambda: sandbox.rundir(run).log(1).exists() and "up" in sandbox.log(run), "its output")
+        await until_async(lambda: ray.jobs[run]["status"] == "RUNNING", "the job")
+        ray.be_another(run)
+        await until_async(lambda: ray.jobs[run]["status"] == "RUNNING", "the other's job")
+        end = await agent.end(run)
+        assert end["state"] == "lost" if not shared else end["state"] in ("killed", "lost")
+        asked = await agent.call("kill_run", run_id=run)
+        assert asked["status"] == "already_ended"
+        assert "theirs" not in sandbox.log(run)
+        ray.get(f"/api/jobs/{run}")
+        assert ray.jobs[run]["status"] == "RUNNING"

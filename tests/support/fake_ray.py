@@ -95,6 +95,11 @@ class FakeRay:
             self._stop(name)
         self.jobs.clear()
 
+    def be_another(self, name: str) -> None:
+        """Be a head that was restarted, and has a job of somebody else under a name that one of its jobs had."""
+        self.forget()
+        self.post("/api/jobs/", {"submission_id": name, "metadata": {}, "entrypoint": "echo theirs; sleep 986"})
+
     def get(self, path: str) -> tuple[int, object]:
         self.queries += 1
         if path == "/api/cluster_status":
@@ -122,6 +127,7 @@ class FakeRay:
                 "submission_id": name,
                 "status": "PENDING",
                 "message": _WAITS,
+                "metadata": body["metadata"],
             }
             if body.get("entrypoint_num_gpus", 0) <= GPUS:
                 self._start(name, body)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import anyio
@@ -32,7 +32,7 @@ from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.event_reader import read_new_events
 from mcp_server.record.events import ENDING
 from mcp_server.record.handover import Handover
-from mcp_server.record.ray_job import is_mirrored, request_file, submission_id
+from mcp_server.record.ray_job import is_mirrored, mark_request, read_mark, read_request, request_file, submission_id
 from mcp_server.record.run_directory import RunDir, boot_id, now, read_json, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess, supervisor_of
 from mcp_server.record.spec import LaunchRequest, RunSpec
@@ -101,12 +101,13 @@ class RayBackend(LocalBackend):
         """
         if is_mirrored(spec):
             super().create(directory, spec)
-            write_json(request_file(directory), job_request.make_request(spec, ()))
+            write_json(request_file(directory), mark_request(job_request.make_request(spec, ())))
             return
         new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
         new.path.mkdir(mode=0o700)
         try:
             write_json(new.spec, spec.facts())
+            write_json(request_file(new), mark_request(_make_request(directory, spec)))
             new.path.rename(directory.path)
         except OSError:
             shutil.rmtree(new.path, ignore_errors=True)
@@ -143,7 +144,7 @@ class RayBackend(LocalBackend):
     ) -> None:
         """Start a supervisor here, unless the head does not answer now."""
         try:
-            await run_in_thread(_head_of(spec).find, spec.run_id)
+            await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
         except (HostUnreachable, RayRefused) as error:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
             raise LaunchFailed(error.cause, "Nothing was started.") from error
@@ -153,7 +154,7 @@ class RayBackend(LocalBackend):
         """Leave nothing of a launch that the head certainly does not have, else a stop request."""
         cause = f"{error.host} cannot be reached: {error.why}."
         try:
-            job = await run_in_thread(_head_of(spec).find, spec.run_id)
+            job = await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
             is_unknown = job is None
         except RayRefused:
             is_unknown = False
@@ -192,7 +193,7 @@ class RayBackend(LocalBackend):
             return await super().settle_launch(directory, spec)
         if await run_in_thread(may_be_locked, directory.lock):
             return True
-        job = await run_in_thread(_head_of(spec).find, spec.run_id)
+        job = await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
         if job is not None and not job.ended:
             return True
         stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
@@ -260,14 +261,16 @@ class RayBackend(LocalBackend):
         """
         is_here = await run_in_thread(_runs_here, directory)
         result = await super().reap(directory, run) if is_here else ReapResult((), (), unsupervised=False)
-        head, is_job_ended = _head_of(run.spec), False
+        head, mark, is_job_ended = _head_of(run.spec), await run_in_thread(read_mark, directory), False
         job_id = submission_id(run.run_id, run.attempt if is_mirrored(run.spec) else 1)
         try:
-            await run_in_thread(head.stop, job_id)
+            await run_in_thread(head.stop, job_id, mark)
             if not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory):
-                note = await run_in_thread(_describe_pending, head, job_id, "ends without its command once it starts")
+                note = await run_in_thread(
+                    _describe_pending, head, job_id, mark, "ends without its command once it starts"
+                )
                 return replace(result, note=note)
-            is_job_ended = await self._await_end(head, job_id)
+            is_job_ended = await self._await_end(head, job_id, mark)
         except (HostUnreachable, RayRefused) as error:
             if is_here and not is_mirrored(run.spec):  # all its processes were here
                 return result
@@ -278,15 +281,15 @@ class RayBackend(LocalBackend):
             return result
         survivors = (*result.survivors, RunProcess(0, f"the Ray job {job_id}"))
         with contextlib.suppress(HostUnreachable, RayRefused):
-            return replace(result, survivors=survivors, note=await run_in_thread(_describe_pending, head, job_id))
+            return replace(result, survivors=survivors, note=await run_in_thread(_describe_pending, head, job_id, mark))
         return replace(result, survivors=survivors)
 
-    async def _await_end(self, head: RayHead, job_id: str) -> bool:
+    async def _await_end(self, head: RayHead, job_id: str, mark: str) -> bool:
         """Return whether the job is over within 15 s, or unknown to the head. One that waits does not end."""
         begun_s = time.monotonic()
         with anyio.move_on_after(_STOPPED_WITHIN_S):
             while True:
-                job = await run_in_thread(head.find, job_id)
+                job = await run_in_thread(head.find, job_id, mark)
                 if job is None or job.ended:
                     return True
                 if job.status == "PENDING" and time.monotonic() - begun_s > _WAITS_S:
@@ -346,9 +349,13 @@ def _watch_of(address: str) -> JobWatch:
 
 
 def _submit(directory: RunDir, spec: RunSpec) -> None:
+    _head_of(spec).submit(read_request(directory))
+
+
+def _make_request(directory: RunDir, spec: RunSpec) -> dict[str, Any]:
     here = is_own_address(urlsplit(_address(spec)).hostname or "")
     argv = supervisor_argv(sys.executable if here else "python3", directory.path)
-    _head_of(spec).submit(job_request.make_request(spec, argv))
+    return job_request.make_request(spec, argv)
 
 
 def _forbid_start(directory: RunDir) -> bool:
@@ -369,9 +376,9 @@ def _forbid_start(directory: RunDir) -> bool:
     return True
 
 
-def _describe_pending(head: RayHead, job_id: str, then: str = "Ray stops it once it starts") -> str:
+def _describe_pending(head: RayHead, job_id: str, mark: str, then: str = "Ray stops it once it starts") -> str:
     """Return what Ray keeps of a job that it was asked to stop while it waits. ``then``: what becomes of it."""
-    job = head.find(job_id)
+    job = head.find(job_id, mark)
     if job is None or job.status != "PENDING":
         return ""
     return f"Ray cannot take back a job that waits: it stays PENDING there, and {then}."

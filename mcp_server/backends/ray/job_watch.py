@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.run_directory import now, write_json
+from mcp_server.record.ray_job import read_mark
+from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
 
 FILE = "ray_job.json"
@@ -40,6 +41,7 @@ class JobReport:
 @dataclass
 class _Watched:
     directory: Path
+    mark: str
     describe_wait: Callable[[dict[str, tuple[float, float]]], str]
     is_supervised: Callable[[], bool]
     report: JobReport
@@ -52,6 +54,7 @@ class JobWatch:
         self._head, self._lock = head, threading.Lock()
         self._watched: dict[str, _Watched] = {}
         self._thread: threading.Thread | None = None
+        self._silence = JobReport()
 
     def look(
         self,
@@ -63,11 +66,11 @@ class JobWatch:
 
         ``is_supervised``: whether its supervisor has come, so that the head need not be asked any more.
         """
-        name = directory.name
-        with self._lock:
-            watched = self._watched.get(name)
-            if watched is None:
-                watched = self._watched[name] = _Watched(directory, describe_wait, is_supervised, JobReport())
+        watched = self._watched.get(directory.name)
+        if watched is None:
+            new = _Watched(directory, read_mark(RunDir(directory)), describe_wait, is_supervised, JobReport())
+            with self._lock:
+                watched = self._watched.setdefault(directory.name, new)
         age_s = time.monotonic() - watched.report.asked_s
         if age_s > (_SILENT_S if watched.report.silent else _FRESH_S):
             self._ask(watched)
@@ -79,14 +82,21 @@ class JobWatch:
         with self._lock:
             if (watched := self._watched.get(directory.name)) is not None:
                 watched.report = replace(watched.report, asked_s=float("-inf"))
+                self._silence = JobReport()
 
     def _ask(self, watched: _Watched) -> None:
         former, asked_s = watched.report, time.monotonic()
+        if asked_s - self._silence.asked_s < _SILENT_S:  # as it was for the job of another run
+            silent, since, asked_s = self._silence.silent, self._silence.since, self._silence.asked_s
+            watched.report = replace(former, silent=silent, since=former.since or since, asked_s=asked_s)
+            return
         try:
-            job = self._head.find(watched.directory.name)
+            job = self._head.find(watched.directory.name, watched.mark)
         except (HostUnreachable, RayRefused) as error:
             why = error.why if isinstance(error, HostUnreachable) else error.cause
             watched.report = replace(former, silent=why, since=former.since or now(), asked_s=time.monotonic())
+            if isinstance(error, HostUnreachable):
+                self._silence = watched.report
             return
         wait = ""
         if job is not None and job.status == "PENDING":
