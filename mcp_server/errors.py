@@ -146,6 +146,18 @@ class SweepNotFound(RunwardError):
         self.name, self.near = name, near
 
 
+class SessionOfOthers(RunwardError):
+    """A call that takes runs was given a tmux session that runward did not start. ``command`` follows it as a run."""
+
+    def __init__(self, session: str, command: str) -> None:
+        super().__init__(
+            f"{session!r} is a tmux session that runward did not start, and no run.",
+            "Nothing was done.",
+            f"capture_pane(session={session!r}) shows it. To wait for it, launch_run(command={command!r}, "
+            f"name={f'watch-{session}'!r}), then wait_run for that.",
+        )
+
+
 class NotOfSweeps(RunwardError):
     """A call that takes runs was given a sweep."""
 

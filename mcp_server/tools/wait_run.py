@@ -1,8 +1,10 @@
 """wait_run: waiting for the next event of runs."""
 
+import shlex
+import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from mcp_server.errors import BadArgument
+from mcp_server.backends.local import list_other_sessions
+from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, SessionOfOthers
 from mcp_server.record.state import ENDED, Run
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.selection import select
@@ -57,7 +60,11 @@ async def wait_run(
     """
     server, name = server_of(ctx), caller(ctx)
     names = [run_ids] if isinstance(run_ids, str) else run_ids
-    spec, runs = await run_in_thread(_plan, server, name, names, until, timeout_s, since)
+    try:
+        spec, runs = await run_in_thread(_plan, server, name, names, until, timeout_s, since)
+    except RunNotFound as error:
+        await _refuse_session(server, error.run_id)
+        raise
     await revive(server, runs)
     condition = spec.condition
     metric = start_metric_wait(server, spec)
@@ -92,6 +99,17 @@ async def wait_run(
         seen = {run_id: cursor.unconfirmed(spec.cursors.get(run_id, Cursor())) for run_id, cursor in seen.items()}
     when_answered(ctx, remember)
     return answer
+
+
+async def _refuse_session(server: ServerContext, name: str) -> None:
+    """Raise SessionOfOthers where ``name``, which is no run, is a tmux session that runward did not start."""
+    with suppress(ScreenNotAnswering):
+        if name in await list_other_sessions(server.environ, ()):
+            script = Path(sys.executable).with_name("runward")
+            program = [str(script)] if script.exists() else [sys.executable, "-m", "mcp_server"]
+            socket = server.environ.get("RUNWARD_TMUX_SOCKET")
+            assigned = f"RUNWARD_TMUX_SOCKET={shlex.quote(socket)} " if socket else ""
+            raise SessionOfOthers(name, assigned + shlex.join([*program, "watch", name]))
 
 
 async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout_s: float | None) -> WaitOutcome:

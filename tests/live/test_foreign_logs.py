@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -191,3 +192,15 @@ def test_only_new_lines_of_a_screen_are_printed() -> None:
     assert find_new_lines(["a", "1%"], ["a", "2%"]) == ["2%"]
     assert find_new_lines(["a", "b", "c"], ["b", "c", "d"]) == ["d"]
     assert find_new_lines(["a", "b"], ["x", "y"]) == ["x", "y"]
+
+
+async def test_a_wait_for_a_session_of_others_names_the_call_that_follows_it(sandbox: Sandbox) -> None:
+    sandbox.tmux("new-session", "-d", "-s", "theirs", "echo step 1/3 loss 0.5; sleep 300")
+    async with sandbox.agent_in_process() as agent:
+        refusal = await agent.refusal("wait_run", run_ids="theirs", timeout_s=0)
+        assert "is a tmux session that runward did not start" in refusal
+        command = re.search(r"launch_run\(command='([^']+)', name='watch-theirs'\)", refusal)
+        assert command is not None, refusal
+        run_id = await agent.launch(command[1], name="watch-theirs")
+        await until_async(lambda: "step 1/3" in sandbox.log(run_id), "the output of the session")
+        assert "Run not found" in await agent.refusal("wait_run", run_ids="nobodys", timeout_s=0)
