@@ -27,7 +27,8 @@ SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
 _MOST_BYTES = 4 * 2**20  # of an answer, but for logs
 _PIECE_BYTES = 256 * 2**10
 _LOG_S = 300.0  # of one look at a log
-_NOT_FOUND = 404
+_UNAUTHORIZED, _NOT_FOUND = 401, 404
+_UNAUTHORIZED_REMEDY = "A person sets RAY_AUTH_TOKEN, the cluster's token, in the environment of the server."
 _STATUS_CHARS, _MOST_CODE, _LATEST_MS = 40, 2**16, 2**47  # the year 6429
 
 
@@ -246,7 +247,9 @@ class RayHead:
                 with error:
                     text = error.read(_MOST_BYTES).decode(errors="replace")
                 if error.code != _NOT_FOUND or "does not exist" not in text:
-                    raise RayRefused(f"Ray at {self.address} answers {error.code}: {_last_line(text)}.") from error
+                    cause = f"Ray at {self.address} answers {error.code}: {_last_line(text).rstrip('.')}."
+                    remedy = _UNAUTHORIZED_REMEDY if error.code == _UNAUTHORIZED else ""
+                    raise RayRefused(cause, remedy=remedy) from error
                 yield None
         except (OSError, http.client.HTTPException) as error:
             raise HostUnreachable(self.address, _explain(error)) from error

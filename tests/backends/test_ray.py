@@ -203,7 +203,7 @@ class Head(ThreadingHTTPServer):
         def do_GET(self) -> None:
             if self.path == "/elsewhere":
                 self.server.went_elsewhere = True
-            self.send_response(302 if self.server.answer == "redirect" else 200)
+            self.send_response({"redirect": 302, "no token": 401}.get(self.server.answer, 200))
             self.send_header("Location", "/elsewhere")
             self.send_header("Content-Length", str(len(self.server.answer)))
             self.end_headers()
@@ -231,6 +231,13 @@ def test_an_answer_that_is_none_is_a_refusal_and_no_token_goes_elsewhere(head: H
     with pytest.raises(RayRefused):
         RayHead(f"http://127.0.0.1:{head.server_address[1]}").find("cfm-7kqz", "")
     assert not head.went_elsewhere
+
+
+def test_a_head_that_asks_for_a_token_is_refused_with_where_it_belongs(head: Head) -> None:
+    head.answer = "no token"
+    with pytest.raises(RayRefused, match="answers 401: no token") as refusal:
+        RayHead(f"http://127.0.0.1:{head.server_address[1]}").find("cfm-7kqz", "mark")
+    assert "RAY_AUTH_TOKEN" in refusal.value.remedy
 
 
 def test_odd_values_of_a_head_are_left_out(head: Head) -> None:

@@ -135,7 +135,7 @@ class RayBackend(LocalBackend):
             raise LaunchFailed(f"{directory.path}: {error.strerror}.", "Nothing was started.") from error
         except RayRefused as error:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
-            raise LaunchFailed(f"{error.cause.rstrip('.')}.", "Nothing was started.") from error
+            raise LaunchFailed(f"{error.cause.rstrip('.')}.", "Nothing was started.", error.remedy) from error
         except HostUnreachable as error:
             await self._give_up(directory, spec, error)
 
@@ -147,7 +147,7 @@ class RayBackend(LocalBackend):
             await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
         except (HostUnreachable, RayRefused) as error:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
-            raise LaunchFailed(error.cause, "Nothing was started.") from error
+            raise LaunchFailed(error.cause, "Nothing was started.", error.remedy) from error
         await super().start(directory, spec, handover, first_event)
 
     async def _give_up(self, directory: RunDir, spec: RunSpec, error: HostUnreachable) -> NoReturn:
