@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.engines import jobs
+from tests.engines.jobs import end, running
 from tests.engines.slurm_cluster import Cluster, why_not
 from tests.support import warm_start
 from tests.support.sandbox import Agent, Sandbox, until_async
@@ -28,11 +30,8 @@ while True: eaten.append(bytearray(50_000_000)); time.sleep(0.3)"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("slurm"), kill_wait_s=6, min_job_age_s=5)
-    try:
-        cluster.up()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.down()
 
 
 @pytest.fixture
@@ -45,17 +44,7 @@ def lab(cluster: Cluster, sandbox: Sandbox, far_host: FarHost) -> Iterator[Sandb
 
 
 async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> str:
-    run_id = await agent.launch(command, cwd=str(lab.path), **FAR, **arguments)
-    await until_async(lambda: lab.run(run_id).state == "running", "its start")
-    return run_id
-
-
-async def end(agent: Agent, run_id: str) -> dict[str, Any]:
-    while True:
-        answer = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=60)
-        if answer["reason"] == "ended":
-            status: dict[str, Any] = answer["runs"][0]
-            return status
+    return await jobs.start(lab, agent, command, cwd=str(lab.path), **FAR, **arguments)
 
 
 async def test_a_user_sees_a_job_on_a_login_node_from_its_preview_to_its_end(

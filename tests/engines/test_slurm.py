@@ -3,7 +3,6 @@
 `make engines` brings it up. Each figure is printed; the bars are asserted.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -17,9 +16,10 @@ import pytest
 
 from mcp_server.text.timestamps import parse_time
 from tests.benchmarks.shapes import CASES, CaseDirectory
+from tests.engines.jobs import end, job_of, running, start
 from tests.engines.slurm_cluster import Cluster, why_not
 from tests.support import warm_start
-from tests.support.sandbox import Agent, Sandbox, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 WHY_NOT = why_not() if os.environ.get("RUNWARD_ENGINES") else "make engines runs it"
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
@@ -44,11 +44,8 @@ while True: eaten.append(bytearray(50_000_000)); time.sleep(0.3)"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Slurm forgets an ended job after 5 s, and has no accounting."""
     cluster = Cluster(tmp_path_factory.mktemp("slurm"), kill_wait_s=6, min_job_age_s=FORGETS_AFTER_S, has_jobcomp=False)
-    try:
-        cluster.up()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.down()
 
 
 @pytest.fixture
@@ -64,24 +61,6 @@ def lab(cluster: Cluster, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(name, value)
     yield sandbox
     cluster.run("scancel", "--me", check=False)
-
-
-def job_of(lab: Sandbox, run_id: str) -> str:
-    return str(json.loads(lab.rundir(run_id).job.read_text())["job_id"])
-
-
-async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> str:
-    run_id = await agent.launch(command, backend="slurm", **arguments)
-    await until_async(lambda: any(e["kind"] == "started" for e in lab.run(run_id).events), "its start")
-    return run_id
-
-
-async def end(agent: Agent, run_id: str) -> dict[str, Any]:
-    while True:
-        answer = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=60)
-        if answer["reason"] == "ended":
-            status: dict[str, Any] = answer["runs"][0]
-            return status
 
 
 def test_the_contract_of_all_backends_holds(cluster: Cluster) -> None:

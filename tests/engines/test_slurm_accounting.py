@@ -3,7 +3,6 @@
 The controller forgets an ended job after 5 s, and no file lists jobs.
 """
 
-import json
 import os
 import signal
 import time
@@ -12,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.engines.jobs import end, job_of, running, start
 from tests.engines.slurm_cluster import ACCOUNTING_PROGRAMS, Cluster, why_not
 from tests.support import warm_start
-from tests.support.sandbox import Agent, Sandbox, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 WHY_NOT = why_not(*ACCOUNTING_PROGRAMS, "srun") if os.environ.get("RUNWARD_ENGINES") else "make engines runs it"
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
@@ -34,11 +34,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         has_accounting=True,
         grace_s=5,
     )
-    try:
-        cluster.up()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.down()
 
 
 @pytest.fixture
@@ -49,24 +46,6 @@ def lab(cluster: Cluster, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(name, value)
     yield sandbox
     cluster.run("scancel", "--me", check=False)
-
-
-def job_of(lab: Sandbox, run_id: str) -> str:
-    return str(json.loads(lab.rundir(run_id).job.read_text())["job_id"])
-
-
-async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> str:
-    run_id = await agent.launch(command, backend="slurm", **arguments)
-    await until_async(lambda: any(e["kind"] == "started" for e in lab.run(run_id).events), "its start")
-    return run_id
-
-
-async def end(agent: Agent, run_id: str) -> dict[str, Any]:
-    while True:
-        answer = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=60)
-        if answer["reason"] == "ended":
-            status: dict[str, Any] = answer["runs"][0]
-            return status
 
 
 async def test_ends_that_the_controller_has_forgotten_are_those_of_the_accounting(

@@ -1,0 +1,40 @@
+"""What the tests of a real Slurm do with runs: start them, wait for their ends, find their jobs."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.engines.slurm_cluster import Cluster
+from tests.support.sandbox import Agent, Sandbox, until_async
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster) -> Iterator[Cluster]:
+    """Bring ``cluster`` up, and down again in any case."""
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def job_of(lab: Sandbox, run_id: str) -> str:
+    """Return the number of a run's job."""
+    return str(json.loads(lab.rundir(run_id).job.read_text())["job_id"])
+
+
+async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> str:
+    """Launch a job and return its run's id once its command has started."""
+    run_id = await agent.launch(command, **({"backend": "slurm"} | arguments))
+    await until_async(lambda: lab.run(run_id).state == "running", "its start")
+    return run_id
+
+
+async def end(agent: Agent, run_id: str) -> dict[str, Any]:
+    """Return the status of a run at its end."""
+    while True:
+        answer = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=60)
+        if answer["reason"] == "ended":
+            status: dict[str, Any] = answer["runs"][0]
+            return status
