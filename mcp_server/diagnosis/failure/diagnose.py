@@ -70,6 +70,7 @@ _NAN = compile_lazily(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _ENDS_MESSAGE = compile_lazily(
     r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
+    r"|wandb: |swanlab: |srun: |slurmstepd: |\[?(?:INFO|WARNING|DEBUG)\b|.{0,60}\bNCCL INFO "  # other programs' words
 )
 _MEANINGLESS = compile_lazily(
     r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_handler.*|(?:Shared c|C)onnection to \S+ closed\.)$"

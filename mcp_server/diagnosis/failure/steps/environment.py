@@ -130,7 +130,7 @@ ROWS = (
     # --- disk
     row("disk_full", r"torch_\d+|/dev/shm|[Ss]hared memory", "", "stop",
      "Shared memory is full: fewer DataLoader workers or a larger /dev/shm, then launch_run again."),
-    row("disk_full", r"'?(/[^\s']{2,60})", "", "stop",
+    row("disk_full", r"'?((?:\.{1,2}(?=/))?/[^\s']{2,60})", "", "stop",
      "The disk of {0} is full: write elsewhere, or ask a person to free space, then launch_run again."),
     # --- crashes and kills
     row("segfault", r"[Bb]us error|SIGBUS", "", "retry_changed",
