@@ -35,6 +35,9 @@ ROWS = (
         r"ray::(?!WorkerDict|LLMRayActor)|RayTaskError|RayTrainWorker|_raylet", "stop",
         "Ray gave this actor or task no GPU: num_gpus=1 in @ray.remote or .options() (RLlib: num_gpus_per_env_runner), "
         "then launch_run again."),
+    row("ray_error", r"died because of an error raised in its creation task", "", "stop",
+        "The actor's own __init__ failed: its error stands above or in Ray's worker logs; correct that, then "
+        "launch_run again."),
     # --- memory and disk
     row("oom_host", r"memory usage threshold|memory pressure|node (?:was )?running low on memory|ray\.exceptions", "",
         "retry_changed",

@@ -148,7 +148,7 @@ ROWS = (
     row("divergence", r"(?:normal expects all elements of std|Real\(\)|found invalid values|[Nn]an.{0,40}"
         r"(?:action|polic|obs))", r"(?i)rsl_rl|skrl|stable_baselines3|cleanrl|rl_games|isaac|gymnasium|env\.step"
         r"|runner\.learn",
-        "stop", "The policy became NaN: look for unbounded rewards or observations first (clip, normalize), then lower "
-        "the learning rate or raise its clipping."),
+        "stop", "The policy became NaN: clip or normalize rewards and observations, lower the learning rate and "
+        "max_grad_norm, and resume from before it."),
 )
 # fmt: on
