@@ -69,7 +69,7 @@ class SeenFiles:
 
     def find_event_files(self, directory: str) -> None:
         """Note the event files at or below a directory: those of one that is new were created before it was watched."""
-        scan = DirectoryScan(_LIST_DEPTH, max_entries=_MOST_EVENT_FILES, max_s=_LIST_S)
+        scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=_LIST_S)
         for _, paths in scan.walk(Path(directory), _event_file, skip=lambda name: name.startswith(".")):
             self._event_files.update(dict.fromkeys(paths[:_MOST_EVENT_FILES]))
 

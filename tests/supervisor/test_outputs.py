@@ -176,6 +176,8 @@ def test_an_event_file_that_is_open_for_instants_deep_in_old_directories_makes_i
     task = work / "logs/rsl_rl/walk"
     (task / "former").mkdir(parents=True)
     (task / "former/model_9.pt").touch()
+    for number in range(600):  # of a project's own, which are listed first
+        (work / f"{number}.py").touch()
     code = """
 import os, pathlib
 sys.stdin.readline()
