@@ -32,7 +32,8 @@ finally:
     for step in range(4, 9):
         print(f"step {step}/9 loss 0.1", flush=True)
 """
-SILENT = "import time\nprint('loading the model', flush=True)\ntime.sleep(600)\n"
+# No step, and its one line long before a first step is due, also on a busy machine: no interpreter starts first.
+SILENT = "echo 'loading the model'; exec sleep 600"
 
 
 def script(sandbox: Sandbox, code: str) -> str:
@@ -75,15 +76,14 @@ async def test_an_attempt_that_the_policy_stopped_is_retried_as_before(sandbox: 
 
 async def test_a_missing_first_step_says_what_happens_next(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
-        arguments = {"cwd": str(sandbox.path), "first_step_timeout_s": 0.5}
-        run_id = await agent.launch(script(sandbox, SILENT), **arguments)
+        run_id = await agent.launch(SILENT, first_step_timeout_s=0.5)
         news = await agent.call("wait_run", run_ids=run_id, timeout_s=60)
         assert news["reason"] == "first_step_timeout"
         (event,) = [e for e in news["runs"][0]["events"] if e["kind"] == "first_step_timeout"]
         assert "The run goes on: " in event["text"]
         assert "first_step_pattern was needed." in event["text"]
         assert (await agent.kill(run_id))["status"] == "killed"
-        stopped = await agent.launch(script(sandbox, SILENT), recovery={"on_first_step_timeout": "stop"}, **arguments)
+        stopped = await agent.launch(SILENT, first_step_timeout_s=1, recovery={"on_first_step_timeout": "stop"})
         end = await agent.end(stopped)
     assert sandbox.run(run_id).stopped_by == "agent"
     assert (end["state"], end["stopped_by"], end["failure"]["kind"]) == ("killed", "policy", "timeout")
