@@ -21,10 +21,12 @@ from mcp_server.record.ray_job import proof_file, read_mark, read_request, submi
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
+from mcp_server.system.ray_withdrawal import withdraw
 
 _PERIOD_S = 0.3
 _LOG_SHARE = 10.0  # Ray sends the whole log each time, so a long one is asked for less often
 _SILENT_S = 2.0
+_STARTS_S = 2.0  # a job that is PENDING for longer waits for resources, and a stop does not reach it
 _ARRIVES_S = 30.0
 _LAST_LOG_S = 600.0  # of an ended job
 _FORGOTTEN = 69  # EX_UNAVAILABLE of sysexits.h
@@ -50,7 +52,7 @@ class JobMirror:
         self._head, self._mark = RayHead(str(spec.backend_options.get("address"))), read_mark(rundir)
         self._printed, self._log_due_s, self._is_silent = 0, 0.0, False
         self._asks_to_stop = self._has_asked = False
-        self._log_until_s = math.inf
+        self._log_until_s = self._withdraw_s = math.inf
         self._arrives_until_s = 0.0  # until then the head may still be busy with the request
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
@@ -77,9 +79,13 @@ class JobMirror:
             try:
                 if self._asks_to_stop and not self._has_asked:
                     self._head.stop(self._job_id, self._mark)
-                    self._has_asked = True
+                    self._has_asked, self._withdraw_s = True, time.monotonic() + _STARTS_S
                     self._say("Ray was asked to stop the job.")
                 job = self._head.find(self._job_id, self._mark)
+                if job is not None and job.status == "PENDING" and time.monotonic() > self._withdraw_s:
+                    self._withdraw_s = math.inf
+                    withdraw(self._head, self._job_id)
+                    continue
                 if job is not None:
                     known = True
                     self._print_log(is_last=job.ended)

@@ -3,13 +3,16 @@
 `make engines` runs it. `RUNWARD_RAY` names the program `ray` where it is not in PATH. The figures are printed.
 """
 
+import json
 import os
 import shutil
 import signal
 import socket
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,17 +76,34 @@ def describe(delays: Sequence[float]) -> str:
     )
 
 
+def list_jobs(address: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{address}/api/jobs/") as answer:
+        jobs: list[dict[str, Any]] = json.load(answer)
+    return jobs
+
+
 def ray_processes(temp_dir: str) -> list[processes.Process]:
     return [p for p in processes.list_processes() if temp_dir in p.command]
 
 
-async def check_stops(agent: Agent, sandbox: Sandbox, options: dict[str, str]) -> None:
+async def check_withdrawal(agent: Agent, sandbox: Sandbox, options: dict[str, Any]) -> None:
     big = await agent.launch("true", backend="ray", backend_options=options, gpus=8, name="big")
     text = "Ray waits for resources: the job needs 8 GPU; the cluster has 2 GPU (2 free). It never starts unless GPU"
     await until_patiently(lambda: (sandbox.run(big).pending_reason or "").startswith(text), 30)
+    begun_s = time.monotonic()
     killed = await agent.kill(big)
     assert (killed["status"], killed["survivors"]) == ("killed", [])
-    assert "it stays PENDING there" in killed["message"]
+    assert "PENDING" not in killed["message"]
+    assert sandbox.run(big).state == "killed"
+    (job,) = (job for job in list_jobs(options["address"]) if job["submission_id"] == big)
+    assert job["status"] == "FAILED"
+    assert "never ran" in job["message"]
+    print(f"kill of a pending job: Ray let go of it after {time.monotonic() - begun_s:.1f} s")
+
+
+async def check_stops(agent: Agent, sandbox: Sandbox, options: dict[str, str]) -> None:
+    for shared in (True, False):
+        await check_withdrawal(agent, sandbox, {**options, "shared_disk": shared})
 
     stubborn = await agent.launch(
         "trap '' INT TERM; sleep 987 & while :; do sleep 1; done", backend="ray", backend_options=options

@@ -76,6 +76,7 @@ async def test_a_pending_job_says_what_it_waits_for_and_its_kill_is_verified(san
             "launch_run", command="true", backend="ray", backend_options=options
         )
         ray.open()
+        ray.can_withdraw = False
         asked = await agent.call("kill_run", run_id=run)
         killed = await agent.call("kill_run", run_id=run, confirm_token=asked["confirm_token"])
         assert (killed["status"], killed["survivors"]) == ("killed", [])
@@ -132,6 +133,12 @@ async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sand
         waits = await agent.launch("true", backend="ray", gpus=8, backend_options=options)
         await until_async(lambda: sandbox.run(waits).pending_reason, "a reason")
         assert "the job needs 8 GPU" in str(sandbox.run(waits).pending_reason)
+        killed = await agent.kill(waits)
+        assert (killed["status"], killed["survivors"]) == ("killed", [])
+        assert ray.jobs[waits]["status"] == "FAILED"
+        ray.can_withdraw = False
+        waits = await agent.launch("true", backend="ray", gpus=8, backend_options=options)
+        await until_async(lambda: sandbox.run(waits).pending_reason, "a reason")
         killed = await agent.kill(waits)
         assert [one["command"] for one in killed["survivors"]] == [f"the Ray job {waits}"]
         assert "it stays PENDING there, and Ray stops it once it starts" in killed["message"]

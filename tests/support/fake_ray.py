@@ -25,9 +25,13 @@ _WAITS = (
 
 
 class FakeRay:
-    """One head with two GPUs. ``submitted``: the requests as they came."""
+    """One head with two GPUs. ``submitted``: the requests as they came.
+
+    ``can_withdraw``: whether a job that kills the actor of another, which waits, gets as far as that.
+    """
 
     def __init__(self) -> None:
+        self.can_withdraw = True
         self.jobs: dict[str, dict[str, Any]] = {}
         self.submitted: list[dict[str, Any]] = []
         self.queries = 0
@@ -129,9 +133,20 @@ class FakeRay:
                 "message": _WAITS,
                 "metadata": body["metadata"],
             }
-            if body.get("entrypoint_num_gpus", 0) <= GPUS:
+            if "ray.kill(" in body["entrypoint"]:
+                self._withdraw(name, body["entrypoint"])
+            elif body.get("entrypoint_num_gpus", 0) <= GPUS:
                 self._start(name, body)
         return 200, {"job_id": name, "submission_id": name}
+
+    def _withdraw(self, helper: str, entrypoint: str) -> None:
+        name = entrypoint.rsplit(maxsplit=1)[-1]
+        self.jobs[helper] |= {"status": "SUCCEEDED" if self.can_withdraw else "FAILED", "message": "Job finished …"}
+        if self.can_withdraw and self.jobs[name]["status"] == "PENDING":
+            words = (
+                "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tclass_name: …"
+            )
+            self.jobs[name] |= {"status": "FAILED", "message": words, "end_time": int(1000 * time.time())}
 
     def release(self, name: str) -> subprocess.Popen[bytes]:
         """Start a job that waits for GPUs, as if there were more of them now."""

@@ -42,6 +42,7 @@ from mcp_server.system.files import open_regular, write_atomic
 from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock
 from mcp_server.system.own_addresses import is_own_address
 from mcp_server.system.ray_jobs import RayHead, RayRefused
+from mcp_server.system.ray_withdrawal import withdraw
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import holds_a_secret
 from mcp_server.threads import run_in_thread
@@ -265,12 +266,15 @@ class RayBackend(LocalBackend):
         job_id = submission_id(run.run_id, run.attempt if is_mirrored(run.spec) else 1)
         try:
             await run_in_thread(head.stop, job_id, mark)
-            if not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory):
+            never_starts = not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory)
+            is_job_ended = await self._await_end(head, job_id, mark)
+            if not is_job_ended and await run_in_thread(_withdraw, head, job_id, mark):
+                is_job_ended = await self._await_end(head, job_id, mark)
+            if not is_job_ended and never_starts:
                 note = await run_in_thread(
                     _describe_pending, head, job_id, mark, "ends without its command once it starts"
                 )
                 return replace(result, note=note)
-            is_job_ended = await self._await_end(head, job_id, mark)
         except (HostUnreachable, RayRefused) as error:
             if is_here and not is_mirrored(run.spec):  # all its processes were here
                 return result
@@ -359,10 +363,7 @@ def _make_request(directory: RunDir, spec: RunSpec) -> dict[str, Any]:
 
 
 def _forbid_start(directory: RunDir) -> bool:
-    """Take a job that still waits the right to start its command, and return whether there was such a job.
-
-    Ray 2.60 stops no job that waits for resources: it goes on waiting, starts, and is stopped then.
-    """
+    """Take a job that still waits the right to start its command, and return whether there was such a job."""
     lock = take_lock(directory.lock)
     if lock is None:
         return False
@@ -376,12 +377,22 @@ def _forbid_start(directory: RunDir) -> bool:
     return True
 
 
+def _withdraw(head: RayHead, job_id: str, mark: str) -> bool:
+    """Take back a job that waits, and return whether there was one. Whether it worked shows in the job."""
+    job = head.find(job_id, mark)
+    if job is None or job.status != "PENDING":
+        return False
+    with contextlib.suppress(HostUnreachable, RayRefused):
+        withdraw(head, job_id)
+    return True
+
+
 def _describe_pending(head: RayHead, job_id: str, mark: str, then: str = "Ray stops it once it starts") -> str:
     """Return what Ray keeps of a job that it was asked to stop while it waits. ``then``: what becomes of it."""
     job = head.find(job_id, mark)
     if job is None or job.status != "PENDING":
         return ""
-    return f"Ray cannot take back a job that waits: it stays PENDING there, and {then}."
+    return f"Ray did not take back the job, which waits: it stays PENDING there, and {then}."
 
 
 def _runs_here(directory: RunDir) -> bool:
