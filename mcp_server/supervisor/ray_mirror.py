@@ -61,9 +61,9 @@ class JobMirror:
             signal.signal(number, self._request_stop)
         variables = [f"RUNWARD_RUN_ID={self._rundir.run_id}", f"RUNWARD_ATTEMPT={self._attempt}"]
         entrypoint = shlex.join(["env", *variables, "bash", "-c", script, "runward", *arguments])
-        request = {**read_request(self._rundir), "submission_id": self._job_id, "entrypoint": entrypoint}
+        self._request = {**read_request(self._rundir), "submission_id": self._job_id, "entrypoint": entrypoint}
         try:
-            self._head.submit(request)
+            self._head.submit(self._request)
         except RayRefused as error:
             self._say(f"{error}")
             self._prove(None, "never submitted")
@@ -77,15 +77,9 @@ class JobMirror:
         known = False
         while True:
             try:
-                if self._asks_to_stop and not self._has_asked:
-                    self._head.stop(self._job_id, self._mark)
-                    self._has_asked, self._withdraw_s = True, time.monotonic() + _STARTS_S
-                    self._say("Ray was asked to stop the job.")
+                if self._asks_to_stop:
+                    self._stop()
                 job = self._head.find(self._job_id, self._mark)
-                if job is not None and job.status == "PENDING" and time.monotonic() > self._withdraw_s:
-                    self._withdraw_s = math.inf
-                    withdraw(self._head, self._job_id)
-                    continue
                 if job is not None:
                     known = True
                     self._print_log(is_last=job.ended)
@@ -104,8 +98,40 @@ class JobMirror:
                     self._prove(None, "never submitted")
                 return _FORGOTTEN
             if job.ended:
-                return self._end(job)
+                if self._asks_to_stop or not job.gave_up_waiting or not self._submit_again():
+                    return self._end(job)
+                known = False
             time.sleep(_PERIOD_S)
+
+    def _stop(self) -> None:
+        """Ask for the end of the job, once, and once more by other means where it waits for resources.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        if not self._has_asked:
+            self._head.stop(self._job_id, self._mark)
+            self._has_asked, self._withdraw_s = True, time.monotonic() + _STARTS_S
+            self._say("Ray was asked to stop the job.")
+        elif time.monotonic() > self._withdraw_s:
+            self._withdraw_s = math.inf
+            job = self._head.find(self._job_id, self._mark)
+            if job is not None and job.status == "PENDING":
+                withdraw(self._head, self._job_id)
+
+    def _submit_again(self) -> bool:
+        """Ask anew for a job that Ray ended while it waited for resources, and return whether Ray has it."""
+        try:
+            self._head.delete(self._job_id)
+            self._head.submit(self._request)
+        except RayRefused as error:
+            self._say(f"{error}")
+            return False
+        except HostUnreachable:  # the next look shows what became of it
+            self._arrives_until_s = time.monotonic() + _ARRIVES_S
+        self._say("Ray lets no job wait for so long, and was asked for it again.")
+        return True
 
     def _end(self, job: Job) -> int:
         self._prove(job, job.status)

@@ -19,6 +19,7 @@ AHEAD = 2
 HANDED_IN = 500
 MOST_TOGETHER = 1000  # in one array: Slurm's MaxArraySize is 1001 by default
 _LOCAL = LaunchRequest.backend
+WAITED = "waited"  # of a run that never began: neither a failure nor an interruption of its cell
 MOST_INTERRUPTIONS = 3  # of one cell: a run that is lost again and again is not started for ever
 
 
@@ -37,13 +38,17 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     - A run that finished, or ran for its time limit, is a result. So is one that the sweep stopped, as others were
       better, or that a person or an agent stopped.
     - A run that failed, or that its policy stopped, counts as a failure; below ``cell_failures`` the cell starts again.
+    - A job that Ray ended while it waited for resources is handed in again, as often as that happens.
     - A run that ended by nobody's wish (lost, killed from outside, preempted) is started again, at most three times,
       and never beside processes of it that could not be stopped (``has_leftovers``).
     """
     if run.state in ("finished", "timed_out"):
         return CellEnd(run.state, again=False)
     by_nobody = run.stopped_by in (None, "scheduler")
-    is_killed = run.state == "failed" and by_nobody and (run.failure or {}).get("kind") == "killed"
+    kind = (run.failure or {}).get("kind")
+    if run.state == "failed" and run.stopped_by == "scheduler" and kind == "ray_error" and not stopping:
+        return CellEnd(WAITED, again=True)
+    is_killed = run.state == "failed" and by_nobody and kind == "killed"
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)

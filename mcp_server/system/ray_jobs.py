@@ -40,6 +40,12 @@ class Job:
     message: str = ""
     exit_code: int | None = None
     ended_ms: int | None = None
+    error_type: str = ""
+
+    @property
+    def gave_up_waiting(self) -> bool:
+        """Whether Ray ended the job, which waited for resources for as long as its head lets one: 15 min by default."""
+        return self.status == "FAILED" and self.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
     @property
     def ended(self) -> bool:
@@ -167,6 +173,7 @@ class RayHead:
             str(facts.get("message") or ""),
             code if isinstance(code, int) and abs(code) < _MOST_CODE else None,
             ended if isinstance(ended, int) and 0 < ended < _LATEST_MS else None,
+            str(facts.get("error_type") or "")[:_STATUS_CHARS],
         )
 
     def stop(self, submission_id: str, mark: str) -> None:
@@ -178,6 +185,15 @@ class RayHead:
         """
         if self.find(submission_id, mark) is not None:
             self._call("POST", f"/api/jobs/{submission_id}/stop", {}, SUBMIT_S)
+
+    def delete(self, submission_id: str) -> None:
+        """Let the head forget a job that is over, so that another may have its id.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        self._call("DELETE", f"/api/jobs/{submission_id}", None, LOOK_S)
 
     def read_log(self, submission_id: str, take: Callable[[str], None], after: int = 0) -> int:
         """Hand over what a job has printed after its first ``after`` characters, and return how many there are.

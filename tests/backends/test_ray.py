@@ -25,6 +25,7 @@ NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
 FAILED = Job("FAILED", "Job entrypoint command failed with exit code 2, last available logs\nbash: no such file", 2)
 STOPPED = Job("STOPPED", "Job was intentionally stopped.", ended_ms=1_795_399_001_186)
+GAVE_UP = Job("FAILED", "Job supervisor actor failed to …", error_type="JOB_SUPERVISOR_ACTOR_START_TIMEOUT")
 STARTED: Event = {"seq": 1, "kind": "started", "at": "2026-11-23T01:00:00.000Z"}
 
 
@@ -70,6 +71,11 @@ def test_a_job_that_ray_ended_before_its_supervisor_came_says_why() -> None:
     )
     assert run.failure is not None
     assert run.failure["kind"] == "ray_error"
+    waited = fold(Evidence(RunSpec(), supervisor=judge(JobReport(GAVE_UP), "http://head:8265", "a", NEW), age_s=60.0))
+    assert (waited.state, waited.stopped_by) == ("failed", "scheduler")
+    assert waited.failure is not None
+    assert waited.failure["retryable"]
+    assert "RAY_JOB_START_TIMEOUT_SECONDS" in waited.failure["advice"]
     stopped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(STOPPED), "http://head:8265", "a", NEW), age_s=60.0))
     assert (stopped.ended_at, stopped.stopped_by) == ("2026-11-23T01:56:41.186Z", "scheduler")
 

@@ -133,6 +133,9 @@ async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sand
         waits = await agent.launch("true", backend="ray", gpus=8, backend_options=options)
         await until_async(lambda: sandbox.run(waits).pending_reason, "a reason")
         assert "the job needs 8 GPU" in str(sandbox.run(waits).pending_reason)
+        ray.give_up(waits)
+        await until_async(lambda: ray.jobs.get(waits, {}).get("status") == "PENDING", "that it waits again")
+        assert sandbox.run(waits).state == "queued"
         killed = await agent.kill(waits)
         assert (killed["status"], killed["survivors"]) == ("killed", [])
         assert ray.jobs[waits]["status"] == "FAILED"

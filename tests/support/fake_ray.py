@@ -59,6 +59,10 @@ class FakeRay:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 self._answer(*head.post(self.path, json.loads(body)))
 
+            def do_DELETE(self) -> None:
+                name = self.path.split("/")[3]
+                self._answer(200, {"deleted": head.jobs.pop(name)["status"] in ("FAILED", "STOPPED", "SUCCEEDED")})
+
             def _answer(self, code: int, value: object) -> None:
                 data = (value if isinstance(value, str) else json.dumps(value)).encode()
                 self.send_response(code)
@@ -147,6 +151,15 @@ class FakeRay:
                 "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tclass_name: …"
             )
             self.jobs[name] |= {"status": "FAILED", "message": words, "end_time": int(1000 * time.time())}
+
+    def give_up(self, name: str) -> None:
+        """Let a job have waited for as long as the head lets one wait."""
+        self.jobs[name] |= {
+            "status": "FAILED",
+            "error_type": "JOB_SUPERVISOR_ACTOR_START_TIMEOUT",
+            "message": "Job supervisor actor failed to start within 900.0 seconds. This timeout can be configured by …",
+            "end_time": int(1000 * time.time()),
+        }
 
     def release(self, name: str) -> subprocess.Popen[bytes]:
         """Start a job that waits for GPUs, as if there were more of them now."""

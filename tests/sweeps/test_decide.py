@@ -41,6 +41,10 @@ def run(state: Any, stopped_by: str | None = None) -> Run:
     return Run(RunSpec(run_id="r"), state, stopped_by=stopped_by)
 
 
+def job_failed(kind: str) -> Run:
+    return Run(RunSpec(run_id="r"), "failed", stopped_by="scheduler", failure={"kind": kind})
+
+
 def names(cells: list[CellState]) -> list[str]:
     return [cell.cell.name for cell in cells]
 
@@ -56,6 +60,9 @@ def names(cells: list[CellState]) -> list[str]:
         (run("killed", "policy"), CellEnd("failed", again=False)),
         (run("killed"), CellEnd("interrupted", again=True)),
         (run("lost"), CellEnd("interrupted", again=True)),
+        (job_failed("killed"), CellEnd("interrupted", again=True)),
+        (job_failed("oom_host"), CellEnd("failed", again=False)),
+        (job_failed("ray_error"), CellEnd("waited", again=True)),
     ],
 )
 def test_an_end_is_a_result_a_failure_or_an_interruption(ended_run: Run, expected: CellEnd) -> None:

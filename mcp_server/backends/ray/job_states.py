@@ -24,6 +24,13 @@ from mcp_server.text.timestamps import format_time
 _FORGOTTEN = "Ray does not know its job any more: the head was restarted, and its jobs ended with it."
 _UNKNOWN = "Ray does not know its job: it was never submitted, or the head was restarted before the command started."
 _NEVER_STARTED = "Ray ended the job before its supervisor started, so the command never ran"
+_GAVE_UP = (
+    "Ray ended the job, which had waited for resources as long as its head lets a job wait; the command never ran."
+)
+_WAIT_AGAIN = (
+    "Launch it again to wait on, or with fewer resources. Who starts the head sets how long a job may wait: "
+    "RAY_JOB_START_TIMEOUT_SECONDS, 900 by default."
+)
 _ENDS = {"FAILED": "failed", "STOPPED": "killed"}
 
 
@@ -69,6 +76,10 @@ def _describe_death(job: Job | None) -> str:
 
 
 def _make_end(job: Job) -> JobEnd:
+    ended_at = None if job.ended_ms is None else _format_ms(job.ended_ms)
+    if job.gave_up_waiting:
+        why = {"kind": "ray_error", "line": job.first_line, "retryable": True, "action": "retry", "advice": _WAIT_AGAIN}
+        return JobEnd("failed", _GAVE_UP, ended_at, "scheduler", why)
     text = f"{_NEVER_STARTED}: {job.first_line or job.status}"
     failure = None
     if job.status == "FAILED":
@@ -77,7 +88,7 @@ def _make_end(job: Job) -> JobEnd:
     return JobEnd(
         _ENDS.get(job.status, "lost"),  # type: ignore[arg-type]
         text,
-        ended_at=None if job.ended_ms is None else _format_ms(job.ended_ms),
+        ended_at,
         stopped_by="scheduler" if job.status == "STOPPED" else None,
         failure=failure,
     )
