@@ -118,7 +118,7 @@ class JobMirror:
             self._withdraw_s = math.inf
             job = self._head.find(self._job_id, self._mark)
             if job is not None and job.status == "PENDING":
-                withdraw(self._head, self._job_id)
+                withdraw(self._head, [self._job_id])
 
     def _submit_again(self) -> bool:
         """Ask anew for a job that Ray ended while it waited for resources, and return whether Ray has it."""

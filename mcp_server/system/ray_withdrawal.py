@@ -8,47 +8,77 @@ name. Ray then says FAILED, and that the actor never ran. Blocks. Use a thread.
 from __future__ import annotations
 
 import shlex
+import threading
 import time
+from collections.abc import Collection
 from uuid import uuid4
 
 from mcp_server.system.ray_jobs import MARK, RayHead
 
 _WITHIN_S = 30.0  # 3.3 s on an idle head of two cores
 _POLL_S = 0.2
+_GATHER_S = 0.3  # the cells of a sweep are stopped eight at a time
 # The names are Ray's: ray/dashboard/modules/job/common.py.
 _KILL = """\
-import sys, ray
+import contextlib, sys, ray
 ray.init(log_to_driver=False)
-ray.kill(ray.get_actor("_ray_internal_job_actor_" + sys.argv[1], namespace="SUPERVISOR_ACTOR_RAY_NAMESPACE"))
+for job_id in sys.argv[1:]:
+    with contextlib.suppress(ValueError):  # it has begun and ended
+        actor = ray.get_actor("_ray_internal_job_actor_" + job_id, namespace="SUPERVISOR_ACTOR_RAY_NAMESPACE")
+        ray.kill(actor)
 """
 # The parent of an entrypoint's shell is a Python of Ray, whatever PATH says.
 _ENTRYPOINT = """\
 lib=$(sed -n 's|.* \\(/.*\\)/ray/_raylet[^/]*\\.so$|\\1|p' /proc/$PPID/maps | head -n 1)
-PYTHONPATH=$lib exec "$(readlink /proc/$PPID/exe)" -c {program} {job_id}
+PYTHONPATH=$lib exec "$(readlink /proc/$PPID/exe)" -c {program} {job_ids}
 """
 
 
-def withdraw(head: RayHead, job_id: str) -> None:
-    """Take a job back that was PENDING just now. The job that does it stays in Ray's list, as SUCCEEDED.
+def withdraw(head: RayHead, job_ids: Collection[str]) -> None:
+    """Take jobs back that were PENDING just now. The job that does it stays in Ray's list, as SUCCEEDED.
 
-    Whether it worked is what the head says of the job afterwards.
+    Whether it worked is what the head says of the jobs afterwards.
 
     Raises:
         HostUnreachable: the head does not answer.
         RayRefused: it answers with an error.
     """
-    helper, helper_mark = f"{job_id}-withdraw-{uuid4().hex[:8]}", uuid4().hex
-    entrypoint = _ENTRYPOINT.format(program=shlex.quote(_KILL), job_id=shlex.quote(job_id))
-    head.submit(
-        {
-            "submission_id": helper,
-            "entrypoint": entrypoint,
-            "metadata": {"name": f"takes back {job_id}", MARK: helper_mark},
-        }
-    )
+    helper, mark = f"{min(job_ids)}-withdraw-{uuid4().hex[:8]}", uuid4().hex
+    entrypoint = _ENTRYPOINT.format(program=shlex.quote(_KILL), job_ids=shlex.join(sorted(job_ids)))
+    head.submit({"submission_id": helper, "entrypoint": entrypoint, "metadata": {MARK: mark}})
     until_s = time.monotonic() + _WITHIN_S
-    while (job := head.find(helper, helper_mark)) is not None and not job.ended:
+    while (job := head.find(helper, mark)) is not None and not job.ended:
         if time.monotonic() > until_s:
-            head.stop(helper, helper_mark)
+            head.stop(helper, mark)
             break
         time.sleep(_POLL_S)
+
+
+class Withdrawals:
+    """The withdrawals of this process from one head: one at a time, as each is a program that the head starts.
+
+    Those that are asked for meanwhile wait, and are one: 20 at once would be 40 processes on the head.
+    """
+
+    def __init__(self, head: RayHead) -> None:
+        self._head, self._waiting = head, set[str]()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+
+    def withdraw(self, job_id: str) -> None:
+        """Take a job back, as ``withdraw``, and return once that was tried.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        with self._lock:
+            self._waiting.add(job_id)
+        with self._turn:
+            time.sleep(_GATHER_S)
+            with self._lock:
+                job_ids, self._waiting = self._waiting, set[str]()
+            if job_id in job_ids:
+                withdraw(self._head, job_ids)
+            else:  # another's turn took it along
+                with self._lock:
+                    self._waiting |= job_ids

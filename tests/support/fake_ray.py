@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -144,13 +145,11 @@ class FakeRay:
         return 200, {"job_id": name, "submission_id": name}
 
     def _withdraw(self, helper: str, entrypoint: str) -> None:
-        name = entrypoint.rsplit(maxsplit=1)[-1]
         self.jobs[helper] |= {"status": "SUCCEEDED" if self.can_withdraw else "FAILED", "message": "Job finished …"}
-        if self.can_withdraw and self.jobs[name]["status"] == "PENDING":
-            words = (
-                "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tclass_name: …"
-            )
-            self.jobs[name] |= {"status": "FAILED", "message": words, "end_time": int(1000 * time.time())}
+        words = "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tclass_name: …"
+        for name in shlex.split(entrypoint.rpartition("exec")[2])[3:]:
+            if self.can_withdraw and self.jobs[name]["status"] == "PENDING":
+                self.jobs[name] |= {"status": "FAILED", "message": words, "end_time": int(1000 * time.time())}
 
     def give_up(self, name: str) -> None:
         """Let a job have waited for as long as the head lets one wait."""

@@ -42,7 +42,7 @@ from mcp_server.system.files import open_regular, write_atomic
 from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock
 from mcp_server.system.own_addresses import is_own_address
 from mcp_server.system.ray_jobs import RayHead, RayRefused
-from mcp_server.system.ray_withdrawal import withdraw
+from mcp_server.system.ray_withdrawal import Withdrawals
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import holds_a_secret
 from mcp_server.threads import run_in_thread
@@ -352,6 +352,11 @@ def _watch_of(address: str) -> JobWatch:
     return JobWatch(RayHead(address))
 
 
+@functools.cache
+def _withdrawals_of(address: str) -> Withdrawals:
+    return Withdrawals(RayHead(address))
+
+
 def _submit(directory: RunDir, spec: RunSpec) -> None:
     _head_of(spec).submit(read_request(directory))
 
@@ -383,7 +388,7 @@ def _withdraw(head: RayHead, job_id: str, mark: str) -> bool:
     if job is None or job.status != "PENDING":
         return False
     with contextlib.suppress(HostUnreachable, RayRefused):
-        withdraw(head, job_id)
+        _withdrawals_of(head.address).withdraw(job_id)
     return True
 
 

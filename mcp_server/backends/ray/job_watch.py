@@ -55,6 +55,8 @@ class JobWatch:
         self._watched: dict[str, _Watched] = {}
         self._thread: threading.Thread | None = None
         self._silence = JobReport()
+        self._resources: dict[str, tuple[float, float]] = {}
+        self._resources_s = float("-inf")
 
     def look(
         self,
@@ -100,11 +102,16 @@ class JobWatch:
             return
         wait = ""
         if job is not None and job.status == "PENDING":
-            resources: dict[str, tuple[float, float]] = {}
-            with contextlib.suppress(HostUnreachable, RayRefused):
-                resources = self._head.read_resources()
-            wait = watched.describe_wait(resources)
+            wait = watched.describe_wait(self._read_resources())
         watched.report = JobReport(job, wait=wait, asked_s=asked_s)
+
+    def _read_resources(self) -> dict[str, tuple[float, float]]:
+        """Return what the cluster has, which is asked for once however many jobs wait; empty where it does not say."""
+        if time.monotonic() - self._resources_s > _FRESH_S:
+            self._resources, self._resources_s = {}, time.monotonic()
+            with contextlib.suppress(HostUnreachable, RayRefused):
+                self._resources = self._head.read_resources()
+        return self._resources
 
     def _begin(self, watched: _Watched) -> None:
         """Start the thread, where there is something to wait for."""
