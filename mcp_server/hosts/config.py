@@ -71,6 +71,12 @@ def _check_pattern(pattern: str) -> str:
     return pattern
 
 
+def _check_dashboard(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/@?#]+/?", text):
+        raise ValueError("must be the address of a Ray dashboard, as in 'http://head:8265'")
+    return text
+
+
 Directory = Annotated[str, AfterValidator(_check_absolute)]
 Template = Annotated[str, AfterValidator(_check_template)]
 
@@ -109,7 +115,8 @@ class Host(_Table):
     """One machine. ``rewrites`` maps prefixes of other hosts' paths to those of this host.
 
     ``ssh`` is its name in ``~/.ssh/config``; ``state`` its state directory, ``prepare`` a line of sh before each login.
-    ``sync_mib``: the most code that a launch sends, default 64.
+    ``sync_mib``: the most code that a launch sends, default 64. ``ray_address``: the dashboard of the cluster that
+    ``backend="ray"`` hands jobs to, where neither the launch nor its environment names one.
     ``power_limit_w`` and ``max_sm_clock_mhz``: no launch of more than one GPU above them.
     """
 
@@ -118,6 +125,7 @@ class Host(_Table):
     state: Directory | None = None
     prepare: str = ""
     sync_mib: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ray_address: Annotated[str, AfterValidator(_check_dashboard)] | None = None
     hostnames: list[str] = Field(default_factory=list)
     roots: list[Directory] = Field(default_factory=list)
     rewrites: dict[Directory, Directory] = Field(default_factory=dict)

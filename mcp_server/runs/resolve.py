@@ -259,13 +259,22 @@ def apply_host_defaults(
         inherited = [env["PYTHONPATH"]] if "PYTHONPATH" in env else [environ.get("PYTHONPATH", "")]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [*environment.pythonpath, *inherited]))
     secrets = [name for name in environment.secrets if name not in request.env]
+    env |= request.env
+    options = request.backend_options
+    if request.backend == "ray" and host.ray_address and not any(_names_dashboard(*pair) for pair in env.items()):
+        options = {"address": host.ray_address, **options}
     return replace(
         request,
-        env={**env, **request.env},
+        backend_options=options,
+        env=env,
         secrets=list(dict.fromkeys([*request.secrets, *secrets])),
         first_step_timeout_s=request.first_step_timeout_s or host.first_step_timeout_s,
         first_step_pattern=request.first_step_pattern or host.first_step_pattern,
     )
+
+
+def _names_dashboard(name: str, value: str) -> bool:
+    return name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS") and value.startswith(("http://", "https://"))
 
 
 def _choose_param_style(request: LaunchRequest, command: ShellCommand, cwd: Path) -> str:

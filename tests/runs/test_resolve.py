@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mcp_server.hosts.config import Environment, Host
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.resolve import apply_host_defaults
@@ -47,3 +49,14 @@ def test_a_host_without_a_table_changes_nothing() -> None:
 def test_the_hosts_python_serves_an_environment_without_one() -> None:
     request = apply_host_defaults(LaunchRequest("true"), HOST, Environment(), ENVIRON)
     assert request.env == {"PATH": "/envs/rl/bin:/usr/bin"}
+
+
+def test_a_job_of_ray_goes_to_the_hosts_cluster_where_nobody_names_another() -> None:
+    host, job = Host(ray_address="http://head:8265"), LaunchRequest("true", backend="ray")
+    plain = Environment(env={"RAY_ADDRESS": "10.0.0.1:6379"})
+    other = Environment(env={"RAY_ADDRESS": "http://other:8265"})
+    assert apply_host_defaults(job, host, plain, {}).backend_options == {"address": "http://head:8265"}
+    assert apply_host_defaults(job, host, other, {}).backend_options == {}
+    named = replace(job, backend_options={"address": "http://mine:8265"})
+    assert apply_host_defaults(named, host, plain, {}).backend_options == named.backend_options
+    assert apply_host_defaults(LaunchRequest("true"), host, plain, {}).backend_options == {}

@@ -131,7 +131,7 @@ def find_address(spec: RunSpec, environ: Mapping[str, str]) -> str:
     raise BadArgument(
         "backend",
         "ray needs the address of a dashboard.",
-        'Pass backend_options={"address": "http://127.0.0.1:8265"}, or set RAY_API_SERVER_ADDRESS in env.',
+        'Pass backend_options={"address": "http://127.0.0.1:8265"}, or set ray_address of this host in hosts.toml.',
     )
 
 
