@@ -25,7 +25,7 @@ from mcp_server.system.lock_files import is_locked
 from mcp_server.system.ports import list_ports_listened_on
 
 if TYPE_CHECKING:
-    from mcp_server.supervisor.service_jobs import ServiceJobs
+    from mcp_server.supervisor.service_jobs import RayWord, ServiceJobs
 
 _CHECK_S = 0.2
 _ANSWER_S = 1.0  # of a service over the network
@@ -38,8 +38,10 @@ class Services:
     def __init__(self, control: ControlInputs) -> None:
         self._control, self._host = control, ThisHost()
         self._needs = [parse_need(text) for text in control.spec.needs]
-        self._told: set[str] = set()  # services whose supervisor is gone while their processes go on
-        self._jobs: ServiceJobs | None = None
+        self._told: set[str] = set()  # services that may have ended, of which that was said
+        self._ends: dict[str, str] = {}  # what Ray says of services that it has ended
+        self._slurm: ServiceJobs[LivenessReport] | None = None
+        self._ray: ServiceJobs[RayWord] | None = None
 
     def await_answers(self) -> None:
         """Wait until each service answers. As long as one lives and does not, the run is in the queue.
@@ -66,8 +68,8 @@ class Services:
                 run = None if self._is_live(need) else self._read(need)
             except OSError:
                 continue
-            if run is not None and run.ended and not self._goes_on(run):
-                text = f"{need.run}, which it needs, has ended: {_describe_end(run)}"
+            if run is not None and run.ended and not self._goes_on(need, run):
+                text = f"{need.run}, which it needs, has ended: {self._describe_end(run)}"
                 return StopRequest("killed", "", text, "service")
         return None
 
@@ -88,12 +90,14 @@ class Services:
         Raises:
             ServiceEnded: it has ended.
         """
-        if run.ended and not self._goes_on(run):
-            raise ServiceEnded(f"{need.run}, which it needs, ended before it answered: {_describe_end(run)}")
+        if run.ended and not self._goes_on(need, run):
+            raise ServiceEnded(f"{need.run}, which it needs, ended before it answered: {self._describe_end(run)}")
         if run.started_at is None or run.state in ("queued", "starting", "retrying"):
             return f"it is {run.state}" if run.state != "lost" else "its job has not started"
-        if need.port is None and run.spec.first_step_pattern:
+        if run.spec.first_step_pattern and (need.port is None or is_mirrored(run.spec)):
             return "" if run.stepped else "it has not printed its first_step_pattern yet"
+        if is_mirrored(run.spec):
+            return "where Ray runs it cannot be seen from here: it needs a first_step_pattern"
         port = need.port or find_service_port(run)
         supervisor = supervisor_of(self._directory(need).path, run)
         is_here = run.at_start.get("boot_id") == self._host.boot_id
@@ -111,30 +115,59 @@ class Services:
         host = "127.0.0.1" if is_here else str(run.at_start.get("host"))
         return "" if _is_open(host, port) else f"{host}:{port} does not answer yet"
 
-    def _goes_on(self, run: Run) -> bool:
+    def _goes_on(self, need: Need, run: Run) -> bool:
         """Return whether a service without a written end may live.
 
-        Its processes go on although its supervisor is gone; or it is a job of Ray, whose processes may be on other
-        hosts. That its supervisor is gone is said once. A job of Slurm has ended where Slurm says so.
+        Its processes go on although its supervisor is gone; or it is a job, whose processes may be on other hosts.
+        That its supervisor is gone is said once. A job of Slurm has ended where Slurm says so.
         """
         if run.state != "lost" or run.spec.backend == "slurm" or any(event["kind"] in ENDING for event in run.events):
             return False
         was_here = run.at_start.get("boot_id") == self._host.boot_id
-        is_whole_here = was_here and run.spec.backend == "ray" and not is_mirrored(run.spec)
-        if run.spec.backend != RunSpec.backend and not is_whole_here:
-            if was_here:
-                self._report_loss(run, "whether its job goes on, or is started again, is unknown here")
-            return True
+        if run.spec.backend == "ray" and (is_mirrored(run.spec) or not was_here):
+            return self._job_goes_on(need, run)
         if not self._host.find_leftovers(run):
             return False
-        self._report_loss(run, "its processes go on")
+        self._report(run, f"The supervisor of {run.run_id}, which it needs, is gone; its processes go on.")
         return True
 
-    def _report_loss(self, run: Run, then: str) -> None:
+    def _job_goes_on(self, need: Need, run: Run) -> bool:
+        """Return whether a job of Ray may live whose supervisor holds no lock here, as it is gone or elsewhere.
+
+        Ray's word is enough where the job is the command itself. Elsewhere the job is the supervisor, which the command
+        may outlive: the service has ended where it does not answer at its port either.
+        """
+        if self._ray is None:
+            from mcp_server.supervisor.service_jobs import watch_ray  # noqa: PLC0415 - few services are jobs
+
+            self._ray = watch_ray()
+        word = self._ray.report(self._directory(need), run.spec)
+        if word is None:  # not asked yet
+            return True
+        if not word.is_over:
+            gone = "its supervisor is gone, and " if is_mirrored(run.spec) else ""
+            if gone or word.is_over is None:
+                self._report(run, f"{run.run_id}, which it needs: {gone}{word.text}. This run goes on.")
+            return True
+        by_port = need.port or not run.spec.first_step_pattern
+        port = (need.port or find_service_port(run)) if by_port else None
+        if is_mirrored(run.spec) or (port is not None and not _is_open(str(run.at_start.get("host")), port)):
+            self._ends[run.run_id] = word.text
+            return False
+        text = f"{word.text}, and it may go on: " + ("it answers" if port else "no port of it is known")
+        self._report(run, f"{run.run_id}, which it needs: {text}. This run goes on.")
+        return True
+
+    def _report(self, run: Run, text: str) -> None:
+        """Say once what is known of a service that may have ended."""
         if run.run_id not in self._told:
             self._told.add(run.run_id)
-            text = f"The supervisor of {run.run_id}, which it needs, is gone; {then}."
             self._control.events.append("observer_error", text)
+
+    def _describe_end(self, run: Run) -> str:
+        how = run.signal or ("" if run.exit_code is None else f"exit code {run.exit_code}")
+        how = how or self._ends.get(run.run_id, "")
+        return f"{run.state} ({how})" if how else run.state
 
     def _directory(self, need: Need) -> RunDir:
         return RunDir(self._control.rundir.path.with_name(need.run))
@@ -165,16 +198,11 @@ class Services:
         return None if facts is None else RunSpec.from_facts({**facts, "run_id": need.run})
 
     def _ask_slurm(self, need: Need, spec: RunSpec) -> LivenessReport | None:
-        if self._jobs is None:
-            from mcp_server.supervisor.service_jobs import ServiceJobs  # noqa: PLC0415 - few services are jobs
+        if self._slurm is None:
+            from mcp_server.supervisor.service_jobs import watch_slurm  # noqa: PLC0415 - few services are jobs
 
-            self._jobs = ServiceJobs(self._control.rundir.path.parents[1])
-        return self._jobs.report(self._directory(need), spec)
-
-
-def _describe_end(run: Run) -> str:
-    how = run.signal or ("" if run.exit_code is None else f"exit code {run.exit_code}")
-    return f"{run.state} ({how})" if how else run.state
+            self._slurm = watch_slurm(self._control.rundir.path.parents[1])
+        return self._slurm.report(self._directory(need), spec)
 
 
 def _explain_http(url: str) -> str:
