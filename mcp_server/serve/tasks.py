@@ -7,6 +7,7 @@ directories, so that any server of the same home answers for it, also after its 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -27,7 +28,9 @@ from mcp_server.tools.task_offer import TaskOffer
 from mcp_server.views.progress_text import describe_progress
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
-POLL_INTERVAL_MS = 500
+_POLL_S, _LONGEST_POLL_S = 0.5, 5.0
+_POLL_SHARE_OF_AGE = 0.01  # an hour's wait need not hear of its end within half a second
+_POLL_SPREAD = 0.2  # tasks of one moment would otherwise be polled at one moment for ever
 _LISTEN = "subscriptions/listen"
 
 T = TypeVar("T")
@@ -52,7 +55,7 @@ class _Task(Result):
     created_at: str
     last_updated_at: str
     ttl_ms: int
-    poll_interval_ms: int = POLL_INTERVAL_MS
+    poll_interval_ms: int
 
 
 class CreatedTask(_Task):
@@ -111,6 +114,7 @@ class Tasks(Extension):
             created_at=record.created_at,
             last_updated_at=record.created_at,
             ttl_ms=_milliseconds(record.ttl_s),
+            poll_interval_ms=choose_poll_interval_ms(0.0, _chance()),
         )
 
     async def _get(self, ctx: Request, params: TaskParams) -> TaskAnswer:
@@ -118,7 +122,7 @@ class Tasks(Extension):
 
         call = _call(ctx)
         with use_threads_of(caller(call)):
-            _check(ctx, params)
+            _check(call, params)
             record, state = await _answer(observe_wait(self._server, params.task_id, identity(call)))
         if state.status == "completed":
             is_confirmed = delivery_of(call) is not None
@@ -130,30 +134,39 @@ class Tasks(Extension):
             created_at=record.created_at,
             last_updated_at=state.updated_at,
             ttl_ms=_milliseconds(record.ttl_s),
+            poll_interval_ms=choose_poll_interval_ms(record.age_s, _chance()),
             result=state.result,
         )
 
     async def _update(self, ctx: Request, params: UpdateParams) -> Acknowledgement:
         # A wait asks nothing, so no answer is outstanding: the specification ignores others.
-        with use_threads_of(caller(_call(ctx))):
-            await self._find(ctx, params)
+        call = _call(ctx)
+        with use_threads_of(caller(call)):
+            await self._find(call, params)
         return Acknowledgement()
 
     async def _cancel(self, ctx: Request, params: TaskParams) -> Acknowledgement:
         from mcp_server.tools.wait_state import cancel_wait  # noqa: PLC0415 - as above
 
-        with use_threads_of(caller(_call(ctx))):
-            await _answer(cancel_wait(self._server, await self._find(ctx, params)))
+        call = _call(ctx)
+        with use_threads_of(caller(call)):
+            await _answer(cancel_wait(self._server, await self._find(call, params)))
         return Acknowledgement()
 
-    async def _find(self, ctx: Request, params: TaskParams) -> WaitRecord:
+    async def _find(self, call: Call, params: TaskParams) -> WaitRecord:
         """Return the wait that a request names.
 
         Raises:
             MCPError: the request is not in order, or there is no such task of its owner.
         """
-        _check(ctx, params)
-        return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, identity(_call(ctx))))
+        _check(call, params)
+        return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, identity(call)))
+
+
+def choose_poll_interval_ms(age_s: float, chance: float) -> int:
+    """Return after how many ms to ask again for a wait of this age, by a ``chance`` from 0 to 1."""
+    seconds = min(max(_POLL_S, age_s * _POLL_SHARE_OF_AGE), _LONGEST_POLL_S)
+    return _milliseconds(seconds * (1 + _POLL_SPREAD * (2 * chance - 1)))
 
 
 async def refuse_undeclared_subscriptions(ctx: Request, call_next: CallNext) -> HandlerResult:
@@ -181,10 +194,14 @@ def _declares_tasks(ctx: Request) -> bool:
     return isinstance(declared, Mapping) and IDENTIFIER in declared
 
 
-def _check(ctx: Request, params: TaskParams) -> None:
+def _chance() -> float:
+    return random.random()  # noqa: S311 - not a secret
+
+
+def _check(call: Call, params: TaskParams) -> None:
     """Refuse a request that does not declare the extension, or whose header for routing names another task."""
-    _require_declaration(ctx)
-    name = (_call(ctx).headers or {}).get(MCP_NAME_HEADER)
+    _require_declaration(call.request_context)
+    name = (call.headers or {}).get(MCP_NAME_HEADER)
     if name is not None and decode_header_value(name) != params.task_id:
         raise MCPError(HEADER_MISMATCH, f"The header {MCP_NAME_HEADER} does not name the task of the request.")
 
