@@ -17,6 +17,8 @@ _USUAL_PORTS = (
     (compile_lazily(r"\bsglang\.launch_server\b"), 30000),
     (compile_lazily(r"\bray start\b.* --head\b"), 6379),
 )
+_RAY_WORKER = compile_lazily(r"\bray start\b(?!.* --head\b).* --address\b")
+JOINED = b"Ray runtime started"  # what `ray start` prints then; a worker listens at ports of its own long before
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ def find_service_port(run: Run) -> int | None:
             return _read_port(value if equals else following, run)
     text = " ".join(words)
     return next((port for pattern, port in _USUAL_PORTS if pattern.search(text)), None)
+
+
+def joins_a_ray(run: Run) -> bool:
+    """Return whether a service is a worker of a Ray, which answers once it has joined."""
+    return _RAY_WORKER.search(" ".join(parse(run.spec.command).words)) is not None
 
 
 def _read_port(value: str, run: Run) -> int | None:

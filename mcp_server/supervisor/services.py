@@ -15,7 +15,7 @@ from mcp_server.record.ray_job import is_mirrored
 from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.run_processes import ThisHost, supervisor_of
 from mcp_server.record.run_record import read_run
-from mcp_server.record.service import Need, find_service_port, parse_need
+from mcp_server.record.service import JOINED, Need, find_service_port, joins_a_ray, parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, Run
 from mcp_server.supervisor.control import ControlInputs
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _CHECK_S = 0.2
 _ANSWER_S = 1.0  # of a service over the network
+_FIRST_BYTES = 2**18  # of a log
 _SUCCESS, _ERROR = 200, 400
 
 
@@ -99,6 +100,8 @@ class Services:
         if is_mirrored(run.spec):
             return "where Ray runs it cannot be seen from here: it needs a first_step_pattern"
         port = need.port or find_service_port(run)
+        if port is None and joins_a_ray(run):
+            return "" if self._has_joined(need, run) else "it has not joined its Ray yet"
         supervisor = supervisor_of(self._directory(need).path, run)
         is_here = run.at_start.get("boot_id") == self._host.boot_id
         if need.path:
@@ -114,6 +117,10 @@ class Services:
             return "its ports cannot be seen from here: name one as RUN@PORT, or give it a first_step_pattern"
         host = "127.0.0.1" if is_here else str(run.at_start.get("host"))
         return "" if _is_open(host, port) else f"{host}:{port} does not answer yet"
+
+    def _has_joined(self, need: Need, run: Run) -> bool:
+        with self._directory(need).log(run.attempt).open("rb") as log:
+            return JOINED in log.read(_FIRST_BYTES)
 
     def _goes_on(self, need: Need, run: Run) -> bool:
         """Return whether a service without a written end may live.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.record.service import Need, find_service_port, parse_need
+from mcp_server.record.service import Need, find_service_port, joins_a_ray, parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 
@@ -52,3 +52,16 @@ def test_the_port_of_a_service_is_the_one_that_its_command_names(command: str | 
 
 def test_the_port_of_a_service_may_be_one_of_its_parameters() -> None:
     assert find_service_port(Run(RunSpec(command="vllm serve m", params={"port": 8002}), "running")) == 8002
+
+
+@pytest.mark.parametrize(
+    ("command", "joins"),
+    [
+        ("ray start --address=$RAY_ADDRESS --block", True),
+        ("conda run -n rl ray start --block --address 10.0.0.1:6379", True),
+        ("ray start --head --port=$RAY_PORT --block", False),
+        ("python train.py --address=10.0.0.1", False),
+    ],
+)
+def test_a_worker_of_a_ray_is_told_by_its_command(command: str, joins: bool) -> None:
+    assert joins_a_ray(Run(RunSpec(command=command), "running")) is joins
