@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = signal.SIGUSR1
 _ANSWER_WITHIN_S = 10.0
+_ACCOUNT_WITHIN_S = 3.0  # the job is being ended meanwhile
 _KILL_WAIT_S = 30.0  # Slurm's default between SIGTERM and SIGKILL
 _RESERVE_S = 3.0  # of it, to write the end
 _KILL_GRACE_S = 2.0
@@ -110,7 +111,17 @@ class SlurmJob:
         if state not in _STOPS:
             return None
         run_state, why, _, _ = _STOPS[state]
-        return StopRequest(run_state, "Slurm", why, "" if state == "CANCELLED" else "scheduler")
+        if state != "CANCELLED":
+            return StopRequest(run_state, "Slurm", why, "scheduler")
+        person = self._find_canceller()
+        by = f"by {person}" if person else "by whom is unknown, as no accounting says it"
+        return StopRequest(run_state, "Slurm", f"{why}, {by}", "person" if person else "")
+
+    def _find_canceller(self) -> str:
+        """Return who cancelled the job: only the accounting knows, from the moment of the cancellation on."""
+        text = self._run("sacct", "-n", "-P", "-X", "-o", "State", "-j", self._shown_id, limit_s=_ACCOUNT_WITHIN_S)
+        found = re.match(r"CANCELLED by (\d{1,10})\b", text)
+        return f"user {found[1]}" if found else ""
 
     def find_failure(self, request: StopRequest) -> Failure | None:
         """Return the failure that a stop by Slurm is; a cancelled job has not failed."""
@@ -125,7 +136,7 @@ class SlurmJob:
 
     def stop_stages(self) -> tuple[Stage, ...]:
         """Return the stages of a stop that Slurm began: it has sent SIGTERM to all, and kills all after KillWait."""
-        found = re.search(r"^KillWait\s*=\s*(\d+)", self._run("show", "config"), re.MULTILINE)
+        found = re.search(r"^KillWait\s*=\s*(\d+)", self._run("scontrol", "show", "config"), re.MULTILINE)
         wait_s = float(found[1]) if found else _KILL_WAIT_S
         return (Stage(signal.SIGTERM, max(1.0, wait_s - _RESERVE_S)), Stage(signal.SIGKILL, _KILL_GRACE_S))
 
@@ -135,7 +146,7 @@ class SlurmJob:
 
     def requeue(self) -> bool:
         """Let Slurm start the job again and return whether it will."""
-        self._run("requeue", self.job_id)
+        self._run("scontrol", "requeue", self.job_id)
         facts = self._ask()
         self.is_requeued = _count(facts.get("Restarts")) > self._restarts or facts.get("JobState") in _WAITING
         return self.is_requeued
@@ -150,17 +161,17 @@ class SlurmJob:
             return ""
 
     def _ask(self) -> dict[str, str]:
-        pairs = re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("show", "job", self.job_id, "-o"))
+        pairs = re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("scontrol", "show", "job", self.job_id, "-o"))
         return dict(reversed(pairs))  # of equal names the first: a comment, which may say anything, comes last
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *words: str, limit_s: float = _ANSWER_WITHIN_S) -> str:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(
-                ["scontrol", *words],
+                words,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=_ANSWER_WITHIN_S,
+                timeout=limit_s,
                 check=False,
             )
             return done.stdout.decode(errors="replace")

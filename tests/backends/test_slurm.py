@@ -36,6 +36,7 @@ from mcp_server.record.state import Liveness, Run
 from mcp_server.store.state_home import StateHome
 from mcp_server.supervisor.slurm_job import SlurmJob
 
+UNKNOWN = "by whom is unknown, as no accounting says it"
 SPEC = RunSpec(run_id="cfm-7kqz", run_dir="/home/a b/runs/cfm-7kqz", backend="slurm")
 
 # Slurm state, record -> liveness, and the run's state where Slurm alone says how it ended.
@@ -107,8 +108,8 @@ def test_the_output_of_the_job_proves_what_its_state_does_not_say() -> None:
         ("", "DUE TO PREEMPTION ***", "another job took its nodes (preempted)"),
         ("JobState=COMPLETING Reason=None", "DUE TO TIME LIMIT ***", "the time limit of its job has passed"),
         ("JobState=COMPLETING Reason=TimeLimit", "***", "the time limit of its job has passed"),
-        ("JobState=CANCELLED", "***", "its job was cancelled in Slurm"),
-        ("", "***", "its job was cancelled in Slurm"),
+        ("JobState=CANCELLED", "***", f"its job was cancelled in Slurm, {UNKNOWN}"),
+        ("", "***", f"its job was cancelled in Slurm, {UNKNOWN}"),
         ("JobState=RUNNING Restarts=0", "***", None),  # a signal by scancel
         ("JobState=RUNNING Restarts=0", "", None),
         ("", "", None),
@@ -131,6 +132,29 @@ def test_why_slurm_ends_a_job_is_its_own_word_whoever_says_it(
     stop = job.explain_stop()
     assert (stop.reason if stop else None) == why
     assert job.is_requeued is (why == "Slurm requeues the job")
+
+
+@pytest.mark.parametrize(
+    ("says", "by", "stopper"),
+    [
+        ("CANCELLED by 0", "by user 0", "person"),
+        ("CANCELLED by 987654321", "by user 987654321", "person"),
+        ("CANCELLED", UNKNOWN, ""),
+        ("COMPLETING", UNKNOWN, ""),
+    ],
+)
+def test_who_cancelled_a_job_that_ran_is_the_word_of_the_accounting(
+    tmp_path: Path, says: str, by: str, stopper: str
+) -> None:
+    for program, text in (("scontrol", "JobState=COMPLETING Reason=None"), ("sacct", says)):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / program).chmod(0o755)
+    job = SlurmJob.of(replace(SPEC, run_dir=str(tmp_path)), {"PATH": str(tmp_path), "SLURM_JOB_ID": "12"})
+    assert job is not None
+    (tmp_path / "slurm.out").write_text("slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-23T06:12:48 ***\n")
+    stop = job.explain_stop()
+    assert stop is not None
+    assert (stop.reason, stop.stopped_by) == (f"its job was cancelled in Slurm, {by}", stopper)
 
 
 def test_a_supervisor_that_wrote_after_slurm_was_asked_has_started() -> None:

@@ -57,6 +57,11 @@ async def test_ends_that_the_controller_has_forgotten_are_those_of_the_accountin
         jobs = {run_id: job_of(lab, run_id) for run_id in (waits, dies)}
         os.kill(lab.supervisor(dies), signal.SIGKILL)
         cluster.run("scancel", jobs[waits])
+        runs = await start(lab, agent, "sleep 300")
+        cluster.run("scancel", job_of(lab, runs))
+        status = await end(agent, runs)
+        assert (status["state"], status["stopped_by"]) == ("killed", "person")
+        assert "its job was cancelled in Slurm, by user 0" in status["events"][-1]["text"]
 
         def has_forgotten() -> bool:
             return not any("JobId" in cluster.run("scontrol", "show", "job", j, check=False) for j in jobs.values())
