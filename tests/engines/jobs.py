@@ -1,7 +1,9 @@
-"""What the tests of a real Slurm do with runs: start them, wait for their ends, find their jobs."""
+"""What the tests of real engines do with runs and sweeps: start them, wait for their ends, find their jobs."""
 
 import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +31,20 @@ async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> s
     run_id = await agent.launch(command, **({"backend": "slurm"} | arguments))
     await until_async(lambda: lab.run(run_id).state == "running", "its start")
     return run_id
+
+
+def end_conductor(lab: Sandbox, sweep_id: str) -> None:
+    """Kill the conductor of a sweep, whose next call starts another."""
+    events = lab.store.sweeps.observe(sweep_id).events
+    os.kill(next(event["pid"] for event in reversed(events) if event["kind"] == "conducting"), signal.SIGKILL)
+
+
+async def end_sweep(agent: Agent, lab: Sandbox, sweep_id: str) -> list[str]:
+    """Return the cells of the runs of a sweep that finished, at its end."""
+    while (await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60))["reason"] != "ended":
+        pass
+    runs = [run for run in lab.store.list_runs() if run.spec.sweep == sweep_id]
+    return [str(run.spec.cell) for run in runs if run.state == "finished"]
 
 
 async def end(agent: Agent, run_id: str) -> dict[str, Any]:

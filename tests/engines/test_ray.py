@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_server.system import processes
+from tests.engines.jobs import end_conductor, end_sweep
 from tests.support.sandbox import Agent, Sandbox, until_async
 
 RAY = os.environ.get("RUNWARD_RAY") or shutil.which("ray")
@@ -26,7 +27,8 @@ pytestmark = [
     pytest.mark.skipif(RAY is None or not os.environ.get("RUNWARD_ENGINES"), reason=WHY_NOT),
 ]
 
-JOBS = 20
+JOBS, CELLS = 20, 20
+MOST_WAIT = {"RAY_JOB_START_TIMEOUT_SECONDS": "20"}  # as on a cluster that is full for more than 15 minutes
 HEAD = (
     "{ray} start --head --block --node-ip-address=127.0.0.1 --port=$RAY_PORT --temp-dir=$RAY_TMPDIR --num-cpus=4 "
     "--num-gpus=2 --dashboard-host=127.0.0.1 --dashboard-port={dashboard} --dashboard-agent-listen-port={agent} "
@@ -101,6 +103,55 @@ async def check_withdrawal(agent: Agent, sandbox: Sandbox, options: dict[str, An
     print(f"kill of a pending job: Ray let go of it after {time.monotonic() - begun_s:.1f} s")
 
 
+async def check_sweeps(agent: Agent, sandbox: Sandbox, options: dict[str, Any]) -> None:
+    """Each cell has one success, although Ray lets no job wait for long and the conductor dies; a stop leaves none."""
+    common: dict[str, Any] = {"backend": "ray", "backend_options": options, "gpus": 1}
+    for shared in (True, False):
+        common["backend_options"] = {**options, "shared_disk": shared}
+        begun_s = time.monotonic()
+        grid = {"n": list(range(CELLS))}
+        sweep = await agent.call("launch_sweep", name="s", common={**common, "command": "sleep 3; : {n}"}, grid=grid)
+        await until_patiently(lambda: any(run.state == "finished" for run in sandbox.store.list_runs()), 60)
+        end_conductor(sandbox, sweep["sweep_id"])
+        finished = await end_sweep(agent, sandbox, sweep["sweep_id"])
+        assert (len(finished), len(set(finished))) == (CELLS, CELLS)
+        events = sandbox.store.sweeps.observe(sweep["sweep_id"]).events
+        again = sum(event.get("state") == "waited" for event in events)
+        print(
+            f"{CELLS} cells{'' if shared else ', mirrored'}: {time.monotonic() - begun_s:.0f} s, "
+            f"{again} handed in again"
+        )
+    sweep = await agent.call("launch_sweep", name="t", common={**common, "command": "sleep 985; : {n}"}, grid=grid)
+    await until_patiently(lambda: len([p for p in processes.list_processes() if p.command == "sleep 985"]) == 2, 60)
+    begun_s = time.monotonic()
+    killed = await agent.kill(sweep["sweep_id"])
+    assert (killed["status"], killed["survivors"]) == ("killed", [])
+    print(f"kill of a sweep with {CELLS} cells, most of which wait: {time.monotonic() - begun_s:.1f} s")
+    assert not [p for p in processes.list_processes() if p.command == "sleep 985"]
+    assert not [job for job in list_jobs(options["address"]) if job["status"] in ("PENDING", "RUNNING")]
+
+
+async def check_service(agent: Agent, sandbox: Sandbox, options: dict[str, Any]) -> None:
+    """A service whose supervisor is dead lives as long as Ray says so."""
+    alone = {**options, "shared_disk": False}
+    service = await agent.launch(
+        "echo ready; exec sleep 984", backend="ray", backend_options=alone, first_step_pattern="ready"
+    )
+    user = await agent.launch("sleep 983", needs=[service])
+    await until_patiently(lambda: sandbox.run(user).state == "running", 60)
+    os.kill(sandbox.supervisor(service), signal.SIGKILL)
+    for process in processes.find_by_variable("RUNWARD_RUN_ID", service):
+        if "--ray-job" in process.command:
+            processes.send_signal(process, signal.SIGKILL)
+    text = f"{service}, which it needs: its supervisor is gone, and Ray says RUNNING of its job. This run goes on."
+    await until_patiently(lambda: any(event.get("text") == text for event in sandbox.run(user).events), 30)
+    (command,) = (p for p in processes.list_processes() if p.command == "sleep 984")
+    processes.send_signal(command, signal.SIGKILL)
+    end = await agent.end(user)
+    assert end["stopped_by"] == "service"
+    assert "has ended: lost (Ray says FAILED of its job)" in end["events"][-1]["text"]
+
+
 async def check_stops(agent: Agent, sandbox: Sandbox, options: dict[str, str]) -> None:
     for shared in (True, False):
         await check_withdrawal(agent, sandbox, {**options, "shared_disk": shared})
@@ -154,7 +205,7 @@ async def test_a_cluster_as_a_service_and_jobs_on_it(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         begun_s = time.monotonic()
         command = HEAD.format(ray=RAY, dashboard=dashboard, agent=agent_port, client=client)
-        head = await agent.launch(command, name="head", environment="cluster")
+        head = await agent.launch(command, name="head", environment="cluster", env=MOST_WAIT)
         temp_dir = sandbox.run(head).spec.env["RAY_TMPDIR"]
         user = await agent.launch(
             f"{python} driver.py; sleep 600", needs=[f"{head}@{dashboard}/api/version"], name="user"
@@ -181,6 +232,8 @@ async def test_a_cluster_as_a_service_and_jobs_on_it(sandbox: Sandbox) -> None:
         mirrored = {**options, "shared_disk": False}
         delays = await measure_ends(agent, sandbox, mirrored)
         print(f"mirrored, {describe(delays)}")
+        await check_sweeps(agent, sandbox, options)
+        await check_service(agent, sandbox, options)
         await check_stops(agent, sandbox, options)
         await check_the_end_of_the_head(agent, sandbox, options, head, user)
         assert not ray_processes(temp_dir)
