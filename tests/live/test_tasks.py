@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult
 from mcp_types import SubscriptionFilter, SubscriptionsListenRequest, SubscriptionsListenRequestParams
 
+from mcp_server.system.processes import find_process
 from tests.support.sandbox import Agent, Sandbox, until_async
 from tests.support.service import serve, tokens
 from tests.support.task_client import ANYTHING, IDENTIFIER, TASKS, TaskClient, TaskParams, TaskRequest
@@ -364,9 +365,9 @@ async def test_a_run_that_was_removed_completes_its_task_with_the_refusal_of_the
         tasks = TaskClient(agent.client)
         run_id = await agent.launch("sleep 600")
         task = await tasks.create(run_ids=run_id)
-        supervisor = Path(f"/proc/{sandbox.supervisor(run_id)}")
+        supervisor = sandbox.supervisor(run_id)
         await agent.kill(run_id)
-        await until_async(lambda: not supervisor.exists(), "nobody who writes into the directory")
+        await until_async(lambda: find_process(supervisor) is None, "nobody who writes into the directory")
         shutil.rmtree(sandbox.rundir(run_id).path)
         done = await tasks.get(task["taskId"])
         assert (done["status"], done["result"]["isError"]) == ("completed", True)
