@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from mcp_server.record.run_directory import Facts, RunDir, read_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.ray_jobs import MARK
+from mcp_server.system.ray_mark import MARK
 
 
 def is_mirrored(spec: RunSpec) -> bool:
@@ -23,7 +23,7 @@ def request_file(rundir: RunDir) -> Path:
 
 def mark_request(request: Facts) -> Facts:
     """Return a request whose job is told from another's with the same submission id, which a new head may have."""
-    return {**request, "metadata": {**request["metadata"], MARK: uuid4().hex}}
+    return {**request, "metadata": {**request["metadata"], MARK: os.urandom(16).hex()}}
 
 
 def read_mark(rundir: RunDir) -> str:

@@ -20,8 +20,8 @@ from typing import Any
 from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.system.json_text import read_json_text
 from mcp_server.system.own_addresses import is_loopback
+from mcp_server.system.ray_mark import MARK
 
-MARK = "runward_launch"  # of a job's metadata: whose job it is
 LOOK_S = 2.0  # of a question; a head that is overloaded counts as silent
 SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
 _MOST_BYTES = 4 * 2**20  # of an answer, but for logs

@@ -13,7 +13,8 @@ import time
 from collections.abc import Collection
 from uuid import uuid4
 
-from mcp_server.system.ray_jobs import MARK, RayHead
+from mcp_server.system.ray_jobs import RayHead
+from mcp_server.system.ray_mark import MARK
 
 _WITHIN_S = 30.0  # 3.3 s on an idle head of two cores
 _POLL_S = 0.2

@@ -19,7 +19,8 @@ from mcp_server.record.events import Event
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Evidence, Liveness, fold
 from mcp_server.supervisor.ray_job import select_job_environment
-from mcp_server.system.ray_jobs import MARK, Job, RayHead, RayRefused
+from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
+from mcp_server.system.ray_mark import MARK
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
