@@ -33,8 +33,13 @@ async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> s
     return run_id
 
 
-def end_conductor(lab: Sandbox, sweep_id: str) -> None:
-    """Kill the conductor of a sweep, whose next call starts another."""
+async def end_conductor(lab: Sandbox, sweep_id: str) -> None:
+    """Kill the conductor of a sweep once a cell has finished. The next call about the sweep starts another."""
+
+    def has_finished() -> bool:
+        return any(cell.state == "finished" for cell in lab.store.sweeps.observe(sweep_id).cells)
+
+    await until_async(has_finished, "the first cell")
     events = lab.store.sweeps.observe(sweep_id).events
     os.kill(next(event["pid"] for event in reversed(events) if event["kind"] == "conducting"), signal.SIGKILL)
 

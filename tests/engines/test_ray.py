@@ -111,8 +111,7 @@ async def check_sweeps(agent: Agent, sandbox: Sandbox, options: dict[str, Any]) 
         begun_s = time.monotonic()
         grid = {"n": list(range(CELLS))}
         sweep = await agent.call("launch_sweep", name="s", common={**common, "command": "sleep 3; : {n}"}, grid=grid)
-        await until_patiently(lambda: any(run.state == "finished" for run in sandbox.store.list_runs()), 60)
-        end_conductor(sandbox, sweep["sweep_id"])
+        await end_conductor(sandbox, sweep["sweep_id"])
         finished = await end_sweep(agent, sandbox, sweep["sweep_id"])
         assert (len(finished), len(set(finished))) == (CELLS, CELLS)
         events = sandbox.store.sweeps.observe(sweep["sweep_id"]).events
