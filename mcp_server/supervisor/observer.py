@@ -196,6 +196,8 @@ class Observer:
         return self._safely(lambda: within(_CHECK_LIMIT_S, self._find_hidden_failure))
 
     def _find_hidden_failure(self) -> str | None:
+        if self._log_path.stat().st_size == 0:
+            return None
         failure, passed = self._examine(None, None), self._reader.passed_over
         if failure is not None:
             line, number = failure.line, failure.line_number
@@ -398,14 +400,16 @@ class Observer:
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
-        from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
-        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415 - as above
-
         monitor = self._reader
         until, diverged = None, None if monitor.divergence.recovered else monitor.divergence.line
         if ended and self._stopped_for is not None:  # the exit status is that of the supervisor's own signals
             exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
             until, diverged = self._stopping_from, self._diverged_before_stop
+        if exit_code == 0 and diverged is None:
+            return None
+        from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
+        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415 - as above
+
         run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=diverged,
@@ -413,8 +417,6 @@ class Observer:
             command=_describe_start(self._spec),
             stopped_for=self._stopped_for if ended else None,
         )
-        if exit_code == 0 and run_facts.diverged is None:
-            return None
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
         return examine_log_end(self._log_path, monitor.line_feeds, suspect, exit_code, signal, run_facts, until)
 
