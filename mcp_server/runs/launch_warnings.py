@@ -79,7 +79,7 @@ def _warn(program: Program) -> Iterator[str]:
     elif program.name == "sbatch" and not _has_option(program, "--wait", "W") and "--test-only" not in program.words:
         yield (
             f"`{words}`{{place}}: sbatch returns when the job is queued, so the run's end says nothing of the job. "
-            "Add --wait."
+            'Add --wait, or launch what it starts with backend="slurm".'
         )
     elif program.name == "ray" and program.words[1:2] == ("start",) and not _has_flag(program, "--block"):
         yield (

@@ -30,6 +30,7 @@ _SETTING_CHARS, _SETTINGS_CHARS = 1_500, 100_000  # of a line, which may be a du
 _LEAST_STEPS = 2  # that a log shows before an error: what it names had worked
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
+_SHELL_CODES = {126: kinds.NOT_EXECUTABLE, 127: kinds.NOT_FOUND}  # of a shell that could not start a program
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
 _WATCH = "runward watch: "
 # What ssh itself prints when a session that has begun breaks off, and `runward watch` at an end that it cannot know.
@@ -192,6 +193,8 @@ def _diagnose_failed_run(
         advice = {"timeout": kinds.NO_FIRST_STEP, "other": kinds.IMBALANCE}.get(kind, failure.advice)
         return replace(failure, advice=advice)
     by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
+    if evidence is None and exit_code in _SHELL_CODES:
+        return replace(_failure_from(lines, None, "config_error", run_facts.command), advice=_SHELL_CODES[exit_code])
     if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)
         return _failure_from(lines, None, by_signal or by_code or "other", run_facts.command, signal or "")

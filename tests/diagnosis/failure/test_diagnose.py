@@ -100,6 +100,8 @@ def test_without_evidence_the_exit_status_decides(
         ("./run.sh: line 3: pyhton: command not found", 127, "config_error", None),
         ("python: can't open file '/w/tain.py': [Errno 2] No such file or directory", 2, "data_error", None),
         ("bash: ./run.sh: Permission denied", 126, "data_error", None),
+        ("step 8 loss 0.5", 127, "config_error", None),
+        ("step 8 loss 0.5", 126, "config_error", None),
         ("step 8 loss 0.5\nConnection to lab closed.", 3, "other", "step 8 loss 0.5"),
         ("bash: ./none.sh: No such file or directory", 127, "data_error", None),
         ("/usr/bin/python: No module named trainer", 1, "import_error", None),
