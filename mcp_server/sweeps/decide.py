@@ -39,16 +39,18 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
       better, or that a person or an agent stopped.
     - A run that failed, or that its policy stopped, counts as a failure; below ``cell_failures`` the cell starts again.
     - A job that Ray ended while it waited for resources is handed in again, as often as that happens.
-    - A run that ended by nobody's wish (lost, killed from outside, preempted) is started again, at most three times,
-      and never beside processes of it that could not be stopped (``has_leftovers``).
+    - A run that ended by nobody's wish (lost, killed from outside, preempted, dropped by Ray before it began) is
+      started again, at most three times, and never beside processes of it that could not be stopped
+      (``has_leftovers``).
     """
     if run.state in ("finished", "timed_out"):
         return CellEnd(run.state, again=False)
     by_nobody = run.stopped_by in (None, "scheduler")
     kind = (run.failure or {}).get("kind")
-    if run.state == "failed" and run.stopped_by == "scheduler" and kind == "ray_error" and not stopping:
+    is_dropped = run.state == "failed" and run.stopped_by == "scheduler" and kind == "ray_error"
+    if is_dropped and (run.failure or {}).get("retryable") and not stopping:
         return CellEnd(WAITED, again=True)
-    is_killed = run.state == "failed" and by_nobody and kind == "killed"
+    is_killed = is_dropped or (run.state == "failed" and by_nobody and kind == "killed")
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)

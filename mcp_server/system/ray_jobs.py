@@ -48,6 +48,11 @@ class Job:
         return self.status == "FAILED" and self.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
     @property
+    def lost_its_place(self) -> bool:
+        """Whether Ray ended the job as what was to run it died, e.g. with its node, or could not be placed."""
+        return self.status == "FAILED" and self.error_type.startswith("JOB_SUPERVISOR_ACTOR_")
+
+    @property
     def ended(self) -> bool:
         """Whether the job is over, as far as Ray says. A status of a newer version is not an end."""
         return self.status in ("SUCCEEDED", "FAILED", "STOPPED")

@@ -77,6 +77,10 @@ def test_a_job_that_ray_ended_before_its_supervisor_came_says_why() -> None:
     assert waited.failure is not None
     assert waited.failure["retryable"]
     assert "RAY_JOB_START_TIMEOUT_SECONDS" in waited.failure["advice"]
+    assert run.stopped_by is None
+    died = Job("FAILED", "Job supervisor actor died: …", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+    dropped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(died), "http://head:8265", "a", NEW), age_s=60.0))
+    assert (dropped.state, dropped.stopped_by) == ("failed", "scheduler")
     stopped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(STOPPED), "http://head:8265", "a", NEW), age_s=60.0))
     assert (stopped.ended_at, stopped.stopped_by) == ("2026-11-23T01:56:41.186Z", "scheduler")
 

@@ -48,6 +48,8 @@ async def end_sweep(agent: Agent, lab: Sandbox, sweep_id: str) -> list[str]:
     """Return the cells of the runs of a sweep that finished, at its end."""
     while (await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60))["reason"] != "ended":
         pass
+    cells = [cell for cell in lab.store.sweeps.observe(sweep_id).cells if cell.state != "finished"]
+    assert cells == [], [cell.end for cell in cells]
     runs = [run for run in lab.store.list_runs() if run.spec.sweep == sweep_id]
     return [str(run.spec.cell) for run in runs if run.state == "finished"]
 

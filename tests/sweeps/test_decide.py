@@ -41,8 +41,9 @@ def run(state: Any, stopped_by: str | None = None) -> Run:
     return Run(RunSpec(run_id="r"), state, stopped_by=stopped_by)
 
 
-def job_failed(kind: str) -> Run:
-    return Run(RunSpec(run_id="r"), "failed", stopped_by="scheduler", failure={"kind": kind})
+def job_failed(kind: str, *, retryable: bool = False) -> Run:
+    failure = {"kind": kind, "retryable": retryable}
+    return Run(RunSpec(run_id="r"), "failed", stopped_by="scheduler", failure=failure)
 
 
 def names(cells: list[CellState]) -> list[str]:
@@ -62,7 +63,8 @@ def names(cells: list[CellState]) -> list[str]:
         (run("lost"), CellEnd("interrupted", again=True)),
         (job_failed("killed"), CellEnd("interrupted", again=True)),
         (job_failed("oom_host"), CellEnd("failed", again=False)),
-        (job_failed("ray_error"), CellEnd("waited", again=True)),
+        (job_failed("ray_error", retryable=True), CellEnd("waited", again=True)),
+        (job_failed("ray_error"), CellEnd("interrupted", again=True)),
     ],
 )
 def test_an_end_is_a_result_a_failure_or_an_interruption(ended_run: Run, expected: CellEnd) -> None:

@@ -89,7 +89,7 @@ def _make_end(job: Job) -> JobEnd:
         _ENDS.get(job.status, "lost"),  # type: ignore[arg-type]
         text,
         ended_at,
-        stopped_by="scheduler" if job.status == "STOPPED" else None,
+        stopped_by="scheduler" if job.status == "STOPPED" or job.lost_its_place else None,
         failure=failure,
     )
 
