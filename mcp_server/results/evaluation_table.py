@@ -85,6 +85,9 @@ def _exact(point: EvaluationPoint) -> str:
     return text if point.error is None else f"{text} ± {point.error:.2g}{point.unit}"
 
 
+_PARTS_OF_A_MODEL = frozenset({"actor", "model", "policy", "checkpoint", "ckpt", "weights"})  # at the end of its path
+
+
 @dataclass(frozen=True)
 class EvaluatedRun:
     """What a run contributes to a table of benchmarks. ``settings``: those that differ between the runs."""
@@ -178,7 +181,14 @@ def _describe_others(runs: Sequence[EvaluatedRun], without: str) -> list[str]:
         [f"{name}={run.settings[name]}" for name in differing[:_MOST_SETTINGS] if run.settings.get(name)]
         for run in runs
     ]
-    return [", ".join(one) or "all" for one in texts]
+    return [", ".join(one) or _name_model(run) or "all" for one, run in zip(texts, runs, strict=True)]
+
+
+def _name_model(run: EvaluatedRun) -> str:
+    """Return the end of the path or name of the run's model, empty where its settings have none."""
+    values = (value for name, value in run.settings.items() if plain_name(name.rpartition(":")[2]) in MODEL_NAMES)
+    parts = [part for part in next(filter(None, values), "").split("/") if part]
+    return next((part for part in reversed(parts) if plain_name(part) not in _PARTS_OF_A_MODEL), "")
 
 
 def _shorten_paths(values: Sequence[str]) -> list[str]:

@@ -69,6 +69,14 @@ def test_evaluations_of_models_on_benchmarks_are_a_table_of_both(runs: Runs) -> 
     assert "| global_step_1000 | 0.79±0.018 n=500 | **0.91±0.013 n=500** |" in markdown
 
 
+@pytest.mark.parametrize(("model", "label"), [("/ckpt/cfm/step_9/actor/model", "step_9"), ("sft.pt", "sft.pt")])
+def test_the_row_of_the_only_model_has_its_name(runs: Runs, model: str, label: str) -> None:
+    for benchmark in ("goal", "spatial"):
+        evaluate(runs, f"ev-{benchmark}", model, benchmark, 0.5)
+    (one,) = compare(runs).benchmarks or []
+    assert one.rows == [f"{label}|0.5±0.022 n=500|0.5±0.022 n=500"]
+
+
 def test_benchmarks_in_the_rows_of_a_file_are_columns_too(runs: Runs) -> None:
     for number in (1, 2):
         cwd = runs.add(f"ev-{number}")
