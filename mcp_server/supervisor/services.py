@@ -23,6 +23,7 @@ from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.ports import list_ports_listened_on
+from mcp_server.system.timed_http import build_timed_opener
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.service_jobs import RayWord, ServiceJobs
@@ -224,7 +225,7 @@ def _explain_http(url: str) -> str:
 
 
 # A proxy of the environment cannot reach a port of this host.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_OPENER = build_timed_opener(urllib.request.ProxyHandler({}))
 
 
 def _is_open(host: str, port: int) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import codecs
 import contextlib
 import http.client
-import io
 import json
 import os
-import socket
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +19,7 @@ from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.system.json_text import read_json_text
 from mcp_server.system.own_addresses import is_loopback
 from mcp_server.system.ray_mark import MARK
+from mcp_server.system.timed_http import TimedResponse, build_timed_opener
 
 LOOK_S = 2.0  # of a question; a head that is overloaded counts as silent
 SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
@@ -67,74 +66,6 @@ class RayRefused(RunwardError):
     """The head answered, and did not do what it was asked to."""
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A head that sends its callers elsewhere is refused: the token would go along."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing."""
-
-
-class _TimedReader(io.RawIOBase):
-    """Reads a socket up to a moment, however slowly bytes come: the limit of a socket is one of each of its reads."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
-        self.renew(sock.gettimeout() or LOOK_S)
-
-    def renew(self, seconds: float) -> None:
-        """Read for so long from now on."""
-        self._until_s = time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        """Return that it is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Read what is there, or wait for it.
-
-        Raises:
-            TimeoutError: the moment has come.
-        """
-        left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left_s)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        """Close what the socket has for this reader."""
-        self._raw.close()
-        super().close()
-
-
-class _TimedResponse(http.client.HTTPResponse):
-    """An answer that comes whole within the time limit of its request, or not at all."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
-        super().__init__(sock, *args, **more)
-        self.reader = _TimedReader(sock)
-        self.fp.close()
-        self.fp = io.BufferedReader(self.reader)
-
-
-class _Connection(http.client.HTTPConnection):
-    response_class = _TimedResponse
-
-
-class _SecureConnection(http.client.HTTPSConnection):
-    response_class = _TimedResponse
-
-
-class _Handler(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _SecureHandler(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_SecureConnection, req)
-
-
 class RayHead:
     """The head of a cluster. ``address`` begins with http:// or https://."""
 
@@ -144,7 +75,7 @@ class RayHead:
         handlers = (
             [urllib.request.ProxyHandler({})] if is_loopback(urllib.parse.urlsplit(address).hostname or "") else []
         )
-        self._opener = urllib.request.build_opener(*handlers, _Handler(), _SecureHandler(), _NoRedirects())
+        self._opener = build_timed_opener(*handlers)
 
     def submit(self, request: Mapping[str, Any]) -> None:
         """Submit a job. One that is there already under its submission id is not submitted again.
@@ -252,7 +183,7 @@ class RayHead:
     @contextlib.contextmanager
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
-    ) -> Iterator[_TimedResponse | None]:
+    ) -> Iterator[TimedResponse | None]:
         """Give the head's answer, None for "not found". What fails while it is read has the same errors."""
         headers = {"Content-Type": "application/json"}
         if token := os.environ.get("RAY_AUTH_TOKEN"):
@@ -278,7 +209,7 @@ class RayHead:
             raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.") from error
 
 
-def _decode(answer: _TimedResponse) -> Iterator[str]:
+def _decode(answer: TimedResponse) -> Iterator[str]:
     """Yield the text of an answer."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while data := answer.read(_PIECE_BYTES):

@@ -1,11 +1,8 @@
 """What is asked of Ray, and what its answers mean, by value."""
 
-import contextlib
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from mcp_server.record.state import Evidence, Liveness, fold
 from mcp_server.supervisor.ray_job import select_job_environment
 from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
 from mcp_server.system.ray_mark import MARK
+from tests.support.slow_answers import SLOW_ANSWERS, answer_slowly
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
@@ -278,36 +276,8 @@ def test_the_job_of_another_with_the_same_id_is_neither_found_nor_stopped_nor_ta
     ray.submit(request)
 
 
-class SlowHead(StreamRequestHandler):
-    """Answers a byte at a time, right in the end."""
-
-    def handle(self) -> None:
-        while self.rfile.readline().strip():
-            pass
-        beginning, slow = self.server.parts  # type: ignore[attr-defined]
-        with contextlib.suppress(OSError):
-            for piece in (beginning, *slow):
-                self.wfile.write(piece.encode())
-                time.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    ("beginning", "slow"),
-    [
-        ('HTTP/1.1 200 OK\r\n\r\n{"status": "RUNNING"}', " " * 100),
-        ("HTTP/1.1 200 OK\r\n", ["X: 1\r\n"] * 90 + ['\r\n{"status": "RUNNING"}']),
-        ("HTTP/1.1 500 No\r\n\r\nbad", " " * 100),
-        ("", ["HTTP/1.1 100 Continue\r\n\r\n"] * 90 + ['HTTP/1.1 200 OK\r\n\r\n{"status": "RUNNING"}']),
-    ],
-    ids=["body", "head", "error", "continue"],
-)
-def test_a_head_that_answers_byte_by_byte_counts_as_silent(
-    monkeypatch: pytest.MonkeyPatch, beginning: str, slow: Sequence[str]
-) -> None:
+@pytest.mark.parametrize("answer", SLOW_ANSWERS)
+def test_a_head_that_answers_byte_by_byte_counts_as_silent(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr("mcp_server.system.ray_jobs.LOOK_S", 0.2)
-    with ThreadingTCPServer(("127.0.0.1", 0), SlowHead) as server:
-        server.parts = beginning, slow  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        with pytest.raises(HostUnreachable, match="no answer in time"):
-            RayHead(f"http://127.0.0.1:{server.server_address[1]}").find("cfm-7kqz", "")
-        server.shutdown()
+    with answer_slowly(answer) as address, pytest.raises(HostUnreachable, match="no answer in time"):
+        RayHead(address).find("cfm-7kqz", "")

@@ -14,8 +14,9 @@ from mcp_server.record.service import Need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.supervisor.service_jobs import RayWord, ask_ray
-from mcp_server.supervisor.services import Services
+from mcp_server.supervisor.services import Services, _explain_http
 from tests.support.fake_ray import FakeRay
+from tests.support.slow_answers import answer_slowly
 
 OVER, LIVES, SILENT = RayWord(True, "Ray says FAILED of its job"), RayWord(False, ""), RayWord(None, "no answer")
 
@@ -83,3 +84,9 @@ def test_only_the_head_of_a_run_is_believed(tmp_path: Path) -> None:
         assert ask_ray(rundir, spec).is_over is None
     finally:
         ray.end()
+
+
+def test_a_service_that_answers_byte_by_byte_does_not_answer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_server.supervisor.services._ANSWER_S", 0.2)
+    with answer_slowly("head") as address:
+        assert _explain_http(f"{address}/health") == f"{address}/health does not answer yet"

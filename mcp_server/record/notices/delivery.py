@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from mcp_server.record.notices.notice import Notice
 from mcp_server.record.notices.services import find_refusal, make_request
 from mcp_server.record.notices.target import Target
+from mcp_server.system.timed_http import build_timed_opener
 
 _TIMEOUT_S = 15.0
 _COMMAND_S = 30.0
@@ -37,13 +38,6 @@ class DeliveryFailed(Exception):
         return self.cause
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the token and the notice to another host."""
-
-    def redirect_request(self, *_args: object, **_named: object) -> None:
-        return None
-
-
 def deliver(target: Target, notice: Notice, env: Mapping[str, str]) -> None:
     """Bring ``notice`` to ``target`` once. ``env``: the environment of a command.
 
@@ -59,7 +53,7 @@ def deliver(target: Target, notice: Notice, env: Mapping[str, str]) -> None:
 def _post(target: Target, notice: Notice) -> None:
     request = make_request(target, notice, int(time.time()))
     try:
-        opener = urllib.request.build_opener(_NoRedirect)
+        opener = build_timed_opener()
         post = urllib.request.Request(request.url, request.body, request.headers, method="POST")  # noqa: S310 - checked
         with opener.open(post, timeout=_TIMEOUT_S) as answer:
             refusal = find_refusal(target, answer.read(_ANSWER_BYTES))

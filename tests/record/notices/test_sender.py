@@ -19,6 +19,7 @@ from mcp_server.record.notices.target import Target
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.redaction import Redactor
 from tests.support.receiver import Receiver, receive
+from tests.support.slow_answers import answer_slowly
 
 RUN = Run("cfm-7kqz", "cfm", "alice", "box1")
 ENDED = {"seq": 3, "kind": "ended", "state": "finished", "text": "Finished with exit code 0.", "elapsed_s": 3.0}
@@ -177,3 +178,11 @@ def test_a_command_that_fails_is_said(command: tuple[str, ...], cause: str, may_
         deliver(Target("c", command=command), make_notice(ENDED, RUN), {})
     assert cause in failure.value.cause
     assert failure.value.may_pass == may_pass
+
+
+@pytest.mark.parametrize("answer", ["body", "head"])
+def test_a_service_that_answers_byte_by_byte_did_not_answer(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr("mcp_server.record.notices.delivery._TIMEOUT_S", 0.2)
+    with answer_slowly(answer) as address, pytest.raises(DeliveryFailed, match="TimeoutError") as failure:
+        deliver(Target("slow", url=address), make_notice(ENDED, RUN), {})
+    assert failure.value.may_pass
