@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mcp_server.text.invisible import INVISIBLE
 from mcp_server.text.regex import compile_lazily
 
 LINE_CHARS = 4_000  # of a line that are read; error messages are shorter
@@ -24,7 +25,7 @@ _ESCAPES = compile_lazily(
 
 
 class Line(NamedTuple):
-    """One piece of output up to a line feed or a carriage return, without escape sequences."""
+    """One piece of output up to a line feed or a carriage return, without escape sequences and invisible characters."""
 
     number: int
     text: str
@@ -34,6 +35,8 @@ def split_lines(text: str, line_chars: int = LINE_CHARS) -> list[str]:
     r"""Return the lines of ``text``, split at ``\n`` and ``\r``, without empty ones. Long ones are cut."""
     if "\x1b" in text or "\b" in text or "\0" in text:
         text = _ESCAPES.sub("", text)
+    if not text.isascii():
+        text = INVISIBLE.sub("", text)
     lines = text.split("\n") if "\r" not in text else _ENDS.split(text)
     return [line[:line_chars] for line in lines if line and not line.isspace()]
 
