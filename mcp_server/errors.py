@@ -205,6 +205,16 @@ class PatternError(RunwardError):
         self.pattern, self.why = pattern, why
 
 
+class LogTooLarge(RunwardError):
+    """A log cannot be read from its start within the time of a call."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        super().__init__(
+            f"A log of {size / 2**30:,.0f} GiB cannot be read from its start within {seconds:g} s.",
+            remedy="read_log with tail reads only its end.",
+        )
+
+
 class KillNotConfirmed(RunwardError):
     """A confirmation was wrong. Nothing was signalled."""
 

@@ -8,12 +8,14 @@ moment of the call: growing, with an unfinished last line, empty, or missing.
 import io
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from mcp_server.errors import LogTooLarge
 from mcp_server.store.timed_search import SEARCH_S, TimedSearch
 from mcp_server.system.files import is_absent, open_regular
 from mcp_server.text.log_text import LINE_CHARS, Line, clean_lines, collapse, fit_lines, shorten
@@ -25,6 +27,7 @@ SEARCHED_CHARS = 10_000  # of one line: the n² steps of ".*a.*b" take 0.03 s
 _BLOCK_BYTES = 512 * 2**10
 _LINE_BYTES = 4 * 2**20  # a longer line is read in parts
 _TAIL_BYTES = 16 * 2**20  # six hours of a tqdm bar with ten updates a second: 0.2 s
+_READ_S = 50.0  # from the start of a log on: clients wait a minute for an answer
 _MOST_RAW_LINES = 100_000  # in a tail or slice: each takes 0.1 KB once it is a Line
 
 
@@ -73,6 +76,9 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
     """Return the raw lines from ``start_line`` (1-based) on, first kept. The header names the next ``start_line``.
 
     Reads at most 100,000 lines or about 4 MiB at a time.
+
+    Raises:
+        LogTooLarge: its lines cannot be counted within 50 s.
     """
     start = max(1, start_line)
     with _open_log(path) as file:
@@ -108,12 +114,12 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
 
     Raises:
         PatternError: the pattern is not a regular expression, or is refused; carries the reason.
+        LogTooLarge: it cannot be read within 50 s.
     """
     search = _Search(TimedSearch(pattern), max(0, min(context, 100)), max_bytes)
     total = 0
     with _open_log(path) as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
-            stop_if_abandoned()
             total = search.feed(clean_lines(data, number)) or _last_number(number, data)
             if search.is_cut_off:
                 break
@@ -261,8 +267,12 @@ def _chunks(file: BinaryIO, size: int) -> Iterator[tuple[int, bytes]]:
 
 def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:
     file.seek(0)
+    until_s = time.monotonic() + _READ_S
     while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
         yield block
+        stop_if_abandoned()
+        if time.monotonic() > until_s:
+            raise LogTooLarge(end, _READ_S)
 
 
 def _count_lines(file: BinaryIO, end: int) -> int:

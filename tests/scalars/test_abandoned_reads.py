@@ -11,7 +11,7 @@ from mcp_server import threads
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader
 from mcp_server.scalars.tensorboard.reader import EventReader
 from mcp_server.threads import CallAbandoned
-from mcp_server.views.log_excerpt import grep_lines
+from mcp_server.views.log_excerpt import grep_lines, slice_lines
 from tests.support.event_records import header
 from tests.support.event_records import points as records
 from tests.support.scalar_files import csv_file
@@ -55,3 +55,5 @@ def test_a_search_of_a_log_ends(tmp_path: Path) -> None:
     log.write_text("loss 1\n" * 100)
     with pytest.raises(CallAbandoned):
         abandoned(lambda: grep_lines(log, "loss", label="a"))
+    with pytest.raises(CallAbandoned):
+        abandoned(lambda: slice_lines(log, 5, label="a"))

@@ -1,11 +1,12 @@
 """Reading a log file: the end, a stretch, the matches; always within the bound, always saying what is missing."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mcp_server.errors import PatternError, RunwardError
+from mcp_server.errors import LogTooLarge, PatternError, RunwardError
 from mcp_server.store.timed_search import TimedSearch
 from mcp_server.views import log_excerpt
 from mcp_server.views.log_excerpt import LogExcerpt, grep_lines, slice_lines, tail_lines
@@ -290,3 +291,18 @@ def test_a_search_that_takes_too_long_ends_and_says_how_far_it_came(
     answer = grep_lines(log, pattern, label="cfm-7kqz")
     assert "the search took longer than" in answer.header
     assert " in 5" not in answer.header
+
+
+@pytest.mark.parametrize(
+    "read", [lambda log: grep_lines(log, "x", label="a"), lambda log: slice_lines(log, 5, label="a")]
+)
+def test_a_log_that_takes_too_long_from_its_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Callable[[Path], LogExcerpt]
+) -> None:
+    monkeypatch.setattr("mcp_server.views.log_excerpt._READ_S", 0.0)
+    log = tmp_path / "output.log"
+    with log.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(LogTooLarge, match=r"1,024 GiB .* read_log with tail"):
+        read(log)
+    assert tail_lines(log, label="a").body == ""
