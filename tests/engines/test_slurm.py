@@ -217,9 +217,6 @@ async def test_500_jobs_are_watched_by_one_query_in_half_a_minute(lab: Sandbox, 
         asked, took_s = len((lab.path / "queries").read_text()) - before, time.monotonic() - began_s
         print(f"\n500 jobs watched for {took_s:.0f} s: {asked} queries")
         assert asked <= took_s / 30 + 1
-        began_s = time.monotonic()
-        assert (await agent.kill(sweep["sweep_id"]))["status"] == "killed"
-        print(f"and killed in {time.monotonic() - began_s:.0f} s")
 
 
 @pytest.mark.parametrize(("cells", "array"), [(40, False), (200, True)])
