@@ -23,6 +23,7 @@ from mcp_server.record.notices.notice import Notice, Run, make_notice
 from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import now
 from mcp_server.text.redaction import Redactor
+from mcp_server.text.secret_patterns import mask_secrets
 
 RETRIES_S = (2.0, 10.0, 60.0, 240.0, 900.0)
 RECORD = "notices.jsonl"
@@ -62,7 +63,7 @@ class Sender:
         """Send the notice of ``event`` to each target that wants it."""
         kind, state = str(event.get("kind", "")), str(event.get("state", ""))
         self._ended = self._ended or kind in ENDING
-        notice = make_notice(event, self._run, self._mask.text)
+        notice = make_notice(event, self._run, self._mask_text)
         for target, waiting in self._queues:
             if target.accepts(kind, state):
                 try:
@@ -110,9 +111,13 @@ class Sender:
             return DeliveryFailed(type(error).__name__, may_pass=False)
         return None
 
+    def _mask_text(self, text: str) -> str:
+        """Return ``text`` without the run's secrets, nor what looks like one: notices leave the machine."""
+        return mask_secrets(self._mask.text(text))
+
     def _note(self, target: Target, notice: Notice, cause: str) -> None:
         facts = {"at": now(), "target": target.name, "kind": notice.facts.get("kind"), "seq": notice.facts.get("seq")}
-        facts |= {"sent": not cause} | ({"cause": self._mask.text(cause)} if cause else {})
+        facts |= {"sent": not cause} | ({"cause": self._mask_text(cause)} if cause else {})
         with self._lock:
             try:
                 fd = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -101,9 +101,13 @@ def test_the_death_of_the_supervisor_is_a_notice(receiver: Receiver, directory: 
 
 def test_secrets_of_the_run_are_masked(receiver: Receiver, directory: Path) -> None:
     sender = make_sender(directory, Target("a", url=receiver.url))
-    sender.add({**ENDED, "text": "It printed a-very-secret-value."})
+    unknown = "ghp_" + "a1B2" * 9
+    failure = {"kind": "auth_error", "line": f"RuntimeError: {unknown} is refused"}
+    sender.add({**ENDED, "text": "It printed a-very-secret-value.", "failure": failure})
     sender.close()
     assert "a-very-secret-value" not in json.dumps(receiver.bodies)
+    assert unknown not in json.dumps(receiver.bodies)
+    assert "is refused" in json.dumps(receiver.bodies)
 
 
 def test_a_limit_of_an_hour_holds_for_all_runs_and_says_what_was_left_out(tmp_path: Path) -> None:
