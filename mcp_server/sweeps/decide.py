@@ -58,6 +58,8 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
         return CellEnd(STOPPED, again=False)
     if run.state == "killed" and run.stopped_by in ("person", "agent", "sweep", "time_limit"):
         return CellEnd("killed", again=False)
+    if run.state == "lost" and run.stopped_by in ("person", "agent") and not has_leftovers:
+        return CellEnd("killed", again=False)  # its supervisor died of the stop, which is not complete yet
     if has_leftovers:
         return CellEnd("lost", again=False, why="Processes of it still live: it is not started beside them.")
     if cell.interruptions + 1 > MOST_INTERRUPTIONS:

@@ -35,10 +35,10 @@ PYTHONPATH=$lib exec "$(readlink /proc/$PPID/exe)" -c {program} {job_ids}
 """
 
 
-def withdraw(head: RayHead, job_ids: Collection[str]) -> None:
-    """Take jobs back that were PENDING just now. The job that does it stays in Ray's list, as SUCCEEDED.
+def withdraw(head: RayHead, job_ids: Collection[str]) -> bool:
+    """Take jobs back that were PENDING just now, and return whether Ray was told so; it says FAILED a moment later.
 
-    Whether it worked is what the head says of the jobs afterwards.
+    The job that does it stays in Ray's list, as SUCCEEDED.
 
     Raises:
         HostUnreachable: the head does not answer.
@@ -51,8 +51,9 @@ def withdraw(head: RayHead, job_ids: Collection[str]) -> None:
     while (job := head.find(helper, mark)) is not None and not job.ended:
         if time.monotonic() > until_s:
             head.stop(helper, mark)
-            break
+            return False
         time.sleep(_POLL_S)
+    return job is not None and job.status == "SUCCEEDED"
 
 
 class Withdrawals:
@@ -65,8 +66,8 @@ class Withdrawals:
         self._head, self._waiting = head, set[str]()
         self._lock, self._turn = threading.Lock(), threading.Lock()
 
-    def withdraw(self, job_id: str) -> None:
-        """Take a job back, as ``withdraw``, and return once that was tried.
+    def withdraw(self, job_id: str) -> bool:
+        """Take a job back, as ``withdraw``. True also where another's withdrawal took it along, which may have failed.
 
         Raises:
             HostUnreachable: the head does not answer.
@@ -79,7 +80,7 @@ class Withdrawals:
             with self._lock:
                 job_ids, self._waiting = self._waiting, set[str]()
             if job_id in job_ids:
-                withdraw(self._head, job_ids)
-            else:  # another's turn took it along
-                with self._lock:
-                    self._waiting |= job_ids
+                return withdraw(self._head, job_ids)
+            with self._lock:
+                self._waiting |= job_ids
+            return True

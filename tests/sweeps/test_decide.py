@@ -61,6 +61,7 @@ def names(cells: list[CellState]) -> list[str]:
         (run("killed", "policy"), CellEnd("failed", again=False)),
         (run("killed"), CellEnd("interrupted", again=True)),
         (run("lost"), CellEnd("interrupted", again=True)),
+        (run("lost", "agent"), CellEnd("killed", again=False)),
         (job_failed("killed"), CellEnd("interrupted", again=True)),
         (job_failed("oom_host"), CellEnd("failed", again=False)),
         (job_failed("ray_error", retryable=True), CellEnd("waited", again=True)),

@@ -15,10 +15,10 @@ def test_what_is_asked_for_during_a_withdrawal_is_one_withdrawal_after_it(monkey
     begun, may_end = threading.Event(), threading.Event()
     withdrawn: list[list[str]] = []
 
-    def withdraw(_: RayHead, job_ids: Collection[str]) -> None:
+    def withdraw(_: RayHead, job_ids: Collection[str]) -> bool:
         withdrawn.append(sorted(job_ids))
         begun.set()
-        assert may_end.wait(30)
+        return may_end.wait(30)
 
     monkeypatch.setattr(ray_withdrawal, "withdraw", withdraw)
     monkeypatch.setattr(ray_withdrawal, "_GATHER_S", 0.0)

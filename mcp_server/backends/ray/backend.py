@@ -269,7 +269,7 @@ class RayBackend(LocalBackend):
             never_starts = not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory)
             is_job_ended = await self._await_end(head, job_id, mark)
             if not is_job_ended and await run_in_thread(_withdraw, head, job_id, mark):
-                is_job_ended = await self._await_end(head, job_id, mark)
+                is_job_ended = await self._await_end(head, job_id, mark, waits_s=_STOPPED_WITHIN_S)
             if not is_job_ended and never_starts:
                 note = await run_in_thread(
                     _describe_pending, head, job_id, mark, "ends without its command once it starts"
@@ -288,15 +288,15 @@ class RayBackend(LocalBackend):
             return replace(result, survivors=survivors, note=await run_in_thread(_describe_pending, head, job_id, mark))
         return replace(result, survivors=survivors)
 
-    async def _await_end(self, head: RayHead, job_id: str, mark: str) -> bool:
-        """Return whether the job is over within 15 s, or unknown to the head. One that waits does not end."""
+    async def _await_end(self, head: RayHead, job_id: str, mark: str, waits_s: float = _WAITS_S) -> bool:
+        """Return whether the job is over within 15 s, or unknown to the head. One that still waits does not end."""
         begun_s = time.monotonic()
         with anyio.move_on_after(_STOPPED_WITHIN_S):
             while True:
                 job = await run_in_thread(head.find, job_id, mark)
                 if job is None or job.ended:
                     return True
-                if job.status == "PENDING" and time.monotonic() - begun_s > _WAITS_S:
+                if job.status == "PENDING" and time.monotonic() - begun_s > waits_s:
                     return False
                 await anyio.sleep(_POLL_S)
         return False
@@ -383,13 +383,13 @@ def _forbid_start(directory: RunDir) -> bool:
 
 
 def _withdraw(head: RayHead, job_id: str, mark: str) -> bool:
-    """Take back a job that waits, and return whether there was one. Whether it worked shows in the job."""
+    """Take back a job that waits, and return whether its end is near."""
     job = head.find(job_id, mark)
     if job is None or job.status != "PENDING":
         return False
     with contextlib.suppress(HostUnreachable, RayRefused):
-        _withdrawals_of(head.address).withdraw(job_id)
-    return True
+        return _withdrawals_of(head.address).withdraw(job_id)
+    return False
 
 
 def _describe_pending(head: RayHead, job_id: str, mark: str, then: str = "Ray stops it once it starts") -> str:
