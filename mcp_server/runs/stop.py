@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -15,9 +17,12 @@ from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.run_processes import RunProcess
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
+from mcp_server.runs.shell_programs import find_programs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.ssh_command import parse_ssh
 from mcp_server.threads import run_in_thread
 
 # A living supervisor answers in milliseconds; one that is suspended or hangs never does.
@@ -70,7 +75,7 @@ class StopResult:
         elif self.far_side:
             text += (
                 f" on this host. Its command runs on {self.far_side} by ssh without a terminal, and whether it goes on "
-                f"there is unknown: look there, e.g. with ssh {self.far_side}"
+                f"there is unknown: look there, e.g. with {_find_login(self.run.spec, self.far_side)}"
             )
         if self.survivors:
             text += f", but {len(self.survivors)} process(es) could not be stopped"
@@ -205,6 +210,18 @@ def _result_of_supervisor(run: Run) -> StopResult:
         tuple(RunProcess(process["pid"], process["command"]) for process in survivors),
         far_side=str(end.get("far_side") or ""),
     )
+
+
+def _find_login(spec: RunSpec, host: str) -> str:
+    """Return the ssh command that reaches ``host`` as the run's command does, with its options."""
+    for program in find_programs(spec.command):
+        remote = parse_ssh(program.words)
+        if remote is not None and remote.host == host:
+            login = shlex.join(remote.login)
+            files = [option[2:] or value for option, value in pairwise(remote.login) if option[:2] in ("-F", "-i")]
+            is_relative = any(not file.startswith(("/", "~")) for file in files)
+            return f"`cd {shlex.quote(spec.cwd)} && {login}`" if is_relative else f"`{login}`"
+    return f"`ssh {host}`"
 
 
 def _lives(directory: RunDir, run: Run) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -15,11 +16,15 @@ _TRANSFERS = frozenset({"rsync", "scp", "sftp-server", "git-upload-pack", "git-r
 
 @dataclass(frozen=True)
 class SshCommand:
-    """A command on another host. ``has_terminal``: the far side has a terminal, whose end hangs up on the command."""
+    """A command on another host. ``has_terminal``: the far side has a terminal, whose end hangs up on the command.
+
+    ``login``: what a person types to look at that host: the same ssh with its options, without the command.
+    """
 
     host: str
     words: tuple[str, ...]
     has_terminal: bool
+    login: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -52,7 +57,8 @@ def parse_ssh(words: Sequence[str]) -> SshCommand | None:
     program = " ".join(remote).split()[:1]
     if not host or not program or PurePath(program[0]).name in _TRANSFERS:
         return None
-    return SshCommand(host, remote, terminals > 1)
+    login = [word for word in words[:index] if not re.fullmatch(r"-t+|--", word)]
+    return SshCommand(host, remote, terminals > 1, tuple(login))
 
 
 class _Option(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from mcp.server.mcpserver import Context
@@ -19,6 +20,22 @@ from mcp_server.tools.call_directories import find_directories
 from mcp_server.tools.context import ServerContext, caller, server_of
 
 _PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of recovery tables has 1,400
+
+# In the place of a problem pydantic names the member of a union, too: ``dict[str,int]``.
+_UNION_MEMBER = re.compile(r"(?:str|int|float|bool)$|(?:dict|list|union|nullable|constrained|function)[-\[]")
+_EXPECTED = {
+    "dict_type": "an object",
+    "list_type": "a list",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+_GIVEN: dict[type[Any], str] = {list: "a list", dict: "an object"}
+_PLAIN: dict[type[Any], str] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -122,13 +139,29 @@ def tool(
 
 
 def _validation_message(name: str, error: ValidationError) -> tuple[str, str]:
-    problems = "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'][:2])}: "
-        + ("there is no such argument" if problem["type"] == "extra_forbidden" else problem["msg"])
-        for problem in error.errors()[:5]
-    )
-    remedy = "Nothing was changed; call it again with arguments as its schema says."
-    return f"{name} was not called: {problems}.", remedy
+    by_argument: dict[str, dict[str, list[Any]]] = {}
+    for problem in error.errors():
+        argument, *rest = (str(part) for part in problem["loc"])
+        place = ".".join([argument, *(part for part in rest if not _UNION_MEMBER.match(part))])
+        by_argument.setdefault(argument, {}).setdefault(place, []).append(problem)
+    # Of a value that is of the right type but for one of its parts, only the part is named.
+    worst = [max(places.items(), key=lambda item: item[0].count(".")) for places in by_argument.values()]
+    text = "; ".join(_describe_problems(place, problems) for place, problems in worst[:5])
+    return f"{name} was not called: {text}.", "Nothing was changed; correct that and call it again."
+
+
+def _describe_problems(place: str, problems: Sequence[Any]) -> str:
+    """Return in one clause what is wrong at ``place``, of which pydantic has one problem for each type of a union."""
+    first = problems[0]
+    if first["type"] == "extra_forbidden":
+        return f"{place}: there is no such argument"
+    expected = list(dict.fromkeys(_EXPECTED.get(problem["type"], "") for problem in problems))
+    if not all(expected):
+        return f"{place}: {first['msg']}"
+    kind = type(first["input"])
+    given = _GIVEN.get(kind) or _PLAIN.get(kind, "nothing")  # not the value, which may be a key
+    as_text = "; write it as text" if given in _GIVEN.values() and "." in place and "text" in expected else ""
+    return f"{place} takes {' or '.join(expected)}, not {given}{as_text}"
 
 
 def _shorten_schema(schema: Any) -> Any:

@@ -98,4 +98,5 @@ async def test_a_refusal_quotes_the_ends_of_long_words_and_no_part_of_a_secret(t
     assert "Nothing was done. Write 'www" in texts[0]
     assert texts[0].endswith("w' out.")
     assert "s3cr3t" not in texts[2]
-    assert "compare_runs was not called: run_ids" in texts[-1]
+    assert texts[-1].startswith("compare_runs was not called: run_ids takes ")
+    assert "union" not in texts[-1]

@@ -25,7 +25,8 @@ _USAGE_LINES = 400  # a generated usage is long
 
 # Shell errors about a command that failed to start ...
 _SHELL = compile_lazily(
-    r"(?:\S+: )?(?:line \d+: )?(?P<config>\S.{0,80}: command not found|.*: cannot execute|.*executable file not found"
+    r"(?:\S+: )?(?:line \d+: )?(?P<config>\S.{0,80}: command not found|\S.{0,82}未找到命令"
+    r"|.*: cannot execute|.*executable file not found"
     r"|.{0,80}: not found$)"
     r"|(?P<data>.*can't open file '|.*(?<!object file): No such file or directory|.*: Permission denied(?! \()"
     r"|.*cannot (?:access"
@@ -35,7 +36,7 @@ _SHELL = compile_lazily(
 )
 # ... and those that end a job whose only command it was.
 _SHELL_ENDS = compile_lazily(
-    r".{0,200}(?:command not found$|can't open file '|python\S*: No module named |executable file not found"
+    r".{0,200}(?:command not found$|未找到命令$|can't open file '|python\S*: No module named |executable file not found"
     r"|No matching distribution|: cannot execute|: (?:\d+: )?\S+: not found$)"
     r"|(?:\S+: )?(?:line \d+: )?\S*(?:python[\d.]*|torchrun|accelerate|deepspeed|\.sh|\.py): "
     r"(?:No such file or directory|Permission denied)$"

@@ -7,12 +7,34 @@ from mcp_server.diagnosis.failure.steps.row import row
 _NO_ROUTE = (
     r"(?:failed to connect to|[Cc]onnect(?:ion)? to|connect to host) \[?([\w.:-]+?)\]?(?::| port |<)(\d{2,5})\b.{0,60}"
 )
+_NOT_FOUND = (
+    "{0} was not found: `command -v {0}` in that environment checks it; install it, activate its environment or give "
+    "its whole path."
+)
 # First match wins: special before general.
 # fmt: off
 ROWS = (
     row("config_error", r"^(\S{1,60}): (?:ba|z|da)?sh: .{0,40}?([\w./-]{1,80}): command not found", "", "stop",
         "{0} finds no {1}: activate the environment there too (its shell's start-up file, or a whole path), then "
         "launch_run again."),
+    # --- programs that a shell does not find or may not run
+    row("config_error", r"\b(?:command not found: |sh: \d+: |exec: )([\w.+/-]{1,60})(?:: not found)?$", "",
+        "stop", _NOT_FOUND),
+    row("config_error", r"([\w.+/-]{1,60})(?:: ?|\uff1a)未找到命令", "", "stop", _NOT_FOUND),
+    row("config_error data_error", r"(?:bash|sh|zsh|python[\d.]*)\\r\b.{0,4}: No such file", "", "stop",
+        "The script has Windows line ends: `sed -i 's/\\r$//'` on it removes them, then launch_run again."),
+    row("config_error data_error",
+        r"(?:failed to run command|\benv:) ['\u2018]?([\w.+/-]{1,60})['\u2019]?: No such file",
+        "", "stop",
+        _NOT_FOUND),
+    row("config_error data_error", r"(?:line \d+|bash): (\S{1,80}): (?:cannot execute: required file not found"
+        r"|\S{1,80}: bad interpreter)", "", "stop",
+        "The first line (#!) of {0} names a program that does not exist here: correct it, or start it as `bash {0}` or "
+        "`python {0}`."),
+    row("data_error", r"line \d+: (\S{1,80}): No such file or directory$", "", "stop",
+        "{0} does not exist on this host: correct that path (`ls -l {0}` checks it), then launch_run again."),
+    row("data_error", r"line \d+: (\S{1,80}): Permission denied$", "", "stop",
+        "{0} may not be run or opened: `ls -l {0}` shows why; chmod +x it, or start it by python or bash."),
     # --- routes between nodes
     row("network_error nccl_error", _NO_ROUTE + r"(?i:no route to host|network is unreachable)", "", "retry_later",
         "{2} has no route to {0}:{1}: open its firewall (`nc -vz {0} {1}` there) or leave that node out "

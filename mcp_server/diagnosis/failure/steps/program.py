@@ -34,14 +34,6 @@ ROWS = (
         "There is no conda environment {0}: correct its name (`conda env list`) or create it, then launch_run again."),
     row("config_error", r"([\w./-]{1,60}): command not found", "", "stop",
         "{0} is not on this run's PATH: install it, give its whole path, or activate its environment first."),
-    row("config_error", r"sh: (?:line )?\d+: ([\w.-]{1,60}): not found", "", "stop",
-        "{0} is not on this run's PATH: install it, give its whole path, or activate its environment first."),
-    row("config_error data_error", r"(?:sh: (?:line )?\d+: |sh: |env: )'?([\w./@+-]{1,99}?)'?: (?:not found"
-        r"|No such file)", "", "stop",
-        "The command starts {0}, which does not exist: correct its path, or the run's cwd, then launch_run again."),
-    row("config_error data_error", r"(?:sh: (?:line )?\d+: |sh: |env: )'?([\w./@+-]{1,99}?)'?: Permission denied",
-        "", "stop",
-        "{0} may not be executed: chmod +x it, or name its interpreter (python, bash) first, then launch_run again."),
     row("config_error", r"(?<![\w(])([A-Za-z_][\w ]{1,50}?) \(?(\d+)\)? (?:must be"
         r"|is not) (?:evenly )?divisible by (?:the )?([\w ]{2,50}?) \(?(\d+)",
         "", "stop", "Set {0} ({1}) to a multiple of {2} ({3}), or change that one, then launch_run again."),
