@@ -190,12 +190,16 @@ async def test_a_blueprint_that_cannot_be_run_starts_nothing_and_names_its_lines
 
 
 async def test_a_new_launch_takes_an_old_flag_away_before_it_starts(sandbox: Sandbox, blueprint: Path) -> None:
-    (sandbox.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
+    begun = sandbox.path / "begun"
+    (sandbox.path / "code" / "train.py").write_text(
+        f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(300)\n"
+    )
     (sandbox.path / "results").mkdir()
     (sandbox.path / "results" / "finish.flag").write_text("old")
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         assert "finish.flag" not in left(sandbox)
+        await until_async(begun.exists, "the command")  # a run may be called started a moment before
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         await until_async(lambda: sandbox.run(run_id).state == "lost", "the supervisor's end")
         finished = await agent.call("finish_blueprint", run_id=run_id)
