@@ -117,6 +117,7 @@ async def test_a_stop_in_a_shortage_goes_on_when_it_is_over(sandbox: Sandbox, mo
 
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
+        await until_async(lambda: any(p.command == "sleep 300" for p in sandbox.own_processes()), "the command")
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         await until_async(lambda: sandbox.run(run_id).state == "lost")
         request = partial(

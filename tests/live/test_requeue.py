@@ -110,6 +110,7 @@ async def test_a_lost_run_that_was_killed_is_not_continued(sandbox: Sandbox) -> 
     async with sandbox.agent() as agent:
         # Its own session and deaf to SIGHUP: it outlives its supervisor, and a person has to stop it.
         run_id = await agent.launch("setsid bash -c \"trap '' HUP; exec sleep 301\"", cwd=str(sandbox.path))
+        await until_async(lambda: any(p.command == "sleep 301" for p in sandbox.own_processes()), "the command")
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         await until_async(lambda: sandbox.run(run_id).ended, "the death of the supervisor")
         assert (await agent.kill(run_id))["status"] == "killed"
