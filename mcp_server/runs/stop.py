@@ -217,7 +217,8 @@ def _find_login(spec: RunSpec, host: str) -> str:
     for program in find_programs(spec.command):
         remote = parse_ssh(program.words)
         if remote is not None and remote.host == host:
-            login = shlex.join(remote.login)
+            # A quoted ~ would be no home directory.
+            login = " ".join(word if word[:2] == "~/" else shlex.quote(word) for word in remote.login)
             files = [option[2:] or value for option, value in pairwise(remote.login) if option[:2] in ("-F", "-i")]
             is_relative = any(not file.startswith(("/", "~")) for file in files)
             return f"`cd {shlex.quote(spec.cwd)} && {login}`" if is_relative else f"`{login}`"

@@ -37,6 +37,20 @@ def test_a_stop_that_a_paused_supervisor_delays_is_not_complete() -> None:
     assert StopResult(RUN, ("SIGINT",), ()).is_complete
 
 
+@pytest.mark.parametrize(
+    ("command", "login"),
+    [
+        ("ssh -F config lab 'python t.py'", "`cd '/my code' && ssh -F config lab`"),
+        ("ssh -F /etc/lab -p 2222 -J gate lab python t.py", "`ssh -F /etc/lab -p 2222 -J gate lab`"),
+        ("ssh -i ~/.ssh/key lab python t.py", "`ssh -i ~/.ssh/key lab`"),
+        ("bash start.sh", "`ssh lab`"),
+    ],
+)
+def test_the_command_that_looks_at_a_far_side_reaches_it_as_the_run_did(command: str, login: str) -> None:
+    run = Run(RunSpec(run_id="cfm-7kqz", command=command, cwd="/my code"), "lost")
+    assert StopResult(run, (), (), far_side="lab").message.endswith(f"look there, e.g. with {login}.")
+
+
 @pytest.mark.anyio
 async def test_a_run_without_gpus_holds_no_gpu_memory_to_check() -> None:
     assert await check_gpu_memory(RUN, {}) is None
