@@ -277,6 +277,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"|(?:can|may) only be (?:used|set|enabled)|has to be (?:set|specified)|(?:is|are) mutually)",
             r"(?i:\b(?:cannot|can't|can not) (?:both )?(?:set|specify|use|combine|enable|configure) (?:both )?"
             r"[`'\"]?-{0,2}\w{1,40}[_-]\w{1,40}[`'\"]?.{0,60}(?:\band\b|with|at the same time|together))",
+            r"DP world size of \d+ but the current|tokenizer\.chat_template is not set|\bXML Error: "
+            r"|is not in the [\w:]{1,60} registry",
             # of Hydra's overrides
             r"^(?:mismatched|extraneous) input '|^no viable alternative at input '|^token recognition error at: ",
             r"omegaconf\.|hydra\.|\byaml\.|jsonargparse|pydantic|ml_collections|\bgin\.|\btyro\b|draccus",
@@ -324,6 +326,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"Couldn't find (?:a dataset|any data|file)|doesn't exist on the Hub|bad (?:magic|zip)",
             r"not a (?:zip|gzip|tar|valid (?:zip|image|hdf5|checkpoint|parquet|safetensors|tfrecord)) ?file",
             r"LookupError: Resource \S+ not found|\[E050\] Can't find model",
+            r"Column name \[.{0,200}\] not in the dataset|Unknown split \"|Expected [xy]_(?:min|max) for bbox"
+            r"|timestamps unexpectedly violate the tolerance",
             r"DECORDError|moov atom not found|data contains only one class",
             r"(?i:contains? NaN\b(?!.{0,40}(?:loss|grad)))",
             r"Stale file handle|Input/output error|Read-only file system|num_samples should be a positive",

@@ -9,6 +9,9 @@ _BAD = "data_error python_error config_error"
 # First match wins: special before general.
 # fmt: off
 ROWS = (
+    row("data_error", r"timestamps unexpectedly violate the tolerance", "", "stop",
+        "Timestamps of the data set do not fit its videos (merged or re-encoded ones): repair or encode them again, or "
+        "raise tolerance_s."),
     # --- disks
     row("disk_full", r"[Qq]uota|EDQUOT|\[Errno 122\]", "", "stop",
         "This user's quota is used up, not the disk (`quota -s`, `lfs quota`): delete old files there, or write to "

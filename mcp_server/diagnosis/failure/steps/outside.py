@@ -57,6 +57,9 @@ ROWS = (
         "retry_changed",
         "InfiniBand port {1} lost peer {0}: resume without that node (`ibstat {1}` shows it); if it recurs, raise "
         "NCCL_IB_TIMEOUT to 22."),
+    row("nccl_error", r"ibv_\w+.{0,80}Cannot allocate memory", "", "stop",
+        "InfiniBand may lock too little memory: `ulimit -l unlimited` before the training (docker: --ulimit "
+        "memlock=-1), on every node."),
     row("nccl_error", r"NET/IB ?:.{0,30}(?:completion|async)|ibv_\w+", "", "retry_changed",
         "InfiniBand failed on that node: resume without it (`ibstat` there shows the port); if it recurs, raise "
         "NCCL_IB_TIMEOUT to 22."),
