@@ -12,7 +12,7 @@ check:  ## under a minute: format, lint, types, and the tests that start nothing
 	$(PYTHON) -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore=tests/live
 
 test:  ## everything, with real tmux, processes and clients
-	$(PYTHON) -m pytest -n 8 --dist worksteal
+	$(PYTHON) -m pytest -n 6 --dist worksteal
 
 bench:  ## every figure in the README, beside its baseline
 	$(PYTHON) -m tests.benchmarks
