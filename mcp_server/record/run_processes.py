@@ -166,7 +166,7 @@ def _members_of_session(run: Run, marked: Collection[processes.Process]) -> list
     """Return the processes of the run's session, without its guard, which exits by itself in a moment.
 
     The number of a session is used again once its last process has ended. The session is the run's if its guard lives,
-    if a process with the run's id is in it, or if a process of it is older than the supervisor's last event.
+    if a process with the run's id is in it, or if a process of it is older than what supervisor or guard said last.
     """
     guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
     if not isinstance(guard, int) or not isinstance(started, int):
@@ -186,11 +186,12 @@ def _members_of_session(run: Run, marked: Collection[processes.Process]) -> list
 
 
 def _last_event_up_s(run: Run, started: int) -> float:
-    """Return how long this machine had been up at the run's last event; the least, where the clock was set meanwhile.
+    """Return how long this machine was up at the run's last event or its guard's end; the least, if the clock was set.
 
     ``started`` is the start of the newest command, which its event reports.
     """
-    heard_s = max((posix(event["at"]) for event in run.events if "at" in event), default=0.0)
+    times = [event["at"] for event in run.events if "at" in event]
+    heard_s = max(map(posix, [*times, *([run.guard_ended_at] if run.guard_ended_at else [])]), default=0.0)
     begun_s = max((posix(e["at"]) for e in run.events if e["kind"] == "started" and "at" in e), default=heard_s)
     by_start = processes.started_up_s(started) + heard_s - begun_s
     return min(by_start, heard_s - time.time() + processes.up_s())

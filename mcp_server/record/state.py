@@ -126,6 +126,7 @@ class Run:
     gpu_indices: tuple[int, ...] = ()  # of ``gpus``, in their order; empty in records of former layouts
     queue_position: int | None = None
     abandoned: bool = False
+    guard_ended_at: str | None = None  # when its guard saw the command end, after the supervisor's death
     stopped_by: str | None = None  # one of exit_status.STOPPERS
     unreachable: Mapping[str, str] | None = None  # host, since, why: the state is the last known one
     measured_s: float | None = None  # the seconds it took, by a clock that nobody sets
@@ -228,6 +229,7 @@ def fold(evidence: Evidence) -> Run:
         and evidence.supervisor.liveness is not Liveness.ALIVE
         and not last
         and not carried_out,
+        guard_ended_at=(evidence.guard_exit or {}).get("ended_at"),
         stopped_by=_find_stopper(state, evidence, last),
         unreachable=None if state in ENDED else evidence.supervisor.unreachable,
         measured_s=_measured_s(evidence.events, last) if end_is_known else None,
