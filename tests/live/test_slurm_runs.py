@@ -168,10 +168,11 @@ async def test_a_script_that_was_written_for_sbatch_is_warned_of_with_the_option
 
 
 async def test_a_cell_that_is_cancelled_in_slurm_by_nobody_known_is_started_again(lab: Sandbox) -> None:
-    common = {"command": "[ -e enough ] || sleep 300; : {n}", "cwd": str(lab.path), "backend": "slurm"}
+    command = "[ -e enough ] || { touch waits; sleep 300; }; : {n}"
+    common = {"command": command, "cwd": str(lab.path), "backend": "slurm"}
     async with lab.agent_in_process() as agent:
         sweep_id = (await agent.call("launch_sweep", name="one", common=common, grid={"n": [1]}))["sweep_id"]
-        await until_async(lambda: [run.state for run in lab.store.list_runs()] == ["running"], "the cell")
+        await until_async((lab.path / "waits").exists, "the cell")
         (lab.path / "enough").touch()
         slurm(lab, "scancel", "1")
         assert (await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60))["reason"] == "ended"
