@@ -25,6 +25,7 @@ from mcp_server.results.metrics import Metric
 _MOST_ROWS, _MOST_TABLES, _MOST_SETTINGS = 50, 3, 3
 _NAMES_A_RUN = re.compile(r"cwd|command|gpus|dir|path|file|log|output|run|name|tag|\$")
 _NOISE = re.compile(r"\d\.\d*(?:0{7,}[1-9]{1,2}|9{7,}\d{0,2})(?!\d)")
+_PARTS_OF_A_MODEL = frozenset({"actor", "model", "policy", "checkpoint", "ckpt", "weights"})  # at the end of its path
 _VALUE = "value"  # of a table that says only which benchmarks its columns are
 _SCALAR_SCOPES = ("eval", "val", "test", "evaluation", "validation")
 
@@ -85,12 +86,9 @@ def _exact(point: EvaluationPoint) -> str:
     return text if point.error is None else f"{text} ± {point.error:.2g}{point.unit}"
 
 
-_PARTS_OF_A_MODEL = frozenset({"actor", "model", "policy", "checkpoint", "ckpt", "weights"})  # at the end of its path
-
-
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """What a run contributes to a table of benchmarks. ``settings``: those that differ between the runs."""
+    """What a run contributes to a table of benchmarks. ``settings``: all of its configuration."""
 
     name: str
     settings: Mapping[str, str]

@@ -158,6 +158,14 @@ def test_a_session_that_began_after_the_last_event_is_a_strangers(session: tuple
     assert LocalBackend().find_leftovers(lost_run(session[0], heard_s=time.time() - 3600)) == []
 
 
+def test_a_session_that_is_older_than_the_guards_last_word_is_the_runs(session: tuple[int, int]) -> None:
+    leader, member = session
+    run = lost_run(leader, heard_s=time.time() - 3600)
+    for guard_s, expected in ((-1800, []), (1, [member])):
+        heard = replace(run, guard_ended_at=at(time.time() + guard_s))
+        assert [p.pid for p in LocalBackend().find_leftovers(heard)] == expected
+
+
 def test_a_leader_with_another_start_than_the_guard_is_a_stranger() -> None:
     stranger = subprocess.Popen(["bash", "-c", "sleep 60 & wait"], start_new_session=True)
     try:
