@@ -169,7 +169,7 @@ def test_a_session_that_is_older_than_the_guards_last_word_is_the_runs(session: 
 def test_a_leader_with_another_start_than_the_guard_is_a_stranger() -> None:
     stranger = subprocess.Popen(["bash", "-c", "sleep 60 & wait"], start_new_session=True)
     try:
-        until(lambda: bool(processes.descendants(stranger.pid)))
+        until(lambda: [processes.program_name(p) for p in processes.descendants(stranger.pid)] == ["sleep"])
         leader = processes.find_process(stranger.pid)
         assert leader is not None
         backend, heard_s = LocalBackend(), time.time() + 1
