@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -21,7 +22,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunDir:
-    """Names every file of one run."""
+    """Names every file of one run. The names that each look at a run needs are made once."""
 
     path: Path
 
@@ -30,7 +31,7 @@ class RunDir:
         """The directory's name is the run's id."""
         return self.path.name
 
-    @property
+    @functools.cached_property
     def spec(self) -> Path:
         """What was asked for. Secrets by name only."""
         return self.path / "spec.json"
@@ -48,17 +49,17 @@ class RunDir:
         """
         return self.path / "handover"
 
-    @property
+    @functools.cached_property
     def events(self) -> Path:
         """Append-only facts, one JSON object a line, numbered by ``seq`` from 1."""
         return self.path / "events.jsonl"
 
-    @property
+    @functools.cached_property
     def lock(self) -> Path:
         """Held with ``flock`` as long as the supervisor lives."""
         return self.path / "supervisor.lock"
 
-    @property
+    @functools.cached_property
     def stop(self) -> Path:
         """A request to stop the run: who asked, and why."""
         return self.path / "stop.json"
@@ -75,19 +76,19 @@ class RunDir:
 
     def attempt(self, number: int) -> Path:
         """Directory of one attempt, counted from 1."""
-        return self.path / "attempts" / str(number)
+        return self.path / f"attempts/{number}"
 
     def log(self, attempt: int) -> Path:
         """Everything that the attempt printed, byte for byte but for masked secrets."""
-        return self.attempt(attempt) / "output.log"
+        return self.path / f"attempts/{attempt}/output.log"
 
     def progress(self, attempt: int) -> Path:
         """How far the attempt is: the newest step and numbers. Appears atomically, every few seconds."""
-        return self.attempt(attempt) / "progress.json"
+        return self.path / f"attempts/{attempt}/progress.json"
 
     def outputs(self, attempt: int) -> Path:
         """Files that the attempt wrote. Appears atomically, see ``record/outputs``."""
-        return self.attempt(attempt) / "outputs.json"
+        return self.path / f"attempts/{attempt}/outputs.json"
 
     @property
     def attribution(self) -> Path:
@@ -110,11 +111,11 @@ class RunDir:
 
     def exit(self, attempt: int) -> Path:
         """How the attempt ended. Appears atomically."""
-        return self.attempt(attempt) / "exit.json"
+        return self.path / f"attempts/{attempt}/exit.json"
 
     def guard_exit(self, attempt: int) -> Path:
         """How the command ended, by its guard: only where its supervisor was gone by then. Appears atomically."""
-        return self.attempt(attempt) / "guard_exit.json"
+        return self.path / f"attempts/{attempt}/guard_exit.json"
 
 
 def now() -> str:

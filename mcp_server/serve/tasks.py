@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -30,6 +30,7 @@ from mcp_server.views.progress_text import describe_progress
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 _POLL_S, _LONGEST_POLL_S = 0.5, 5.0
 _POLL_SHARE_OF_AGE = 0.01  # an hour's wait need not hear of its end within half a second
+_POLL_S_PER_TASK = 0.012  # a poll takes 3 ms of a core: so many tasks at once take no more than a quarter of it
 _POLL_SPREAD = 0.2  # tasks of one moment would otherwise be polled at one moment for ever
 _LISTEN = "subscriptions/listen"
 
@@ -86,6 +87,7 @@ class Tasks(Extension):
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
+        self._polled = RecentTasks()
 
     def methods(self) -> Sequence[MethodBinding]:
         """Return the methods of the extension. Older protocols have none of them."""
@@ -114,7 +116,7 @@ class Tasks(Extension):
             created_at=record.created_at,
             last_updated_at=record.created_at,
             ttl_ms=_milliseconds(record.ttl_s),
-            poll_interval_ms=choose_poll_interval_ms(0.0, _chance()),
+            poll_interval_ms=choose_poll_interval_ms(0.0, self._polled.note(record.wait_id), _chance()),
         )
 
     async def _get(self, ctx: Request, params: TaskParams) -> TaskAnswer:
@@ -134,7 +136,7 @@ class Tasks(Extension):
             created_at=record.created_at,
             last_updated_at=state.updated_at,
             ttl_ms=_milliseconds(record.ttl_s),
-            poll_interval_ms=choose_poll_interval_ms(record.age_s, _chance()),
+            poll_interval_ms=choose_poll_interval_ms(record.age_s, self._polled.note(record.wait_id), _chance()),
             result=state.result,
         )
 
@@ -163,9 +165,26 @@ class Tasks(Extension):
         return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, identity(call)))
 
 
-def choose_poll_interval_ms(age_s: float, chance: float) -> int:
-    """Return after how many ms to ask again for a wait of this age, by a ``chance`` from 0 to 1."""
-    seconds = min(max(_POLL_S, age_s * _POLL_SHARE_OF_AGE), _LONGEST_POLL_S)
+class RecentTasks:
+    """Counts the tasks that clients of this server poll now."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked_s: dict[str, float] = {}  # the task that was asked about last is the last one
+
+    def note(self, task_id: str) -> int:
+        """Note that a client was just answered about a task, and return the number of tasks that are polled."""
+        now_s = self._clock()
+        self._asked_s.pop(task_id, None)
+        self._asked_s[task_id] = now_s
+        while now_s - next(iter(self._asked_s.values())) > 2 * _LONGEST_POLL_S:
+            del self._asked_s[next(iter(self._asked_s))]
+        return len(self._asked_s)
+
+
+def choose_poll_interval_ms(age_s: float, tasks: int, chance: float) -> int:
+    """Return after how many ms to ask again for a wait of this age, one of so many, by a ``chance`` from 0 to 1."""
+    seconds = min(max(_POLL_S, age_s * _POLL_SHARE_OF_AGE, tasks * _POLL_S_PER_TASK), _LONGEST_POLL_S)
     return _milliseconds(seconds * (1 + _POLL_SPREAD * (2 * chance - 1)))
 
 

@@ -34,6 +34,7 @@ class RunStore:
     def __init__(self, home: StateHome) -> None:
         self.home = home
         self.sweeps = SweepStore(home.sweeps)
+        self._directories: dict[str, RunDir] = {}
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
         self._events: dict[str, EventsRead] = {}
@@ -46,15 +47,17 @@ class RunStore:
             RunNotFound: no run has this id; names similar ids.
             NotOfSweeps: it is a sweep's id.
         """
-        directory = RunDir(self.home.runs / run_id)
+        directory = self._directories.get(run_id) or RunDir(self.home.runs / run_id)
         if not _RUN_ID.fullmatch(run_id) or not directory.spec.is_file():
             for mirror in self.home.list_mirrors() if _RUN_ID.fullmatch(run_id) else ():
                 directory = RunDir(mirror / "runs" / run_id)
                 if directory.spec.is_file():
+                    self._directories[run_id] = directory
                     return directory
             if run_id in self.sweeps.list_ids():
                 raise NotOfSweeps(run_id)
             raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._list_ids(), n=3, cutoff=0.7))
+        self._directories[run_id] = directory
         return directory
 
     def observe(self, run_id: str) -> Run:
@@ -152,6 +155,7 @@ class RunStore:
         """Return all runs, newest first, but for those in ``unreadable``."""
         ids = self._list_ids()
         for removed in self._specs.keys() - set(ids):
+            self._directories.pop(removed, None)
             self._specs.pop(removed, None)
             self._ended.pop(removed, None)
             self._events.pop(removed, None)
