@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -200,6 +200,8 @@ class Run:
 
 def fold(evidence: Evidence) -> Run:
     """Return the run that ``evidence`` proves. A written end comes first, then liveness. Nothing is invented."""
+    if _is_ended_between_attempts(evidence):
+        evidence = replace(evidence, exit=None)
     state, reason = _state_and_reason(evidence)
     starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})
@@ -236,6 +238,12 @@ def fold(evidence: Evidence) -> Run:
         job_id=evidence.supervisor.job_id or None,
         pending_reason=reason if is_pending else _find_wait(evidence.events) if state == "queued" else None,
     )
+
+
+def _is_ended_between_attempts(evidence: Evidence) -> bool:
+    """Return whether a scheduler ended the job before its next attempt began: the last one's exit is not the run's."""
+    end, events = evidence.supervisor.end, evidence.events
+    return end is not None and end.state != "lost" and bool(events) and events[-1]["kind"] == "retrying"
 
 
 def _find_wait(events: Sequence[Event]) -> str | None:
@@ -315,7 +323,7 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     if liveness is Liveness.PENDING:
         is_fresh = evidence.age_s < STARTING_S and not evidence.events
         return "starting" if is_fresh and reason is None else "queued", reason
-    if evidence.exit is not None:
+    if evidence.exit is not None and not (liveness is Liveness.UNKNOWN and newest == "retrying"):
         return _state_by_exit_record(evidence.exit, evidence.events)
     if liveness is Liveness.UNKNOWN:
         # Runs of former layouts wrote no events.

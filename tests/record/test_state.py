@@ -58,6 +58,10 @@ OUT_OF_TIME = LivenessReport(
     job_id="12",
     end=JobEnd("timed_out", "Slurm's time limit ended it.", "2026-11-20T12:00:00Z", "scheduler", SITE_LIMIT),
 )
+CANCELLED = LivenessReport(
+    Liveness.DEAD, job_id="12", end=JobEnd("killed", "Slurm: CANCELLED of job 12 by user 1000.", ENDED_AT, "person")
+)
+FORGOTTEN = LivenessReport(Liveness.DEAD, job_id="12", end=JobEnd("lost", "Slurm knows nothing of job 12 any more."))
 REBOOTED = LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
 ELSEWHERE = LivenessReport(Liveness.UNKNOWN, "Supervised on node7: only that host can say whether it still lives.")
 UNREACHABLE = LivenessReport(Liveness.UNREACHABLE, "node7 has not answered for 40 s: this is the last known state.")
@@ -119,6 +123,10 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "record alone: killed": (Evidence(SPEC, (STARTED,), record("killed", 0)), "killed"),
     "record alone, after a reboot": (Evidence(SPEC, (STARTED,), record("failed", 3), supervisor=REBOOTED), "failed"),
     "record alone, on another host": (Evidence(SPEC, (STARTED,), record("failed", 3), supervisor=ELSEWHERE), "failed"),
+    "record of an attempt whose retry another host may start": (
+        Evidence(SPEC, (STARTED, event(2, "retrying")), record("failed", 3), supervisor=ELSEWHERE),
+        "retrying",
+    ),
     "record of an old layout: code 0": (Evidence(SPEC, (STARTED,), record()), "finished"),
     "record of an old layout: code 3": (Evidence(SPEC, (STARTED,), record(exit_code=3)), "failed"),
     "record of an old layout: a signal": (
@@ -226,6 +234,17 @@ def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> Non
 )
 def test_a_reason_says_what_no_event_does(name: str, reason: str | None) -> None:
     assert fold(TABLE[name][0]).reason == reason
+
+
+def test_a_job_that_its_scheduler_ends_before_its_retry_has_the_schedulers_end() -> None:
+    def find_end(supervisor: LivenessReport) -> tuple[RunState, str | None, int | None, str | None]:
+        run = fold(Evidence(SPEC, (STARTED, event(2, "retrying")), record("failed", 3), supervisor=supervisor))
+        return run.state, run.reason, run.exit_code, run.stopped_by
+
+    did_not_start = "Its supervisor is gone: the retry that was due did not start."
+    assert find_end(CANCELLED) == ("killed", "Slurm: CANCELLED of job 12 by user 1000.", None, "person")
+    assert find_end(FORGOTTEN) == ("failed", did_not_start, 3, None)
+    assert find_end(LivenessReport(Liveness.DEAD)) == ("failed", did_not_start, 3, None)
 
 
 @pytest.mark.parametrize("liveness", [Liveness.UNKNOWN, Liveness.UNREACHABLE])
