@@ -49,6 +49,8 @@ _EMPTY_WRAPPER = compile_lazily(
     r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
     r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
 )
+# What a second reader says of a file that the first one, above, has refused for a reason.
+_SECOND_READER = compile_lazily(r"ValueError: (?:Trailing data|Expected object or value)$")
 # General messages, and the lines above or below that state the specific cause.
 _GENERAL_HEADING = compile_lazily(r".*(?:Graph execution error:|Detected at node .*:?)$")
 # Keras prints its error below the lines that raised it.
@@ -90,6 +92,7 @@ _SPECIFIC_CAUSES = (
     ("network_error", _NOT_ON_HUB, _REFUSED, ""),
     ("cuda_error", compile_lazily(".*DNN library"), _OTHER_CUDNN, ""),
     ("segfault", _ANY, _NO_VULKAN, "cuda_error"),
+    ("python_error", compile_lazily(r".*(?:SimulationApp|GPU foundation|[Rr]enderer)"), _NO_VULKAN, "cuda_error"),
     ("ray_error", compile_lazily(".*register worker"), _NO_THREADS, "other"),
     ("ray_error", compile_lazily(".*Get timed out"), _INFEASIBLE, ""),
     ("ray_error", _RAY_LOST_PROCESS, _RAY_OUT_OF_MEMORY, "oom_host"),
@@ -199,7 +202,7 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
             before = joined[-1]
             vaguer = one.kind in _VAGUE or one.weight < before.weight
             hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in _VAGUE)
-            if before.weight > Weight.HINT and _EMPTY_WRAPPER.match(one.text):
+            if before.weight > Weight.HINT and (_EMPTY_WRAPPER.match(one.text) or _SECOND_READER.match(one.text)):
                 kind = one.kind if before.kind in _VAGUE else before.kind
                 joined[-1] = replace(before, sure=before.sure or one.sure, kind=kind)
                 continue

@@ -254,9 +254,11 @@ def _quote_line(line: Line, evidence: FailureEvidence) -> str:
 def _read_message(lines: Sequence[Line], at: int) -> str:
     """Return the error at ``at`` with what it says below its first line."""
     tag, first, _ = tracebacks.strip_prefixes(lines[at].text)
-    texts = [first.strip()]
+    texts, prefix = [first.strip()], lines[at].text.removesuffix(first)
     for line in lines[at + 1 : at + 1 + _MESSAGE_LINES]:
         line_tag, text, _ = tracebacks.strip_prefixes(line.text)
+        if prefix and text == line.text and text.startswith(prefix):  # that of a rank, before a line of any shape
+            line_tag, text = tag, text.removeprefix(prefix)
         if line_tag != tag:
             continue
         if tracebacks.is_header(text) or tracebacks.is_frame(text) or _ENDS_MESSAGE.match(text):

@@ -108,6 +108,9 @@ ROWS = (
         "launch_run again."),
     row("", r"permission denied while trying to connect to the Docker daemon", "", "stop",
         "This user may not use Docker: join the docker group (or use podman or sudo), then launch_run again."),
+    row("auth_error", r"pyxis|enroot", "", "stop",
+        "The registry refused the image: put a token for it into ~/.config/enroot/.credentials on the nodes, or "
+        "correct the image's name."),
     row("", r"[Mm]anifest (?:for (\S{1,80}) not found|unknown)"
         r"|Failed to pull image \"([^\"]{1,80})\".{0,200}not ?found", "",
         "stop", "The registry has no image {0}{1}: correct its name and tag, then launch_run again."),

@@ -163,7 +163,7 @@ ROWS = (
     # --- images, video, audio
     row(_BAD, r"image file is truncated|broken data stream|Truncated File Read", "", "stop",
         "An image is cut: fetch it again or skip it {at}, or set ImageFile.LOAD_TRUNCATED_IMAGES = True."),
-    row(_BAD, r"cannot identify image file '?<?([^'>\n]{1,160})", "", "stop",
+    row(_BAD, r"cannot identify image file (?:<[\w.]{1,40} name=)?'?<?([^'>\n]{1,160})", "", "stop",
         "{0} is not an image (empty, cut or another format): fetch it again, or skip it {at}."),
     row(_BAD, r"decompression bomb", "", "stop",
         "An image is larger than Pillow allows: shrink or skip it {at}, or set Image.MAX_IMAGE_PIXELS = None."),
@@ -181,10 +181,10 @@ ROWS = (
     row(_BAD, r"(?i)soundfile|LibsndfileError|NoBackendError|sndfile", "", "stop",
         "The audio file {at} cannot be read: check its path and format, install libsndfile or ffmpeg, or skip it."),
     # --- archives and streams
-    row(_BAD, r"corrupted record at (\d+)", "", "stop",
+    row(_BAD, r"(?:corrupted|truncated) record at (\d+)", "", "stop",
         "A TFRecord file is cut or damaged (byte {0}): write or fetch it again, or tf.data's ignore_errors() {at}."),
     row(_BAD, r"(?:unexpected end of data|ReadError|invalid header|end-of-stream marker|not a gzip file"
-        r"|BadGzipFile).{0,120}?name=\\?'?([^'\\>\n]{1,160})", "", "stop",
+        r"|BadGzipFile).{0,120}?(?:name=\\?'?|, '(?=/))([^'\\>\n]{1,160})", "", "stop",
         "The shard {0} is cut: delete it and fetch it again, or skip it (handler=wds.warn_and_continue)."),
     row(_BAD, r"tarfile\.ReadError|unexpected end of data|end-of-stream marker|BadZipFile|File is not a zip file"
         r"|BadGzipFile|zlib\.error", "", "stop",

@@ -95,7 +95,13 @@ ROWS = (
         "{at}."),
     row("", r"Inconsistent compute device", "", "stop",
         "Each rank needs its own GPU first: torch.cuda.set_device(LOCAL_RANK) before the model is wrapped {at}."),
-    row("config_error", r"(?m)You requested gpus?: \[([\d, ]+)\]\s+But your machine only has: \[([\d, ]*)\]", "",
+    row("config_error",
+        r"(?m)You requested gpus?: \[([\d, ]+)\]\s+(?:\d+:\s+)?But your machine only has: \[([\d, ]*)\]",
+        r"(?:srun|slurmstepd\S*): ", "stop",
+        "Devices {0} were asked for and a task of srun sees {1}: give it all (--gpus-per-node or --gres, not "
+        "--gpus-per-task), or lower devices."),
+    row("config_error",
+        r"(?m)You requested gpus?: \[([\d, ]+)\]\s+(?:\d+:\s+)?But your machine only has: \[([\d, ]*)\]", "",
         "stop",
         "Devices {0} were asked for and only {1} are there: lower devices (trainer.devices), or launch_run with more "
         "gpus."),
@@ -128,8 +134,8 @@ ROWS = (
         r"(?m)size mismatch for \S*(?:classifier|score|fc"
         r"|head)\S*: copying a param with shape torch\.Size\(\[(\d+)[^\]]*\]\) "
         r"from checkpoint, the shape in current model is torch\.Size\(\[(\d+)", "", "stop",
-        "The checkpoint has {0} outputs, the model {1}: set num_labels (classes) to {0}, or "
-        "ignore_mismatched_sizes=True."),
+        "The checkpoint has {0} classes, the model {1}: set num_classes (num_labels) to {0}, or load all but its head "
+        "(ignore_mismatched_sizes in transformers)."),
     row("python_error data_error config_error",
      r"size mismatch for|loading state_dict|[Uu]nexpected key\(s\)|state dict keys do not match"
         r"|[Pp]y[Tt]ree structure|[Mm]issing key(?:\(s\)| in checkpoint)", "", "stop",

@@ -78,6 +78,9 @@ ROWS = (
     row("", r"Error opening file '(/[^']{2,300})'", "", "stop",
         "{0} does not exist on this host: correct the path of the model's XML or of its assets, then launch_run "
         "again."),
+    row("", r"(?m)XML Error: .{0,60}unrecognized (attribute|element): '?([^'\n]{1,60})'?\s+"
+        r"Element '[^'\n]{1,40}', (line \d+)", "", "stop",
+        "MuJoCo's XML has an unknown {0} {1} ({2}): correct its name there, or update mujoco, then launch_run again."),
     row("", r"XML (?:Error|parse error)|ParseXML|Error: .{0,40}XML", "", "stop",
         "MuJoCo cannot read its model: correct the XML as the line says {at}, then launch_run again."),
     row("", r"EOF when reading a line", r"requires asset\(s\)|mani_skill", "stop",
