@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.engines.slurm_cluster import Cluster
@@ -31,6 +31,13 @@ async def start(lab: Sandbox, agent: Agent, command: str, **arguments: Any) -> s
     run_id = await agent.launch(command, **({"backend": "slurm"} | arguments))
     await until_async(lambda: lab.run(run_id).state == "running", "its start")
     return run_id
+
+
+def check_second_attempt(lab: Sandbox, cluster: Cluster, run_id: str, status: Mapping[str, Any]) -> None:
+    """Check that a requeued run finished in its second attempt, else say all that is known of it."""
+    job = cluster.run("scontrol", "show", "job", job_of(lab, run_id), check=False)
+    output = (lab.rundir(run_id).path / "slurm.out").read_text()
+    assert (status["state"], status["attempt"]) == ("finished", 2), f"{json.dumps(status)}\n{job}\n{output}"
 
 
 async def end_conductor(lab: Sandbox, sweep_id: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from mcp_server.text.timestamps import parse_time
 from tests.benchmarks.shapes import CASES, CaseDirectory
-from tests.engines.jobs import end, end_conductor, job_of, running, start
+from tests.engines.jobs import check_second_attempt, end, end_conductor, job_of, running, start
 from tests.engines.slurm_cluster import Cluster, why_not
 from tests.support import warm_start
 from tests.support.sandbox import Sandbox, until_async
@@ -163,7 +163,7 @@ async def test_a_requeued_job_goes_on_as_another_attempt_with_its_secrets(lab: S
         await until_async(lambda: "COMPLETING" not in cluster.run("scontrol", "show", "job", job_of(lab, run_id)))
         cluster.run("scontrol", "update", f"jobid={job_of(lab, run_id)}", "StartTime=now")
         status = await end(agent, run_id)
-    assert (status["state"], status["attempt"]) == ("finished", 2), (status, lab.run(run_id).events)
+    check_second_attempt(lab, cluster, run_id, status)
     assert "t0ken" not in job
     files = [path for path in lab.path.rglob("*") if path.is_file() and b"t0ken-of" in path.read_bytes()]
     assert files == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.jobs import end, job_of, running, start
+from tests.engines.jobs import check_second_attempt, end, job_of, running, start
 from tests.engines.slurm_cluster import ACCOUNTING_PROGRAMS, Cluster, why_not
 from tests.support import warm_start
 from tests.support.sandbox import Sandbox, until_async
@@ -156,7 +156,7 @@ async def test_preempted_jobs_go_on_or_fail_as_their_partition_says(lab: Sandbox
         )
         cluster.run("scontrol", "update", f"jobid={job_of(lab, again)}", "StartTime=now")
         status = await end(agent, again)
-        assert (status["state"], status["attempt"]) == ("finished", 2), (status, lab.run(again).events)
+        check_second_attempt(lab, cluster, again, status)
 
 
 async def test_a_policy_has_a_job_requeued_although_its_partition_cancels_what_it_preempts(
@@ -175,7 +175,7 @@ async def test_a_policy_has_a_job_requeued_although_its_partition_cancels_what_i
         await until_async(lambda: "JobState=PENDING" in cluster.run("scontrol", "show", "job", job_id), "its turn")
         cluster.run("scontrol", "update", f"jobid={job_id}", "StartTime=now")
         status = await end(agent, run_id)
-    assert (status["state"], status["attempt"]) == ("finished", 2)
+    check_second_attempt(lab, cluster, run_id, status)
     assert "Requeued after attempt 1; attempt 2 follows." in [e["text"] for e in lab.run(run_id).events]
 
 
