@@ -26,6 +26,19 @@ _FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss
 _FOUND = re.compile(r"\b(?:pgrep|pidof|lsof|nvidia-smi|fuser)\b|\bps\s+-?[a-z]")
 _NO = frozenset({"false", "0", "no", "off", "none"})
 _AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
+_STOPS_UNITS = frozenset({"stop", "restart", "kill", "isolate", "rescue", "emergency", "poweroff", "reboot", "halt"})
+# What the arguments of a manager of processes or jobs are where they stop others' too.
+_MANAGERS = {
+    "service": re.compile(r"\S+ (?:stop|restart|force-reload)\b"),
+    "supervisorctl": re.compile(r"(?:\S+ )*(?:shutdown|reload|(?:stop|restart) all)\b"),
+    "pm2": re.compile(r"kill\b|(?:stop|delete|del|restart) all\b"),
+    "init": re.compile(r"[016]$"),
+    "telinit": re.compile(r"[016]$"),
+    "bkill": re.compile(r"(?:\S+ )*(?:0$|-u\b)"),
+    "qdel": re.compile(r"(?:\S+ )*(?:all$|-u\b)"),
+    "condor_rm": re.compile(r"(?:\S+ )*-a(?:ll)?\b"),
+    "kubectl": re.compile(r"(?:\S+ )*delete (?:\S+ )*--all\b(?!=false)"),
+}
 _ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
 
 
@@ -157,7 +170,7 @@ def _kills_found_processes(program: Program) -> bool:
 
 def _is_search(words: Sequence[str]) -> bool:
     name = words[0].rpartition("/")[2] if words else ""
-    return name in _FINDERS and not (name == "pgrep" and "-P" in words)
+    return (name in _FINDERS and not (name == "pgrep" and "-P" in words)) or (name == "find" and "/proc" in words)
 
 
 def _stops_ray(program: Program) -> bool:
@@ -189,14 +202,16 @@ def _stops_the_host_or_its_jobs(program: Program) -> bool:
     if name == "scancel":
         return any(re.match(r"-u|--user|--me$|-A|--account|-p|--partition", word) for word in words[1:])
     if name == "systemctl":
-        return not {"stop", "restart", "kill"}.isdisjoint(words[1:4]) and "--user" not in words
+        return not _STOPS_UNITS.isdisjoint(words[1:4]) and "--user" not in words
+    if name in _MANAGERS:
+        return _MANAGERS[name].match(" ".join(words[1:])) is not None
     if name == "loginctl":
         return bool(words[1:2]) and words[1].startswith(("terminate-", "kill-"))
     if name == "nvidia-smi":
         return "--gpu-reset" in words or "-r" in words
     if name == "ipcrm":
         return any(word in ("-a", "--all") for word in words)
-    return name in ("reboot", "shutdown", "poweroff", "halt") or (name == "init" and words[1:2] in (("0",), ("6",)))
+    return name in ("reboot", "shutdown", "poweroff", "halt", "slay")
 
 
 def _cleans_up_by_itself(program: Program) -> bool:

@@ -15,6 +15,7 @@ _STARTS = frozenset(
 # The first argument is the program's path, except for spawn*, where it is a mode; the words follow as a list or each.
 _REPLACES = frozenset({"execv", "execvp", "execve", "execvpe", "posix_spawn", "posix_spawnp"})
 _REPLACES_BY_WORDS = frozenset({"execl", "execlp", "create_subprocess_exec"})
+_SEARCHES = frozenset({"pgrep", "pidof"})
 _ENDS = frozenset({"kill", "terminate", "send_signal"})
 
 
@@ -22,7 +23,7 @@ def find_programs_of_python(text: str) -> list[Program]:
     """Return what a Python text starts by a literal text or list of words, with line numbers.
 
     ``os.kill(-1, …)`` is the program ``kill -9 -1``, and a loop over ``psutil.process_iter()`` that kills
-    is the program ``process_iter``.
+    is the program ``process_iter``, as is a kill in a text that looks for processes by ``pgrep``.
     """
     if not any(word in text for word in (*_STARTS, *_REPLACES, "execl", "kill", "process_iter")):
         return []
@@ -38,6 +39,10 @@ def find_programs_of_python(text: str) -> list[Program]:
             programs += [replace(program, line=node.lineno) for program in started]
         elif isinstance(node, ast.For | ast.comprehension | ast.ListComp | ast.GeneratorExp | ast.SetComp):
             programs += _find_kills_of_all(node)
+    if not _SEARCHES.isdisjoint(program.name for program in programs):
+        kills = (each.func for each in ast.walk(tree) if isinstance(each, ast.Call))
+        lines = [each.lineno for each in kills if isinstance(each, ast.Attribute) and each.attr in ("kill", "killpg")]
+        programs += [Program("process_iter", ("os.kill()",), line) for line in lines[:1]]
     return programs
 
 

@@ -18,6 +18,8 @@ _STARTS_PROGRAM = re.compile(
     r"(?P<text>.*?)(?P=quote)",
     re.DOTALL,
 )
+# kill 9, -1 of Perl and Ruby, and a kill of what `pgrep` finds.
+_KILLS_ALL = re.compile(r"\bkill\b[\s('\":]*\w+['\"]?\s*,\s*-1\b|`\s*(?:pgrep|pidof)\b[^`]*`.*\bkill\b", re.DOTALL)
 CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 _OPENS_WINDOW = frozenset(
     """new new-session neww new-window splitw split-window respawnp respawn-pane respawnw respawn-window run
@@ -32,7 +34,8 @@ def find_run_texts(name: str, words: Sequence[str], stdin: str | None) -> list[s
     if name == "find":
         return list(_find_actions(words))
     if _SCRIPTING.fullmatch(name):
-        return [match["text"] for word in words[1:] for match in _STARTS_PROGRAM.finditer(word)]
+        texts = [match["text"] for word in words[1:] for match in _STARTS_PROGRAM.finditer(word)]
+        return [*texts, *("kill -9 -1" for word in words[1:] if _KILLS_ALL.search(word))]
     if name in TEXT_PROGRAMS or (name in CONTAINERS and "--pid=host" not in words):
         return []  # a container has processes of its own
     texts = [words[at] for at in _find_shell_texts(words)]

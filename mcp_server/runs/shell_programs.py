@@ -20,10 +20,11 @@ from mcp_server.runs.run_texts import find_run_texts
 from mcp_server.runs.substitutions import PLACEHOLDER, Substitution, cut_substitutions, restore
 from mcp_server.text.shell import SimpleCommand, parse
 
-_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
+_ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
 _VARIABLE_USE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?-([^${}]*)\}")
 _WHOLE_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _PYTHON = re.compile(r"python[\d.]*")
 _SETS_VARIABLES = frozenset({"export", "declare", "local", "readonly", "typeset"})
@@ -125,13 +126,15 @@ class _Reader:
     def _walk(self, commands: Sequence[SimpleCommand]) -> Iterator[Program]:
         before: tuple[tuple[str, ...], ...] = ()
         piped: str | None = None
-        in_array = False
+        array: re.Match[str] | None = None
         for index, simple in enumerate(commands):
-            if in_array:  # NAME=(…): words, not a program
-                in_array = simple.separator != ")"
-                continue
-            in_array = simple.separator == "(" and bool(_ARRAY.fullmatch(simple.words[-1]))
             substituted = self._list_substituted(simple)
+            if array:  # NAME=(…): words, not a program
+                if substituted:
+                    self._known.sources[array[1]] = substituted
+                array = None if simple.separator == ")" else array
+                continue
+            array = _ARRAY.fullmatch(simple.words[-1]) if simple.separator == "(" else None
             if variable := _find_variable(simple.words):
                 loop_input = self._find_loop_input(commands[index + 1 :]) if not (substituted or before) else ()
                 if source := substituted or before or loop_input:
@@ -171,8 +174,12 @@ class _Reader:
             inner = _find(part.text, self._known, self._depth + 1) if part.opening != "$'" else []
             yield from (replace(p, line=line + p.line - 1, is_last=False) for p in inner)
         literal = tuple(self._expand(word) for word in words)
+        if by_xargs and stage.stdin is not None:
+            literal = tuple(word.replace("{}", stage.stdin.strip()) for word in literal)
         for text in (*find_run_texts(name, literal, stage.stdin), *self._find_read_files(name, words)):
             inner = _find(text, self._known, self._depth + 1)
+            if by_xargs or name.endswith("awk"):  # what it reads comes into the text
+                inner = [replace(p, before=(*stage.before, *p.before), by_xargs=True) for p in inner]
             yield from (replace(p, line=line, is_last=stage.is_last and p.is_last) for p in inner)
 
     def _resolve(self, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
@@ -220,6 +227,7 @@ class _Reader:
         """Return ``word`` with what is known of its substitutions and variables in their place."""
         text = PLACEHOLDER.sub(lambda match: self._write_or_restore(self._parts[int(match[1])]), word)
         text = _WHOLE_VARIABLE.sub(lambda match: self._known.variables.get(match[1] or match[2], match[0]), text)
+        text = _DEFAULT.sub(lambda match: self._known.variables.get(match[1]) or match[2], text)
         return text[:LONGEST]
 
     def _write_or_restore(self, part: Substitution) -> str:
