@@ -168,6 +168,7 @@ class Event(_Numbered, total=False):
     metrics: dict[str, Any]
     step_s: float
     peak_mib: float
+    fps: float
 
 
 class EventLog:
@@ -317,6 +318,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "value_step": int,
     "curves": str,
     "peak_mib": (int, float),
+    "fps": (int, float),
     "params": dict,
 }
 _TIMES = ("at", "started_at", "ended_at")

@@ -87,7 +87,7 @@ class SweepLog:
     def render(self, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
         """Return the log. It changes only with the record, not with the time."""
         metric, names = sweep.spec.metric, _varying(sweep.cells)
-        headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s"]
+        headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s", "fps"]
         headers += [metric or "metrics", "note"]
         rows = []
         for cell in sweep.cells:
@@ -184,6 +184,7 @@ def _plan_row(
         status,
         "" if step is None else str(step),
         f"{1 / step_s:.3g}" if isinstance(step_s, int | float) and step_s > 0 and run is None else "",
+        _number(end["fps"]) if "fps" in end else "",
         value,
         _shorten(note or _why(cell) or cell.origin or ""),
     ]

@@ -37,6 +37,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.conductor.cell_end import describe_end
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
 from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.table import Screen
@@ -44,7 +45,6 @@ from mcp_server.sweeps.decide import find_end, find_finished_phases, find_next, 
 from mcp_server.sweeps.figures import measure
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.threads import run_in_thread
-from mcp_server.views.progress_text import first_metrics
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _LAUNCHED_WITHIN_S = 2.0  # a launch that takes longer goes on beside the loop
@@ -277,35 +277,8 @@ class Conductor:
             has_leftovers=has_leftovers,
             stopping=sweep.stop is not None,
         )
-        name = cell.cell.name
-        failed = not end.again and end.state in ("failed", "lost")
-        failure = run.failure if end.state != "finished" else None
-        why = (failure or {}).get("kind") or run.signal or (f"exit code {run.exit_code}" if run.exit_code else "")
-        text = f"{name}: {end.state}{f' ({why})' if why else ''}.{f' {end.why}' if end.why else ''}"
-        if end.again:
-            text += " It is started again."
-        self._note(
-            "cell_failed" if failed else "cell_ended",
-            text,
-            cell=name,
-            run_id=run.run_id,
-            state=end.state,
-            then="again" if end.again else None,
-            attempt=run.attempt,
-            exit_code=run.exit_code,
-            signal=run.signal,
-            stopped_by=run.stopped_by,
-            failure=failure,
-            step=run.progress.get("step"),
-            params=_effective_params(cell, run),
-            started_at=run.started_at,
-            ended_at=run.ended_at,
-            elapsed_s=run.elapsed_s(time.time()),
-            step_s=run.progress.get("step_s"),
-            metrics=dict(first_metrics(run.progress.get("metrics") or {})) or None,
-            gpus=list(run.gpu_names) or None,
-            peak_mib=_peak_mib(run),
-        )
+        kind, text, facts = describe_end(cell, run, end)
+        self._note(kind, text, **facts)
 
     def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> None:
         """Note the value of the sweep's metric that a run has reached."""
@@ -394,23 +367,6 @@ class Conductor:
             with contextlib.suppress(OSError):
                 self.log.write(self._newest, live)
             self.screen.show(self._newest, live)
-
-
-def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:
-    """Return the parameters that distinguish the cell, as the newest attempt had them, and those that retries changed.
-
-    None where none was changed.
-    """
-    effective = run.attempt_params.params
-    params = {name: effective.get(name, value) for name, value in cell.params.items()}
-    params |= {name: effective[name] for name in run.attempt_params.changed if name in effective}
-    return params if params != dict(cell.params) else None
-
-
-def _peak_mib(run: Run) -> float | None:
-    usages = run.progress.get("gpus")
-    peaks = [u.get("peak_mib") for u in (usages or {}).values() if isinstance(u, Mapping)] if usages else []
-    return max((peak for peak in peaks if isinstance(peak, int | float)), default=None)
 
 
 def conduct(directory: SweepDir, environ: Mapping[str, str], session: str) -> int:
