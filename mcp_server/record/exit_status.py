@@ -37,6 +37,8 @@ class StopRequest:
 STOPPERS = ("policy", "person", "agent", "time_limit", "scheduler", "sweep", "service")
 CTRL_C = StopRequest("killed", "a person at the terminal", "Ctrl-C", "person")
 
+_SESSION = "session "
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -50,7 +52,7 @@ class Ending:
     exit_code: int | None
     signal: str | None
     stop_request: StopRequest | None = None
-    far_side: str = ""  # the host on which the command may go on
+    far_side: str = ""  # the host on which the command may go on, or the session in which its program has ended
 
     @property
     def stopped_by(self) -> str | None:
@@ -62,6 +64,8 @@ class Ending:
         """What to do about a command that may go on elsewhere. Empty otherwise."""
         if not self.far_side:
             return ""
+        if self.far_side.startswith(_SESSION):  # of a program that was watched, and has ended
+            return f"How the program of {self.far_side} ended is unknown: look at what it wrote before another launch."
         return f"Whether the command on {self.far_side} goes on is unknown: look there before another launch."
 
     def lose(self, far_side: str) -> Ending:

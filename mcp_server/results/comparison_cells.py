@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.evaluation_series import format_value as format_figure
 from mcp_server.results.metrics import Metric
 from mcp_server.text.formatting import shorten_middle
 
@@ -29,8 +30,8 @@ def fit(text: str) -> str:
 
 
 def format_value(value: float | str | None) -> str:
-    """Return a value as a cell, with three significant digits."""
-    return f"{value:.3g}" if isinstance(value, float) else fit("" if value is None else str(value))
+    """Return a value as a cell, numbers with three significant digits or whole."""
+    return "" if value is None else fit(format_figure(value))
 
 
 def shorten_names(names: Collection[str], other_columns: Collection[str], *, longest: int = 0) -> dict[str, str]:

@@ -169,6 +169,8 @@ async def test_a_watched_session_that_is_closed_has_an_unknown_end(sandbox: Sand
         status = await agent.end(run_id)
     assert (status["state"], status["failure"]["kind"]) == ("lost", "other")
     assert "session theirs: how its program ended is unknown" in status["failure"]["line"]
+    assert status["reason"].startswith("How the program of session theirs ended is unknown: look at what it wrote")
+    assert "connection" not in status["failure"]["advice"]
 
 
 async def test_a_server_in_one_run_ends_with_its_client_in_another(sandbox: Sandbox) -> None:

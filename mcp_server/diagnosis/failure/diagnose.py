@@ -121,7 +121,7 @@ def diagnose(
     stalled = run_facts.stopped_for == "stall"
     evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed, stalled=stalled)
     if lost is not None and evidence is None and run_facts.diverged is None:
-        return Failure("other", lost.text.strip(), lost.number, False, "stop", kinds.LOST_SESSION)
+        return Failure("other", lost.text.strip(), lost.number, False, "stop", kinds.UNSEEN_END)
     if exit_code == 0 and evidence and evidence.kind != "divergence":
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
@@ -163,7 +163,7 @@ def is_of_scheduler(failure: Failure) -> bool:
 
 def read_far_side(failure: Failure | None) -> str:
     """Return the host to which ``failure`` lost the session, or a word for it, or empty for other failures."""
-    if failure is None or failure.advice != kinds.LOST_SESSION:
+    if failure is None or failure.advice not in (kinds.LOST_SESSION, kinds.UNSEEN_END):
         return ""
     match = _LOST_SESSION.match(failure.line)
     hosts = match.groupdict().values() if match else ()

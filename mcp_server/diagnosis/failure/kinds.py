@@ -65,4 +65,5 @@ NO_FIRST_STEP = "No training step came in time: see what it did with read_log, o
 NOT_FOUND = "Code 127: a program of the command was not found. Check its name with `command -v`, then launch_run again."
 NOT_EXECUTABLE = "Code 126: a file of the command cannot be executed: chmod +x it, or start it by python or bash."
 IMBALANCE = "A GPU worked far less than the run's others: gpu_check(run_id) names it; else use fewer environments."
+UNSEEN_END = "Nobody saw how its program ended: look at what it wrote (results, checkpoints) before launch_run."
 LOST_SESSION = "The connection to it broke, and the training may still run there: look there before launch_run."
