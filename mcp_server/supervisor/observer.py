@@ -11,13 +11,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.cpu_use import CpuUse
+from mcp_server.supervisor.failure_facts import describe_failure, mask_failure, mask_line
 from mcp_server.supervisor.judging_faults import JudgingFaults
 from mcp_server.supervisor.progress_file import ProgressFile
 from mcp_server.system import processes
@@ -44,20 +45,8 @@ _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
 # A burst of output takes up to 0.8 s to read. It is read in pieces, a few at a time: meanwhile the terminal, which
 # buffers 12 KiB, would fill up, and the training would wait.
 _PIECE_BYTES, _TURN_S = 4096, 0.001
-LINE_CHARS, _EVENT_CHARS = 200, 1000
+LINE_CHARS = 200
 _START_CHARS = 20_000  # of the command and its variables
-
-
-def event_facts(failure: Failure | None) -> dict[str, Any] | None:
-    """Return a failure as an event holds it: absent values left out, lines cut to 1,000 characters."""
-    if failure is None:
-        return None
-    facts = {
-        **asdict(failure),
-        "line": failure.line[:_EVENT_CHARS],
-        "context": [line[:_EVENT_CHARS] for line in failure.context] or None,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _describe_start(spec: RunSpec) -> str:
@@ -207,7 +196,7 @@ class Observer:
             return None
         what = "An exception" if _EXCEPTION.match(line) else "A failure"
         where = "" if number is None else f" at line {number}"
-        return f"{what} was printed{where}, although the exit code is 0: {self._redact(line)[:LINE_CHARS]}"
+        return f"{what} was printed{where}, although the exit code is 0: {mask_line(self._redact(line))[:LINE_CHARS]}"
 
     def note_stopping(self) -> None:
         """Note that the attempt is being stopped: from now on nothing is reported, and the log so far is diagnosed."""
@@ -290,7 +279,7 @@ class Observer:
             return
         facts = dict(event.facts)
         if facts.pop("divergence", False):
-            facts["failure"] = event_facts(self._examine(0, None))
+            facts["failure"] = describe_failure(self._examine(0, None))
         self._events.append(event.kind, event.text, **facts)
 
     def _stop_certain_divergence(self) -> None:
@@ -339,7 +328,7 @@ class Observer:
             if failure is not None:
                 text = f"{failure.kind}: {failure.line[:LINE_CHARS]} (the process still runs, without progress)"
                 text = f"{text} {remark}".strip()
-                self._events.append("error_seen", text, failure=event_facts(failure))
+                self._events.append("error_seen", text, failure=describe_failure(failure))
             return
         if not idle:  # the next check counts from here
             self._cpu_use.measure()
@@ -396,7 +385,7 @@ class Observer:
 
     @property
     def _last_line(self) -> str:
-        return f"Last line: {self._reader.newest_line[:LINE_CHARS]!r}."
+        return f"Last line: {mask_line(self._reader.newest_line)[:LINE_CHARS]!r}."
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
@@ -418,7 +407,9 @@ class Observer:
             stopped_for=self._stopped_for if ended else None,
         )
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
-        return examine_log_end(self._log_path, monitor.line_feeds, suspect, exit_code, signal, run_facts, until)
+        return mask_failure(
+            examine_log_end(self._log_path, monitor.line_feeds, suspect, exit_code, signal, run_facts, until)
+        )
 
     def _write(self) -> None:
         now_s = time.monotonic()

@@ -20,8 +20,9 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.failure_facts import describe_failure
 from mcp_server.supervisor.not_started import GpusUnavailable, ServiceEnded, StoppedBeforeStart
-from mcp_server.supervisor.observer import LINE_CHARS, event_facts
+from mcp_server.supervisor.observer import LINE_CHARS
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within
@@ -376,7 +377,7 @@ class Supervision:
             text,
             then=why,
             attempt=attempt.number,
-            failure=event_facts(failure),
+            failure=describe_failure(failure),
             wait_s=planned.wait_s,
             params=planned.params or None,
             environment=planned.environment or None,
@@ -402,7 +403,7 @@ class Supervision:
             text = f"{text} {self._allocation.release_once_ended(survivors)}".strip()
         end: dict[str, Any] = {
             "state": ending.state,
-            "failure": event_facts(failure),
+            "failure": describe_failure(failure),
             "elapsed_s": round(elapsed_s, 3),
         }
         # Who waits for the flag must not take an experiment for over while its executor repairs it.

@@ -1,0 +1,38 @@
+"""A failure as the events of a run hold it: everybody who is told of the run reads it there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp_server.diagnosis.failure.diagnose import Failure
+
+_LINE_CHARS = 1000
+
+
+def mask_failure(failure: Failure | None) -> Failure | None:
+    """Return a failure without what looks like a key. The secrets that the run names are masked in its log already."""
+    if failure is None:
+        return None
+    return replace(
+        failure,
+        line=mask_line(failure.line),
+        context=tuple(map(mask_line, failure.context)),
+        advice=mask_line(failure.advice),
+    )
+
+
+def mask_line(line: str) -> str:
+    """Return the beginning of a line, 1,000 characters, without what looks like a key."""
+    from mcp_server.text.secret_patterns import mask_secrets  # noqa: PLC0415 - with the diagnosis
+
+    return mask_secrets(line[:_LINE_CHARS])
+
+
+def describe_failure(failure: Failure | None) -> dict[str, Any] | None:
+    """Return a failure as an event holds it: absent values left out."""
+    if failure is None:
+        return None
+    facts = {**asdict(failure), "context": list(failure.context) or None}
+    return {name: value for name, value in facts.items() if value is not None}
