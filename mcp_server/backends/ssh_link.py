@@ -9,6 +9,7 @@ import io
 import json
 import os
 import secrets
+import signal
 import subprocess
 import threading
 import time
@@ -148,6 +149,8 @@ class SshLink:
             return "its host key is not known here: a person should connect once by hand, and check the key"
         if self.was_refused:
             return f"the login was refused ({lines[-1][:200]}): a person should log in once by hand"
+        if not lines and (self.process.returncode or 0) < 0:
+            return f"ssh here was ended by {signal.Signals(-self.process.returncode).name}"
         return lines[-1][:300] if lines else ""
 
     def _read_errors(self) -> str:

@@ -1,0 +1,30 @@
+"""What is said of a connection that does not come about, by a program in place of ssh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.backends.ssh_link import ConnectionFailedError, SshLink
+from mcp_server.backends.ssh_settings import SshSettings
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("kill -KILL $$", "ssh here was ended by SIGKILL"),
+        ("echo 'ssh: connect to host n: No route to host' >&2; exit 255", "ssh: connect to host n: No route to host"),
+        ("exit 1", "the login shell ended before /bin/sh could start"),
+    ],
+)
+def test_why_a_connection_failed_is_said_by_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\nread -r line\n{script}\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ConnectionFailedError) as failed:
+        SshLink.open(SshSettings("n", "n"))
+    assert str(failed.value) == why
