@@ -1,5 +1,6 @@
 """What Slurm's programs say together of a job that is not in the queue; each is played by a script."""
 
+import os
 import time
 from pathlib import Path
 
@@ -158,3 +159,28 @@ def test_a_cancelled_job_is_gone_when_its_processes_are_although_the_accounting_
     assert departure.step() is None
     play_controller(programs)
     assert departure.step() == ""
+
+
+@pytest.mark.parametrize(
+    ("controller", "age_s", "liveness"),
+    [
+        ("PENDING", 60, Liveness.PENDING),  # the end is that of the attempt before
+        ("RUNNING", 60, Liveness.ALIVE),
+        ("PREEMPTED", 5, Liveness.PENDING),  # Slurm ends the job a moment before it starts it again
+        ("PREEMPTED", 60, Liveness.DEAD),
+    ],
+)
+def test_a_job_that_slurm_starts_again_has_not_ended_although_queue_and_accounting_say_so(
+    tmp_path: Path, programs: Path, controller: str, age_s: float, liveness: Liveness
+) -> None:
+    directory = make_run(tmp_path, "12")
+    events = EventLog(directory.events)
+    events.append("started", "The command runs.", attempt=1)
+    events.append("retrying", "Attempt 1 failed. Slurm starts its job again.", attempt=1)
+    os.utime(directory.events, (time.time() - age_s,) * 2)
+    play(programs, "sacct", "echo 'PREEMPTED|0:0|1795446630|n1|cfm-7kqz'")
+    play_controller(programs, f"JobId=12 JobName=cfm-7kqz JobState={controller} Reason=None")
+    listed = {"12": (Job.of("12", "PREEMPTED"), SPEC.run_id)}
+    report = JobWatch(Queue(tmp_path, lambda: listed)).liveness(directory, SPEC)
+    assert report.liveness is liveness
+    assert directory.job_end.exists() is (liveness is Liveness.DEAD)

@@ -185,14 +185,23 @@ def list_node_hosts() -> frozenset[str]:
 def describe_job(job_id: str) -> Job:
     """Return what Slurm says of a job that has left the queue: sacct where it is, else scontrol, else the jobs' log.
 
-    A job that nobody knows has no state. Its source is ``UNLISTED`` where a list of all jobs that began was read.
+    A job that the controller has started again, or will, is as the controller sees it: sacct knows its last end. One
+    that nobody knows has no state. Its source is ``UNLISTED`` where a list of all jobs that began was read.
 
     Raises:
         SlurmError: Slurm does not answer, so that nothing is known.
     """
-    if (accounted := _ask_accounting(job_id)) is not None and accounted.state:
-        return accounted
-    if (live := ask_controller(job_id)).state:
+    accounted = _ask_accounting(job_id)
+    ended = accounted if accounted is not None and accounted.state else None
+    try:
+        live = ask_controller(job_id)
+    except SlurmError:
+        if ended is None:
+            raise
+        return ended
+    if ended is not None and (live.is_final or not live.state):
+        return ended
+    if live.state:
         return live
     if (logged := _read_completions(job_id)) is not None and logged.state:
         return logged

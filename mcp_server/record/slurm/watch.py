@@ -7,11 +7,11 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mcp_server.record.events import ENDING, parse_events
+from mcp_server.record.events import ENDING, Event, parse_events
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.slurm import queue
 from mcp_server.record.slurm.commands import UNLISTED, SlurmError, describe_job, read_memory
@@ -30,6 +30,7 @@ _JOB_ID = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,10})?")
 _LISTING_S = 20.0  # squeue takes, at most
 # After Slurm's daemon has written into a job's output: it ends the job, within KillWait, which is 30 s by default.
 _ENDS_WITHIN_S = 40.0
+_STARTS_AGAIN_WITHIN_S = 20.0  # after an attempt: until Slurm lists a job as waiting whose end it has listed
 _AHEAD_S = 60.0  # of this host's clock, which that of the launcher's may be
 
 
@@ -79,9 +80,8 @@ class JobWatch:
         if snapshot.error and (row is None or not row.is_final) and read_json(directory.job_end) is None:
             return _unreachable(job_id, record, snapshot)
         if row is None and submitted_s >= snapshot.asked_s:
-            if record == "live":
-                return LivenessReport(Liveness.ALIVE, job_id=job_id)
-            return LivenessReport(Liveness.PENDING, "handed in to Slurm a moment ago", job_id=job_id)
+            new = LivenessReport(Liveness.PENDING, "handed in to Slurm a moment ago", job_id=job_id)
+            return LivenessReport(Liveness.ALIVE, job_id=job_id) if record == "live" else new
         if row is not None and not row.is_final:
             return judge(row, record, started_since=written_s > snapshot.asked_s)
         return _judge_end(directory, row, record, snapshot, job_id, name) if asks else None
@@ -130,6 +130,8 @@ def _judge_end(
     directory: RunDir, row: Job | None, record: RecordState, snapshot: QueueSnapshot, job_id: str, name: str
 ) -> LivenessReport:
     """Return the report on a job that has ended as far as Slurm's queue says, by what else Slurm says."""
+    if _starts_again(directory):
+        return LivenessReport(Liveness.PENDING, "Slurm starts its job again", job_id=job_id)
     try:
         job, heard_s = _keep_end(directory, row, job_id, name, None if record != "none" else snapshot.left.get(job_id))
     except SlurmError as error:
@@ -230,7 +232,7 @@ def _keep_end(
         if row is None:
             raise
         job = row
-    if row is not None and not job.is_final:
+    if row is not None and not job.state:
         job = row
     if job.is_other(name):
         return job, 0.0
@@ -274,6 +276,16 @@ def has_end(directory: RunDir) -> bool:
     return False
 
 
+def _starts_again(directory: RunDir) -> bool:
+    """Return whether an attempt ended a moment ago, and its supervisor wrote that another one follows."""
+    try:
+        events, status = _read_newest_events(directory)
+    except OSError:
+        return False
+    is_recent = time.time() - status.st_mtime < _STARTS_AGAIN_WITHIN_S
+    return is_recent and bool(events) and events[-1]["kind"] == "retrying"
+
+
 def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
     """Return how far the record is, by a fresh look at its end, and when it was written (POSIX time).
 
@@ -281,10 +293,7 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
         OSError: it cannot be read now.
     """
     try:
-        with directory.events.open("rb") as file:
-            status = os.fstat(file.fileno())
-            offset = max(0, status.st_size - _TAIL_BYTES)
-            events = parse_events(os.pread(file.fileno(), _TAIL_BYTES, offset))
+        events, status = _read_newest_events(directory)
     except OSError as error:
         if is_absent(error):
             return "none", 0.0
@@ -294,6 +303,18 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
     # The command can write an end too, while a supervisor holds the lock.
     is_ended = events[-1]["kind"] in ENDING and not _holds_lock(directory)
     return ("ended" if is_ended else "live"), status.st_mtime
+
+
+def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_result]:
+    """Return the last events of a run, and the status of their file.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read now.
+    """
+    with directory.events.open("rb") as file:
+        status = os.fstat(file.fileno())
+        offset = max(0, status.st_size - _TAIL_BYTES)
+        return parse_events(os.pread(file.fileno(), _TAIL_BYTES, offset)), status
 
 
 def _read_output(directory: RunDir) -> str:
