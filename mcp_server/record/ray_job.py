@@ -10,6 +10,8 @@ from mcp_server.record.run_directory import Facts, RunDir, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.ray_mark import MARK
 
+FAR_SIDE = "Ray at "  # begins the far side of a run whose job may go on
+
 
 def is_mirrored(spec: RunSpec) -> bool:
     """Return whether a run is supervised here while its command runs in a job of Ray, which shares no disk."""

@@ -39,13 +39,14 @@ class ReapResult:
     """Result of stopping a run without its supervisor's help.
 
     ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
-    ``note``: what a scheduler keeps of the run, in one sentence.
+    ``note``: what a scheduler keeps of the run, in one sentence. ``far_side_ended``: it says that its job is over.
     """
 
     signals_sent: tuple[str, ...]
     survivors: tuple[RunProcess, ...]
     unsupervised: bool
     note: str = ""
+    far_side_ended: bool = False
 
 
 class ThisHost:

@@ -156,6 +156,11 @@ class Run:
         return self.state in ENDED
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether its command may go on elsewhere, although its supervisor has ended: a later word may be final."""
+        return self.state == "lost" and bool(self.events) and bool(self.events[-1].get("far_side"))
+
+    @property
     def stepped(self) -> bool:
         """Whether the present attempt has made its first training step."""
         kinds = [e["kind"] for e in self.events if e["kind"] in ("started", "first_step", "retrying")]
@@ -311,6 +316,8 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
     doubt = _doubt_of_end(evidence, ends)
     if ends and ends[-1].get("state") in ENDED and not doubt:
+        if ends[-1]["state"] == "lost" and ((evidence.stop or {}).get("carried_out") or {}).get("far_side_ended"):
+            return "killed", None
         return ends[-1]["state"], ends[-1].get("then") if ends[-1]["state"] == "lost" else None
     newest: RunState | None = next(
         (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None

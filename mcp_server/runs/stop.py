@@ -15,6 +15,7 @@ from mcp_server.backends.base import Backend, backend_of
 from mcp_server.errors import HostUnreachable, StopNotSeen, StopUnknown
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
+from mcp_server.record.ray_job import FAR_SIDE
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
@@ -70,7 +71,7 @@ class StopResult:
                 f"{self.note}"
             ).strip()
         text = f"{self.run.run_id} {'was stopped' if self.run.ended else f'is still {self.run.state}'}"
-        if self.far_side.startswith("Ray at "):
+        if self.far_side.startswith(FAR_SIDE):
             text += f" on this host. {self.far_side} has not confirmed the end of its job, which may go on: look there"
         elif self.far_side:
             text += (
@@ -154,7 +155,7 @@ async def _stop_reachable(
                     await run_in_thread(backend.put_stop_request, directory, run.spec, None)
                 raise StopNotSeen(run.run_id)
         run = await run_in_thread(store.observe, run.run_id)
-        if run.ended and (run.state != "lost" or run.events[-1].get("far_side")):
+        if run.ended and (run.state != "lost" or run.may_go_on) and not _is_far_job(run):
             return _result_of_supervisor(run)
     result = await backend.reap(directory, run)
     lives = await run_in_thread(_lives, directory, run)
@@ -163,7 +164,7 @@ async def _stop_reachable(
     if lives and "SIGKILL" in result.signals_sent:  # a frozen supervisor dies of it as soon as it is resumed
         outcome = {"killed_paused": done}
     elif not lives and not result.survivors:
-        outcome = {"carried_out": done}
+        outcome = {"carried_out": {**done, "far_side_ended": result.far_side_ended}}
     with contextlib.suppress(OSError):
         await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **outcome})
     run = await run_in_thread(store.observe, run.run_id)
@@ -210,6 +211,11 @@ def _result_of_supervisor(run: Run) -> StopResult:
         tuple(RunProcess(process["pid"], process["command"]) for process in survivors),
         far_side=str(end.get("far_side") or ""),
     )
+
+
+def _is_far_job(run: Run) -> bool:
+    """Return whether the command of a lost run is a job of Ray, which can say how it stands."""
+    return run.may_go_on and str(run.events[-1].get("far_side")).startswith(FAR_SIDE)
 
 
 def _find_login(spec: RunSpec, host: str) -> str:

@@ -76,7 +76,7 @@ class RunStore:
         except (OSError, BackendUnknown) as error:
             raise RunUnreadable(run_id, error) from error
         # An abandoned run may still be stopped, and then is killed. An end that its supervisor outlives is doubted.
-        if run.ended and not run.abandoned and evidence.supervisor.liveness is not Liveness.ALIVE:
+        if run.ended and not run.abandoned and not run.may_go_on and evidence.supervisor.liveness is not Liveness.ALIVE:
             self._ended[run_id] = run
             self._events.pop(run_id, None)
         return run

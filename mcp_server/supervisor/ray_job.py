@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcp_server.record.ray_job import is_mirrored, read_proof
+from mcp_server.record.ray_job import FAR_SIDE, is_mirrored, read_proof
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.archive import find_archive
@@ -43,4 +43,4 @@ def find_unproven_job(rundir: RunDir, spec: RunSpec, number: int) -> str:
     """Return the head whose job may go on, as nobody has heard of its end. Empty for every other run."""
     if not is_mirrored(spec) or read_proof(rundir, number) is not None:
         return ""
-    return f"Ray at {spec.backend_options.get('address')}"
+    return f"{FAR_SIDE}{spec.backend_options.get('address')}"

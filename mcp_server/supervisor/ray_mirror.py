@@ -26,7 +26,7 @@ from mcp_server.system.ray_withdrawal import withdraw
 _PERIOD_S = 0.3
 _LOG_SHARE = 10.0  # Ray sends the whole log each time, so a long one is asked for less often
 _SILENT_S = 2.0
-_STARTS_S = 2.0  # a job that is PENDING for longer waits for resources, and a stop does not reach it
+_STARTS_S = 5.0  # a job that is PENDING for longer waits for resources; who stops the run has taken it back by then
 _ARRIVES_S = 30.0
 _LAST_LOG_S = 600.0  # of an ended job
 _FORGOTTEN = 69  # EX_UNAVAILABLE of sysexits.h

@@ -128,6 +128,8 @@ async def check_sweeps(agent: Agent, sandbox: Sandbox, options: dict[str, Any]) 
     print(f"kill of a sweep with {CELLS} cells, most of which wait: {time.monotonic() - begun_s:.1f} s")
     assert not [p for p in processes.list_processes() if p.command == "sleep 985"]
     assert not [job for job in list_jobs(options["address"]) if job["status"] in ("PENDING", "RUNNING")]
+    states = {run.state for run in sandbox.store.list_runs() if run.spec.sweep == sweep["sweep_id"]}
+    assert states <= {"killed", "failed"}  # Ray may have dropped one that waited
 
 
 async def check_service(agent: Agent, sandbox: Sandbox, options: dict[str, Any]) -> None:

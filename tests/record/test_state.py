@@ -300,6 +300,17 @@ def test_a_stop_without_a_supervisor_ends_the_run_when_it_was_carried_out() -> N
     assert (run.ended_at, run.exit_code) == (ENDED_AT, None)
 
 
+def test_a_lost_job_whose_end_its_cluster_confirmed_to_a_stop_was_stopped() -> None:
+    events = (STARTED, ended("lost", far_side="Ray at http://head:8265"))
+    lost = fold(Evidence(SPEC, events, stop=ASKED))
+    seen_gone = fold(Evidence(SPEC, events, stop=CARRIED_OUT))  # on this host alone
+    done = {**ASKED, "carried_out": {"at": ENDED_AT, "far_side_ended": True}}
+    confirmed = fold(Evidence(SPEC, events, stop=done))
+    assert [run.state for run in (lost, seen_gone, confirmed)] == ["lost", "lost", "killed"]
+    assert [run.may_go_on for run in (lost, seen_gone, confirmed)] == [True, True, False]
+    assert confirmed.ended_at == ENDED_AT
+
+
 def test_a_paused_supervisor_that_a_stop_killed_was_stopped() -> None:
     asked = {**ASKED, "killed_paused": {"at": ENDED_AT, "signals_sent": ["SIGKILL"]}}
     frozen = fold(Evidence(SPEC, (STARTED,), stop=asked, supervisor=ALIVE))

@@ -26,6 +26,7 @@ import anyio
 from mcp_server.backends.base import GpuState
 from mcp_server.backends.local import LocalBackend, supervisor_argv
 from mcp_server.backends.ray import job_request, job_states
+from mcp_server.backends.ray.job_end import describe_pending, end_job
 from mcp_server.backends.ray.job_watch import JobReport, JobWatch
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
@@ -42,13 +43,11 @@ from mcp_server.system.files import open_regular, write_atomic
 from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock
 from mcp_server.system.own_addresses import is_own_address
 from mcp_server.system.ray_jobs import RayHead, RayRefused
-from mcp_server.system.ray_withdrawal import Withdrawals
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import holds_a_secret
 from mcp_server.threads import run_in_thread
 
-_STOPPED_WITHIN_S = 15.0  # Ray terminates a job, and kills it 3 s later
-_WAITS_S = 2.0  # a job that is still PENDING then waits for resources
+_STOPPED_WITHIN_S = 15.0
 _POLL_S = 0.1
 _SCREEN_LINES, _HISTORY_LINES, _SCREEN_BYTES = 50, 2000, 262_144
 _NO_DISK = (
@@ -248,58 +247,52 @@ class RayBackend(LocalBackend):
             super().check_stoppable(spec)
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        """Signal a supervisor of this host. One of another node finds the stop request by itself within 5 s."""
+        """Signal a supervisor of this host. One of another node finds the stop request by itself within 5 s.
+
+        A job of a mirrored run that waits is taken back meanwhile, with those of other runs that are stopped now.
+        """
         if not is_mirrored(run.spec) and not await run_in_thread(_runs_here, directory):
             return False
         supervisor = await run_in_thread(supervisor_of, directory.path, run)
-        return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
+        is_reached = supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
+        if is_reached and is_mirrored(run.spec):
+            with contextlib.suppress(HostUnreachable, RayRefused):
+                mark = await run_in_thread(read_mark, directory)
+                await end_job(_head_of(run.spec), submission_id(run.run_id, run.attempt), mark)
+        return is_reached
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
-        """Stop what is left here, then have Ray stop the job, and return when Ray says that it is over.
+        """Stop what is left here, and have Ray stop the job; return when Ray says that it is over.
+
+        A job of a mirrored run is stopped first: it may be on this host too.
 
         Raises:
             HostUnreachable: the head does not answer, so whether the job was stopped is unknown.
         """
-        is_here = await run_in_thread(_runs_here, directory)
-        result = await super().reap(directory, run) if is_here else ReapResult((), (), unsupervised=False)
-        head, mark, is_job_ended = _head_of(run.spec), await run_in_thread(read_mark, directory), False
-        job_id = submission_id(run.run_id, run.attempt if is_mirrored(run.spec) else 1)
+        is_here, mirrored = await run_in_thread(_runs_here, directory), is_mirrored(run.spec)
+        result = ReapResult((), (), unsupervised=False)
+        if is_here and not mirrored:
+            result = await super().reap(directory, run)
+        head, mark = _head_of(run.spec), await run_in_thread(read_mark, directory)
+        job_id, note = submission_id(run.run_id, run.attempt if mirrored else 1), ""
         try:
             await run_in_thread(head.stop, job_id, mark)
-            never_starts = not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory)
-            is_job_ended = await self._await_end(head, job_id, mark)
-            if not is_job_ended and await run_in_thread(_withdraw, head, job_id, mark):
-                is_job_ended = await self._await_end(head, job_id, mark, waits_s=_STOPPED_WITHIN_S)
-            if not is_job_ended and never_starts:
-                note = await run_in_thread(
-                    _describe_pending, head, job_id, mark, "ends without its command once it starts"
-                )
-                return replace(result, note=note)
+            never_starts = not mirrored and await run_in_thread(_forbid_start, directory)
+            is_over = await end_job(head, job_id, mark)
+            if not is_over:
+                then = "ends without its command once it starts" if never_starts else "Ray stops it once it starts"
+                note = await run_in_thread(describe_pending, head, job_id, mark, then)
         except (HostUnreachable, RayRefused) as error:
-            if is_here and not is_mirrored(run.spec):  # all its processes were here
+            if is_here and not mirrored:  # all its processes were here
                 return result
             raise HostUnreachable(head.address, getattr(error, "why", str(error))) from error
         finally:
             _watch_of(head.address).ask(directory.path)
-        if is_job_ended:
-            return result
-        survivors = (*result.survivors, RunProcess(0, f"the Ray job {job_id}"))
-        with contextlib.suppress(HostUnreachable, RayRefused):
-            return replace(result, survivors=survivors, note=await run_in_thread(_describe_pending, head, job_id, mark))
-        return replace(result, survivors=survivors)
-
-    async def _await_end(self, head: RayHead, job_id: str, mark: str, waits_s: float = _WAITS_S) -> bool:
-        """Return whether the job is over within 15 s, or unknown to the head. One that still waits does not end."""
-        begun_s = time.monotonic()
-        with anyio.move_on_after(_STOPPED_WITHIN_S):
-            while True:
-                job = await run_in_thread(head.find, job_id, mark)
-                if job is None or job.ended:
-                    return True
-                if job.status == "PENDING" and time.monotonic() - begun_s > waits_s:
-                    return False
-                await anyio.sleep(_POLL_S)
-        return False
+        if is_here and mirrored:
+            result = await super().reap(directory, run)
+        if is_over or never_starts:
+            return replace(result, note=note, far_side_ended=is_over)
+        return replace(result, survivors=(*result.survivors, RunProcess(0, f"the Ray job {job_id}")), note=note)
 
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
         """Return the end of the log: a job has no terminal that others can look at.
@@ -352,11 +345,6 @@ def _watch_of(address: str) -> JobWatch:
     return JobWatch(RayHead(address))
 
 
-@functools.cache
-def _withdrawals_of(address: str) -> Withdrawals:
-    return Withdrawals(RayHead(address))
-
-
 def _submit(directory: RunDir, spec: RunSpec) -> None:
     _head_of(spec).submit(read_request(directory))
 
@@ -380,24 +368,6 @@ def _forbid_start(directory: RunDir) -> bool:
     finally:
         release_lock(lock)
     return True
-
-
-def _withdraw(head: RayHead, job_id: str, mark: str) -> bool:
-    """Take back a job that waits, and return whether its end is near."""
-    job = head.find(job_id, mark)
-    if job is None or job.status != "PENDING":
-        return False
-    with contextlib.suppress(HostUnreachable, RayRefused):
-        return _withdrawals_of(head.address).withdraw(job_id)
-    return False
-
-
-def _describe_pending(head: RayHead, job_id: str, mark: str, then: str = "Ray stops it once it starts") -> str:
-    """Return what Ray keeps of a job that it was asked to stop while it waits. ``then``: what becomes of it."""
-    job = head.find(job_id, mark)
-    if job is None or job.status != "PENDING":
-        return ""
-    return f"Ray did not take back the job, which waits: it stays PENDING there, and {then}."
 
 
 def _runs_here(directory: RunDir) -> bool:
