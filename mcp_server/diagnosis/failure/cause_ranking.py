@@ -68,6 +68,9 @@ _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
 _NO_THREADS = compile_lazily(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
 _NO_VULKAN = compile_lazily(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
+_NO_TPU_MEMORY = compile_lazily(
+    r".*RESOURCE_EXHAUSTED: (?:Attempting to (?:reserve|allocate) |(?:Ran o|O)ut of memory)"
+)
 _INFEASIBLE = compile_lazily(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
 _NO_ENVIRONMENT = compile_lazily(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
 _OTHER_CUDNN = compile_lazily(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
@@ -93,6 +96,7 @@ _SPECIFIC_CAUSES = (
     ("cuda_error", compile_lazily(".*DNN library"), _OTHER_CUDNN, ""),
     ("segfault", _ANY, _NO_VULKAN, "cuda_error"),
     ("python_error", compile_lazily(r".*(?:SimulationApp|GPU foundation|[Rr]enderer)"), _NO_VULKAN, "cuda_error"),
+    ("python_error", compile_lazily(".*RESOURCE_EXHAUSTED"), _NO_TPU_MEMORY, "oom_gpu"),
     ("ray_error", compile_lazily(".*register worker"), _NO_THREADS, "other"),
     ("ray_error", compile_lazily(".*Get timed out"), _INFEASIBLE, ""),
     ("ray_error", _RAY_LOST_PROCESS, _RAY_OUT_OF_MEMORY, "oom_host"),

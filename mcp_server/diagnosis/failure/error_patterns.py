@@ -316,7 +316,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"Repo id must be in the form|PytorchStreamReader|failed finding central directory|invalid load key",
             r"Ran out of input|pickle data was truncated|unexpected EOF|Unexpected end of",
             r"end-of-stream marker|wrong checksum|[Cc]hecksum (?:mismatch|failed|error)|NoSuch(?:Key|Bucket)\b"
-            r"|No data left in file|Failed to interpret file"
+            r"|No data left in file|Failed to interpret file|No valid stream found in input file"
+            r"|Could not push packet to decoder|Invalid frame index=\d|moov atom not found"
             r"|cannot mmap an empty file"
             r"|mmap length is greater than file size",
             r"(?i:cannot identify image|image file is truncated|broken data stream|truncated (?:file|png|jpeg|header)"

@@ -171,8 +171,11 @@ ROWS = (
         "{1} cannot hold mode {0}: convert('RGB') before saving {at}, or save as PNG, then launch_run again."),
     row(_BAD, r"OpenCV.{0,200}(?:!_?src\.empty|ssize\.empty|!img\.empty|size\.width ?> ?0)", "", "stop",
         "cv2.imread gave None: the image's path is wrong or the file cannot be read; check what is passed {at}."),
+    row(_BAD, r"Invalid frame index=(\d+) .{0,60}must be less than (\d+)", "", "stop",
+        "Frame {0} is wanted of a video that ends sooner: its timestamps are not frame / fps; correct them, or leave "
+        "that episode out."),
     row(_BAD, r"(?i)DECORDError|video_reader\.cc|moov atom not found|Invalid data found when processing"
-        r"|could not open codec|cannot find video stream", "", "stop",
+        r"|could not open codec|cannot find video stream|No valid stream found in input file", "", "stop",
         "A video is cut or has no video stream (`ffprobe` shows it): fetch it again, or skip it {at}, then "
         "launch_run again."),
     row(_ANY, r"No such file or directory: '(ffmpeg|ffprobe|sox|git|nvcc|gcc|g\+\+|java|aria2c|wget|curl|unzip|Xvfb"
