@@ -44,6 +44,10 @@ async def preflight(
     from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415 - as above
 
     server = server_of(ctx)
+    own_python = python if python is not None and "/" in python else None
+    named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
+    named["params"] = params if isinstance(params, str) else None
+    await run_in_thread(server.check_readable, ctx, named, cwd)
     if host is not None:
         from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - most calls stay on this host
 
@@ -51,10 +55,6 @@ async def preflight(
             from mcp_server.runs.preflight.far import check_far_host  # noqa: PLC0415 - most calls stay on this host
 
             return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
-    own_python = python if python is not None and "/" in python else None
-    named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
-    named["params"] = params if isinstance(params, str) else None
-    await run_in_thread(server.check_readable, ctx, named, cwd)
     if isinstance(params, str):
         from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415 - few calls name a file
 

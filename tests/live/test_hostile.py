@@ -159,6 +159,8 @@ def test_there_are_two_hundred_of_them() -> None:
         lambda path: hostile_requests.call("preflight", blueprint=path),
         lambda path: hostile_requests.call("preflight", paths=[path]),
         lambda path: hostile_requests.call("preflight", cwd=path),
+        lambda path: hostile_requests.call("preflight", host="lab", cwd=path),
+        lambda path: hostile_requests.call("preflight", host="lab", paths=[path]),
         lambda path: hostile_requests.call("preflight", command="true", params=path),
         lambda path: hostile_requests.call("launch_run", command="true", params=path),
         lambda path: hostile_requests.call("launch_run", command="true", cwd=path, dry_run=True),
