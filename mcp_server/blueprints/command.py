@@ -264,6 +264,9 @@ def _find_unread(items: Iterable[SectionItem], *, has_command: bool) -> Iterator
         if _HTML.match(item.text) or (has_command and item.label and _LIST.fullmatch(item.text)):
             text = f"{item.text[:40]!r} is not read as part of the command: write the command in a code block."
             yield BlueprintFault(item.line, text)
+        elif not has_command and item.text.lstrip().startswith("`") and item.text.count("`") % 2:
+            text = f"{item.text[:40]!r} begins code that ends on another line: write the command in a code block."
+            yield BlueprintFault(item.line, text)
         elif not has_command and code_spans(item.text) and NEGATION.search(re.sub(r"`[^`]*`", "", item.text)):
             yield BlueprintFault(item.line, f"says more than a command: {item.text[:60]!r}. Write the command alone.")
 
