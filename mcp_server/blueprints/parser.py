@@ -72,7 +72,7 @@ def parse_blueprint(text: str) -> Blueprint:
             reader.add_fault(section.line, f"[exp_{section.name}] is there twice, first in line {first.line}.")
     reader.lines = {name: section.line for name, section in reader.sections.items()}
     if not reader.sections and not any(fault.text.startswith("front matter") for fault in document.faults):
-        reader.add_fault(1, "no section of a blueprint was found, as a heading ## [exp_launch_command].")
+        reader.add_fault(1, "no section of a blueprint was found, as [exp_launch_command].")
     paths = {name: fields.read_path(reader, name) for name in _PATHS}
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
