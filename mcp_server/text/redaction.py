@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 
+from mcp_server.text.escaped_characters import Decoded, decode_escapes
 from mcp_server.text.invisible import CANCELS, CONTROLS, ESCAPES, FIRST_BYTES, TERMINAL_ESCAPES, invisible_utf_8
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_spellings import PLAIN, SHORTEST_SECRET, VIEWS, WRAPPED, Spelling, View, list_spellings
@@ -40,6 +41,7 @@ class _Layer:
     ) -> None:
         self._steps: list[tuple[bytes, re.Pattern[bytes]]] = []
         self._shifts: list[tuple[list[int], list[int]]] | None = None
+        self._decoded: list[Decoded] = []
         self.text = data
         if escapes is None:
             return
@@ -51,8 +53,18 @@ class _Layer:
                 self._steps.append((self.text, noise))
                 self.text = visible
 
-    def origin(self, index: int) -> int:
-        """Return the original index of the byte at ``index`` of the text."""
+    def decode(self) -> bool:
+        """Read each character that is escaped as what it stands for; return whether there is one."""
+        self._decoded = list(decode_escapes(self.text))
+        if self._decoded:
+            self.text = self._decoded[-1].text
+        return bool(self._decoded)
+
+    def origin(self, index: int, *, last: bool = False) -> int:
+        """Return the original index of the first byte, or of the ``last`` one, of what is at ``index`` of the text."""
+        for step in reversed(self._decoded):
+            begin, end = step.span(index)
+            index = end - 1 if last else begin
         if self._shifts is None:
             self._shifts = [_shifts(text, noise) for text, noise in reversed(self._steps)]
         for ends, shifts in self._shifts:
@@ -94,14 +106,14 @@ class _Fold:
         self._places: list[int] | None = None
         self.text = layer.text if view is PLAIN else view.fold(layer.text)
 
-    def origin(self, index: int) -> int:
+    def origin(self, index: int, *, last: bool = False) -> int:
         if self._view is PLAIN:
-            return self._layer.origin(index)
+            return self._layer.origin(index, last=last)
         if self._places is None:
             kept = bytes(code not in self._view.left_out for code in range(256))
             text = self._layer.text
             self._places = list(compress(range(len(text)), text.translate(kept)))
-        return self._layer.origin(self._places[index])
+        return self._layer.origin(self._places[index], last=last)
 
 
 class Redactor:
@@ -172,7 +184,7 @@ class Redactor:
                 count = 0
                 for start, end in spelling.find(rest if spelling.whole else fold.text):
                     count += 1
-                    last = fold.origin(end - 1) + 1 - before
+                    last = fold.origin(end - 1, last=True) + 1 - before
                     if last > 0:
                         yield max(fold.origin(start) - before, 0), last, self._labels[spelling]
                 if count and not spelling.whole:
@@ -195,6 +207,10 @@ class Redactor:
         """Yield the views of ``data``, with the number of bytes in them that were passed on before it."""
         plain = list(_peel(data))
         others = list(_peel(passed + data)) if passed else plain
+        # With what was passed on: of the first character of a spelling its escape may have been cut off.
+        decoded = [layer for layer in _peel(passed + data) if layer.decode()]
         for view, spellings in self._spellings.items():
             for layer in (plain if view is PLAIN else others) if spellings else ():
                 yield (0 if view is PLAIN else len(passed)), _Fold(layer, view), spellings
+            for layer in decoded if spellings else ():
+                yield len(passed), _Fold(layer, view), spellings

@@ -1,14 +1,28 @@
-"""Some fifty ordinary ways in which programs print a value that is secret, or a part of it."""
+"""Some seventy ordinary ways in which programs print a value that is secret, or a part of it."""
 
 from __future__ import annotations
 
 import base64
 import html
 import json
+import re
 import shlex
 import textwrap
 from collections.abc import Callable
 from urllib.parse import quote
+
+
+def full_width(text: str) -> str:
+    return text.translate({code: code + 0xFEE0 for code in range(33, 127)})
+
+
+def lower_escapes(address: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), address)
+
+
+def every_second(text: str, spell: Callable[[str], str]) -> str:
+    return "".join(spell(c) if number % 2 else c for number, c in enumerate(text))
+
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "plain": str,
@@ -38,7 +52,21 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "shell": lambda v: shlex.quote(v + " "),
     "HTML": html.escape,
     "URL": lambda v: quote(v, safe=""),
-    "full width": lambda v: v.translate({code: code + 0xFEE0 for code in range(33, 127)}),
+    "full width": full_width,
+    "URL in lower case": lambda v: lower_escapes(quote(v, safe="")),
+    "URL twice, in lower case": lambda v: lower_escapes(quote(lower_escapes(quote(v, safe="")), safe="")),
+    "%xx of every second": lambda v: every_second(v, lambda c: f"%{ord(c):02x}"),
+    "\\xXX of every second": lambda v: every_second(v, lambda c: f"\\x{ord(c):02X}"),
+    "&#DD; of every second": lambda v: every_second(v, lambda c: f"&#{ord(c)};"),
+    "full width of every second": lambda v: every_second(v, full_width),
+    "full width, upper case": lambda v: full_width(v.upper()),
+    "full width, spaced": lambda v: "\u3000".join(full_width(v)),
+    "full width, reversed": lambda v: full_width(v)[::-1],
+    "full width, first 16": lambda v: full_width(v)[:16],
+    "full width in JSON": lambda v: json.dumps(full_width(v)),
+    "full width in a URL": lambda v: lower_escapes(quote(full_width(v))),
+    "full width of a URL": lambda v: full_width(lower_escapes(quote(v, safe=""))),
+    "full width of base64": lambda v: full_width(base64.b64encode(v.encode()).decode()),
     "URL twice": lambda v: quote(quote(v, safe=""), safe=""),
     "base64 twice": lambda v: base64.b64encode(base64.b64encode(v.encode())).decode(),
     "%XX of all": lambda v: "".join(f"%{b:02X}" for b in v.encode()),
