@@ -157,6 +157,10 @@ async def _stop_reachable(
         run = await run_in_thread(store.observe, run.run_id)
         if run.ended and (run.state != "lost" or run.may_go_on) and not _is_far_job(run):
             return _result_of_supervisor(run)
+    elif not run.ended:
+        seen = await run_in_thread(store.observe, run.run_id)
+        if seen.state == "killed":  # a shortage came between its supervisor's stop and the answer
+            return _result_of_supervisor(seen)
     result = await backend.reap(directory, run)
     lives = await run_in_thread(_lives, directory, run)
     done = {"at": now(), "signals_sent": list(result.signals_sent)}

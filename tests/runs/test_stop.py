@@ -1,11 +1,17 @@
 """What the result of a stop says."""
 
+import contextlib
+import json
+from pathlib import Path
+
 import pytest
 
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.stop import StopResult, check_gpu_memory
+from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
+from mcp_server.store.file_watch import FileWatch
+from tests.support.ended_runs import Runs
 
 RUN = Run(RunSpec(run_id="cfm-7kqz"), "killed")
 SURVIVOR = RunProcess(812, "python train.py")
@@ -54,3 +60,18 @@ def test_the_command_that_looks_at_a_far_side_reaches_it_as_the_run_did(command:
 @pytest.mark.anyio
 async def test_a_run_without_gpus_holds_no_gpu_memory_to_check() -> None:
     assert await check_gpu_memory(RUN, {}) is None
+
+
+@pytest.mark.anyio
+async def test_a_stop_that_was_seen_late_is_told_as_its_supervisor_recorded_it(tmp_path: Path) -> None:
+    """A server that had no descriptor left while the supervisor stopped the run, in milliseconds."""
+    runs = Runs(tmp_path)
+    runs.add(state=None)
+    running = Run(runs.store.observe("cfm-7kqz").spec, "running")
+    end = {"seq": 9, "at": "2026-11-21T16:32:03.000Z", "kind": "ended", "text": "killed: SIGINT.", "state": "killed"}
+    end |= {"attempt": 1, "elapsed_s": 3723.0, "signals_sent": ["SIGINT"]}
+    with (runs.home.runs / "cfm-7kqz" / "events.jsonl").open("a") as file:
+        file.write(json.dumps(end) + "\n")
+    with contextlib.closing(FileWatch()) as watch:
+        result = await stop_run(running, runs.store, watch, by="bob", reason="", stopped_by="agent")
+    assert (result.message, result.signals_sent) == ("cfm-7kqz was stopped.", ("SIGINT",))
