@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import mcp_server
+from mcp_server.text.regex import compile_lazily
 
 _PARSER = importlib.import_module("re._parser")
 _ROOMS = ("text", "record", "diagnosis", "recovery", "gpus", "supervisor")  # the supervisor's, who judges lines
@@ -19,6 +20,7 @@ _CLASSES = " \tabzAZ019_-.,:;=/\\|'\"()[]{}<>#%@+*é━█\x1b\0"
 _DEPTH = 6
 # Characters in which each category of a class has members.
 _OF_CATEGORY = {"DIGIT": "07", "NOT_DIGIT": "a ", "SPACE": " \t", "NOT_SPACE": "a:", "WORD": "a_0", "NOT_WORD": " -"}
+_LAZY = type(compile_lazily(""))
 
 
 def find_patterns() -> dict[str, re.Pattern[str]]:
@@ -34,9 +36,10 @@ def find_patterns() -> dict[str, re.Pattern[str]]:
 
 
 def _patterns_in(value: Any, depth: int = 0) -> Iterator[tuple[str, re.Pattern[str]]]:
-    if isinstance(value, re.Pattern):
-        if isinstance(value.pattern, str):
-            yield "", value
+    if isinstance(value, (re.Pattern, _LAZY)):
+        search: Any = value.search
+        compiled = search.__self__  # also of one that is compiled when it is first used
+        yield from [("", compiled)] if isinstance(compiled.pattern, str) else []
         return
     if depth >= _DEPTH or isinstance(value, (str, bytes, type)):
         return

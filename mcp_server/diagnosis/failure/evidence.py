@@ -73,7 +73,9 @@ _CONFIG_FILES = compile_lazily(
     r"[/\\](?:argparse|hydra|omegaconf|yaml|pydantic|jsonargparse|ml_collections|tyro|draccus|simple_parsing|dacite)[/\\.]"
     r"|[/\\](?:tomllib|toml|gin|absl[/\\]flags|click)[/\\.]|configs?[\w-]*\.py|arguments?\.py"
 )
-_CONFIG_KEY = compile_lazily(r"(?i)\b(?:\w*config\w*|cfg|\w*_cfg|conf|hparams|hps|opts?|args)\w*(?:\[|\.get\()")
+_CONFIG_KEY = compile_lazily(
+    r"(?i)\b(?:\w{0,60}?config|cfg|\w{0,60}?_cfg|conf|hparams|hps|opts?|args)\w{0,60}(?:\[|\.get\()"
+)
 _LAUNCHER = compile_lazily(
     r"torch[/\\]distributed[/\\](?:launcher|elastic|run\.py)|accelerate[/\\]commands[/\\]launch|deepspeed[/\\]launcher"
 )

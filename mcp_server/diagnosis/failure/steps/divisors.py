@@ -7,7 +7,7 @@ import re
 from mcp_server.diagnosis.failure.steps.row import NextStep, Scene, fill_in
 from mcp_server.text.regex import compile_lazily
 
-_NAME = r"(?P<{0}>[A-Za-z_][\w.]*_[\w.]*)"
+_NAME = r"(?<![\w.])(?=[\w.]{{0,80}}_)(?P<{0}>[A-Za-z_][\w.]{{1,80}})"
 _VALUE = r"[ =]{{0,3}}\(?[ =]{{0,2}}(?P<{0}>\d{{1,9}})\)?"
 _MUST_DIVIDE = compile_lazily(
     _NAME.format("whole") + _VALUE.format("size")

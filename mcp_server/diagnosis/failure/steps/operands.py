@@ -22,7 +22,7 @@ _SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|fl
 
 _EMPTY = compile_lazily(r"'NoneType' object (?:is not (?:subscriptable|iterable)|has no attribute '(?P<name>\w+)')")
 _KEYS = compile_lazily(
-    r"(?P<owner>(?:[\w.]*(?:config|cfg|conf|args|opts?|hparams|params|settings|kwargs|flags)\w*))"
+    r"(?<![\w.])(?P<owner>[\w.]{0,80}?(?:config|cfg|conf|args|opts?|hparams|params|settings|kwargs|flags)\w{0,40})"
     r"(?P<keys>(?:\[['\"]\w{1,40}['\"]\]|\.get\(['\"]\w{1,40}['\"]\)|\.(?!get\b)\w{1,40}(?!\w*\()){1,4})"
 )
 _KEY = compile_lazily(r"['\"](\w+)['\"]|\.(\w+)")
