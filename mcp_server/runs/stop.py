@@ -159,7 +159,8 @@ async def _stop_reachable(
             return _result_of_supervisor(run)
     elif not run.ended:
         seen = await run_in_thread(store.observe, run.run_id)
-        if seen.state == "killed":  # a shortage came between its supervisor's stop and the answer
+        # A shortage came between its supervisor's stop and the answer. A scheduler's word about a job is no event.
+        if seen.state == "killed" and seen.events and seen.events[-1].get("state") == "killed":
             return _result_of_supervisor(seen)
     result = await backend.reap(directory, run)
     lives = await run_in_thread(_lives, directory, run)

@@ -75,3 +75,18 @@ async def test_a_stop_that_was_seen_late_is_told_as_its_supervisor_recorded_it(t
     with contextlib.closing(FileWatch()) as watch:
         result = await stop_run(running, runs.store, watch, by="bob", reason="", stopped_by="agent")
     assert (result.message, result.signals_sent) == ("cfm-7kqz was stopped.", ("SIGINT",))
+
+
+@pytest.mark.anyio
+async def test_a_run_that_another_stop_has_ended_meanwhile_without_an_event_is_looked_at_once_more(
+    tmp_path: Path,
+) -> None:
+    runs = Runs(tmp_path)
+    runs.add(state=None)
+    running = Run(runs.store.observe("cfm-7kqz").spec, "running")
+    (runs.home.runs / "cfm-7kqz" / "events.jsonl").write_text("")
+    stop = {"by": "alice", "carried_out": {"at": "2026-11-21T16:32:03.000Z"}}
+    (runs.home.runs / "cfm-7kqz" / "stop.json").write_text(json.dumps(stop))
+    with contextlib.closing(FileWatch()) as watch:
+        result = await stop_run(running, runs.store, watch, by="bob", reason="", stopped_by="agent")
+    assert (result.run.state, result.survivors) == ("killed", ())
