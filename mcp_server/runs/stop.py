@@ -169,7 +169,7 @@ async def _stop_reachable(
     if lives and "SIGKILL" in result.signals_sent:  # a frozen supervisor dies of it as soon as it is resumed
         outcome = {"killed_paused": done}
     elif not lives and not result.survivors:
-        outcome = {"carried_out": {**done, "far_side_ended": result.far_side_ended}}
+        outcome = {"carried_out": {**done, "far_side_ended": result.far_side_ended and _is_far_job(run)}}
     with contextlib.suppress(OSError):
         await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **outcome})
     run = await run_in_thread(store.observe, run.run_id)
