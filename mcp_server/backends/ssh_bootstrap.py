@@ -21,6 +21,7 @@ _SCRIPT = r"""
 runward_find() {
   for python in %(pythons)s; do
     path=$(command -v "$python" 2>/dev/null) || continue
+    case "$found" in *"$path is "*) continue ;; esac
     if "$path" -c 'import sys; sys.exit(sys.version_info < %(oldest)s)' </dev/null >/dev/null 2>&1; then
       exec "$path" -I -S -X utf8 -c %(stage)s %(mark)s %(digest)s %(state)s %(prepare)s
     fi
@@ -63,29 +64,29 @@ def take_environment():
         shell = "bash" if any(os.path.exists(p + "/bash") for p in os.environ["PATH"].split(":")) else "/bin/sh"
     line = "echo; echo " + mark + "; exec env -0"
     if prepare:
-        line = "{ " + prepare + "\n} >&2 || { echo; echo " + mark + "-failed; exit 1; }; " + line
+        line = "{ " + prepare + "\n} >&2 || exit 1; " + line
     login = "-c" if shell.endswith("csh") else "-lc"
     process = subprocess.Popen([shell, login, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=None if prepare else subprocess.DEVNULL, start_new_session=True)
+                               stderr=subprocess.PIPE, start_new_session=True)
     try:
-        data = process.communicate(timeout=10)[0]
+        data, errors = process.communicate(timeout=10)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
-        return "slow"
-    if ("\n" + mark + "-failed\n").encode() in data:
-        return "failed"
+        return "slow", ""
     pairs = data.partition(("\n" + mark + "\n").encode())[2].split(b"\0")
+    if len(pairs) == 1:
+        return "failed", (errors.decode(errors="replace").strip().splitlines() or [""])[-1][:200]
     for pair in pairs:
         name, equals, value = pair.partition(b"=")
         if equals and name:
             os.environb[name] = value
-    return ""
+    return "", ""
 try:
-    problem = take_environment()
+    problem, said = take_environment()
 except OSError:
     problem = ""
 if problem and prepare:
-    say(failed="prepare", found=problem)
+    say(failed="prepare", found=problem, said=said)
     sys.exit(1)
 chosen = state
 try:

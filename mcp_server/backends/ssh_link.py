@@ -211,7 +211,8 @@ def _packed_program() -> tuple[str, bytes]:
 def _explain_failure(facts: dict[str, Any], settings: SshSettings) -> str:
     if facts["failed"] == "prepare":
         problem = "takes longer than 10 s" if facts.get("found") == "slow" else "fails"
-        return f"its prepare line {problem}: {settings.prepare[:200]!r}"
+        said = f", which says: {facts['said']}" if facts.get("said") else ""
+        return f"its prepare line {problem}: {settings.prepare[:200]!r}{said}"
     if facts["failed"] == "python":
         interpreters = str(facts.get("found") or "").rstrip(", ") or "none at all"
         return (

@@ -28,3 +28,25 @@ def test_why_a_connection_failed_is_said_by_its_cause(
     with pytest.raises(ConnectionFailedError) as failed:
         SshLink.open(SshSettings("n", "n"))
     assert str(failed.value) == why
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        ("exit 0", "its prepare line fails: 'exit 0'"),
+        ("echo no such module >&2; false", "fails: 'echo no such module >&2; false', which says: no such module"),
+        ("export PATH=/nowhere", "env: not found"),
+    ],
+)
+def test_nothing_goes_on_without_the_environment_that_prepare_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: str, why: str
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexec /bin/sh\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConnectionFailedError) as failed:
+        SshLink.open(SshSettings("n", "n", state=str(tmp_path / "state"), prepare=prepare))
+    assert why in str(failed.value)
+    assert not (tmp_path / "state").exists()
