@@ -19,7 +19,7 @@ from mcp_server.system.files import is_shortage
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.regex import compile_user_pattern
-from mcp_server.text.secret_patterns import has_service_token, holds_a_secret, names_a_secret
+from mcp_server.text.secret_patterns import find_assigned_secrets, has_service_token, holds_a_secret, names_a_secret
 
 NO_ENVIRONMENT = "none"
 _OTHER_MACHINE = "With ssh = ALIAS in its table of hosts.toml it is reached from here; guide://other_machines says how."
@@ -47,6 +47,12 @@ def _check_variables(env: dict[str, str]) -> dict[str, str]:
 def _check_alias(text: str) -> str:
     if not re.fullmatch(r"[\w.@:%\[\]][\w.@:%\[\]\-]*", text):
         raise ValueError(f"must be a name of ~/.ssh/config, not {text[:80]!r}")
+    return text
+
+
+def _check_line(text: str) -> str:
+    if next(find_assigned_secrets(text), None) or has_service_token(text):
+        raise ValueError("holds a secret, which others there can read: name it in secrets instead")
     return text
 
 
@@ -123,7 +129,7 @@ class Host(_Table):
     name: str = ""
     ssh: Annotated[str, AfterValidator(_check_alias)] | None = None
     state: Directory | None = None
-    prepare: str = ""
+    prepare: Annotated[str, AfterValidator(_check_line)] = ""
     sync_mib: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     ray_address: Annotated[str, AfterValidator(_check_dashboard)] | None = None
     hostnames: list[str] = Field(default_factory=list)

@@ -105,6 +105,7 @@ def test_a_run_for_another_machine_is_refused_by_its_name(tmp_path: Path) -> Non
         ("[hosts.a]\n[hosts.b]\nhostnames = ['A']", "hosts.b: 'A' is hosts.a already."),
         ("[hosts.a]\nray_address = 'head:6379'", "hosts.a.ray_address: must be the address of a Ray dashboard"),
         ("[hosts.a]\nray_address = 'http://bob:hunter22@h'", "hosts.a.ray_address: must be the address of a Ray"),
+        ("[hosts.a]\nprepare = 'export HF_TOKEN=hunter2291x'", "hosts.a.prepare: holds a secret, which others"),
         ("[hosts.'a b']", "hosts.a b: a name has letters, digits, '.', '_' and '-'."),
         (
             "[environments.e]\nenv = { WANDB_API_KEY = 'abcdef123' }",
