@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.path:
         print(path)
         return 0
+    if run.unreachable:
+        Console(stderr=True).print(Text(run.reason or "", style="yellow"))
     if not path.is_file():
         raise BadArgument("RUN", f"{run.run_id} ({run.state}) has no output.")
     if arguments.follow:

@@ -241,6 +241,7 @@ async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_on
         assert "Nothing was stopped" in await agent.refusal("kill_run", run_id=run_id)
         assert "whether it has written some is unknown" in await agent.refusal("read_tb", run_id=run_id)
         assert "lab is away" in sandbox.runward("ls").stdout
+        assert "lab cannot be reached since" in sandbox.runward("logs", run_id).stderr
         (sandbox.path / "go").touch()
         until(lambda: _runs_below(far_host, run_id, "exit.json", b"exit_code"))
         far_host.start()
