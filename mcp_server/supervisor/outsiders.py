@@ -51,7 +51,7 @@ class OutsiderWatch:
     def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
         """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
         living = processes.list_numbers()
-        roots = {p.pid for p in attempt_processes}
+        supervised = {p.pid for p in attempt_processes}
         self._known.intersection_update(living)
         for numbers in living:
             if numbers in self._known or numbers[0] == os.getpid():
@@ -60,7 +60,7 @@ class OutsiderWatch:
                 continue
             seen = self._seen.get(one)
             if seen is None and len(self._seen) < _MOST:
-                seen = self._meet(one, numbers, roots)
+                seen = self._meet(one, numbers, supervised)
             if seen is not None:
                 self._note_files(seen)
         for seen in self._seen.values():
@@ -75,7 +75,7 @@ class OutsiderWatch:
             if one.files or one.may_train
         )
 
-    def _meet(self, one: processes.Process, numbers: tuple[int, int], roots: set[int]) -> _Seen | None:
+    def _meet(self, one: processes.Process, numbers: tuple[int, int], supervised: set[int]) -> _Seen | None:
         """Return a process that works in the directory, and note any other, so that it is not looked at again."""
         try:
             cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115 - hot path
@@ -83,7 +83,7 @@ class OutsiderWatch:
             self._known.add(numbers)
             return None
         is_below = _is_below(cwd, self._cwd)
-        if not is_below or _has_supervisor(one, roots):
+        if not is_below or _has_supervisor(one, supervised):
             if is_below or time.time() - processes.started_at_s(one) > _SETTLES_S:
                 self._known.add(numbers)
             return None
@@ -100,11 +100,18 @@ class OutsiderWatch:
                     seen.files[path] = status.st_ino
 
 
-def _has_supervisor(one: processes.Process, roots: set[int]) -> bool:
-    """Return whether a run, this or another, has started the process, or is its own supervisor."""
+def _has_supervisor(one: processes.Process, supervised: set[int]) -> bool:
+    """Return whether a run, this or another, has started the process, or is its own supervisor.
+
+    ``supervised``: processes of which that is known. Those that are found out are added: most have their children.
+    """
+    ancestors: list[int] = []
     for _ in range(_MOST_ANCESTORS):
-        if one.pid in roots or supervised_run(processes.command_words(one.pid)) is not None:
+        is_known = one.pid in supervised or one.parent in supervised
+        if is_known or supervised_run(processes.command_words(one.pid)) is not None:
+            supervised.update(ancestors, (one.pid,))
             return True
+        ancestors.append(one.pid)
         parent = processes.find_process(one.parent)
         if parent is None:
             return False

@@ -130,7 +130,7 @@ def _read_whole(path: str) -> bytes:
 def command_words(pid: int) -> list[str]:
     """Return the words of a process's command line, or empty when it has exited."""
     try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
+        line = _read_whole(f"/proc/{pid}/cmdline").rstrip(b"\0").decode(errors="replace")
     except OSError:
         return []
     return line.split("\0") if line else []
