@@ -125,14 +125,14 @@ class OutputRecorder(threading.Thread):
         """Sample until the end. An error ends the recording, never the run."""
         try:
             self._name_directories()
-            with contextlib.closing(self._inotify):
-                self._watch()
-                self._sample_until_end()
-                self._files.close(self._pids)
-                self._add_directories(self._mentioned.decide())
-                self._outsiders.inspect_processes((), time.time())
+            self._watch()
+            self._sample_until_end()
+            self._outsiders.inspect_processes((), time.time())  # first: meanwhile what was written last settles
+            self._files.close(self._pids)
+            self._add_directories(self._mentioned.decide())
             self._write()
             self._flushed.set()
+            self._inotify.close()  # takes the kernel 25 ms, for which the report of the end need not wait
             self._find_event_files()
             self._files.list_changed(self._directories, self._begun_ns)
             self._shared = self._files.list_mentioned(self._mentioned.shared, self._begun_ns)
@@ -141,6 +141,7 @@ class OutputRecorder(threading.Thread):
             self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
         finally:
             self._flushed.set()
+            self._inotify.close()
 
     # --- sampling
 

@@ -122,7 +122,7 @@ class SeenFiles:
             if file.open:
                 file.open, file.unsure = False, True
         if not self.settle():
-            time.sleep(SETTLE_S)
+            time.sleep(_SETTLES_NS / 10**9)
             self.settle()
         for file in self._files.values():
             file.note_state()
