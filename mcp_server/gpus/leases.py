@@ -133,6 +133,8 @@ class Leases:
     def holders(self) -> dict[str, LeaseHolder]:
         """Return the holder of each lease by UUID, also of a removed file, if its process can be inspected."""
         holders: dict[str, LeaseHolder] = {}
+        if not self.path.is_dir():
+            return holders
         pids = lock_files.lock_holders()
         device, inodes = lock_files.device_numbers(self.path), _list_inodes(self.path) | _list_inodes(self.queue)
         for pid in {pid for (*where, inode), pid in pids.items() if tuple(where) == device and inode not in inodes}:
@@ -150,8 +152,9 @@ class Leases:
     def waiters(self, before: QueueKey | None = None) -> list[Waiter]:
         """Return the queue in its order, only what is ahead of the key ``before``."""
         waiters = []
-        pids = lock_files.lock_holders()
-        for name in _list_names(self.queue):
+        names = _list_names(self.queue)
+        pids = lock_files.lock_holders() if names else {}
+        for name in names:
             if (match := _TICKET_NAME.fullmatch(name)) and (before is None or int(match[1]) <= before[0]):
                 with contextlib.suppress(OSError), _open_lock(self.queue / name) as fd:
                     facts = lock_files.read_facts(fd) if lock_files.is_fd_locked(fd) else {}

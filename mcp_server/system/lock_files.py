@@ -280,7 +280,10 @@ def list_locks() -> bytes:
 
 
 def lock_holders() -> dict[LockKey, int]:
-    """Return the process that took each exclusive lock, as far as the kernel lists it, none of other pid namespaces."""
+    """Return the process that took each exclusive lock, as far as the kernel lists it, none of other pid namespaces.
+
+    Takes the kernel 5 to 20 ms: it stops all locking for that.
+    """
     pids: dict[LockKey, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
