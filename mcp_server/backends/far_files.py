@@ -92,6 +92,15 @@ def fetch_whole_log(directory: RunDir, attempt: int) -> Path:
     return directory.log(attempt)
 
 
+def explain_old_log(directory: RunDir, attempt: int) -> str:
+    """Return why the mirrored log of an attempt may not be all of it, empty where it is or its host answers."""
+    channel, log = channel_of(directory.path.parents[1]), directory.log(attempt)
+    silence = channel.describe_silence()
+    if not silence or channel.has_whole_log(directory.run_id, attempt, log.stat().st_size if log.exists() else 0):
+        return ""
+    return f"{silence}: its newest output may be missing here."
+
+
 def fetch_record_files(directory: RunDir, attempt: int) -> None:
     """Bring what a run's record holds beside its events up to date: kept code, use of GPUs."""
     channel = channel_of(directory.path.parents[1])

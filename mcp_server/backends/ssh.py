@@ -36,7 +36,7 @@ T = TypeVar("T")
 _ASK_AGAIN_S = 0.2
 _MIRRORED_WITHIN_S = 10.0
 _MOST_LOG_BYTES, _END_BYTES = 64 * 2**20, MOST_CONTENT_BYTES  # of a log at once; beyond that, only its end
-_LOG_PATIENCE_S = 10.0
+_LOG_PATIENCE_S, _LOG_AGAIN_S = 10.0, 2.0  # a connection that was found broken is made again at once
 _MOST_SIGNALS, _PROGRAM_CHARS = 20, 200  # of what a host says that it stopped
 
 
@@ -266,8 +266,10 @@ class SshBackend:
         log = directory.log(attempt)
         if (directory.path / LAUNCHING).exists() or _channel(spec).is_away():
             return log
-        with contextlib.suppress(HostUnreachable, OSError):
-            return _fetch_log(_channel(spec), directory, attempt, log)
+        with contextlib.suppress(OSError):
+            for patience_s in (_LOG_PATIENCE_S, _LOG_AGAIN_S):
+                with contextlib.suppress(HostUnreachable):
+                    return _fetch_log(_channel(spec), directory, attempt, log, patience_s)
         return log
 
 
@@ -341,9 +343,9 @@ def _remove(directories: Sequence[RunDir]) -> None:
         shutil.rmtree(directory.path, ignore_errors=True)
 
 
-def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> Path:
+def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path, patience_s: float) -> Path:
     path = f"runs/{directory.run_id}/attempts/{attempt}/output.log"
-    ask = partial(channel.ask, "read", patience_s=_LOG_PATIENCE_S, path=path)
+    ask = partial(channel.ask, "read", patience_s=patience_s, path=path)
     have = log.stat().st_size if log.exists() else 0
     if channel.has_whole_log(directory.run_id, attempt, have):
         return log

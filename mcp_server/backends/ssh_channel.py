@@ -158,7 +158,8 @@ class Channel:
         # A job that waited may still wait.
         waits = last is not None and last.job_id and last.liveness is Liveness.PENDING
         liveness, job_id = Liveness.PENDING if waits else Liveness.UNREACHABLE, last.job_id if last else ""
-        return LivenessReport(liveness, _describe(self.name, down), self._facts(down), job_id)
+        reason = f"{_describe(self.name, down)}: this is the last known state."
+        return LivenessReport(liveness, reason, self._facts(down), job_id)
 
     def is_away(self) -> bool:
         """Return whether the host did not answer when last asked. It is asked again soon, for whoever comes later."""
@@ -166,6 +167,11 @@ class Channel:
         self._hurry.set()
         with self._changed:
             return self._down is not None and not self._is_open
+
+    def describe_silence(self) -> str:
+        """Return since when and why the host does not answer, empty where it does or nobody has asked it."""
+        with self._changed:
+            return _describe(self.name, self._down) if self._down is not None and not self._is_open else ""
 
     @property
     def why(self) -> str:
@@ -380,7 +386,7 @@ def settle_launch(channel: Channel, run_id: str) -> bool:
 
 def _describe(name: str, down: _Down) -> str:
     since = time.strftime("%H:%M:%S", time.gmtime(down.since_s))
-    return f"{name} cannot be reached since {since}Z ({down.why}): this is the last known state."
+    return f"{name} cannot be reached since {since}Z ({down.why})"
 
 
 _channels: dict[Path, Channel] = {}

@@ -52,6 +52,8 @@ def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str |
     store = RunStore(StateHome.of(os.environ))
     run = store.find(arguments.log)
     path = store.fetch_log(run)
+    if old := store.explain_old_log(run):
+        Console(stderr=True).print(Text(old, style="yellow"))
     if exit_code is None and signal_name is None:
         return path, run.exit_code, run.signal
     return path, exit_code, signal_name

@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.path:
         print(path)
         return 0
-    if run.unreachable:
-        Console(stderr=True).print(Text(run.reason or "", style="yellow"))
+    if old := store.explain_old_log(run):
+        Console(stderr=True).print(Text(old, style="yellow"))
     if not path.is_file():
         raise BadArgument("RUN", f"{run.run_id} ({run.state}) has no output.")
     if arguments.follow:

@@ -56,7 +56,8 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
         def read_tail() -> str:
             run = context.store.find(run_id)
             path = context.store.fetch_log(run)
-            return tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
+            old = context.store.explain_old_log(run)
+            return (f"[{old}]\n" if old else "") + tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
 
         return _answer(read_tail)
 

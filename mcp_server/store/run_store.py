@@ -213,6 +213,14 @@ class RunStore:
         """Return the path of a log, of the newest attempt without ``attempt``; a far log is brought up to date."""
         return backend_of(run.spec).fetch_log(self.record_of(run), run.spec, attempt or run.attempt)
 
+    def explain_old_log(self, run: Run, attempt: int | None = None) -> str:
+        """Return why a log that was just fetched may not be all that its attempt wrote, empty where it is."""
+        if not run.spec.mirror:
+            return ""
+        from mcp_server.backends.far_files import explain_old_log  # noqa: PLC0415 - most runs are of this host
+
+        return explain_old_log(self.record_of(run), attempt or run.attempt)
+
     def fetch_record(self, run: Run) -> RunDir:
         """Return the record of a run; of a far one its log, kept code and use of GPUs are brought up to date."""
         directory = self.record_of(run)

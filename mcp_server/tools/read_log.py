@@ -50,8 +50,9 @@ async def read_log(
         run = server.store.find(str(run_id))
         number = attempt or run.attempt
         log = server.store.fetch_log(run, number)
+        old = server.store.explain_old_log(run, number)
         if not log.is_file():
-            raise BadArgument("attempt", f"{run.run_id} ({run.state}) has no output of attempt {number}.")
+            raise BadArgument("attempt", old or f"{run.run_id} ({run.state}) has no output of attempt {number}.")
         whole = log.name == "output.log"
         if not whole and (grep is not None or start_line is not None):
             from mcp_server.backends.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
@@ -60,7 +61,7 @@ async def read_log(
         label = f"run {run.run_id}"
         if not whole:
             label = f"the end of the log of {run.run_id}, lines counted from there; grep and start_line fetch all of it"
-        note = f"[{run.reason}]\n" if run.unreachable else ""
+        note = f"[{old}]\n" if old else ""
         return note + read(log, label).text
 
     def read_path(word: str) -> str:

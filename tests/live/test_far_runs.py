@@ -233,6 +233,9 @@ async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_on
 ) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME)
+        unread = await agent.launch("seq 1 200000", cwd=str(sandbox.path), host=NAME)
+        await agent.end(unread)
+        (sandbox.path / "state" / "hosts" / NAME / "runs" / unread / "attempts" / "1" / "output.log").write_text("")
         far_host.stop()
         away = await _until_status(agent, run_id, lambda status: "unreachable" in status)
         assert (away["state"], away["unreachable"]["host"]) == ("running", NAME)
@@ -240,6 +243,7 @@ async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_on
         assert "Nothing was started" in await agent.refusal("launch_run", command="true", cwd="/", host=NAME)
         assert "Nothing was stopped" in await agent.refusal("kill_run", run_id=run_id)
         assert "whether it has written some is unknown" in await agent.refusal("read_tb", run_id=run_id)
+        assert "newest output may be missing" in await agent.text("read_log", run_id=unread, grep="200000")
         assert "lab is away" in sandbox.runward("ls").stdout
         assert "lab cannot be reached since" in sandbox.runward("logs", run_id).stderr
         (sandbox.path / "go").touch()
@@ -337,6 +341,7 @@ async def test_the_answer_that_finds_a_host_silent_says_so(
         await until_async(lambda: _runs_below(far_host, run_id, "output.log", b"more"))
         os.kill(far_host.pid, signal.SIGKILL)  # nobody takes a new connection
         far_host.freeze_connections()
+        assert (await agent.text("read_log", run_id=run_id)).startswith(f"[{NAME} cannot be reached since")
         (status,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
         assert status["unreachable"]["host"] == NAME
         (sandbox.path / "go").touch()
