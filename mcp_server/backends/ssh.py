@@ -175,7 +175,9 @@ class SshBackend:
         try:
             _channel(spec).open()
         except HostUnreachable as error:
-            raise HostUnreachable(error.host, error.why, "Nothing was stopped: what runs there goes on.") from error
+            raise HostUnreachable(
+                error.host, error.why, "Nothing was stopped: what runs there goes on.", error.remedy
+            ) from error
 
     def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
         """Let the host write the stop request, or withdraw it.

@@ -103,7 +103,8 @@ class Channel:
             if self._is_open:
                 return
             why = self._down.why if self._down else f"no connection within {patience_s:g} s"
-        raise HostUnreachable(self.name, why)
+            remedy = "Nothing here tries again before that." if self._down and self._down.refused else ""
+        raise HostUnreachable(self.name, why, remedy=remedy)
 
     def ask(
         self,
@@ -275,9 +276,11 @@ class Channel:
         try:
             link = SshLink.open(settings)
         except ConnectionFailedError as error:
-            if error.refused:
-                write_json(refused, {"why": error.why, "at": now()})
-            raise
+            if not error.refused:
+                raise
+            why = f"{error.why}, then run: runward hosts {self.name}"
+            write_json(refused, {"why": why, "at": now()})
+            raise ConnectionFailedError(why, refused=True) from error
         try:
             hello = read_hello(self.name, link.hello)
         except HostUnreachable as error:

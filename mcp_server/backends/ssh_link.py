@@ -28,6 +28,7 @@ OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaste
 CONNECTED_WITHIN_S = 45.0  # with a slow login shell, and the program sent over a slow line
 _ERROR_BYTES = 4096
 _ERRORS_WITHIN_S = 2.0  # a daemon of a ProxyJump may keep the pipe open
+_BEHIND_JUMP = "UNKNOWN port 65535"
 _REFUSALS = ("permission denied", "host key verification failed", "too many authentication failures")
 
 
@@ -148,9 +149,11 @@ class SshLink:
         if "Host key verification failed" in text:
             return "its host key is not known here: a person should connect once by hand, and check the key"
         if self.was_refused:
-            return f"the login was refused ({lines[-1][:200]}): a person should log in once by hand"
+            return f"the login was refused ({lines[-1][:200].rstrip('.')}): a person should log in once by hand"
         if not lines and (self.process.returncode or 0) < 0:
             return f"ssh here was ended by {signal.Signals(-self.process.returncode).name}"
+        if lines and _BEHIND_JUMP in lines[-1]:  # the ssh of the ProxyJump says why, before this one sees its end
+            lines = [line for line in lines if line.startswith("ssh: ")] or lines
         return lines[-1][:300] if lines else ""
 
     def _read_errors(self) -> str:

@@ -88,7 +88,7 @@ class CodeSync:
         except LaunchFailed as error:
             raise LaunchFailed(f"{channel.name}: {error.cause}", error.state, error.remedy) from error
         except HostUnreachable as error:
-            raise HostUnreachable(error.host, error.why, "Nothing was started.") from error
+            raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
         except OSError as error:
             raise LaunchFailed(
                 f"{channel.name}: the code could not be sent: {error.strerror}.",

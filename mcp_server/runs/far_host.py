@@ -132,7 +132,7 @@ class FarHost:
         try:
             answer, _ = channel_of(self.mirror).ask("paths", paths=paths)
         except HostUnreachable as error:
-            raise HostUnreachable(error.host, error.why, "Nothing was started.") from error
+            raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
         described: dict[str, dict[str, object]] = answer["paths"]
         return described
 
@@ -147,7 +147,7 @@ def reach(home: StateHome, host: Host) -> FarHost:
     try:
         channel_of(mirror).open()
     except HostUnreachable as error:
-        raise HostUnreachable(error.host, error.why, "Nothing was started.") from error
+        raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
     return FarHost(host.name, mirror)
 
 

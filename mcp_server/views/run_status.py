@@ -145,7 +145,7 @@ def status_of(
     tracker = _read_tracker(store, run, since, brief=brief, listed=listed)
     if run.spec.mirror and not run.ended:  # its host may have fallen silent over these questions
         report = backend_of(run.spec).liveness(store.run_directory(run.run_id), run.spec)
-        run = replace(run, unreachable=report.unreachable)
+        run = replace(run, unreachable=report.unreachable, reason=None if run.unreachable else run.reason)
     return describe(
         run,
         now_s=store.now_s(run),

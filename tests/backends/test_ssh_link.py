@@ -15,6 +15,10 @@ from mcp_server.backends.ssh_settings import SshSettings
     [
         ("kill -KILL $$", "ssh here was ended by SIGKILL"),
         ("echo 'ssh: connect to host n: No route to host' >&2; exit 255", "ssh: connect to host n: No route to host"),
+        (
+            "echo 'ssh: connect to host j: No route to host' >&2; echo 'Connection closed by UNKNOWN port 65535' >&2",
+            "ssh: connect to host j: No route to host",
+        ),
         ("exit 1", "the login shell ended before /bin/sh could start"),
     ],
 )

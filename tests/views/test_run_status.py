@@ -1,12 +1,16 @@
 """The status of a run: short, rounded, and without absent fields."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mcp_server.answer import Answer
-from mcp_server.record.state import NEVER_BEGAN, UNKNOWN_END, Evidence, Run, fold
-from mcp_server.views.run_status import Event, Leftover, describe
+from mcp_server.record.state import NEVER_BEGAN, UNKNOWN_END, Evidence, Liveness, LivenessReport, Run, fold
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.views import run_status
+from mcp_server.views.run_status import Event, Leftover, describe, status_of
 from tests.record.test_state import BEGAN, BEGAN_S, ENDED_AT, SPEC, STARTED, ended, event, record, run
 
 # --- which fields an answer has
@@ -260,3 +264,22 @@ def test_bars_in_the_lines_around_a_failure_are_folded() -> None:
     assert failure.line == " 97%|…| 4001/4100 [30:59<30:42,  1.21it/s]torch.OutOfMemoryError: CUDA out of memory"
     assert failure.context is not None
     assert not set("█▋━╸") & set("".join(failure.context))
+
+
+def test_a_host_that_answers_again_leaves_nothing_of_its_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = LivenessReport(Liveness.UNREACHABLE, "m2 cannot be reached.", {"host": "m2", "since": BEGAN, "why": "x"})
+    home = StateHome(tmp_path)
+    seen = fold(Evidence(replace(SPEC, mirror=str(home.hosts / "m2")), (STARTED,), supervisor=away))
+    directory = home.hosts / "m2" / "runs" / SPEC.run_id
+    directory.mkdir(parents=True)
+    (directory / "spec.json").write_text("{}")
+
+    class Answers:
+        def liveness(self, *_: object) -> LivenessReport:
+            return LivenessReport(Liveness.ALIVE)
+
+    monkeypatch.setattr(run_status, "backend_of", lambda _: Answers())
+    status = status_of(RunStore(home), seen, listed=True)
+    assert (status.state, status.unreachable, status.reason) == ("running", None, None)
