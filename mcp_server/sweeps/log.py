@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.events import Event
-from mcp_server.record.run_directory import RunDir
+from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
+from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.text.formatting import duration, printable, significant
 
@@ -212,9 +213,18 @@ def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | N
         _shorten(": ".join(filter(None, [failure.get("kind"), failure.get("line")]))) or str(end.get("signal") or ""),
         str(attempt) if attempt > 1 else "",
         f"{peak / _MIB_PER_GIB:.1f}" if isinstance(peak, int | float) else "",
-        str(RunDir(home / "runs" / run_id).log(attempt)),
+        _describe_log_place(home, run_id, attempt),
         str(measured.get("curves") or ""),
     ]
+
+
+def _describe_log_place(home: Path, run_id: str, attempt: int) -> str:
+    """Return the path of an attempt's log, as HOST:PATH where it is on a host that ssh reaches."""
+    for mirror in StateHome(home).list_mirrors():
+        if (mirror / "runs" / run_id).is_dir():
+            state = (read_json(mirror / "host.json") or {}).get("state") or mirror
+            return f"{mirror.name}:{RunDir(Path(str(state)) / 'runs' / run_id).log(attempt)}"
+    return str(RunDir(home / "runs" / run_id).log(attempt))
 
 
 def _why(cell: CellState) -> str:

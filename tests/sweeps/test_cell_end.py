@@ -41,3 +41,17 @@ def test_a_failure_is_told_by_its_kind_and_starts_again_where_it_is_to() -> None
     assert (failed[0], failed[1], failed[2]["fps"]) == ("cell_failed", "c: failed (oom_gpu).", None)
     again = describe_end(CellState(Cell("c", "1"), 1), run, CellEnd("failed", again=True))
     assert (again[0], again[1]) == ("cell_ended", "c: failed (oom_gpu). It is started again.")
+
+
+def test_the_log_of_a_cell_on_another_host_is_named_with_its_host(tmp_path: Path) -> None:
+    (tmp_path / "hosts" / "m2" / "runs" / "there").mkdir(parents=True)
+    (tmp_path / "hosts" / "m2" / "host.json").write_text('{"state": "/scratch/runward"}')
+    cells = (Cell("a", "1"), Cell("b", "1"))
+    events: list[Any] = [
+        {"seq": 1, "kind": "cell_started", "cell": "a", "run_id": "here"},
+        {"seq": 2, "kind": "cell_started", "cell": "b", "run_id": "there"},
+    ]
+    sweep = fold_sweep(SweepSpec("s", "s", cells=cells), events, Liveness.ALIVE)
+    log = SweepLog(SweepDir(tmp_path / "sweeps" / "s")).render(sweep, {}, {})
+    assert f"| {tmp_path}/runs/here/attempts/1/output.log |" in log
+    assert "| m2:/scratch/runward/runs/there/attempts/1/output.log |" in log
