@@ -292,6 +292,7 @@ def test_a_run_is_requeued_only_where_somebody_asked_for_retries() -> None:
     [
         ({"backend_options": {"partitions": "a100"}}, "'partitions' is not a long option of sbatch"),
         ({"backend_options": {"job_name": "x"}}, "job-name is set by runward"),
+        ({"backend_options": {"nodefile": "/etc/passwd"}}, "nodefile reads a file"),
         ({"backend_options": {"array": "1-9"}}, "array is set by runward"),
         ({"backend_options": {"comment": 'a"\n#SBATCH --uid=0'}}, "cannot stand in a script"),
         ({"gpus": [0, 1]}, "Slurm chooses them"),

@@ -19,11 +19,11 @@ SIGNAL_BEFORE_S = 120
 _AFTER_LIMIT_S = SIGNAL_BEFORE_S + 120
 # Long options of sbatch that a launch may give. Others would change what runward relies on, or ask for another answer.
 _OPTION_NAMES = """
-account acctg-freq batch begin bb bbf cluster-constraint comment constraint container contiguous core-spec
+account acctg-freq batch begin bb cluster-constraint comment constraint container contiguous core-spec
 cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude exclusive
 extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint hold
 ignore-pbs licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill
-no-requeue nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
+no-requeue nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
 overcommit oversubscribe partition power prefer priority profile propagate qos reboot requeue reservation signal
 sockets-per-node spread-job switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task
 use-min-nodes wait-all-nodes wckey
@@ -43,6 +43,8 @@ _OURS = {
     "open-mode": "",
     "clusters": "",
 }
+# Of the options that name a file sbatch quotes its lines in an error: a caller with a token could read any file so.
+_OF_A_FILE = {"nodefile": "nodelist", "bbf": "bb"}
 ARRAY = "array"  # a flag, of a sweep's cells alone: they are handed in together
 GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
 _VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
@@ -84,6 +86,8 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, str]:
         if name in _OURS:
             use = f"Pass {_OURS[name]} to launch_run." if _OURS[name] in ("name", "cwd", "env", "command") else ""
             raise BadArgument("backend_options", f"{name} is set by runward.", use)
+        if name in _OF_A_FILE:
+            raise BadArgument("backend_options", f"{name} reads a file.", f"Pass what is in it by {_OF_A_FILE[name]}.")
         if name not in OPTIONS:
             raise BadArgument(
                 "backend_options", f"{given!r:.60} is not a long option of sbatch.", "sbatch --help lists them."
