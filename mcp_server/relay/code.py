@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mcp_server.errors import LaunchFailed
-from mcp_server.record.run_directory import now, read_json, write_json
-from mcp_server.system.files import open_regular
+from mcp_server.record.run_directory import now, read_json
+from mcp_server.system.files import open_regular, write_atomic
 from mcp_server.system.git_state import list_filter_options
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.regex import compile_lazily
@@ -97,7 +98,9 @@ class CodeStore:
                 if not is_there:
                     self._remove(directory)
                     facts = (self._check_out if wish["sync"] == "git" else self._write_files)(directory, wish, upload)
-                    write_json(_marker(directory), {**facts, "hash": wish["hash"], "at": now()})
+                    # In ASCII: a name that is not UTF-8 must read back as it is.
+                    marker = json.dumps({**facts, "hash": wish["hash"], "at": now()})
+                    write_atomic(_marker(directory), marker.encode() + b"\n")
             except (OSError, subprocess.SubprocessError) as error:
                 self._remove(directory)
                 cause = (error.strerror if isinstance(error, OSError) else None) or str(error)

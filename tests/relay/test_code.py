@@ -136,8 +136,10 @@ def test_only_code_is_sent_and_each_content_once(tmp_path: Path) -> None:
     (here / "run.sh").chmod(0o700)
     (here / "link").symlink_to("train.py")
     (here / "out").symlink_to("/etc/passwd")
+    latin = os.fsdecode(b"caf\xe9.txt")
+    (here / latin).write_text("not UTF-8")
     code = read_code_directory(here, LIMIT)
-    kept = [".runwardignore", "keep/a", "link", "run.sh", "src/data/__init__.py", "src/data/load.py", "train.py"]
+    kept = [".runwardignore", latin, "keep/a", "link", "run.sh", "src/data/__init__.py", "src/data/load.py", "train.py"]
     assert [file.path for file in code.files] == kept
     left_out = [
         ".env",
