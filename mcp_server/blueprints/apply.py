@@ -312,7 +312,9 @@ def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
     command = blueprint.launch_command
     if blueprint.options.seeds:  # several words, which need no quotes
         command = _SEEDS.sub(" ".join(map(str, blueprint.options.seeds)), command)
-    command = _move(fill_variables(command, values), paths)
+    command = fill_variables(command, values)
+    if paths.place is not None:
+        command = paths.place.move_command(command)
     exe = paths.venv_exe
     for name in ("python", "python3"):
         if exe is not None and not _starts(exe, name, paths):

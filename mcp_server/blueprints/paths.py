@@ -26,13 +26,15 @@ def _exists(path: Path) -> bool:
 class FarPlace:
     """Another host, on which a blueprint of this one runs.
 
-    ``move``: text with the paths of this host as the other has them. ``look``: what is at a path there, as the relay
-    says it: ``directory``, ``file``, ``missing`` or ``unknown``. ``may_write``: whether a directory can be made there.
+    ``move``: text with the paths of this host as the other has them; ``move_command`` for a shell's. ``look``: what is
+    at a path there, as the relay says it: ``directory``, ``file``, ``missing`` or ``unknown``. ``may_write``: whether a
+    directory can be made there.
     """
 
     name: str
     home: str
     move: Callable[[str], str]
+    move_command: Callable[[str], str]
     look: Callable[[str], str]
     may_write: Callable[[str], bool]
 

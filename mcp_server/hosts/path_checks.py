@@ -23,6 +23,7 @@ from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import ShellCommand
 
+_SPECIAL = re.compile(r"[^\w@%+=:,./-]")  # to a shell
 _LONGEST_LINE = 4000
 _LONGEST_CONFIG = 1_000_000
 _NEAR, _MOST_NEAR = 0.6, 3  # of difflib: 1.0 is the same name
@@ -69,8 +70,11 @@ class Roots:
         }
         return cls(foreign, tuple(host.roots), host.name)
 
-    def rewrite(self, text: str) -> Rewrite | None:
-        """Return ``text`` with other hosts' paths rewritten for this host, or None where it has none."""
+    def rewrite(self, text: str, *, is_command: bool = False) -> Rewrite | None:
+        """Return ``text`` with other hosts' paths rewritten for this host, or None where it has none.
+
+        ``is_command``: it is one for a shell. A space that a rewrite brings in is escaped there, outside quotes.
+        """
         if not self.foreign:
             return None
         first, is_known = "", True
@@ -84,6 +88,8 @@ class Roots:
                 return match[0]
             here = self.foreign[root]
             first, is_known = first or path, is_known and here is not None
+            if here is not None and is_command and not _is_in_quotes(text[: match.start("root")]):
+                here = _SPECIAL.sub(r"\\\g<0>", here)
             return f"{here or root}{match['rest']}"
 
         rewritten = self._pattern().sub(replace_root, text)
@@ -96,6 +102,19 @@ class Roots:
         return re.compile(
             rf"(?P<host>(?<![\w@.:/-])[\w@.-]+:)?(?<![\w.\-/~}}])(?P<root>{names})(?P<rest>(?:/[^\s\"':;,&|<>()]*)?)(?![\w.\-])"
         )
+
+
+def _is_in_quotes(before: str) -> bool:
+    """Return whether a shell is in quotes after ``before``."""
+    quote, is_escaped = "", False
+    for character in before:
+        if is_escaped:
+            is_escaped = False
+        elif character == "\\" and quote != "'":
+            is_escaped = True
+        elif character in "'\"" and quote in ("", character):
+            quote = "" if quote else character
+    return bool(quote)
 
 
 def check_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> None:
@@ -178,7 +197,7 @@ def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPat
     text = " ; ".join(" ".join((*each.words, *(file.target for file in each.redirections))) for each in local)
     if not command.commands and REMOTE_PROGRAMS.isdisjoint(re.findall(r"[\w-]+", command.source)):
         text = command.source
-    if roots.rewrite(text) and (rewrite := roots.rewrite(command.source)):
+    if roots.rewrite(text) and (rewrite := roots.rewrite(command.source, is_command=True)):
         return _describe_foreign("command", roots, rewrite)
     return None
 

@@ -50,14 +50,14 @@ class CodeSync:
         """Return ``request`` with every path of the code as it is on the other host."""
         roots = Roots({str(self.here): self.there}, (), "")
 
-        def move(text: str) -> str:
-            rewrite = roots.rewrite(text)
+        def move(text: str, *, is_command: bool = False) -> str:
+            rewrite = roots.rewrite(text, is_command=is_command)
             return rewrite.text if rewrite else text
 
         command = request.command
         return replace(
             request,
-            command=move(command) if isinstance(command, str) else [move(word) for word in command],
+            command=move(command, is_command=True) if isinstance(command, str) else [move(word) for word in command],
             cwd=self.cwd,
             env={name: move(value) for name, value in request.env.items()},
             params={name: move(value) if isinstance(value, str) else value for name, value in request.params.items()},

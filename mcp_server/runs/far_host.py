@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,8 +117,8 @@ class FarHost:
                 known[path] = str(self._describe([path])[path]["kind"])
             return known[path]
 
-        def move(text: str) -> str:
-            rewrite = roots.rewrite(text)
+        def move(text: str, *, is_command: bool = False) -> str:
+            rewrite = roots.rewrite(text, is_command=is_command)
             return rewrite.text if rewrite and rewrite.is_known else text
 
         def may_write(path: str) -> bool:
@@ -126,7 +127,7 @@ class FarHost:
             return bool(channel_of(self.mirror).ask("disk", path=path)[0]["writable"])
 
         home = str(channel_of(self.mirror).hello.get("home") or "/")
-        return FarPlace(self.name, home, move, look, may_write)
+        return FarPlace(self.name, home, move, partial(move, is_command=True), look, may_write)
 
     def _describe(self, paths: list[str]) -> dict[str, dict[str, object]]:
         try:

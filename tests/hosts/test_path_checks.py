@@ -360,6 +360,14 @@ def test_rewrites_of_the_operator_apply_the_longest_first(project: Path) -> None
         check("ls /home/bob/x /home/bob/envs/y", project, hosts_toml)
 
 
+def test_a_space_that_a_rewrite_brings_in_is_quoted_for_the_shell(project: Path) -> None:
+    hosts_toml = site(rewrites={"/home/bob": "/home/alice/my work"})
+    with pytest.raises(BadArgument) as refused:
+        check("""ls /home/bob/x '/home/bob/y' "/home/bob/z" --to=/home/bob""", project, hosts_toml)
+    line = """ls /home/alice/my\\ work/x '/home/alice/my work/y' "/home/alice/my work/z" --to=/home/alice/my\\ work"""
+    assert f"Use `{line}`" in str(refused.value)
+
+
 def test_a_path_without_a_rewrite_is_refused_without_a_line(project: Path) -> None:
     with pytest.raises(
         BadArgument, match=r"/srv/a/x is a path of another host.* it is here: a person adds it to roots of \w+, or"
