@@ -156,7 +156,11 @@ _AFTERMATH = (
     ),
     _aftermath("divergence", r"", "simulator"),
     _aftermath("cuda_error segfault", r"", "simulator", "machine"),
-    _aftermath("python_error", r".*(?i:\bnan\b|non-?finite|invalid values)", "simulator"),
+    _aftermath(
+        "python_error",
+        r".*(?i:\bnan\b|non-?finite|invalid values|failed to (?:get|set) .{1,60} (?:from|in|to) backend)",
+        "simulator",
+    ),
     _aftermath(
         "disk_full data_error segfault", r".*(?:unexpected pos|inline_container|truncated|unexpected EOF)", "disk"
     ),

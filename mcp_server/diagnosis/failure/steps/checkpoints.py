@@ -12,6 +12,13 @@ _REFUSED_CLASS = r"Unsupported (?:global|class|operand)\w*:? (?:GLOBAL |class )?
 # First match wins: special before general.
 # fmt: off
 ROWS = (
+    row(_LOADS, r"size of the list and the state dict do not match.{0,60}? at path (\S{1,60})", "", "stop",
+        "The checkpoint's {0} has another structure: restore with the optax chain and model that saved it, or the "
+        "params alone."),
+    row(_LOADS, r"size of the list and the state dict do not match|target dict keys and state dict keys do not match",
+        "", "stop",
+        "The checkpoint has another structure: restore with the model and optax chain that saved it, or the params "
+        "alone."),
     row(_LOADS,
         r"(?m)size mismatch for \S*(?:lora|adapter)\S*: copying a param with shape torch\.Size\(\[(\d+), \d+\]\) f"
         r"rom checkpoint, the shape in current model is torch\.Size\(\[(\d+), ", "", "stop",

@@ -20,8 +20,9 @@ _PROGRESS = compile_lazily(
 )
 _COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
 _WORKS = compile_lazily(
-    r"(?i)\b(evaluat\w*|validat\w*|saving|saved? (?:model |the )?checkpoint\w*|save_checkpoint|checkpoint(?:ing)? to"
-    r"|generat(?:e|ing)|tokeniz\w*|preprocess\w*|upload\w*|push(?:ing)? to|merging|consolidat\w*|gather\w* state"
+    r"(?i)\b(evaluat\w*|eval\b(?![ _/]?(?:loss|acc|metric|result|score))"
+    r"|validat\w*|saving|saved? (?:model |the )?checkpoint\w*|save_checkpoint|checkpoint(?:ing)? to"
+    r"|generat(?:e|ing|ion)|tokeniz\w*|preprocess\w*|upload\w*|push(?:ing)? to|merging|consolidat\w*|gather\w* state"
     r"|computing|download\w*|caching|packing|Map \(|Filter|exporting|index\w*)"
 )
 _LAST_LINES = 3  # of ordinary output before the ranks time out

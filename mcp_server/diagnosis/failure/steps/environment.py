@@ -58,7 +58,8 @@ ROWS = (
         log=r"(?i:failed to read (?:file )?|error (?:while )?reading |reading "
         r"|opening )['\"]?([^\s'\"]{2,300}\.parquet)"),
     row("data_error", r"[Pp]arquet|magic bytes|ArrowInvalid", "", "stop",
-     "A Parquet file is cut or damaged: delete it and fetch or write it again, then launch_run again."),
+     "One Parquet file is cut, damaged or a Git LFS pointer: pyarrow.parquet.read_metadata over all finds it; fetch "
+     "it again."),
     row("data_error", r"PytorchStreamReader|central directory|invalid load key|Ran out of input"
         r"|pickle data was truncated"
      r"|[Cc]hecksum|No data left in file|mmap length|mmap an empty|Failed to interpret file|HeaderTooLarge"

@@ -48,6 +48,9 @@ ROWS = (
         "(NVIDIA_DRIVER_CAPABILITIES=all, libegl1), or set MUJOCO_GL=osmesa.",
         log=r"(?<![Ss]et )(?<![Ss]etting )(?<![Tt]ry )(?<![Uu]se )(?<![`'\"])\b(?:MUJOCO_GL|PYOPENGL_PLATFORM)"
         r"(?:\W{1,4}| set to )egl\b"),
+    row("", r"EGL device display|PLATFORM_DEVICE extension", "", "stop",
+        "Set MUJOCO_GL=egl and PYOPENGL_PLATFORM=egl; if they are, EGL lacks its driver: libegl1, in a container "
+        "NVIDIA_DRIVER_CAPABILITIES=all, or use osmesa."),
     row("", _NO_RENDERING,
      _SIMULATOR, "stop",
      "No display to render on: set MUJOCO_GL=egl and PYOPENGL_PLATFORM=egl in env (osmesa without a GPU), then "
@@ -76,6 +79,13 @@ ROWS = (
         "launch_run again."),
     row("cuda_error", r"not implemented for CUDA below version ([\d.]+\d)", "", "stop",
         "The driver's CUDA is older than {0}: use a host with a newer driver, or an older build of the framework."),
+    row("cuda_error", r"(?m)no kernel image|sm_\d+ is not compatible", "", "stop",
+        "This PyTorch has no {0}: pip install -U torch --index-url https://download.pytorch.org/whl/cu128 (2.7 or "
+        "newer), then launch_run again.",
+        log=r"(sm_1[02]\d) is not compatible with the current PyTorch"),
+    row("cuda_error", r"(?m)no kernel image|sm_\d+ is not compatible", "", "stop",
+        "This PyTorch does not support {0} any more: install an older one, built for it, or use a newer GPU.",
+        log=r"(sm_[3-7]\d) is not compatible with the current PyTorch"),
     row("cuda_error", r"(?m)no kernel image|'sm_\d+' is not defined|sm_\d+ is not compatible|only supports Ampere"
         r"|compute capability"
      r"|PTX (?:JIT|was compiled)|unsupported toolchain|--gpu-architecture", "", "stop",

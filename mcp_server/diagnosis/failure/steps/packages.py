@@ -179,7 +179,12 @@ ROWS = (
     row("import_error", r"cannot import name '(\w{1,50})' from 'transformers", "", "stop",
         "This transformers has no {0}: install the version that the program names, newer or older, then "
         "launch_run again."),
-    row("import_error", r"libtorchcodec|[Ff]{2}mpeg", "", "stop",
+    row("import_error", r"libtorchcodec", "", "stop",
+        "torchcodec finds no FFmpeg that it takes: conda install -c conda-forge 'ffmpeg<8', or "
+        "--dataset.video_backend=pyav, then launch_run again.", log=r"lerobot"),
+    row("import_error", r"libtorchcodec", "", "stop",
+        "torchcodec finds no FFmpeg that it takes: conda install -c conda-forge 'ffmpeg<8', then launch_run again."),
+    row("import_error", r"[Ff]{2}mpeg", "", "stop",
         "FFmpeg is missing or of another version: install one that torchcodec knows, or another video backend."),
 )
 # fmt: on

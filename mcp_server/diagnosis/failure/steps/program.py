@@ -164,6 +164,12 @@ ROWS = (
         "git distrusts this directory: run `git config --global --add safe.directory {0}`, then launch_run again."),
     row("python_error", r"(?:[Cc]an't|[Cc]annot) pickle (?:local object|<function|.{0,40}lambda)", "", "stop",
         "A local function cannot be sent to a process: define it at module level {at}, then launch_run again."),
+    row("python_error", r"unpack \(expected 5, got 4\)", r"env\w*(?:\[\w+\])?\.step\(", "stop",
+        "The env has the old gym API: let its step return obs, reward, terminated, truncated, info (reset: obs, info), "
+        "or wrap it with shimmy."),
+    row("python_error", r"too many values to unpack \(expected 4", r"env\w*(?:\[\w+\])?\.step\(", "stop",
+        "The env is gymnasium's: take five values of step (obs, reward, terminated, truncated, info), two of reset, "
+        "{at}."),
     row("python_error", r"unpack", r"env\w*\.(?:reset|step)\(", "stop",
         "gymnasium returns (obs, info) and five values of step, gym did not: align the package with the code {at}."),
     row("", r"not contained within .{0,20}observation space|outside .{0,30}observation space", "", "stop",

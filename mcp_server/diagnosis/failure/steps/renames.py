@@ -82,7 +82,7 @@ _NAMES = {
     ("scipy.integrate", "trapz"): "scipy.integrate.trapezoid",
     ("transformers", "AdamW"): "torch.optim.AdamW",
     ("transformers.optimization", "AdamW"): "torch.optim.AdamW",
-    ("huggingface_hub", "cached_download"): "a newer diffusers (or huggingface_hub<0.26)",
+    ("huggingface_hub", "cached_download"): "huggingface_hub<0.26 (or a newer diffusers)",
     ("huggingface_hub", "HfFolder"): "a newer datasets and transformers (or huggingface_hub<1)",
     ("datasets", "load_metric"): "evaluate.load",
     ("torch", "_six"): "the standard library (torch._six is gone)",
@@ -177,6 +177,7 @@ _NO_ATTRIBUTE = compile_lazily(
     r"(?:module|type object)? ?'([\w.]{1,60})'(?: object)? has no attribute '(\w+)'"
     r"|cannot import name '(\w+)' from '([\w.]{1,60})'"
 )
+_PACKAGE = compile_lazily(r"[\w-]<\d|==\d|^an? (?:newer|older) ")
 _NO_MODULE = compile_lazily(r"No module named '?([\w.]{1,60})")
 
 
@@ -192,6 +193,8 @@ def name_today(scene: Scene) -> NextStep | None:
         owner, name = (match[1], match[2]) if match[1] else (match[4], match[3])
         if successor := _NAMES.get((owner, name)):
             said = "{0} has no {1} any more: use {2} {at}, or an older version of the package."
+            if _PACKAGE.search(successor):
+                said = "{0} has no {1} any more: install {2}, then launch_run again."
             return _say(said, owner, name, successor, scene=scene)
     if scene.kind == "import_error" and (match := _NO_MODULE.search(line)):
         module = match[1]
