@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def supervisor_identity() -> dict[str, Any]:
     return {
         "supervisor_pid": os.getpid(),
         "supervisor_started": supervisor.started if supervisor else None,
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "boot_id": boot_id(),
     }
 

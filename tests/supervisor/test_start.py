@@ -10,7 +10,8 @@ _START = """
 import sys
 sys.path.append(sys.argv[1])
 import mcp_server.supervisor.supervise
-heavy = {"ssl", "http.client", "urllib.request", "email", "uuid", "subprocess", "statistics", "hashlib", "tempfile"}
+heavy = {"ssl", "socket", "http.client", "urllib.request", "email", "html"}
+heavy |= {"uuid", "subprocess", "statistics", "hashlib", "tempfile"}
 print(*sorted(heavy & set(sys.modules)), *(name for name in sys.modules if name.startswith("mcp_server.diagnosis")))
 """
 
