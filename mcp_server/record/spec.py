@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 _NOT_KEPT = frozenset({"environment", "mirror", "run_dir"})
+_PLAIN_TYPES: dict[str, type] = {"str": str, "bool": bool, "int": int, "float": float, "None": type(None)}
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,13 @@ class RunSpec(LaunchRequest):
 
 def _fits(value: object, kind: str) -> bool:
     """Return whether a JSON value is of the annotated type ``kind``, e.g. ``str | list[str]``."""
-    return any(_fits_one(value, part.strip()) for part in kind.split("|"))
+    return type(value) in _list_plain_types(kind) or any(_fits_one(value, part.strip()) for part in kind.split("|"))
+
+
+@functools.cache
+def _list_plain_types(kind: str) -> frozenset[type]:
+    """Return the types of ``kind`` that need no look at what is inside: most values of a spec are of one."""
+    return frozenset(_PLAIN_TYPES[part.strip()] for part in kind.split("|") if part.strip() in _PLAIN_TYPES)
 
 
 def _fits_one(value: object, kind: str) -> bool:
@@ -110,4 +118,4 @@ def _fits_one(value: object, kind: str) -> bool:
         return isinstance(value, dict) and all(
             _fits_one(each, item.rpartition(",")[2].strip()) for each in value.values()
         )
-    return name == "Any" or isinstance(value, {"str": str, "bool": bool, "None": type(None)}[name])
+    return name == "Any" or isinstance(value, _PLAIN_TYPES[name])
