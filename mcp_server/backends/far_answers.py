@@ -71,6 +71,7 @@ _FINITE = with_config(ConfigDict(allow_inf_nan=False))
 @_FINITE
 class _Hello(TypedDict):
     state: FarPath
+    state_id: NotRequired[Text]
     home: FarPath
     python: NotRequired[Text]
     host: NotRequired[Text]

@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -283,6 +283,7 @@ class Channel:
             raise ConnectionFailedError(why, refused=True) from error
         try:
             hello = read_hello(self.name, link.hello)
+            self._check_state(hello)
         except HostUnreachable as error:
             link.close()
             raise ConnectionFailedError(error.why) from error
@@ -291,6 +292,19 @@ class Channel:
         offset_s = float(hello.get("time") or time.time()) - time.time()
         write_json(self.mirror.path / _HOST_FILE, {**hello, "clock_offset_s": round(offset_s, 1)})
         return link
+
+    def _check_state(self, hello: Mapping[str, Any]) -> None:
+        """Refuse another state directory than that of runs that may still live: to its relay they would be gone.
+
+        Raises:
+            HostUnreachable: it is another one.
+        """
+        before = read_json(self.mirror.path / _HOST_FILE) or {}
+        known, now_id = before.get("state_id"), hello.get("state_id")
+        if not known or not now_id or known == now_id:
+            return
+        if runs := [*self.mirror.list_known()[0], *self.mirror.list_unanswered_launches()]:
+            raise HostUnreachable(self.name, _explain_other_state(before, hello, runs, self.mirror.path))
 
     def _read(self, link: SshLink) -> None:
         """Read frames until the connection ends.
@@ -371,6 +385,16 @@ class Channel:
         heard_s = time.time() - (time.monotonic() - link.heard_s)
         with contextlib.suppress(OSError):
             os.utime(self.mirror.path / _HOST_FILE, (heard_s, heard_s))
+
+
+def _explain_other_state(before: Mapping[str, Any], hello: Mapping[str, Any], runs: Sequence[str], mirror: Path) -> str:
+    """Return what is wrong with a state directory in which ``runs``, which have not ended, are not."""
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return (
+        f"its state directory {hello.get('state')} is not that of {runs[0]}{more}, {before.get('state')}: a "
+        f"person mounts its disk, or puts ssh and state in hosts.toml back; where the runs are gone for good, "
+        f"removes {mirror}"
+    )
 
 
 def settle_launch(channel: Channel, run_id: str) -> bool:

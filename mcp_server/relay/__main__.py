@@ -99,6 +99,7 @@ def _describe_host(state: State, watch: RunWatch) -> dict[str, Any]:
         "host": os.uname().nodename,
         "boot_id": boot_id(),
         "state": str(state.path),
+        "state_id": state.read_id(),
         "home": str(Path.home()),
         "path": os.environ.get("PATH", ""),
         "pythonpath": os.environ.get("PYTHONPATH", ""),

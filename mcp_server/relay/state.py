@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,20 @@ class State:
         for path in (self.path, self.runs, self.withdrawn):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)
+
+    def read_id(self) -> str:
+        """Return what distinguishes this directory from every other, also from one at its path; empty if unknown."""
+        file, part = self.path / "id", self.path / f".id.{os.getpid()}"
+        with contextlib.suppress(OSError):
+            if not file.exists():
+                part.write_text(os.urandom(8).hex())
+                with contextlib.suppress(FileExistsError):  # another relay was faster
+                    os.link(part, file)
+        with contextlib.suppress(OSError):
+            part.unlink()
+        with contextlib.suppress(OSError, ValueError):
+            return file.read_text(encoding="ascii")[:32]
+        return ""
 
     def directory(self, run_id: str) -> RunDir:
         """Return the directory of a run.

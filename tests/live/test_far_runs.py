@@ -255,6 +255,25 @@ async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_on
     until(lambda: far_host.relays() == [], "the end of the relays")
 
 
+async def test_another_state_directory_on_a_host_makes_no_run_lost(sandbox: Sandbox, far_host: FarHost) -> None:
+    """It is empty: a disk is not mounted there, or hosts.toml leads elsewhere."""
+    mounted = far_host.path / "mounted"
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME)
+        far_host.write_hosts(state=str(mounted))
+        far_host.cut_connections()
+        away = await _until_status(agent, run_id, lambda status: "unreachable" in status)
+        assert away["state"] == "running"
+        refusal = await agent.refusal("launch_run", command="true", cwd="/", host=NAME)
+        assert f"its state directory {mounted} is not that of {run_id}, {far_host.state}: a person mounts" in refusal
+        far_host.write_hosts()
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run_id))["state"] == "finished"
+        far_host.write_hosts(state=str(mounted))
+        far_host.cut_connections()
+        assert (await agent.end(await agent.launch("true", cwd="/", host=NAME)))["state"] == "finished"
+
+
 async def test_a_new_server_finds_the_runs_of_the_old_one(sandbox: Sandbox, far_host: FarHost) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME)
