@@ -205,10 +205,10 @@ class SshBackend:
         )
 
     def find_leftovers(self, run: Run) -> list[RunProcess]:
-        """Return what the host finds, none where it cannot be reached."""
+        """Return what the host finds, none where it cannot be reached, or has the run no more."""
         if not run.abandoned or run.started_at is None:
             return []
-        with contextlib.suppress(HostUnreachable):
+        with contextlib.suppress(HostUnreachable, RunNotFound):
             answer, _ = _channel(run.spec).ask("leftovers", run=run.run_id)
             return [RunProcess(pid, program) for pid, program in answer["processes"]]
         return []
