@@ -55,7 +55,7 @@ from mcp_server.text.regex import compile_lazily
 
 __all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
 
-_LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
+_LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
 # What a server like OpenAI's answers, out of the dictionary in which its client prints it.
 _ANSWER = compile_lazily(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."

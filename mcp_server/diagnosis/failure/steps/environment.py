@@ -71,7 +71,7 @@ ROWS = (
      "{0} exists already: choose another output directory or allow overwriting."),
     row("data_error", r"Permission denied: '?([^']{1,80})", "", "stop",
      "No permission for {0}: choose another path or fix its rights."),
-    row("", r"'?([\w./-]{2,200})'? is not a local folder and is not a valid model identifier", "", "stop",
+    row("", r"(?<![\w./-])([\w./-]{2,200})'? is not a local folder and is not a valid model identifier", "", "stop",
         "{0} is neither a directory here nor a model of the Hub: correct the path, or name HF_TOKEN in secrets if "
         "it is "
         "private."),

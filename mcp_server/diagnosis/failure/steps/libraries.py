@@ -179,7 +179,7 @@ ROWS = (
         r"No action for (?:key|destination key) \"([\w.]{1,60})\"|Key '?\"?([\w.]{1,60})'?\"? is not expected", "",
         "stop", "The configuration's key {0}{1} is not one of the program's: correct it (--print_config shows all), "
         "then launch_run again."),
-    row(_ANY, r"'?([\w.-]{1,80})'? is not in the ([\w:]{1,40}) registry", "", "stop",
+    row(_ANY, r"(?<![\w.-])([\w.-]{1,80})'? is not in the ([\w:]{1,40}) registry", "", "stop",
         "{0} is not registered ({1}): import its module (custom_imports, __init__.py), or correct type= in the "
         "config."),
     row(_ANY, r"Dataset '([^']{1,80})' is not registered! Available datasets are: (.{1,400})", "", "stop",

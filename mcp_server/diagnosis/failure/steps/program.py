@@ -38,7 +38,7 @@ ROWS = (
         r"|is not) (?:evenly )?divisible by (?:the )?([\w ]{2,50}?) \(?(\d+)",
         "", "stop", "Set {0} ({1}) to a multiple of {2} ({3}), or change that one, then launch_run again."),
     row("",
-        r"(\w+) value from checkpoint \((\S{1,20}?)\) is not equal to the input argument value \((\S{1,20}?)\)",
+        r"\b(\w{1,80}) value from checkpoint \((\S{1,20}?)\) is not equal to the input argument value \((\S{1,20}?)\)",
         "", "stop",
         "The checkpoint has {0}={1}, this run {2}: set it to {1}, or start without the checkpoint, then launch_run "
         "again."),
@@ -73,13 +73,13 @@ ROWS = (
         r"\b(?:not|only|"
         r"requires?)\b", "", "stop",
      "This GPU or build has no bf16: set fp16=true (or bf16=false), then launch_run again."),
-    row("python_error config_error", r"(?:User-specified )?([A-Za-z][\w .`'-]{1,40}?) \(?(\d+)\)? is (?:greater|larger"
-        r"|more) than (?:the )?(?:derived )?([\w.`'-]{2,40}) \(?\D{0,60}?(\d+)",
+    row("python_error config_error", r"(?:User-specified )?(?<!\w)([A-Za-z][\w .`'-]{1,40}?) \(?(\d+)\)? is (?:greater"
+        r"|larger|more) than (?:the )?(?:derived )?([\w.`'-]{2,40}) \(?\D{0,60}?(\d+)",
         "", "stop", "Lower {0} ({1}), or raise {2} ({3}) if the model and the memory allow it, then launch_run again."),
     row("config_error", r"(?m)validation errors? for (\w+)\n\s*([\w.]{1,60})\n\s*([^\n\[]{1,90})", "", "stop",
         "{0}.{1}: {2}; correct that value in the configuration, then launch_run again."),
     row("",
-        r"(?i:column(?:s)?(?: to \w+)? )?\[?'?([\w, ']{1,60}?)'?\]? not in the dataset\. Current columns in the data"
+        r"\[?'([\w, ']{1,60}?)'?\]? not in the dataset\. Current columns in the data"
         r"set: \[([^\]]{1,90})", "",
         "stop", "The data has no column {0}, but {1}: correct the name {at}, then launch_run again."),
     row("", r"Dataset scripts are no longer supported", "", "stop",

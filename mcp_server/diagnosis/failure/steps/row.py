@@ -73,12 +73,12 @@ class Row(NamedTuple):
 
     def propose(self, scene: Scene) -> NextStep | None:
         """Return the step for ``scene``, or None where the row does not apply."""
-        if (self.kinds and scene.kind not in self.kinds) or ("{library}" in self.advice and not scene.library):
-            return None
-        if "{source}" in self.advice and not scene.source:
+        if self.kinds and scene.kind not in self.kinds:
             return None
         match = compile_once(self.line).search(scene.message if self.line.startswith("(?m)") else scene.line)
         if not match or (self.near and not compile_once(self.near).search(scene.near)):
+            return None
+        if ("{library}" in self.advice and not scene.library) or ("{source}" in self.advice and not scene.source):
             return None
         setting = compile_once(self.log).search(scene.log) if self.log else None
         if (self.log and not setting) or (self.unless and compile_once(self.unless).search(scene.log)):

@@ -34,7 +34,7 @@ ROWS = (
     row("", r"divisible by (?:the )?tensor[ _](?:model[ _])?parallel", "", "stop",
      "Choose a tensor parallel size that divides the model's attention heads, then launch_run again."),
     row("", r"^(?!.*[Pp]lease set).*[Mm]odel architectures? \[?'?(\w+)'?\]? (?:are|is) not supported"
-        r"|(\w+) is not (?:in the model registry"
+        r"|\b(\w{1,80}) is not (?:in the model registry"
         r"|supported "
         r"by vLLM)", "", "stop",
         "The installed server does not know {0}{1}: upgrade vLLM or SGLang (and transformers), or use a model that it "

@@ -150,7 +150,7 @@ ROWS = (
     row(_ANY, r"CUBLAS_WORKSPACE_CONFIG", "", "stop",
         "Deterministic mode needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in launch_run's env, or "
         "use_deterministic_algorithms(False)."),
-    row(_ANY, r"(\w+) does not have a deterministic implementation", "", "stop",
+    row(_ANY, r"\b(\w{1,80}) does not have a deterministic implementation", "", "stop",
         "{0} is never deterministic: torch.use_deterministic_algorithms(True, warn_only=True), then launch_run again."),
     row(_ANY, r"backward pass is invalid for module in evaluation mode", "", "stop",
         "The model is in eval mode at backward: call model.train() before each training step (after evaluation "

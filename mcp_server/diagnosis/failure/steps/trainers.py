@@ -194,7 +194,8 @@ ROWS = (
     row(_ANY, r"does not support (?:an attention implementation|Flash Attention 2|.{0,60}scaled_dot_product_attention)",
         "", "stop", "This model has no such attention: attn_implementation='eager' in from_pretrained {at}, then "
         "launch_run again."),
-    row(_ANY, r"(\w+)Config\.__init__\(\) got an unexpected keyword argument '(\w+)'", r"peft|adapter_config", "stop",
+    row(_ANY, r"\b(\w{1,80})Config\.__init__\(\) got an unexpected keyword argument '(\w+)'",
+        r"peft|adapter_config", "stop",
         "The adapter was saved by a newer PEFT (it has {1}): pip install -U peft, then launch_run again."),
     row(_ANY, r"Unable to load weights from pytorch checkpoint file", "", "stop",
         "The weights file is cut or a git-LFS pointer: fetch it again (hf download, `git lfs pull`), then "
