@@ -268,9 +268,11 @@ class Channel:
         refused = self.mirror.path / _REFUSED_FILE
         if (facts := read_json(refused)) is not None:
             raise ConnectionFailedError(str(facts.get("why")), refused=True)
-        self.mirror.create()
         try:
+            self.mirror.create()
             settings = read_ssh_settings(self.mirror.path)
+        except OSError as error:
+            raise ConnectionFailedError(_explain_unwritable(self.mirror.path, error)) from error
         except RunwardError as error:
             raise ConnectionFailedError(str(error)) from error
         try:
@@ -287,10 +289,14 @@ class Channel:
         except HostUnreachable as error:
             link.close()
             raise ConnectionFailedError(error.why) from error
+        offset_s = float(hello.get("time") or time.time()) - time.time()
+        try:
+            write_json(self.mirror.path / _HOST_FILE, {**hello, "clock_offset_s": round(offset_s, 1)})
+        except OSError as error:
+            link.close()
+            raise ConnectionFailedError(_explain_unwritable(self.mirror.path, error)) from error
         with self._changed:
             self.hello, self._link = hello, link
-        offset_s = float(hello.get("time") or time.time()) - time.time()
-        write_json(self.mirror.path / _HOST_FILE, {**hello, "clock_offset_s": round(offset_s, 1)})
         return link
 
     def _check_state(self, hello: Mapping[str, Any]) -> None:
@@ -385,6 +391,10 @@ class Channel:
         heard_s = time.time() - (time.monotonic() - link.heard_s)
         with contextlib.suppress(OSError):
             os.utime(self.mirror.path / _HOST_FILE, (heard_s, heard_s))
+
+
+def _explain_unwritable(mirror: Path, error: OSError) -> str:
+    return f"this machine cannot write what it hears, {mirror}: {error.strerror}; a person should free space here"
 
 
 def _explain_other_state(before: Mapping[str, Any], hello: Mapping[str, Any], runs: Sequence[str], mirror: Path) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from mcp_server.backends import ssh_channel
+from mcp_server.backends.mirror import Mirror
 from mcp_server.backends.ssh_link import ConnectionFailedError, SshLink
 from mcp_server.backends.ssh_settings import SshSettings
+from mcp_server.errors import HostUnreachable
 
 
 @pytest.mark.parametrize(
@@ -54,3 +59,23 @@ def test_nothing_goes_on_without_the_environment_that_prepare_makes(
         SshLink.open(SshSettings("n", "n", state=str(tmp_path / "state"), prepare=prepare))
     assert why in str(failed.value)
     assert not (tmp_path / "state").exists()
+
+
+def test_a_full_disk_here_is_not_blamed_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexec /bin/sh\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hosts.toml").write_text(f"[hosts.n]\nssh = 'n'\nstate = '{tmp_path}/state'\n")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ssh_channel, "write_json", refuse)
+    channel = ssh_channel.Channel(Mirror(tmp_path / "hosts" / "n"))
+    try:
+        with pytest.raises(HostUnreachable, match=r"cannot write what it hears, .*/hosts/n: No space left on device"):
+            channel.open()
+    finally:
+        channel.close()
