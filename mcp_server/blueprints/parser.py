@@ -76,7 +76,8 @@ def parse_blueprint(text: str) -> Blueprint:
     paths = {name: fields.read_path(reader, name) for name in _PATHS}
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
-    first_step_s, pattern = time_limit.read_first_step(reader, document.notes)
+    notes = document.notes if reader.sections else ()  # of any other file nothing is quoted
+    first_step_s, pattern = time_limit.read_first_step(reader, notes)
     faults_before = len(reader.faults)
     time_limit_s = time_limit.read_time_limit(reader)
     reader.assign_faults(faults_before, "max_time")

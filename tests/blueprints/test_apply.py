@@ -116,6 +116,15 @@ def test_a_path_that_is_not_a_text_file_is_refused_without_waiting(tmp_path: Pat
         assert cause in refused.value.reason
 
 
+@pytest.mark.parametrize("line", ["first step pattern: {word}", "---\nfirst_step_pattern: {word}\n---"])
+def test_nothing_of_a_file_that_is_not_a_blueprint_is_shown(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "notes.md"
+    path.write_text(f"# hidden word\n{line.format(word='hidden word')}\nhidden word\n")
+    answer = check_file(str(path))
+    assert not answer.ok
+    assert "hidden word" not in answer.model_dump_json()
+
+
 def test_the_content_of_a_file_that_is_not_a_blueprint_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("# accounts\nroot:x:0:0:hush:/root:/bin/bash\n")
