@@ -144,8 +144,8 @@ def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts)
 
 
 def _find_number(lines: Sequence[Line], text: str) -> int | None:
-    """Return the number of the last line that is ``text``."""
-    return next((line.number for line in reversed(lines) if line.text == text), None)
+    """Return the number of the last line that is ``text``, which may stand behind a progress bar."""
+    return next((line.number for line in reversed(lines) if line.text.endswith(text)), None)
 
 
 def find_lost_session(lines: Sequence[Line]) -> Line | None:

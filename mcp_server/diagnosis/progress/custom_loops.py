@@ -208,6 +208,16 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
     )
 
 
+def find_values_behind_bar(text: str) -> list[NamedValue]:
+    """Return the named values of ``text``, printed behind a bar. Those of an evaluation get names that say so."""
+    if _QUOTED.search(text) or _LOADED.search(text) or _NOT_TRAINING.search(text):
+        return []
+    values = find_named_values(text)
+    if _is_held_out(text) and not any(name.bits & HELD_OUT for name, _, _ in values):
+        return [(_as_held_out(name), value, of) for name, value, of in values]
+    return values
+
+
 def _add_named_total(reading: StepReading | None, line: str) -> StepReading | None:
     """Add a total that the line holds under a name of its own."""
     if reading is None or not ("total_" in line or "max_" in line or "num_" in line):

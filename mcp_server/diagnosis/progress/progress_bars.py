@@ -55,7 +55,8 @@ class BarSubject(Enum):
 class ProgressBar(NamedTuple):
     """A bar as drawn: ``n`` of ``total`` (None: unknown), its title, and the seconds per step that it prints.
 
-    ``rest``: the text after the speed, e.g. `loss=0.3`. ``is_young``: less than a second has elapsed.
+    ``rest``: the text after the speed, e.g. `loss=0.3`. ``is_young``: less than a second has elapsed. ``behind``: what
+    print() put behind the bar, on its line.
     """
 
     title: BarTitle
@@ -65,6 +66,7 @@ class ProgressBar(NamedTuple):
     step_s: float | None
     rest: str
     is_young: bool = False
+    behind: str = ""
 
 
 class BarTitle(NamedTuple):
@@ -88,9 +90,11 @@ def find_bar(line: str) -> ProgressBar | None:
         if match := _TQDM.search(line, max(start, 0)):
             digits, power, total, total_power, unit, elapsed, rest = match.groups()
             of = None if total == "?" else _bar_count(total, total_power)
-            return _build_bar(
+            bar = _build_bar(
                 line[: start if start >= 0 else match.start()], _bar_count(digits, power), of, unit, elapsed, rest
             )
+            behind = line[match.end() + 1 :]
+            return bar._replace(behind=behind) if behind and not behind.isspace() else bar
         if match := _COUNT.search(line):
             return _build_bar(line[: match.start()], parse_integer(match[1]), None, "", match[2], match[3])
     return None

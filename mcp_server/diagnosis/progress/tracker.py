@@ -14,7 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from mcp_server.diagnosis.progress.counter_lead import CounterLead
-from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, announces_other_work
+from mcp_server.diagnosis.progress.custom_loops import (
+    NO_DIGITS,
+    CustomLoopReader,
+    announces_other_work,
+    find_values_behind_bar,
+)
 from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
@@ -196,6 +201,8 @@ class ProgressTracker:
             return self._read_format(last_format, match, line, at_s)
         metric_line = None
         if self._last_was_bar and (bar := find_bar(line)) is not None:
+            if bar.behind and bar.behind[0] != "{":  # HF Trainer's metrics, which belong to the bar
+                return None  # it may be a framework's line
             metric_line = self._read_bar(bar, line, at_s)
         if metric_line is None and open_table is not None and (match := open_table.pattern.search(line)):
             metric_line = self._read_format(open_table, match, line, at_s)
@@ -293,8 +300,9 @@ class ProgressTracker:
         rank = Rank.UNLABELLED if is_unlabelled else Rank.BAR
         reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
         values = find_named_values(bar.rest) if bar.rest else []
-        if (glued := line.rfind("]{")) >= 0:  # HF Trainer prints its metrics right after the bar
-            values = values + find_named_values(line[glued + 1 :])
+        if bar.behind:  # the bar leaves its line open, so print() in its loop goes on there
+            printed = find_values_behind_bar(bar.behind)
+            values, line = values + printed, bar.behind if printed and bar.behind[0] != "{" else line
         return self._apply_reading(
             reading, find_named_values(title.text) + values if title.shows_loss else values, line, at_s
         )

@@ -372,6 +372,27 @@ def test_a_metric_line_has_the_numbers_of_its_line_by_name() -> None:
     assert (metric_line.metrics["val loss"], metric_line.metrics["lr"]) == (0.52, 1e-4)
 
 
+@for_each(
+    [
+        ("step 6 loss 0.25 val_loss 0.5", {"loss": 0.25, "val_loss": 0.5}, 6),
+        ("epoch 0 | loss: nan", {"loss": math.nan}, 6),
+        ("Evaluation: loss 0.5", {"val_loss": 0.5}, 6),
+        ("Loaded a checkpoint with loss 0.5", {}, 6),
+        ("(TaskRunner pid=1) step:7 - actor/pg_loss:-0.5 - actor/grad_norm:0.2", {"loss": -0.5, "grad_norm": 0.2}, 7),
+    ]
+)
+def test_what_print_puts_behind_a_bar_is_read(row: tuple[str, dict[str, float], int]) -> None:
+    printed, metrics, step = row
+    progress = read("\r".join([*(bar(n, 90, "Training: ") for n in (0, 5, 6)), bar(6, 90, "Training: ") + printed]))
+    assert progress.metrics == pytest.approx(metrics, nan_ok=True)
+    assert (progress.step, progress.total_steps) == (step, 90)
+
+
+def test_what_print_puts_behind_a_bar_is_a_line_of_its_own() -> None:
+    behind = ProgressTracker().read_lines([bar(6, 90, "Training: ") + "loss nan"])
+    assert [(one.step, one.line) for one in behind] == [(6, "loss nan")]
+
+
 def test_metrics_of_an_evaluation_have_names_that_say_so() -> None:
     (metric_line,) = ProgressTracker().read_lines(["Test: loss = 19.4121 | f1 = 0.7498"])
     assert metric_line.metrics == {"val loss": 19.4121, "val f1": 0.7498}
