@@ -201,7 +201,9 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
         return None
     is_in_epoch = "global" not in name.text and (total is not None or "batch" in name.text)
     if epoch is None or not is_in_epoch or not epoch[1].is_integer():
-        return StepReading(Rank.STEP, f"step {name.text}", n, total)
+        # "step:2K" (LeRobot) stands for a thousand steps, "1M" for a million: another loss shows that they go on.
+        losses = [number for measure, number, _ in values if measure.bits & LOSS] if n and n % 1_000 == 0 else []
+        return StepReading(Rank.STEP, f"step {name.text}", n, total, mark=losses[0] if losses else None)
     epochs = parse_integer(epoch[2]) if epoch[2] else None
     return StepReading(
         Rank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total

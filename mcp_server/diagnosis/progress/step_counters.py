@@ -127,6 +127,8 @@ class StepSpeed:
 
     def note_step(self, at_s: float, step: int) -> None:
         """Note that ``step`` was reached at ``at_s`` (monotonic seconds)."""
+        if self._advances and self._advances[-1][1] == step:
+            return  # another loss of it
         if self._advances and self._advances[-1][0] >= at_s:
             at_s = self._advances.pop()[0]  # lines that arrived together have one time
         self._advances.append((at_s, step))

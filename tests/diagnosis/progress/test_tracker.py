@@ -187,6 +187,12 @@ def test_losses_within_an_epoch_are_signs_of_life() -> None:
 # --- rounds: several trainings in one run
 
 
+def test_another_loss_at_a_rounded_step_is_a_sign_of_life() -> None:
+    assert read("step:1M smpl:8M loss:0.31\nstep:1M smpl:8M loss:0.29").advances == 2
+    assert read("step:1M smpl:8M loss:0.31\nstep:1M smpl:8M loss:0.31").advances == 1
+    assert read("step:1001 loss:0.31\nstep:1001 loss:0.29").advances == 1  # another rank
+
+
 def place(progress: ProgressTracker) -> tuple[int, int | None, int | None]:
     return progress.round, progress.step, progress.total_steps
 
@@ -327,6 +333,13 @@ def test_the_speed_is_the_median_over_recent_advances() -> None:
         progress.read_lines([f"step: {n}/100 loss: 2.5"], at_s)
     assert progress.step_s == 2.0
     assert progress.eta_s == pytest.approx(2.0 * 61)
+
+
+def test_losses_between_two_steps_do_not_shorten_the_step() -> None:
+    progress = ProgressTracker()
+    for n in range(30):
+        progress.read_lines([f"Epoch {1 + n // 10} loss 0.{n + 10}"], n * 10.0)
+    assert progress.step_s == 100.0
 
 
 def test_lines_that_arrive_together_are_one_measurement() -> None:
