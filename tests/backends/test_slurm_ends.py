@@ -15,6 +15,7 @@ from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.slurm.watch import JobWatch, job_of
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport
+from mcp_server.system.lock_files import hold_lock
 
 ELEMENT = "12_3"
 NAME = "sweep-7kqz"
@@ -184,3 +185,15 @@ def test_a_job_that_slurm_starts_again_has_not_ended_although_queue_and_accounti
     report = JobWatch(Queue(tmp_path, lambda: listed)).liveness(directory, SPEC)
     assert report.liveness is liveness
     assert directory.job_end.exists() is (liveness is Liveness.DEAD)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "a state of tomorrow"])
+def test_an_end_that_a_command_writes_is_doubted_whatever_slurm_says_of_its_job(
+    tmp_path: Path, programs: Path, state: str
+) -> None:
+    directory = make_run(tmp_path, "12")
+    EventLog(directory.events).append("ended", "finished", state="finished", exit_code=0)
+    watch = JobWatch(Queue(tmp_path, lambda: {"12": (Job.of("12", state), SPEC.run_id)}))
+    with hold_lock(directory.lock):
+        assert watch.liveness(directory, SPEC) == LivenessReport(Liveness.ALIVE, job_id="12")
+    assert watch.liveness(directory, SPEC).liveness is Liveness.DEAD

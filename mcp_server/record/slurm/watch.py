@@ -60,7 +60,15 @@ class JobWatch:
         return self._judge(directory, spec, asks=False)
 
     def _judge(self, directory: RunDir, spec: RunSpec, *, asks: bool) -> LivenessReport | None:
-        record, written_s = _read_record_state(directory)
+        record, written_s, is_doubted = _read_record_state(directory)
+        report = self._weigh(directory, spec, record, written_s, asks=asks)
+        if report is not None and is_doubted and report.liveness is not Liveness.DEAD:  # else the end is believed
+            return LivenessReport(Liveness.ALIVE, job_id=report.job_id)
+        return report
+
+    def _weigh(
+        self, directory: RunDir, spec: RunSpec, record: RecordState, written_s: float, *, asks: bool
+    ) -> LivenessReport | None:
         if record == "ended" or (read_json(directory.stop) or {}).get("carried_out"):  # a stop saw it gone
             self._outputs.pop(directory.run_id, None)
             return LivenessReport(Liveness.DEAD, job_id=job_of(directory))
@@ -286,8 +294,10 @@ def _starts_again(directory: RunDir) -> bool:
     return is_recent and bool(events) and events[-1]["kind"] == "retrying"
 
 
-def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
-    """Return how far the record is, by a fresh look at its end, and when it was written (POSIX time).
+def _read_record_state(directory: RunDir) -> tuple[RecordState, float, bool]:
+    """Return how far the record is, by a fresh look at its end, when it was written (POSIX), and a doubt of its end.
+
+    The command can write an end too, while a supervisor holds the lock.
 
     Raises:
         OSError: it cannot be read now.
@@ -296,13 +306,13 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
         events, status = _read_newest_events(directory)
     except OSError as error:
         if is_absent(error):
-            return "none", 0.0
+            return "none", 0.0, False
         raise
     if not events:
-        return ("live" if status.st_size else "none"), status.st_mtime
-    # The command can write an end too, while a supervisor holds the lock.
-    is_ended = events[-1]["kind"] in ENDING and not _holds_lock(directory)
-    return ("ended" if is_ended else "live"), status.st_mtime
+        return ("live" if status.st_size else "none"), status.st_mtime, False
+    has_end = events[-1]["kind"] in ENDING
+    is_doubted = has_end and _holds_lock(directory)
+    return ("ended" if has_end and not is_doubted else "live"), status.st_mtime, is_doubted
 
 
 def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_result]:
