@@ -32,7 +32,8 @@ _OTHER = compile_lazily(
     r"|sav(?:e|ing)|shard|creat|sanity|warm|compil|captur|profil|comput|pack|read|build|cach|scan|plot|collect|encod|decod"
     r"|quant|writ|copy|convert|apply|truncat|resolv|pull|verif|import|index|cast|concat|flatten|render|dev\b|adding|dropping"
     r"|class\b|search|merg|measur|pars|hash|split|shuffl|unpack|unzip|install|init|rollout|simulat|denois|check|prun"
-    r"|calibrat|calculat|chunk|crop|resiz|format|analy[sz]|setup|setting|make|processed|processing|sampling|diffusing)"
+    r"|calibrat|calculat|chunk|crop|resiz|format|analy[sz]|setup|setting|make|processed|processing|sampling|diffusing"
+    r"|(?:re)?connect|retr(?:y|ies)|wait)"
     r"|\u9a8c\u8bc1|\u6d4b\u8bd5|\u52a0\u8f7d|\u4e0b\u8f7d"
 )
 _TRAIN = compile_lazily(

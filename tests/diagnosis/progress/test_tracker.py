@@ -169,6 +169,15 @@ def test_evaluations_between_steps_change_nothing() -> None:
     assert (progress.step, progress.total_steps, progress.advances) == (100, 900, 1)
 
 
+@pytest.mark.parametrize("title", ["Reconnecting: ", "Retrying connection: ", "Waiting for workers: "])
+def test_bars_of_waiting_are_no_sign_of_life(title: str) -> None:
+    progress = read("\n".join(f"step {n}/100 loss 0.5" for n in range(1, 40)))
+    before = progress.advances, progress.round
+    for _ in range(5):
+        progress.read_lines([bar(n, 3, title, "3.30it/s") for n in range(4)])
+    assert (progress.advances, progress.round, progress.step) == (*before, 39)
+
+
 def test_a_step_never_decreases_and_a_restart_from_a_checkpoint_is_a_sign_of_life() -> None:
     progress = read("\n".join(f"iter {n}: loss 2.5, time 10.0ms" for n in range(0, 110, 10)))
     before = progress.advances
