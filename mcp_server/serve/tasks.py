@@ -30,7 +30,7 @@ from mcp_server.views.progress_text import describe_progress
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 _POLL_S, _LONGEST_POLL_S = 0.5, 5.0
 _POLL_SHARE_OF_AGE = 0.01  # an hour's wait need not hear of its end within half a second
-_POLL_S_PER_TASK = 0.015  # a poll takes 3 ms of a core: so many tasks at once take no more than a fifth of it
+_POLL_S_PER_TASK = 0.013  # a poll takes 3 ms of a core: so many tasks at once take no more than a quarter of it
 _POLL_SPREAD = 0.2  # tasks of one moment would otherwise be polled at one moment for ever
 _LISTEN = "subscriptions/listen"
 

@@ -18,7 +18,7 @@ def test_the_interval_is_a_hundredth_of_the_age_within_limits_and_spread_by_a_fi
     assert choose_poll_interval_ms(age_s, 1, 1.0) == round(middle_ms * 1.2)
 
 
-@pytest.mark.parametrize(("tasks", "middle_ms"), [(1, 500), (33, 500), (64, 960), (300, 4_500), (5_000, 5_000)])
+@pytest.mark.parametrize(("tasks", "middle_ms"), [(1, 500), (38, 500), (64, 832), (300, 3_900), (5_000, 5_000)])
 def test_many_tasks_share_one_rate_of_polls(tasks: int, middle_ms: int) -> None:
     assert choose_poll_interval_ms(0, tasks, 0.5) == middle_ms
     assert choose_poll_interval_ms(500, tasks, 0.5) == 5_000
