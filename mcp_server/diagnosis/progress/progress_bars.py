@@ -20,9 +20,9 @@ _TQDM = compile_lazily(
     r"\[\s?(\d*:[\d:]+) ?< ?([^\]]{0,1000})"
 )
 _COUNT = compile_lazily(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
-_SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z]+|([A-Za-z]+)/s)")
+_SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z_]+|([A-Za-z_]+)/s)")
 _DIGITS = compile_lazily(r"\d+")
-_LABEL = compile_lazily(r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\|)\s*")  # (Trainer pid=1), [rank0]:, 0:
+_LABEL = compile_lazily(r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\||(?i:rank) ?\d+\b:?)\s*")  # (Trainer pid=1), [rank0]:, 0:
 _EPOCH = compile_lazily(
     r"(?i)\b(?:epochs?|ep|episodes?)\W{0,3}_?(\d+)(?:\s?(?:/|of)\s?(\d+))?|^\[?(\d+)/(\d+)\]?$|epoch_(\d+)"
 )
@@ -38,7 +38,7 @@ _OTHER = compile_lazily(
 )
 _TRAIN = compile_lazily(
     r"(?i)train|epoch|\bsteps?\b|\biter|update|timestep|episode|\boptimi|learn|\bfit|fine-?tun|\bep\b|global_step"
-    r"|(?:loss|reward|return|lr|rew)\b|\u8bad\u7ec3"
+    r"|(?:loss|reward|return|lr|rew)\b|\b(?:PPO|SAC|TD3|DDPG|DQN|A2C|GRPO|DPO|SFT)\b|\u8bad\u7ec3"
 )
 _MEASUREMENT = compile_lazily(
     r"(?i)(?:loss|reward|return|rew|grad_norm|lr|ppl)\w{0,20}['\"]?\s?[=:]\s?['\"(]?-?(?:\d|nan|inf)"
