@@ -47,6 +47,7 @@ _VAGUE = frozenset({"python_error", "other"})
 # Wrapper exceptions that add nothing to their cause above.
 _EMPTY_WRAPPER = compile_lazily(
     r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
+    r"|RuntimeError: Failed to import [\w.]{1,200} because of the following error"
     r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
 )
 # What a second reader says of a file that the first one, above, has refused for a reason.

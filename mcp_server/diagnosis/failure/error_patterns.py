@@ -250,7 +250,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         "config_error",
         (
             r"environment variable \w+ expected, but not set|Target modules .{1,300} not found in the base model",
-            r"global size of its dimension \d+ should be divisible|W&B API: entity \S+ not found",
+            r"global size of its dimension \d+ should be divisible|W&B API: entity \S+ not found"
+            r"|returned error 404: .{0,80}\bentity \S+ not found",
             # of Ray's actors
             r"\bnamespace\b.{0,80}\balready (?:taken|exists)|already (?:taken|exists) in the namespace\b",
             # of servers and clusters
@@ -308,7 +309,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "data_error",
         (
-            r"does not appear to have a file named|Found 0 (?:files|images)",
+            r"does not appear to have a file named|Found 0 (?:files|images)|[Ll]abel must be in \[0, ?(?:num_class|\d)",
             r"No such file or directory|Error opening file '|[Uu]nable to (?:synchronously )?open (?:file|object)"
             r"|[Ee]rror no file named",
             r"[Cc]an't load (?:tokenizer|the (?:model|configuration)|feature|image|config)",

@@ -22,7 +22,9 @@ _TQDM = compile_lazily(
 _COUNT = compile_lazily(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
 _SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z_]+|([A-Za-z_]+)/s)")
 _DIGITS = compile_lazily(r"\d+")
-_LABEL = compile_lazily(r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\||(?i:rank) ?\d+\b:?)\s*")  # (Trainer pid=1), [rank0]:, 0:
+_LABEL = compile_lazily(
+    r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\||(?i:rank) ?\d+\b:?)\s*"
+)  # (Trainer pid=1), [rank0]:, 0:
 _EPOCH = compile_lazily(
     r"(?i)\b(?:epochs?|ep|episodes?)\W{0,3}_?(\d+)(?:\s?(?:/|of)\s?(\d+))?|^\[?(\d+)/(\d+)\]?$|epoch_(\d+)"
 )

@@ -12,6 +12,9 @@ _REFUSED_CLASS = r"Unsupported (?:global|class|operand)\w*:? (?:GLOBAL |class )?
 # First match wins: special before general.
 # fmt: off
 ROWS = (
+    row(_LOADS, r"Device \S{1,40} was not found in jax\.(?:local_)?devices", "", "stop",
+        "The checkpoint was written on more devices: restore it with this mesh's shardings "
+        "(StandardRestore(abstract_state)), or use as many."),
     row(_LOADS, r"size of the list and the state dict do not match.{0,60}? at path (\S{1,60})", "", "stop",
         "The checkpoint's {0} has another structure: restore with the optax chain and model that saved it, or the "
         "params alone."),

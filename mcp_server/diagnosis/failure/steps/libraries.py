@@ -211,6 +211,12 @@ ROWS = (
     row(_ANY, r"MlflowException: API request to (https?://[^/\s]{1,80})", "", "retry_later",
         "The MLflow server {0} does not answer: check it and MLFLOW_TRACKING_URI, retry later, or log to "
         "file:./mlruns."),
+    row(_ANY, r"Changing param values is not allowed\..{0,40}'key': '([^']{1,40})', 'old_value': '([^']{0,30})', "
+        r"'new_value': '([^']{0,30})'", "", "stop",
+        "MLflow has {0}={1} for this run, not {2}: resume with that, or log to a new run (nested=True) instead of the "
+        "old run_id."),
+    row(_ANY, r"filepath provided must end in `?(\.[\w.]{1,20}?)`? .{0,80}filepath=(\S{1,80}?)\.?$", "", "stop",
+        "Keras wants the checkpoint's filepath to end in {0}: change {1} {at}, then launch_run again."),
     row(_ANY, r"Changing param values is not allowed\. Param with key='([^']{1,40})'", "", "stop",
         "MLflow has another {0} for this run: start a new run (or nested=True) instead of the old run_id {at}."),
     row(_ANY, r"(?i)RestException: RESOURCE_DOES_NOT_EXIST|No Experiment with id|MlflowException: .{0,60}not found", "",

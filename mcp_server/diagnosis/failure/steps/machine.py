@@ -164,6 +164,10 @@ ROWS = (
      "Nothing answered at {0}:{1}: rank 0 must listen there (MASTER_ADDR, --rdzv_endpoint), the port be open; retry "
      "later when it does."),
     row("nccl_error network_error",
+        r"network address of \(([\w.-]{1,80}), \d+\).*(?:gai error: ?-2|Name or service not known)", "", "stop",
+        "This node cannot resolve {0}: give its IP address as MASTER_ADDR (--rdzv-endpoint), or correct DNS or "
+        "/etc/hosts, then launch_run again."),
+    row("nccl_error network_error",
      r"client socket has|[Rr]endezvous|Timed out after \d+ seconds? waiting for clients|TCPStore|MASTER_ADDR"
      r"|waiting for clients|connecting to .{0,60}(?:master|rdzv)|DistNetworkError|DistStoreError", "", "retry_later",
      "The ranks did not meet: check MASTER_ADDR, MASTER_PORT and that every node started; retry later when all do."),

@@ -15,7 +15,10 @@ ROWS = (
     row("", r"estimated maximum model length is (\d+)", "", "retry_changed",
         "No room for vLLM's KV cache: lower max_model_len to {0} or less, or use kv_cache_dtype=fp8 or a larger "
         "tensor_parallel_size."),
-    row("", r"No available memory for the cache blocks|larger than the (?:maximum number of tokens|available KV cache)"
+    row("", r"No available memory for the cache blocks", "", "retry_changed",
+        "The weights leave no room for vLLM's KV cache: raise gpu_memory_utilization, or tensor_parallel_size (more "
+        "GPUs); a smaller max_model_len comes last."),
+    row("", r"larger than the (?:maximum number of tokens|available KV cache)"
      r"|KV cache is needed|decreas(?:e|ing) `?max_model_len", "", "retry_changed",
      "No room for vLLM's KV cache: lower max_model_len, raise gpu_memory_utilization if the GPU is otherwise free, or "
      "use more GPUs."),

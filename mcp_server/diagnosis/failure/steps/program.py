@@ -34,6 +34,9 @@ ROWS = (
         "There is no conda environment {0}: correct its name (`conda env list`) or create it, then launch_run again."),
     row("config_error", r"([\w./-]{1,60}): command not found", "", "stop",
         "{0} is not on this run's PATH: install it, give its whole path, or activate its environment first."),
+    row("config_error", r"(?<![\w(])([A-Za-z_][\w ]{1,50}?) \(?(\d+)\)? (?:must be|is not) (?:evenly )?divisible by "
+        r"(?:the )?([\w ]{2,50}?) \(?(\d+)\)? (?:times|x|\*) (?:the )?([\w ]{2,50}?) \(?(\d+)", "", "stop",
+        "Set {0} ({1}) to a multiple of {2} x {4} ({3} x {5}), or change the number of GPUs, then launch_run again."),
     row("config_error", r"(?<![\w(])([A-Za-z_][\w ]{1,50}?) \(?(\d+)\)? (?:must be"
         r"|is not) (?:evenly )?divisible by (?:the )?([\w ]{2,50}?) \(?(\d+)",
         "", "stop", "Set {0} ({1}) to a multiple of {2} ({3}), or change that one, then launch_run again."),

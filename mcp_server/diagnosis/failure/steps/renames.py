@@ -83,6 +83,7 @@ _NAMES = {
     ("transformers", "AdamW"): "torch.optim.AdamW",
     ("transformers.optimization", "AdamW"): "torch.optim.AdamW",
     ("huggingface_hub", "cached_download"): "huggingface_hub<0.26 (or a newer diffusers)",
+    ("numcodecs.blosc", "cbuffer_sizes"): "numcodecs<0.16 (or zarr 3)",
     ("huggingface_hub", "HfFolder"): "a newer datasets and transformers (or huggingface_hub<1)",
     ("datasets", "load_metric"): "evaluate.load",
     ("torch", "_six"): "the standard library (torch._six is gone)",
