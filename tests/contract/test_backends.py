@@ -30,7 +30,7 @@ from tests.support.fake_ray import FakeRay
 from tests.support.sandbox import Sandbox, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 STUBBORN = "trap '' HUP INT TERM; echo ready; while :; do sleep 1; done"
 
