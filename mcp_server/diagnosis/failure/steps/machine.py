@@ -48,7 +48,7 @@ ROWS = (
         "(NVIDIA_DRIVER_CAPABILITIES=all, libegl1), or set MUJOCO_GL=osmesa.",
         log=r"(?<![Ss]et )(?<![Ss]etting )(?<![Tt]ry )(?<![Uu]se )(?<![`'\"])\b(?:MUJOCO_GL|PYOPENGL_PLATFORM)"
         r"(?:\W{1,4}| set to )egl\b"),
-    row("", r"EGL device display|PLATFORM_DEVICE extension", "", "stop",
+    row("", r"EGL (?:device )?display|PLATFORM_DEVICE extension", "", "stop",
         "Set MUJOCO_GL=egl and PYOPENGL_PLATFORM=egl; if they are, EGL lacks its driver: libegl1, in a container "
         "NVIDIA_DRIVER_CAPABILITIES=all, or use osmesa."),
     row("", _NO_RENDERING,

@@ -70,6 +70,10 @@ ROWS = (
         "Halve per_device_train_batch_size and double gradient_accumulation_steps, or lower the sequence length; "
         "LoRA saves "
         "more.", log=r"(?i)gradient[_-]checkpointing(?:['\"]?[ :=]{1,3}(?:true|1\b)|\s*$|\s+--)"),
+    row("oom_gpu", "", r"trainer_pt_utils\.py.{0,40}in (?:nested_concat|torch_pad_and_concatenate|add)\b",
+        "retry_changed",
+        "Lower what the evaluation gathers on the GPU: eval_accumulation_steps=1, preprocess_logits_for_metrics "
+        "(argmax), or prediction_loss_only=True."),
     row("oom_gpu", "", r"llamafactory|transformers[/\\]trainer|trl[/\\]|axolotl|[Ss]entence.?[Tt]ransformer",
      "retry_changed",
      "Halve per_device_train_batch_size and double gradient_accumulation_steps; gradient_checkpointing saves more."),

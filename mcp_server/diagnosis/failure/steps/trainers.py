@@ -164,7 +164,10 @@ ROWS = (
         "", "stop",
         "{0} is not logged: set monitor to one of {1}, or self.log('{0}', ...) in validation, then launch_run "
         "again."),
-    row(_ANY, r"metric_for_best_model.{0,120}|KeyError: '(eval_\w+)'",
+    row(_ANY, r"metric_for_best_model\W.{0,60}'([\w/.-]{1,60})', which is not found.{0,80}?: \[([^\]]{1,80}?)(?:, "
+        r"'eval_runtime'[^\]]*)?\]", "", "stop",
+        "The evaluation gives {1}, not {0}: set metric_for_best_model to one of them, then launch_run again."),
+    row(_ANY, r"KeyError: '(eval_\w+)'",
         r"_determine_best_metric|_save_checkpoint|metric_for_best_model", "stop",
         "The evaluation gives no {0}: set metric_for_best_model to a key that compute_metrics returns, then "
         "launch_run again."),
