@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,6 +12,7 @@ from types import ModuleType
 
 from mcp_server.cli.parser import make_parser
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.text.invisible import escape_unencodable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.platform == "win32":
         print("runward needs Linux (or macOS, with limits): on Windows use it inside WSL.", file=sys.stderr)
         return 2
+    _print_odd_names_readably()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words and not sys.stdin.isatty():
         words = ["serve"]  # how MCP clients start a server
@@ -55,6 +59,19 @@ def _serve(address: str | None, *, is_open: bool) -> int:
     else:
         _import_server("mcp_server.serve.app").serve_stdio()
     return 0
+
+
+def _print_odd_names_readably() -> None:
+    r"""Let a name that is no UTF-8 be printed as ``donn\xe9es``: it would end the command, or break the terminal."""
+    codecs.register_error("runward", _escape_unencodable)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="runward")
+
+
+def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)  # noqa: S101 - only output is written with it
+    return escape_unencodable(error.object[error.start : error.end]), error.end
 
 
 def _import_server(name: str) -> ModuleType:

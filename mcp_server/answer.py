@@ -6,9 +6,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
+from mcp_server.text.invisible import escape_all_unsendable
+
 
 class Answer(BaseModel):
-    """Base of all tool results. Fields that are None are omitted; whole numbers have no decimals."""
+    """Base of all tool results. Fields that are None are omitted; whole numbers have no decimals.
+
+    Texts are escaped here, before the SDK writes them as JSON: a file's name may be no UTF-8.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -18,8 +23,10 @@ class Answer(BaseModel):
 
 
 def _plain(value: Any) -> Any:
-    """Return 30 for 30.0, which is the same in JSON and a token less."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value
+    """Return 30 for 30.0, which is the same in JSON and a token less, and texts as they may leave."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    return escape_all_unsendable(value)
 
 
 _EXACT = 2.0**53

@@ -361,7 +361,10 @@ def _is_number(value: object) -> bool:
 
 
 def _is_numbered(event: object) -> bool:
-    return isinstance(event, dict) and isinstance(event.get("seq"), int) and isinstance(event.get("kind"), str)
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return False
+    seq = event.get("seq")
+    return isinstance(seq, int) and 0 < seq < _LARGEST
 
 
 def is_time(text: object) -> bool:

@@ -14,6 +14,7 @@ from mcp.server import MCPServer
 from mcp_server import __version__
 from mcp_server.resources.register import ResourceServer
 from mcp_server.serve.log_output import configure_logging
+from mcp_server.serve.outgoing import escape_answers
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
@@ -57,7 +58,7 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         lifespan=lifespan,
         tools=list_tools(),
         extensions=[Tasks(context)],
-        middleware=[refuse_undeclared_subscriptions],
+        middleware=[escape_answers, refuse_undeclared_subscriptions],
     )
 
 

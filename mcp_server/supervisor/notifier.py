@@ -15,7 +15,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.process_title import notifier_title, set_title
 
-_RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
+_RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT)
 
 
 class Notifier:
@@ -59,7 +59,9 @@ def _detach(
         signal.set_wakeup_fd(-1)  # the supervisor's
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A command may not read its input, a web server may hang up early: neither ends the sender.
+        for number in (signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
         os.setsid()
         if os.fork() > 0:
             os._exit(0)

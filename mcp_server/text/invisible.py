@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from mcp_server.text.regex import compile_lazily
 
@@ -41,6 +42,41 @@ _RANGES = (
     (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFB), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
 )  # fmt: skip
 INVISIBLE = compile_lazily("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES) + "]")
+# No UTF-8 has lone surrogates (half an emoji, a byte of a Latin-1 name); control characters, bidirectional marks and
+# tags make a reader see another text than stands there.
+_UNSENDABLE = compile_lazily(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF  # as `os.fsdecode` keeps a byte that is no UTF-8
+
+
+def escape_unsendable(text: str) -> str:
+    r"""Return ``text`` as it may leave: each character that JSON cannot carry, or nobody sees, as ``\xe9``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSENDABLE.sub(lambda found: _escape(ord(found[0])), text)
+
+
+def escape_unencodable(text: str) -> str:
+    """Return ``text`` with each of its characters escaped."""
+    return "".join(_escape(ord(character)) for character in text)
+
+
+def _escape(code: int) -> str:
+    if _FIRST_BYTE <= code <= _LAST_BYTE:
+        return f"\\x{code - 0xDC00:02x}"
+    return ascii(chr(code))[1:-1]
+
+
+def escape_all_unsendable(value: Any) -> Any:
+    """Return a JSON value with all its texts, keys included, as they may leave."""
+    if isinstance(value, str):
+        return escape_unsendable(value)
+    if isinstance(value, dict):
+        return {escape_all_unsendable(name): escape_all_unsendable(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [escape_all_unsendable(part) for part in value]
+    return value
 
 
 def _utf_8_patterns() -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.kill_several import (
@@ -87,7 +88,7 @@ async def _ask_person(
         await run_in_thread(server.check_owner, ctx, sweep, force=force_other_owner)
         if not ctx.input_responses:
             server.questions.ask(caller(ctx), sweep.run_id)
-        return Elicit(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}", Confirm)
+        return _put(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}")
     run = await run_in_thread(server.store.find, run_id)
     if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
@@ -95,7 +96,11 @@ async def _ask_person(
     about = await run_in_thread(_describe, server, run)
     if not ctx.input_responses:
         server.questions.ask(caller(ctx), run.run_id)
-    return Elicit(f"Stop this run? {about}", Confirm)
+    return _put(f"Stop this run? {about}")
+
+
+def _put(question: str) -> Elicit[Confirm]:
+    return Elicit(escape_unsendable(question), Confirm)  # older protocols send it as a request, past all middleware
 
 
 def _describe(server: ServerContext, run: Run) -> str:
@@ -118,7 +123,7 @@ async def _ask_about_several(
         server.questions.ask(name, " ".join(words))
     # In a later round it is the question that was asked, whatever has joined since.
     question = server.run_sets.find_question(name, words)
-    return Confirm(run_id="") if question is None else Elicit(question, Confirm)
+    return Confirm(run_id="") if question is None else _put(question)
 
 
 async def kill_run(

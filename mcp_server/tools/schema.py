@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from mcp.server.mcpserver import Context
@@ -13,8 +13,9 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.text.formatting import shorten_quotes
+from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread, use_threads_of
 from mcp_server.tools.call_directories import find_directories
 from mcp_server.tools.context import ServerContext, caller, server_of
@@ -23,6 +24,8 @@ _PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of re
 
 # In the place of a problem pydantic names the member of a union, too: ``dict[str,int]``.
 _UNION_MEMBER = re.compile(r"(?:str|int|float|bool)$|(?:dict|list|union|nullable|constrained|function)[-\[]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 _EXPECTED = {
     "dict_type": "an object",
     "list_type": "a list",
@@ -46,6 +49,8 @@ class RunwardTool(Tool):
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         """Call the function. The message of a RunwardError reaches the model, with what it quotes shortened."""
         name = caller(context)
+        if (refusal := _find_uncarriable(arguments)) is not None:
+            raise ToolError(refusal)
         try:
             with use_threads_of(name, find_directories(self.name, arguments, server_of(context).store)):
                 result = await super().run(arguments, context, convert_result)
@@ -61,6 +66,17 @@ class RunwardTool(Tool):
     def make_result(self, answer: Any) -> CallToolResult:
         """Return the result of a call that the function answers with ``answer``."""
         return _compact(cast("CallToolResult", self.fn_metadata.convert_result(answer)))
+
+
+def _find_uncarriable(arguments: Mapping[str, Any]) -> str | None:
+    """Return why a call is refused whose text no file, process or answer could carry, or None."""
+    for name, value in arguments.items():
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        if not text.isascii() and (found := _LONE_SURROGATE.search(text)):
+            return str(BadArgument(name, f"holds text that is not Unicode ({escape_unsendable(found[0])})."))
+        if _NUL.search(text):
+            return str(BadArgument(name, "holds a NUL character."))
+    return None
 
 
 async def _mask(message: str, server: ServerContext) -> str:

@@ -20,6 +20,7 @@ from mcp_server.runs.selection import select
 from mcp_server.runs.wait import WaitOutcome, wait_for_runs
 from mcp_server.runs.wait_spec import WaitSpec, look_once
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, identity, server_of, when_answered
 from mcp_server.tools.schema import READ_ONLY, tool
@@ -117,7 +118,7 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
     server = server_of(ctx)
 
     async def report(waited_s: float, limit_s: float, runs: Sequence[Run]) -> None:
-        await ctx.report_progress(waited_s, limit_s, describe_progress(runs, time.time()))
+        await ctx.report_progress(waited_s, limit_s, escape_unsendable(describe_progress(runs, time.time())))
 
     async def observe(_: Sequence[str]) -> tuple[Run, ...]:
         runs, directories = await run_in_thread(look)

@@ -72,6 +72,22 @@ async def test_a_receiver_that_never_answers_delays_neither_run_nor_stop(sandbox
                 processes.send_signal(each, signal.SIGKILL)
 
 
+async def test_a_command_that_does_not_read_its_notice_takes_no_other_target_with_it(
+    sandbox: Sandbox, receiver: Receiver
+) -> None:
+    deaf = '[[notify]]\ncommand = ["true"]\non = ["started", "ended"]\n'
+    hung_up = '[[notify]]\ncommand = ["sh", "-c", "exec <&-; exit 3"]\non = ["ended"]\n'
+    configure(sandbox, deaf + hung_up + CONFIG.format(url=receiver.url).replace("[notify]", "[[notify]]"))
+    async with sandbox.agent() as agent:
+        # More than a pipe holds, so that the sender is in its write when the command ends.
+        runs = [await agent.launch("false", name=f"r{number}", tags=["x" * 70_000]) for number in range(6)]
+        for run_id in runs:
+            await agent.end(run_id)
+        await until_async(lambda: len(receiver.posts) == 2 * len(runs), "both notices of every run")
+        records = [sandbox.rundir(run_id).path / "notices.jsonl" for run_id in runs]
+        await until_async(lambda: all(len(each.read_text().splitlines()) >= 4 for each in records), "the record")
+
+
 async def test_a_supervisor_that_is_killed_is_said_to_be_lost(sandbox: Sandbox, receiver: Receiver) -> None:
     configure(sandbox, CONFIG.format(url=receiver.url))
     async with sandbox.agent() as agent:

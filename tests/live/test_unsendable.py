@@ -1,0 +1,161 @@
+"""Names and texts that no JSON can carry, or that nobody sees, reach an agent readable; the server lives on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.types import ElicitRequestParams, ElicitResult
+
+from tests.support.sandbox import Agent, Sandbox
+from tests.support.service import serve, tokens
+
+pytestmark = pytest.mark.anyio
+
+LATIN_1 = b"donn\xe9es"
+HALF_EMOJI = '{"step": %d, "loss \\ud83d": %g, "loss": %g}\n'
+
+
+async def test_a_name_that_is_no_utf_8_is_named_readably_and_ends_no_server(sandbox: Sandbox) -> None:
+    _make_latin_1(sandbox)
+    async with sandbox.agent() as agent:
+        refusal = await agent.refusal("launch_run", command="true", cwd=str(sandbox.path / "donnees"))
+        assert r"donn\xe9es" in refusal
+        await _is_alive(agent)
+
+
+async def test_half_an_emoji_in_the_metrics_of_a_run_ends_no_server(sandbox: Sandbox) -> None:
+    lines = "".join(HALF_EMOJI % (step, 2 - step / 10, 2 - step / 10) for step in range(9))
+    (sandbox.path / "lines").write_text(lines)
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("cat lines > metrics.jsonl; mkdir -p tb/$'donn\\xe9es'", tags=["odd"])
+        await agent.end(run_id)
+        for tool, arguments in (
+            ("read_tb", {"logdir": str(sandbox.path)}),
+            ("read_tb", {"run_id": run_id}),
+            ("compare_runs", {"run_ids": [run_id]}),
+            ("finish_blueprint", {"run_id": run_id, "result_dir": str(sandbox.path / "results")}),
+            ("preflight", {"paths": [str(sandbox.path / "tb" / "donnees")]}),
+        ):
+            result = await agent.client.call_tool(tool, arguments, read_timeout_seconds=60)
+            assert "Error executing tool" not in result.content[0].text, (tool, result)  # type: ignore[union-attr]
+        found = json.dumps(await agent.call("read_tb", logdir=str(sandbox.path)))
+        assert "\\\\ud83d" in found
+        await _is_alive(agent)
+
+
+async def test_a_record_with_odd_characters_hides_no_other_run(sandbox: Sandbox) -> None:
+    text = r'{"seq":%s,"at":"2026-11-22T08:00:00.000Z","kind":"note","text":"half \ud800 of \u202e it"}'
+    async with sandbox.agent() as agent:
+        odd = await agent.launch("true", name="odd")
+        await agent.end(odd)
+        plain = await agent.launch("true", name="plain")
+        await agent.end(plain)
+        events = sandbox.rundir(odd).path / "events.jsonl"
+        with events.open("a") as file:
+            file.write(text % 77 + "\n" + text % ("9" * 400) + "\n")
+        _spoil(sandbox.rundir(odd).path / "spec.json", owner="\udce9")
+    async with sandbox.agent() as agent:
+        listed = await agent.call("list_runs")
+        assert {odd, plain} <= {row["run_id"] for row in listed["runs"]}
+        await agent.call("wait_run", run_ids=[odd, plain], timeout_s=0)
+        assert (await agent.client.list_resources()).resources
+        assert (await agent.client.read_resource(f"run://{odd}")).contents
+        await _is_alive(agent)
+    listing = sandbox.runward("ls", cold=True)
+    assert listing.returncode == 0, listing.stderr
+    assert plain in listing.stdout
+
+
+def _spoil(spec: Path, owner: str = "") -> None:
+    """Put half an emoji into every text of a run's specification that an answer may tell."""
+    facts = json.loads(spec.read_text())
+    facts |= {"name": "odd \ud83d", "tags": ["t \ud83d"], "command": "echo \udce9"}
+    facts["owner"] += owner
+    spec.write_text(json.dumps(facts))
+
+
+async def _is_alive(agent: Agent) -> None:
+    assert "runs" in await agent.call("list_runs")
+
+
+ODD = {
+    "surrogate": "od\ud800d \udce9",
+    "nul": "od\x00d",
+    "bidi": "od\u202ed \u2066x",
+    "long": "odd " * 262_144,
+}
+REQUIRED: dict[str, Any] = {
+    "command": "true",
+    "run_id": "odd",
+    "run_ids": "odd",
+    "name": "odd",
+    "common": {"command": "true"},
+    "grid": {"seed": [1]},
+}
+
+
+async def test_every_text_argument_of_every_tool_may_be_odd(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        await agent.end(await agent.launch("echo hello", name="odd"))
+        tried = 0
+        for tool in (await agent.client.list_tools()).tools:
+            fields = tool.input_schema["properties"]
+            given = {name: REQUIRED[name] for name in tool.input_schema.get("required", ()) if name in REQUIRED}
+            given |= {"dry_run": True} if "dry_run" in fields else {}
+            for field in (name for name, schema in fields.items() if _takes_text(schema)):
+                for odd in ODD.values():
+                    result = await agent.client.call_tool(tool.name, given | {field: odd}, read_timeout_seconds=90)
+                    sent = json.dumps(result.model_dump(mode="json"), ensure_ascii=False).encode()
+                    assert b"Error executing tool" not in sent, (tool.name, field, odd[:20], sent[:500])
+                    assert not set("\u202e\u2066\x00") & set(sent.decode()), (tool.name, field)
+                    tried += 1
+        assert tried > 200
+        listed = await agent.call("list_runs")
+        assert [row["name"] if "name" in row else row["run_id"][:3] for row in listed["runs"]] == ["odd"]
+
+
+async def test_over_http_an_odd_name_is_answered_readably(sandbox: Sandbox) -> None:
+    _make_latin_1(sandbox)
+    token = tokens(sandbox).add("alice")
+    with serve(sandbox) as service:
+        for legacy in (False, True):
+            async with service.agent(token, legacy=legacy) as agent:
+                assert r"donn\xe9es" in await agent.refusal(
+                    "launch_run", command="true", cwd=str(sandbox.path / "donnees")
+                )
+                await _is_alive(agent)
+
+
+async def test_a_person_is_asked_about_a_run_with_an_odd_command(sandbox: Sandbox) -> None:
+    asked: list[str] = []
+
+    async def decline(_: object, params: ElicitRequestParams) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="decline")
+
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("sleep 600", name="odd")
+    _spoil(sandbox.rundir(run_id).path / "spec.json")
+    for legacy in (False, True):
+        async with sandbox.agent(elicit=decline, legacy=legacy) as agent:
+            answer = await agent.call("kill_run", run_id=run_id)
+            assert answer["status"] == "declined"
+            await _is_alive(agent)
+            waited = await agent.call("wait_run", run_ids=run_id, timeout_s=0)
+            assert waited["runs"][0]["state"] == "running"
+    assert len(asked) == 2
+    assert all("echo " in question for question in asked)
+
+
+def _make_latin_1(sandbox: Sandbox) -> None:
+    """Make a directory as old data sets have them."""
+    Path(os.fsdecode(os.fsencode(sandbox.path) + b"/" + LATIN_1)).mkdir()
+
+
+def _takes_text(schema: dict[str, Any]) -> bool:
+    options = [schema, *schema.get("anyOf", ())]
+    return any(option.get("type") == "string" for option in options)
