@@ -93,6 +93,12 @@ class Sweep:
         return self.state in ("finished", "failed", "killed")
 
     @property
+    def round_events(self) -> Sequence[Event]:
+        """The events since the sweep was last begun or continued: what an earlier round told is no news of this one."""
+        ends = [number for number, event in enumerate(self.events[:-1]) if event["kind"] == "ended"]
+        return self.events[ends[-1] + 1 :] if ends else self.events
+
+    @property
     def phase(self) -> str | None:
         """The first phase that is not done, or None once all are."""
         return next((cell.cell.phase for cell in self.cells if not cell.done), None)

@@ -10,7 +10,7 @@ from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.evaluation_series import format_value as format_figure
 from mcp_server.results.metrics import Metric
-from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.formatting import shorten_facts, shorten_middle
 
 _CELL_CHARS, _REASON_CHARS = 36, 64
 _MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
@@ -105,13 +105,13 @@ def describe_end(run: Run) -> str:
         line = _plain(str(run.failure.get("line") or ""))
         return shorten_middle(f"{by}{run.failure.get('kind')}{f': {line}' if line else ''}", _REASON_CHARS)
     if run.reason:
-        return shorten_middle(_plain(run.reason).partition(":")[0].rstrip("."), _REASON_CHARS)
+        return shorten_facts(_plain(run.reason).partition(":")[0].rstrip("."), _REASON_CHARS)
     text = _plain(str(run.events[-1].get("text", "")) if run.events else "")
     because = re.search(r"\((.+)\)", text)
     if because is None:
-        return shorten_middle(text.removeprefix(f"{run.state}: "), _REASON_CHARS)
+        return shorten_facts(text.removeprefix(f"{run.state}: "), _REASON_CHARS)
     why, _, by = because[1].rpartition("; ")
-    return shorten_middle(f"{by}: {why}" if why else because[1], _REASON_CHARS)
+    return shorten_facts(f"{by}: {why}" if why else because[1], _REASON_CHARS)
 
 
 def last_step(run: Run, metrics: Sequence[Metric], *, is_printed: bool) -> int | None:

@@ -153,7 +153,7 @@ class SweepRun(Run):
         return cls(
             run_spec,
             sweep.state,
-            sweep.events,
+            tuple(sweep.round_events),
             started_at=sweep.events[0].get("at") if sweep.events else None,
             ended_at=sweep.events[-1].get("at") if sweep.ended and sweep.events else None,
             reason=sweep.reason,

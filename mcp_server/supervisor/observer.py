@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,6 +46,8 @@ _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
 # buffers 12 KiB, would fill up, and the training would wait.
 _PIECE_BYTES, _TURN_S = 4096, 0.001
 LINE_CHARS = 200
+_MOST_WAITS = 3
+_PROCESS_STATES = {"S": "sleeps", "D": "waits for a device or a disk", "R": "runs", "T": "is stopped", "Z": "has ended"}
 _START_CHARS = 20_000  # of the command and its variables
 
 
@@ -75,6 +77,7 @@ class Observer:
         self._redact, self._search_path = redact, search_path
         self._progress_file = ProgressFile(control.rundir.progress(number))
         self._log_path = control.rundir.log(number)
+        self._in_attempt = f" in attempt {number}" if number > 1 else ""
         self._monitor: OutputMonitor | None = None
         self._unread: deque[tuple[bytes, float]] = deque()  # pieces of output, and when each arrived
         self._unread_bytes, self._is_read_later = 0, False
@@ -300,7 +303,7 @@ class Observer:
             self._rehearse(now_s)
         if (silence_s := self._silence_due_s(monitor)) is not None and now_s >= silence_s:
             self._cpu_use.measure_silence(now_s)
-        if monitor.check_first_step_timeout(now_s):
+        if monitor.check_first_step_timeout(now_s, stops_stalls="stall" in self._stop_on):
             self._on_first_step_timeout(now_s - monitor.started_s)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
             idle = self._cpu_use.is_idle
@@ -334,10 +337,11 @@ class Observer:
             self._cpu_use.measure()
 
     def _on_first_step_timeout(self, waited_s: float) -> None:
-        then = self._describe_following(
-            "first_step_timeout", "read_log shows what it does; if it trains, first_step_pattern was needed."
-        )
-        text = f"No training step seen for {waited_s:.0f} s. {self._last_line} {then}"
+        is_idle = self._cpu_use.is_idle
+        pattern = "" if is_idle else "; if it trains, first_step_pattern was needed"
+        then = self._describe_following("first_step_timeout", f"read_log shows what it does{pattern}.")
+        idle = " It uses no processor time now." if is_idle else ""
+        text = f"No training step seen for {waited_s:.0f} s{self._in_attempt}.{idle} {self._last_line} {then}"
         self._events.append("first_step_timeout", text, then=then)
         self._request_stop("first_step_timeout", f"no training step came within {waited_s:.0f} s")
 
@@ -350,16 +354,20 @@ class Observer:
             else ""
         )
         place = f" after {monitor.progress.place}" if monitor.progress.place else ""
-        text = (
-            f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}{usual}. "
-            f"Processor time used in the last {now_s - since_s:.0f} s of it: {used_s:.1f} s. {self._last_line}"
-        )
         living = self._living()
         stack = self._stack(living)
         idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
-        text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
-        text = f"{text} {monitor.stall_detector.report_limit.remark}".rstrip()
         waits = {f"{p.pid} {self._redact(p.name)}": processes.wait_channel(p.pid) for p in living[:8]}
+        # What answers cut comes last.
+        facts = [
+            f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}{self._in_attempt}{usual}.",
+            f"Processor time used in the last {now_s - since_s:.0f} s: {used_s:.1f} s.",
+            _describe_waits(waits),
+            f"Its GPUs have been idle for {idle_s:.0f} s." if idle_s else "",
+            self._last_line,
+            monitor.stall_detector.report_limit.remark,
+        ]
+        text = " ".join(filter(None, facts))
         then = self._describe_following("stall", "read_log and its stack show where; kill_run stops it.")
         self._events.append(
             "stalled", f"{text} {then}", then=then, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack
@@ -432,3 +440,13 @@ class Observer:
         if self._gpu_monitor and (used := self._gpu_monitor.figures()):
             facts = {**facts, "gpus": used}
         self._progress_file.write(facts)
+
+
+def _describe_waits(waits: Mapping[str, str]) -> str:
+    """Return what the newest processes wait for, from ``{"4711 python": "S futex_wait"}``; empty if unknown."""
+    found: dict[str, None] = {}
+    for process, wait in reversed(list(waits.items())):
+        state, _, channel = wait.partition(" ")
+        if doing := channel if channel.strip("0") else _PROCESS_STATES.get(state, ""):
+            found[f"{process.partition(' ')[2]} {'in ' if doing is channel else ''}{doing}"] = None
+    return f"It waits: {', '.join(list(found)[:_MOST_WAITS])}." if found else ""

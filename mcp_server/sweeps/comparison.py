@@ -21,7 +21,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.figures import measure
-from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.formatting import shorten_facts
 from mcp_server.text.near_names import find_near_names
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
@@ -194,15 +194,15 @@ def _kind(cell: CellState) -> str:
 def _join_notes(group: Group, remarks: Mapping[str, str]) -> str:
     own = {cell.cell.name: remarks[cell.cell.name] for cell in group.cells if cell.cell.name in remarks}
     if len(group.cells) == 1:
-        return shorten_middle(" ".join(own.values()), _NOTE_CHARS).replace("|", "¦")
-    return shorten_middle("; ".join(f"{name}: {text}" for name, text in own.items()), _NOTE_CHARS).replace("|", "¦")
+        return shorten_facts(" ".join(own.values()), _NOTE_CHARS).replace("|", "¦")
+    return shorten_facts("; ".join(f"{name}: {text}" for name, text in own.items()), _NOTE_CHARS).replace("|", "¦")
 
 
 def describe_failed(cell: CellState) -> str:
     """Return a cell that failed, and why, as one line."""
     failure = cell.end.get("failure") or {}
     why = ": ".join(filter(None, [failure.get("kind"), failure.get("line")])) or str(cell.end.get("text") or cell.state)
-    return f"{cell.cell.name}: {shorten_middle(' '.join(why.split()), _WHY_CHARS)}"
+    return f"{cell.cell.name}: {shorten_facts(' '.join(why.split()), _WHY_CHARS)}"
 
 
 def _count_kinds(failed: Sequence[CellState]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets as random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -91,7 +91,19 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
                 )
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
-    return PlannedSweep(spec, checked, (*_list_warnings(spec.cells), *find_shared_outputs(spec.cells)))
+    shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
+    return PlannedSweep(spec, checked, (*_list_warnings(spec.cells), *shared, *tighter))
+
+
+def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator[str]:
+    """Yield that fewer cells run at once than ``max_parallel`` allows, as each holds cpu slots."""
+    for run in checked:
+        held = request.cpu if (request := parse_gpus(run.gpus)) is not None else 0
+        most = run.cpu_slots // held if held and not run.mirror else None
+        if most is not None and spec.max_parallel is not None and most < spec.max_parallel:
+            slots = f"{run.cpu_slots} cpu slots" + (f", and a cell holds {held}" if held > 1 else "")
+            yield f"max_parallel is {spec.max_parallel}, but {most} run at once: this machine has {slots}."
+            return
 
 
 def _make_patient(request: LaunchRequest) -> LaunchRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -19,7 +19,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
 from mcp_server.sweeps.plan import DEFINING
-from mcp_server.sweeps.planning import SweepRequest, make_spec, plan_sweep
+from mcp_server.sweeps.planning import PlannedSweep, SweepRequest, make_spec, plan_sweep
 from mcp_server.threads import run_in_thread
 
 
@@ -59,6 +59,25 @@ async def start_sweep(
         await start_conductor(directory, sweep, store, file_watch, environ)
         sweep = await run_in_thread(store.sweeps.observe, directory.sweep_id)
         return StartedSweep(sweep, "started", planned.warnings)
+
+
+async def rehearse_sweep(
+    request: SweepRequest, store: RunStore, environ: Mapping[str, str]
+) -> tuple[PlannedSweep, Sweep | None]:
+    """Return the plan of a sweep that would start; or, with the sweep that would go on, the plan of its open cells.
+
+    Raises:
+        RunwardError: the sweep cannot be started, or not continued with this plan.
+    """
+    check_name(request.name)
+    former = await run_in_thread(_find_former, request, store, environ)
+    if former is None or request.resume == "wipe":
+        if former is not None:
+            _check_wipe(former)
+        return await plan_sweep(request, store, environ), None
+    await _check_same_plan(request, former, store, environ)
+    open_cells = tuple(state.cell for state in former.cells if state.state not in COMPLETE)
+    return PlannedSweep(replace(former.spec, cells=open_cells), {}), former
 
 
 def _key_of(request: SweepRequest) -> str | None:
@@ -133,6 +152,17 @@ async def _continue(
     request: SweepRequest, former: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
 ) -> StartedSweep:
     """Continue a sweep whose plan is the same; one under way goes on as it is."""
+    await _check_same_plan(request, former, store, environ)
+    await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
+    return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued")
+
+
+async def _check_same_plan(request: SweepRequest, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> None:
+    """Refuse to continue ``former`` by a request with another plan.
+
+    Raises:
+        BadArgument: its plan is another one.
+    """
     if _has_plan(request):
         spec = await run_in_thread(make_spec, request, store, environ, former.sweep_id)
         if _outline(spec) != _outline(former.spec):
@@ -143,8 +173,6 @@ async def _continue(
                 "Pass the name alone to go on with its plan, "
                 'resume="wipe" to begin anew (its runs are kept), or another name.',
             )
-    await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
-    return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued")
 
 
 async def _continue_unless_ended(

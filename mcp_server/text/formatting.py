@@ -12,6 +12,7 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 # The blank part of a bar ends at its frame.
 _GLYPHS = r"\u2501\u2578-\u257b\u2580-\u2595\u25a0-\u25ab"
+_FACT_END = compile_lazily(r"(?<=[.;!?])\s+(?=\S)|\s*\n\s*")
 _LONG_WORD = compile_lazily(rf"\S{{{_WORD_CHARS + 1},}}")
 _BAR = compile_lazily(
     rf"[{_GLYPHS}#]{{3,}}[ .\u2500-]*(?=[|\]])|[{_GLYPHS}]{{3,}}|(?<=\|) {{6,}}(?=\|)|=*>?\.{{6,}}|={{12,}}"
@@ -29,9 +30,33 @@ def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
     return f"{text[:head]}…{text[len(text) - (chars - head - 1) :]}"
 
 
+def shorten_facts(text: str, chars: int) -> str:
+    """Return ``text`` of sentences and clauses in at most ``chars`` characters: the first that fit, then "(2 more)".
+
+    Each is a fact. To cut out what is between two of them would join the beginning of one to the end of another. One
+    that does not fit even alone ends in "…".
+    """
+    if len(text) <= chars:
+        return text
+    facts = _FACT_END.split(text)
+    kept = ""
+    for number, fact in enumerate(facts):
+        longer = f"{kept} {fact}".lstrip()
+        left = f" ({len(facts) - number - 1} more)"
+        if len(longer) + len(left) > chars:
+            break
+        kept = longer
+    else:
+        return kept
+    if kept:
+        return f"{kept.rstrip(';,')} ({len(facts) - number} more)"
+    words = text[: chars - 1].rsplit(" ", 1)[0]
+    return f"{words if len(words) > chars // 2 else text[: chars - 1]}…"
+
+
 def shorten_quotes(message: str, chars: int) -> str:
     """Return a message with the long words that it quotes cut, and then itself, to at most ``chars`` characters."""
-    return shorten_middle(_LONG_WORD.sub(lambda word: shorten_middle(word[0], _WORD_CHARS), message), chars)
+    return shorten_facts(_LONG_WORD.sub(lambda word: shorten_middle(word[0], _WORD_CHARS), message), chars)
 
 
 def printable(text: str) -> str:

@@ -30,7 +30,7 @@ from mcp_server.tools.kill_several import (
 from mcp_server.tools.kill_sweep import find_sweep
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
-from mcp_server.views.sweep_status import describe_sweep_for_confirmation
+from mcp_server.views.sweep_status import describe_continuation, describe_sweep_for_confirmation
 
 KillStatus = Literal["killed", "incomplete", "declined", "confirmation_required", "already_ended"]
 
@@ -198,7 +198,7 @@ async def _kill_sweep(server: ServerContext, run: SweepRun, *, by: str, reason: 
         run_id=run.run_id,
         state=stop.sweep.state,
         message=f"{len(stop.results)} runs were stopped; {skipped} cells were not started. "
-        f'launch_sweep(name="{stop.sweep.spec.name}") continues it.',
+        f"{describe_continuation(stop.sweep)}",
         runs=runs or None,
         survivors=survivors,
     )

@@ -93,8 +93,8 @@ async def launch_sweep(
     dry_run first.
     """
     # A server starts without sweeps.
-    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_command, plan_sweep  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.start import start_sweep  # noqa: PLC0415 - as above
+    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_command  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.start import rehearse_sweep, start_sweep  # noqa: PLC0415 - as above
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
     server = server_of(ctx)
@@ -108,16 +108,18 @@ async def launch_sweep(
     request = SweepRequest(**arguments)
     await run_in_thread(_check_places, ctx, arguments, dry_run)
     if dry_run:
-        planned = await plan_sweep(request, server.store, server.environ)
+        planned, former = await rehearse_sweep(request, server.store, server.environ)
         lines = [
             f"{number} {cell.phase} {cell.name}: {describe_command(planned.spec, cell, planned.checked)}"
             for number, cell in enumerate(planned.spec.cells, 1)
         ]
+        goes_on = f"{former.sweep_id} would go on with these cells. " if former is not None else ""
         return StartedSweepAnswer(
+            sweep_id=former.sweep_id if former is not None else None,
             cells={"total": len(lines)},
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
             warnings=list(planned.warnings) or None,
-            next_step="Nothing was started: call launch_sweep without dry_run.",
+            next_step=f"{goes_on}Nothing was started: call launch_sweep without dry_run.",
         )
     started = await start_sweep(request, server.store, server.file_watch, server.environ)
     return _describe(started.sweep, server.store.sweeps.files_of(started.sweep).log, started)

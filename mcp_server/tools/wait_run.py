@@ -80,7 +80,8 @@ async def wait_run(
             outcome = outcome or await _block(ctx, spec, metric, timeout_s)
             if outcome.runs and isinstance(outcome.runs[0], SweepRun) and outcome.reason not in ("ended", "heartbeat"):
                 await anyio.sleep(_COALESCE_S)
-                outcome = await _block(ctx, spec, metric, 0)
+                together = await _block(ctx, spec, metric, 0)
+                outcome = replace(together, waited_s=outcome.waited_s + _COALESCE_S + together.waited_s)
         if outcome is None:  # given up, as far as this server can know
             opened.newest_for.clear()
             outcome = await _block(ctx, spec, metric, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_server.record.state import ENDED, Run
 from mcp_server.store.sweep_store import SweepRun
-from mcp_server.text.formatting import rough_duration, shorten_middle
+from mcp_server.text.formatting import rough_duration
 
 _FIRST_METRICS = ("reward", "loss")
 _MOST_CHARS = 100
@@ -25,7 +25,7 @@ def describe_progress(runs: Sequence[Run], now_s: float) -> str:
         counts = runs[0].sweep.count()
         return ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     if len(runs) == 1:
-        return shorten_middle(_describe_run(runs[0], now_s), _MOST_CHARS)
+        return _join(_describe_run(runs[0], now_s))
     counts = Counter(run.state for run in runs)
     states = sorted(counts, key=lambda state: (state in ENDED, -counts[state], state))
     parts = [f"{counts[state]} {state}" for state in states]
@@ -34,10 +34,17 @@ def describe_progress(runs: Sequence[Run], now_s: float) -> str:
     known_s = [eta_s for eta_s in etas_s if isinstance(eta_s, int | float)]
     if known_s and len(known_s) == len(etas_s):
         parts.append(_left(max(known_s)))
-    return ", ".join(parts)
+    return _join(parts)
 
 
-def _describe_run(run: Run, now_s: float) -> str:
+def _join(parts: list[str]) -> str:
+    """Return the first parts that fit."""
+    while len(text := ", ".join(parts)) > _MOST_CHARS and len(parts) > 1:
+        parts = parts[:-1]
+    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
+
+
+def _describe_run(run: Run, now_s: float) -> list[str]:
     progress = run.progress
     parts: list[str] = [] if run.state == "running" else [run.state]
     if run.state == "queued" and run.queue_position is not None:
@@ -56,7 +63,7 @@ def _describe_run(run: Run, now_s: float) -> str:
         parts = [f"{run.state} for {rough_duration(elapsed_s)}", *parts[1:]]
     if run.unreachable:
         parts = [f"{run.unreachable['host']} cannot be reached, last known: {', '.join(parts) or run.state}"]
-    return ", ".join(parts) or run.state
+    return parts or [run.state]
 
 
 def _left(eta_s: float) -> str:

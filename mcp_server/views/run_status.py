@@ -15,13 +15,13 @@ from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
-from mcp_server.text.formatting import fold_bars, round_seconds, shorten_middle, significant
+from mcp_server.text.formatting import fold_bars, round_seconds, shorten_facts, shorten_middle, significant
 from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
-_FEWEST_EVENT_CHARS = 60  # of what happened, however long the rest is
+_FEWEST_EVENT_CHARS, _STALL_CHARS = 60, 150  # of what happened, however long the rest is
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
@@ -225,7 +225,7 @@ def describe(
         ended_at=run.ended_at,
         elapsed_s=None if run.unreachable else _round(elapsed_s),
         queue_position=run.queue_position,
-        pending_reason=shorten_middle(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
+        pending_reason=shorten_facts(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
         round=None if run.state == "lost" else progress.get("round"),
         step=None if run.state == "lost" else progress.get("step"),
@@ -268,7 +268,7 @@ def _note(run: Run, *, short: bool) -> str | None:
     """Return what is at odds with the run's end."""
     if (text := printed_exception(run)) is None:
         return None
-    return "printed an exception" if short else shorten_middle(text, _EVENT_CHARS)
+    return "printed an exception" if short else shorten_facts(text, _EVENT_CHARS)
 
 
 def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
@@ -297,7 +297,7 @@ def _param(value: object, chars: int) -> object:
 
 def _changed_params(run: Run, *, short: bool) -> list[str] | None:
     phrases = list(run.attempt_params.changed.values())[: _MOST_CHANGES_OF_FAILED if short else _MOST_CHANGES]
-    return [shorten_middle(phrase, _CHANGE_CHARS) for phrase in phrases] or None
+    return [shorten_facts(phrase, _CHANGE_CHARS) for phrase in phrases] or None
 
 
 def _event(event: Mapping[str, Any]) -> Event:
@@ -305,9 +305,10 @@ def _event(event: Mapping[str, Any]) -> Event:
     text, then = str(event.get("text", "")), str(event.get("then") or "")
     if then and text.endswith(f" {then}"):
         happened = text.removesuffix(f" {then}")
-        text = f"{shorten_middle(happened, max(_FEWEST_EVENT_CHARS, _EVENT_CHARS - len(then) - 1))} {then}"
+        fewest = _STALL_CHARS if event["kind"] == "stalled" else _FEWEST_EVENT_CHARS
+        text = f"{shorten_facts(happened, max(fewest, _EVENT_CHARS - len(then) - 1))} {then}"
     else:
-        text = shorten_middle(text, _EVENT_CHARS)
+        text = shorten_facts(text, _EVENT_CHARS)
     return Event(seq=event["seq"], at=event.get("at", ""), kind=event["kind"], text=text)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
-from mcp_server.record.state import Run, RunState, posix
+from mcp_server.record.state import Run, RunState
 from mcp_server.record.sweep_ranking import Best, find_best
-from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
-from mcp_server.text.formatting import round_seconds, shorten_middle, significant
+from mcp_server.text.formatting import round_seconds, shorten_facts, shorten_middle, significant
 from mcp_server.views.cell_advice import correction, restart_advice
+from mcp_server.views.sweep_eta import estimate_rest_s
 
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
@@ -89,8 +90,8 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         metric=sweep.spec.metric,
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
-        live=[_describe_live(cell, run) for cell, run in list(live.items())[:_MOST_LIVE]] or None,
-        eta_s=_estimate_s(sweep, live, now_s),
+        live=_describe_live_cells(live) or None,
+        eta_s=_round(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
         hint=restart_advice(sweep.sweep_id, ended=sweep.ended) if is_advised else None,
     )
@@ -115,6 +116,15 @@ def describe_sweep_for_confirmation(sweep: Sweep) -> str:
         f"{sweep.sweep_id} (sweep, owner {sweep.spec.owner or 'unknown'}): {live} live runs are stopped, "
         f"{waiting} of {len(sweep.cells)} cells are not started"
     )
+
+
+def describe_continuation(sweep: Sweep) -> str:
+    """Return the call that starts the cells of an ended sweep that have no result, or that there are none."""
+    open_cells = sum(cell.state not in COMPLETE for cell in sweep.cells)
+    if not open_cells:
+        return "All its cells have results: nothing is left to continue."
+    cells = "1 cell" if open_cells == 1 else f"{open_cells} cells"
+    return f'launch_sweep(name="{sweep.sweep_id}", resume="continue") starts {cells} without result again.'
 
 
 def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:
@@ -164,9 +174,20 @@ def _describe_failed(cell: CellState) -> FailedCell:
         run_id=cell.run_id,
         kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
         line=shorten_middle(line, _LINE_CHARS) if line else None,
-        advice=shorten_middle(correction(advice), _ADVICE_CHARS) if advice else None,
-        note=None if failure else shorten_middle(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
+        advice=shorten_facts(correction(advice), _ADVICE_CHARS) if advice else None,
+        note=None if failure else shorten_facts(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
     )
+
+
+def _describe_live_cells(live: Mapping[str, Run]) -> list[str]:
+    """Return a line about each of the first live cells, the first one in line with what it waits for."""
+    shown = list(live.items())[:_MOST_LIVE]
+    lines = [_describe_live(cell, run) for cell, run in shown]
+    for number, (_, run) in enumerate(shown):
+        if run.state == "queued" and (reason := _find_reason(run)):
+            lines[number] += f": {shorten_facts(reason, _LINE_CHARS)}"
+            break
+    return lines
 
 
 def _describe_live(cell: str, run: Run) -> str:
@@ -177,26 +198,22 @@ def _describe_live(cell: str, run: Run) -> str:
     return f"{cell} {run.run_id} {run.state}{step}{total}{away}"
 
 
-def _estimate_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
-    """Return about how long the rest takes, by the mean of the ended cells and how many ran at once; None unknown."""
-    took = [cell.end.get("elapsed_s") for cell in sweep.cells if cell.state in ("finished", "timed_out")]
-    durations_s = [seconds for seconds in took if isinstance(seconds, int | float)]
-    running = [run for run in live.values() if run.state != "queued"]
-    if not durations_s or not running or sweep.ended or any(run.unreachable for run in running):
-        return None
-    mean_s = sum(durations_s) / len(durations_s)
-    waiting = sum(cell.state == WAITING for cell in sweep.cells) + len(live) - len(running)
-    left_s = [max(0.0, mean_s - (now_s - posix(run.started_at))) if run.started_at else mean_s for run in running]
-    return round_seconds(waiting * mean_s / len(running) + max(left_s))
+def _find_reason(run: Run) -> str:
+    """Return why a run waits, as its newest event about that says."""
+    return next((str(event.get("text", "")) for event in reversed(run.events) if event["kind"] == "queued"), "")
+
+
+def _round(seconds: float | None) -> float | None:
+    return None if seconds is None else round_seconds(seconds)
 
 
 def _explain(sweep: Sweep) -> str | None:
     """Return why a sweep ended, has no conductor, or launches nothing now."""
     if sweep.state != "running" or not sweep.conducted:
         return sweep.reason
-    return shorten_middle(sweep.refusal, _REASON_CHARS) if sweep.refusal is not None else None
+    return shorten_facts(sweep.refusal, _REASON_CHARS) if sweep.refusal is not None else None
 
 
 def _describe_events(sweep: Sweep, since: int) -> list[str]:
-    news = [event for event in sweep.events if event["seq"] > since and event["kind"] in _SHOWN]
-    return [shorten_middle(str(event.get("text", event["kind"])), _EVENT_CHARS) for event in news[-_MOST_EVENTS:]]
+    news = [event for event in sweep.round_events if event["seq"] > since and event["kind"] in _SHOWN]
+    return [shorten_facts(str(event.get("text", event["kind"])), _EVENT_CHARS) for event in news[-_MOST_EVENTS:]]

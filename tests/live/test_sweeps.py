@@ -108,6 +108,7 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         again = await agent.call("launch_sweep", **arguments)
         assert (again["sweep_id"], "goes on" in again["next_step"]) == (sweep_id, True)
         answers = await to_end(agent, sweep_id)
+        assert any(answer["waited_s"] > 0 for answer in answers)
         status = answers[-1]["sweep"]
         assert (status["state"], status["cells"]) == ("finished", {"total": 6, "failed": 2, "finished": 4})
         best = status["best"]
@@ -194,6 +195,14 @@ def stop_on_a_terminal(sandbox: Sandbox, sweep_id: str) -> None:
     os.close(theirs)
 
 
+async def check_that_the_named_call_continues(agent: Agent, sweep_id: str, message: str, cells: int) -> None:
+    call = f'launch_sweep(name="{sweep_id}", resume="continue") starts {cells} cells without result again.'
+    assert message.endswith(call)
+    would = await agent.call("launch_sweep", name=sweep_id, resume="continue", dry_run=True)
+    assert (would["sweep_id"], would["cells"], len(would["plan"])) == (sweep_id, {"total": cells}, cells)
+    assert "Nothing was started" in would["next_step"]
+
+
 async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(sandbox: Sandbox) -> None:
     flag = sandbox.path / "go"
     command = f'echo step 1/2 loss 1; while [ ! -e {flag} ]; do sleep 0.05; done; echo "{{run_id}} {{cell}} $n"'
@@ -225,6 +234,7 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]
         done = await agent.call("kill_run", run_id="long", confirm_token=asked["confirm_token"], reason="enough")
         assert (done["status"], done["survivors"], len(done["runs"])) == ("killed", [], 2)
+        await check_that_the_named_call_continues(agent, sweep_id, done["message"], cells=5)
         stopped = observe(sandbox, sweep_id)
         assert (stopped.state, stopped.count()) == ("killed", {"total": 5, "killed": 2, "skipped": 3})
         assert (await agent.call("kill_run", run_id=sweep_id))["status"] == "already_ended"

@@ -15,6 +15,7 @@ from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.conductor.table import render
 from mcp_server.sweeps.decide import CellEnd, find_array, find_end, find_finished_phases, find_next, judge_end
 from mcp_server.sweeps.log import SweepLog
@@ -255,3 +256,26 @@ def test_cells_that_never_ran_are_handed_in_together_where_the_scheduler_can_hol
     assert plan(tried=("c0", "c1", "c2")) == []  # one alone is an ordinary job
     assert plan(max_failures=1) == plan(hosts=("far",)) == []
     assert find_array(make(4), ()) == []
+
+
+def test_what_an_earlier_round_told_is_no_news_of_this_one() -> None:
+    trouble = {"kind": "first_step_timeout", "cell": "c0", "text": "c0: No training step seen for 60 s."}
+    first = [started("c0"), trouble, ended("c0", "failed"), {"kind": "ended", "state": "failed"}]
+    sweep = make(1, *first, {"kind": "cell_resumed", "cell": "c0"}, {"kind": "conducting"}, started("c0", "r-again"))
+    assert summarise_sweep(sweep, {}, now_s=0.0).events is None
+    assert "first_step_timeout" not in {event["kind"] for event in SweepRun.of(sweep).events}
+    assert SweepRun.of(sweep).last_seq == 8
+    told = make(1, *first[:-1])
+    assert summarise_sweep(told, {}, now_s=0.0).events == ["c0: No training step seen for 60 s."]
+
+
+def test_a_conductor_that_died_and_was_replaced_is_the_same_round() -> None:
+    sweep = make(2, started("c0"), ended("c0", "failed"), {"kind": "conducting"}, started("c1"))
+    assert len(sweep.round_events) == len(sweep.events)
+
+
+def test_the_first_cell_in_line_says_what_it_waits_for() -> None:
+    text = "Waiting for cpu slots, position 1. cpu-0: leased by a-k7qz; cpu-1: leased by b-k7qz"
+    queued = Run(RunSpec(run_id="r"), "queued", ({"seq": 1, "kind": "queued", "text": text},))
+    status = summarise_sweep(make(2, started("c0")), {"c0": queued, "c1": queued}, now_s=0.0)
+    assert status.live == [f"c0 r queued: {text}", "c1 r queued"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_server.text.formatting import duration, shorten_middle
+from mcp_server.text.formatting import duration, shorten_facts, shorten_middle
 
-_TITLE_CHARS, _TEXT_CHARS = 120, 1_000
+_TITLE_CHARS, _TEXT_CHARS, _FEWEST_CHARS = 120, 1_000, 100
 _FACTS = (
     *("seq", "at", "attempt", "exit_code", "signal", "elapsed_s", "step", "stopped_by", "failure", "wait_s"),
     *("params", "far_side"),
@@ -64,8 +64,9 @@ def make_notice(event: Mapping[str, Any], run: Run, mask: Callable[[str], str] =
     if failure:
         line, advice = str(failure.get("line", "")), str(failure.get("advice", ""))
         lines += [each for each in (line, advice) if each and each not in lines[0]]
-    lines.append(f"{run.owner} on {run.host}. runward logs {run.run_id}")
-    text = shorten_middle(mask("\n".join(filter(None, lines))), _TEXT_CHARS)
+    call = mask(f"{run.owner} on {run.host}. runward logs {run.run_id}")
+    body = shorten_facts(mask("\n".join(filter(None, lines))), max(_FEWEST_CHARS, _TEXT_CHARS - len(call) - 1))
+    text = f"{body}\n{call}"
     facts = {"title": title, "text": text, "run_id": run.run_id, "name": run.name, "owner": run.owner, "host": run.host}
     facts |= {"kind": kind} | ({"state": state} if state else {})
     facts |= {name: _mask(event[name], mask) for name in _FACTS if event.get(name) is not None}

@@ -1,0 +1,35 @@
+"""A text that does not fit loses whole facts, and never joins the beginning of one to the end of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.text.formatting import shorten_facts
+
+LEASES = "cpu-0: leased by confighang-json-d9aj (root); cpu-1: leased by confignan-json-y2zx (root); cpu-2: in use."
+
+
+def test_a_text_that_fits_is_left_as_it_is() -> None:
+    assert shorten_facts(LEASES, 200) == LEASES
+
+
+def test_a_holder_stays_with_its_own_slot() -> None:
+    assert shorten_facts(LEASES, 70) == "cpu-0: leased by confighang-json-d9aj (root) (2 more)"
+
+
+@pytest.mark.parametrize("chars", range(12, len(LEASES)))
+def test_each_part_that_is_left_stands_in_the_text_as_it_is(chars: int) -> None:
+    short = shorten_facts(LEASES, chars)
+    assert len(short) <= chars
+    if short.endswith("more)"):
+        kept = short[: short.rindex(" (")]
+        assert LEASES.startswith(kept)
+        assert LEASES[len(kept)] in ";."
+    else:
+        assert short.endswith("…")
+        assert LEASES.startswith(short[:-1])
+
+
+def test_sentences_are_facts_and_numbers_are_not_torn() -> None:
+    text = "Best so far: 21.79 by num_envs8192. Within the deviation of 2048: 21.35±0.63 (n 2). Next phase: final."
+    assert shorten_facts(text, 60) == "Best so far: 21.79 by num_envs8192. (2 more)"
