@@ -20,9 +20,10 @@ class Finished(Answer):
 
 
 class BenchmarkTable(Answer):
-    """The newest values of one metric: a row per model and step, a column per benchmark, cells separated by ``|``.
+    """The newest values of one metric: a row per setting and step, a column per benchmark, cells separated by ``|``.
 
-    A cell is the value, ± one standard error, and the number of episodes, as far as known.
+    A cell is the value, ± one standard error, and the number of episodes, as far as known; of several seeds the mean, ±
+    the deviation of the sample, and their number, as ``(n 3)``.
     """
 
     metric: str

@@ -8,15 +8,20 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.code_snapshot import read_code_snapshot
-from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
 from mcp_server.results.answers import Comparison
+from mcp_server.results.benchmark_table import (
+    Benchmarks,
+    EvaluatedRun,
+    build_benchmark_tables,
+    render_benchmark_tables,
+)
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.comparison_cells import (
     Cells,
@@ -29,6 +34,7 @@ from mcp_server.results.comparison_cells import (
     merge_overrides,
     metric_cells,
     shorten_names,
+    shorten_paths,
 )
 from mcp_server.results.evaluation_series import (
     EvaluationSeries,
@@ -38,7 +44,6 @@ from mcp_server.results.evaluation_series import (
     name_series,
     repeats_scalar,
 )
-from mcp_server.results.evaluation_table import EvaluatedRun, build_benchmark_tables, render_benchmark_tables
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.findings import describe_finding
@@ -51,6 +56,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.near_names import find_near_names
 
 _LONGEST_TAG = 32
+_MOST_EVALUATED = 100  # runs in the tables of benchmarks
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS, _MOST_CHECKPOINTS = 20, 8, 6, 6, 20
 _FACTS = frozenset(
     {"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "mean GPU %", "episodes", "checkpoint"}
@@ -91,11 +97,12 @@ def build_comparison(
         BadArgument: no run is selected.
         RunNotFound: no run has this id; suggests similar ones.
     """
-    runs, notes = _select_runs(store, run_ids, tags)
+    runs, further, notes = _select_runs(store, run_ids, tags)
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
-    entries = [_read_run(run, store.fetch_record(run), scalars, metrics, root_cwd, *lookups) for run in runs]
+    read = partial(_read_run, store, scalars, metrics, root_cwd, *lookups)
+    entries = [read(run) for run in runs]
     settings_of = merge_overrides([entry.settings for entry in entries])
     differing, places = find_differences(settings_of)
     if differing and places:
@@ -123,15 +130,16 @@ def build_comparison(
     tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
     settings = shorten_names(differing, _FACTS)
+    values_of = {name: shorten_paths([own.get(name, "-") for own in settings_of]) for name in differing}
     short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
     table = [
         fact_cells(entry.run, entry.step, entry.run.elapsed_s(store.now_s(entry.run)))
-        | {name: fit(own.get(long, "-")) for long, name in settings.items()}
+        | {name: fit(values_of[long][number]) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
         | {_evaluation_column(name): format_series(entry.figures[name]) for name in figures if name in entry.figures}
         | _episodes_cell(entry, figures)
         | checkpoint_cell(entry.checkpoints, root)
-        for entry, own in zip(entries, settings_of, strict=True)
+        for number, entry in enumerate(entries)
     ]
     names = _ordered(table)
     same = {}
@@ -152,8 +160,11 @@ def build_comparison(
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
     notes += [left_out] if left_out else []
     rows = [[row.get(name, "") for name in names] for row in table]
-    evaluated = [EvaluatedRun(e.run.run_id, e.settings, list(e.figures.values()), e.metrics) for e in entries]
-    benchmarks = build_benchmark_tables(evaluated, bold=as_markdown)
+    benchmarks = _tabulate_benchmarks(entries, metrics, bold=as_markdown)
+    if further and benchmarks.tables:  # evaluations are many and small
+        benchmarks = _tabulate_benchmarks([*entries, *map(read, further)], metrics, bold=as_markdown)
+        notes.append(f"benchmarks count {len(further)} of the runs that the table leaves out.")
+    notes += benchmarks.notes
     findings = [
         line for run in runs if (line := describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown))
     ]
@@ -161,10 +172,10 @@ def build_comparison(
     return Comparison(
         columns=None if as_markdown else "|".join(names),
         rows=None if as_markdown else ["|".join(row) for row in rows],
-        markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks), *pages])
+        markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks.tables), *pages])
         if as_markdown
         else None,
-        benchmarks=None if as_markdown else benchmarks or None,
+        benchmarks=None if as_markdown else [*benchmarks.tables] or None,
         same={name: value for name, value in same.items() if value} or None,
         root=root or None,
         checkpoints=_list_checkpoints(entries, root),
@@ -180,27 +191,50 @@ def _list_checkpoints(entries: Sequence[ComparedRun], root: str) -> list[str] | 
     return [describe_checkpoint(one, root) for one in entries[0].checkpoints[:_MOST_CHECKPOINTS]]
 
 
-def _select_runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs with these ids in this order, then those with these tags, newest first."""
+def _select_runs(
+    store: RunStore, run_ids: Sequence[str], tags: Sequence[str]
+) -> tuple[list[Run], list[Run], list[str]]:
+    """Return the runs with these ids in this order, then those with these tags, newest first.
+
+    The second list has those for which the table has no room, and which count only for benchmarks.
+    """
     runs = {run.run_id: run for run in store.resolve(run_ids)}
     if tags:
         runs |= {run.run_id: run for run in store.list_runs() if set(tags) <= set(run.spec.tags)}
     if not runs:
         reason = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
         raise BadArgument("tags" if tags else "run_ids", f"{reason}; list_runs shows all runs.")
-    left_out = len(runs) - _MOST_RUNS
-    return list(runs.values())[:_MOST_RUNS], [f"{left_out} more runs were left out."] if left_out > 0 else []
+    selected, left_out = list(runs.values()), len(runs) - _MOST_RUNS
+    further = selected[_MOST_RUNS:_MOST_EVALUATED]
+    return selected[:_MOST_RUNS], further, [f"{left_out} more runs were left out."] if left_out > 0 else []
+
+
+def _tabulate_benchmarks(entries: Sequence[ComparedRun], metrics: Sequence[str], *, bold: bool) -> Benchmarks:
+    settings_of = merge_overrides([entry.settings for entry in entries])
+    runs = [
+        EvaluatedRun(
+            entry.run.run_id,
+            own,
+            list(entry.figures.values()),
+            entry.metrics,
+            entry.run.state,
+            entry.run.spec.created_at,
+        )
+        for entry, own in zip(entries, settings_of, strict=True)
+    ]
+    return build_benchmark_tables(runs, metrics, bold=bold)
 
 
 def _read_run(
-    run: Run,
-    rundir: RunDir,
+    store: RunStore,
     scalars: Scalars,
     metrics: Sequence[str],
     root_cwd: str,
     look_for_checkpoints: Callable[[Path], list[Checkpoint]],
     look_for_evaluations: Callable[[Path], list[tuple[Path, float]]],
+    run: Run,
 ) -> ComparedRun:
+    rundir = store.fetch_record(run)
     settings = configuration.read_configuration(run, read_code_snapshot(rundir, run.attempt))
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)

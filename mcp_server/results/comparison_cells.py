@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.evaluation_series import MODEL_NAMES, plain_name
 from mcp_server.results.evaluation_series import format_value as format_figure
 from mcp_server.results.metrics import Metric
 from mcp_server.text.formatting import shorten_facts, shorten_middle
@@ -52,6 +53,21 @@ def _is_alone(end: str, others: Collection[str], other_columns: Collection[str])
     return end not in other_columns and not any(re.search(rf"(?:^|[/.:]){re.escape(end)}$", other) for other in others)
 
 
+def shorten_paths(values: Sequence[str]) -> list[str]:
+    """Return paths without the directories at both ends that all of them have; of equal ones the last part."""
+    parts = [value.split("/") for value in values]
+    if len(set(values)) == 1:
+        return [value.rpartition("/")[2] or value for value in values]
+    ahead = _count_shared(parts)
+    behind = _count_shared([one[:ahead:-1] for one in parts])
+    return ["/".join(one[ahead : len(one) - behind]) or value for one, value in zip(parts, values, strict=True)]
+
+
+def _count_shared(paths: Sequence[Sequence[str]]) -> int:
+    """Return how many first parts all paths share."""
+    return next((n for n, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), min(map(len, paths)))
+
+
 def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Return settings of runs in which an option replaces the value of its name in a file, as it does for the program.
 
@@ -70,7 +86,7 @@ def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str
 def find_differences(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
     """Return the names of settings that differ, those of files behind the command's own, and apart from them places.
 
-    A place is a path or the name of a run: it nearly always differs, and explains nothing.
+    A place is a path or the name of a run: it nearly always differs, and explains nothing. A model's does.
     """
     names = dict.fromkeys(name for one in settings for name in one)
     differ = [name for name in names if len({one.get(name, "") for one in settings}) > 1]
@@ -79,6 +95,8 @@ def find_differences(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], 
 
 
 def _is_place(name: str, values: Sequence[str]) -> bool:
+    if plain_name(name.rpartition(":")[2]) in MODEL_NAMES:
+        return False
     return bool(_PLACE.fullmatch(name.lower().lstrip("$"))) or all(value.startswith("/") for value in values)
 
 

@@ -83,7 +83,7 @@ def test_benchmarks_in_the_rows_of_a_file_are_columns_too(runs: Runs) -> None:
         rows = "".join(f"| {name} | {number * 10} % | 50 |\n" for name in ("b", "a"))
         put(cwd / "eval.md", f"# Step 100\n| dataset | success_rate | episodes |\n|--|--|--|\n{rows}")
     (one,) = compare(runs).benchmarks or []
-    assert (one.metric, one.columns) == ("success_rate", "model|step|a|b")
+    assert (one.metric, one.columns) == ("success_rate", "run|step|a|b")
     assert one.rows == ["ev-1|100|10±4.2% n=50|10±4.2% n=50", "ev-2|100|20±5.7% n=50|20±5.7% n=50"]
 
 
