@@ -28,6 +28,7 @@ Noteworthy = Literal[
     "gpu_deviation",
     "first_step_timeout",
     "judging_lost",
+    "metric_missing",
     "phase_done",
     "first_step",
 ]
@@ -103,6 +104,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "rung_reached": KindTraits(),  # of a halving: a live cell has a value that others are compared with
     "cell_resumed": KindTraits(),  # after a stop: the cell is started again
     "launch_refused": KindTraits(is_trouble=True),  # no cell can be launched now; tried again
+    "metric_missing": KindTraits(is_trouble=True),  # no run of a sweep has the metric that says what is best
     "phase_done": KindTraits(),
 }
 # The columns of the table, for readers. Kinds of newer versions are in none of them.
@@ -163,6 +165,10 @@ class Event(_Numbered, total=False):
     pid: int
     value: float
     value_step: int
+    figures: dict[str, Any]
+    bad_end: str
+    tries: list[str]
+    why: str
     rung: int
     curves: str
     metrics: dict[str, Any]
@@ -316,6 +322,10 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "pid": int,
     "value": (int, float),
     "value_step": int,
+    "figures": dict,
+    "bad_end": str,
+    "tries": list,
+    "why": str,
     "curves": str,
     "peak_mib": (int, float),
     "fps": (int, float),

@@ -6,11 +6,11 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState, Sweep
+from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.text.formatting import significant
 from mcp_server.text.regex import compile_lazily
 
@@ -19,10 +19,11 @@ _SEED = compile_lazily(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Group:
-    """The cells of one setting, in the order of the plan. ``results``: those whose value counts, the best first.
+    """The cells of one setting as it ran, in the order of the plan. ``results``: whole trainings, the best first.
 
-    A value counts where its cell ended with a result: of a cell that failed, was lost or still runs it is provisional.
-    ``deviation`` is that of a sample; a single value has none.
+    A training that was stopped, or that ended in NaN, is no result: its value stands beside the mean, never in it.
+    Where every cell of a phase ended at its time limit, that is the length of a training. ``deviation`` is that of a
+    sample; a single value has none.
     """
 
     settings: Mapping[str, Any]
@@ -30,6 +31,23 @@ class Group:
     results: tuple[CellState, ...]
     mean: float | None = None
     deviation: float | None = None
+
+    @property
+    def partial(self) -> tuple[CellState, ...]:
+        """The cells whose training was cut short, or ended in NaN."""
+        whole = {cell.cell.name for cell in self.results}
+        return tuple(
+            cell
+            for cell in self.cells
+            if cell.cell.name not in whole and (cell.bad_end or (cell.state in CUT_SHORT and cell.runs))
+        )
+
+    @property
+    def label(self) -> str:
+        """The name of its first cell, with the settings that a retry changed, as they ran."""
+        cell = self.first
+        ran = [f"{name} {cell.setting(name)}" for name in self.settings if is_changed(cell, name)]
+        return f"{cell.cell.name} (ran {', '.join(ran)})" if ran else cell.cell.name
 
     @property
     def first(self) -> CellState:
@@ -62,12 +80,12 @@ class Best:
     @property
     def text(self) -> str:
         """The best value, whose it is, and the runner-up."""
-        return f"{self.group.text} by {self.cell.cell.name}{self._close}"
+        return f"{self.group.text} by {self.group.label}{self._close}"
 
     @property
     def text_with_run(self) -> str:
         """The same, with the run of the best cell."""
-        return f"{self.group.text} by {self.cell.cell.name} ({self.cell.run_id}){self._close}"
+        return f"{self.group.text} by {self.group.label} ({self.cell.run_id}){self._close}"
 
     @property
     def _close(self) -> str:
@@ -77,7 +95,7 @@ class Best:
     def runner_up_text(self) -> str:
         """The runner-up with its value. Empty where there is none, or the difference is beyond the deviation."""
         close = self.runner_up
-        return "" if close is None else f"{close.first.cell.name} {close.text}"
+        return "" if close is None else f"{close.label} {close.text}"
 
 
 def find_best(sweep: Sweep) -> Best | None:
@@ -97,23 +115,35 @@ def is_seed(name: str) -> bool:
     return _SEED.search(name) is not None
 
 
+def name_setting(cell: CellState) -> str:
+    """Return what cells that differ in their seed alone have in common: phase, launch and settings as they ran."""
+    return _key(cell, sorted(name for name in cell.params if not is_seed(name)))
+
+
 def _is_close(one: Group, other: Group) -> bool:
     """Return whether the means differ by no more than the larger deviation. Without a deviation that is unknown."""
     deviations = [group.deviation for group in (one, other) if group.deviation is not None]
     return bool(deviations) and abs((one.mean or 0.0) - (other.mean or 0.0)) <= max(deviations)
 
 
-def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
-    """Return the groups, the best mean first.
+def is_changed(cell: CellState, name: str) -> bool:
+    """Return whether a retry changed a setting of a cell."""
+    planned = cell.planned(name)
+    return planned is not None and planned != cell.setting(name)
 
-    Behind them groups without a result: those that run, those that wait, those that have ended. Equal ones keep the
-    order of the plan.
+
+def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
+    """Return the groups, those with most results first, and of these the best mean.
+
+    A mean of two seeds says less than one of three. Behind them groups without a result: those
+    that run, those that wait, others, and last those that ended in NaN. Equal ones keep the order of the plan.
     """
     grouped: dict[str, list[CellState]] = {}
     names = list(dict.fromkeys(name for cell in cells for name in cell.params if not is_seed(name)))
     for cell in cells:
         grouped.setdefault(_key(cell, names), []).append(cell)
-    groups = [_make_group(names, members, goal) for members in grouped.values()]
+    finished = {cell.cell.phase for cell in cells if cell.state == "finished"}
+    groups = [_make_group(names, members, goal, finished) for members in grouped.values()]
     return sorted(groups, key=lambda group: _rank(group, goal))
 
 
@@ -131,13 +161,20 @@ def average(values: Sequence[float]) -> tuple[float | None, float | None]:
     return statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None
 
 
-def _make_group(names: Sequence[str], members: Sequence[CellState], goal: str) -> Group:
+def _make_group(names: Sequence[str], members: Sequence[CellState], goal: str, finished: Collection[str]) -> Group:
     sign = -1 if goal == "max" else 1
-    results = [cell for cell in members if cell.state in RESULTS and _value(cell) is not None]
+    results = [cell for cell in members if _is_whole(cell, finished) and _value(cell) is not None]
     results.sort(key=lambda cell: sign * (cell.value or 0.0))
     mean, deviation = average([cell.value for cell in results if cell.value is not None])
     settings = {name: members[0].setting(name) for name in names}
     return Group(settings, tuple(members), tuple(results), mean, deviation)
+
+
+def _is_whole(cell: CellState, finished: Collection[str]) -> bool:
+    """Return whether a cell trained to its end; ``finished``: phases with a cell that ended before its time limit."""
+    if cell.bad_end:
+        return False
+    return cell.state == "finished" or (cell.state == "timed_out" and cell.cell.phase not in finished)
 
 
 def _key(cell: CellState, names: Sequence[str]) -> str:
@@ -145,11 +182,12 @@ def _key(cell: CellState, names: Sequence[str]) -> str:
     return _text([cell.cell.phase, cell.cell.variant, settings])
 
 
-def _rank(group: Group, goal: str) -> tuple[int, float]:
+def _rank(group: Group, goal: str) -> tuple[int, int, float]:
     if group.mean is not None:
-        return 0, -group.mean if goal == "max" else group.mean
+        return 0, -len(group.results), -group.mean if goal == "max" else group.mean
     states = {cell.state for cell in group.cells}
-    return (1 if LIVE in states else 2 if WAITING in states else 3), 0.0
+    is_bad = any(cell.bad_end for cell in group.cells)
+    return (1 if LIVE in states else 2 if WAITING in states else 4 if is_bad else 3), 0, 0.0
 
 
 def _value(cell: CellState) -> float | None:

@@ -45,6 +45,7 @@ class SweepSpec:
     max_failures: int | None = None
     cell_failures: int = 1
     metric: str | None = None
+    ranking: str = "best"  # which value of the metric counts; sweeps of versions that had no choice took the best
     goal: str = "max"
     searches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by phase
     halving: Mapping[str, Any] | None = None
@@ -61,6 +62,11 @@ class SweepSpec:
     def positions(self) -> Mapping[str, int]:
         """The place of each cell in ``cells``, by its name."""
         return {cell.name: position for position, cell in enumerate(self.cells)}
+
+    @property
+    def ranked_by(self) -> str | None:
+        """The metric and which of its values ranks, e.g. ``loss (last)``; None without a metric."""
+        return None if self.metric is None else f"{self.metric} ({self.ranking})"
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON."""

@@ -16,7 +16,7 @@ from mcp_server.record.sweep_spec import Cell, SweepSpec
 WAITING, LIVE, SKIPPED, STOPPED = "waiting", "live", "skipped", "stopped"
 INTERRUPTED = ("lost", "interrupted")
 COMPLETE = ("finished", "timed_out", STOPPED)  # not started again when an ended sweep is continued
-RESULTS = (*COMPLETE, "killed")  # ends whose value of the metric counts
+CUT_SHORT = (STOPPED, "killed", "timed_out")  # ends with a value that is not that of a whole training
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,11 @@ class CellState:
     """One cell: its state, its runs so far, and what came of the last one.
 
     ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
-    metric, at its best. ``params``: those of the newest attempt. ``chosen``: of a cell whose parameters depend on
-    others, those that were found for it; ``origin`` says where. ``rungs``: the steps of the halving that its newest run
-    has reached, with the values there.
+    metric by the sweep's ranking, ``figures`` the others: ``{"best": (value, step), …}``. ``bad_end``: "nan" or "inf"
+    where the metric ended so, which is no value. ``params``: those of the newest attempt. ``chosen``: of a cell whose
+    parameters depend on others, those that were found for it; ``origin`` says where. ``rungs``: the steps of the
+    halving that its newest run has reached, with the values there, and ``rung_order`` the numbers of the events that
+    say so.
     """
 
     cell: Cell
@@ -39,10 +41,13 @@ class CellState:
     end: Mapping[str, Any] = field(default_factory=dict)
     value: float | None = None
     value_step: int | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    bad_end: str | None = None
     chosen: Mapping[str, Any] | None = None
     origin: str | None = None
     curves: str | None = None
     rungs: Mapping[int, Any] = field(default_factory=dict)
+    rung_order: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str | None:
@@ -126,6 +131,12 @@ class Sweep:
         return next(iter(in_doubt.values()), None)
 
     @property
+    def is_metric_missing(self) -> bool:
+        """Whether a whole training had no value of the metric, and no cell has one."""
+        told = any(event["kind"] == "metric_missing" for event in self.round_events)
+        return told and not any(cell.value is not None for cell in self.cells)
+
+    @property
     def session(self) -> str:
         """The tmux session of its newest conductor."""
         named = [event["session"] for event in self.events if event["kind"] == "conducting" and "session" in event]
@@ -196,7 +207,8 @@ def _apply(cell: CellState, event: Event) -> CellState:
     if kind == "cell_started":
         run_id = event.get("run_id", "")
         if run_id not in cell.runs:  # the value was a former run's
-            cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, curves=None, rungs={})
+            cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, figures={}, bad_end=None)
+            cell = replace(cell, curves=None, rungs={}, rung_order={})
         return replace(cell, state=LIVE, end={}, params=event.get("params") or cell.params)
     if kind == "cell_planned":
         chosen = event.get("params") or {}
@@ -204,10 +216,17 @@ def _apply(cell: CellState, event: Event) -> CellState:
     if kind == "cell_resumed":
         return replace(cell, state=WAITING, end={})
     if kind == "cell_measured" and event.get("run_id", cell.run_id) == cell.run_id:
-        measured = event.get("value"), event.get("value_step"), event.get("curves")
-        return replace(cell, value=measured[0], value_step=measured[1], curves=measured[2])
+        return replace(
+            cell,
+            value=event.get("value"),
+            value_step=event.get("value_step"),
+            figures=event.get("figures") or {},
+            bad_end=event.get("bad_end"),
+            curves=event.get("curves"),
+        )
     if kind == "rung_reached" and event.get("run_id") == cell.run_id and isinstance(event.get("rung"), int):
-        return replace(cell, rungs={**cell.rungs, event["rung"]: event.get("value")})
+        order = {**cell.rung_order, event["rung"]: event["seq"]}
+        return replace(cell, rungs={**cell.rungs, event["rung"]: event.get("value")}, rung_order=order)
     return _end(cell, event) if kind in ("cell_ended", "cell_failed") else cell
 
 

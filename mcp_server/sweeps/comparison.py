@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, rank_groups
-from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState, Sweep
+from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, is_changed, rank_groups
+from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.results.answers import Comparison, SweepFacts
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_text import render_table
-from mcp_server.results.metrics import best_direction, read_metrics
+from mcp_server.results.metrics import read_metrics
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.figures import measure
+from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, measure_all, parse_metric
 from mcp_server.text.formatting import shorten_facts
 from mcp_server.text.near_names import find_near_names
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
-_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 330, 3, 24
+_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 310, 3, 24
 _MOST_SETTINGS, _MOST_METRICS, _MOST_FAILED = 8, 6, 3
 _MOST_LIVE, _MOST_READ = 16, 100  # runs whose files are read for one answer
 _CELLS_WITH_TAGS = 3  # whose metrics are listed to explain a name that none has
 _WHY_CHARS, _NOTE_CHARS = 90, 60
-_FACTS = ("phase", "n", "best@step", "step", "cell", "state", "note")
+_FACTS = ("phase", "n", *(f"{ranking}@step" for ranking in RANKINGS), "step", "cell", "tries", "state", "note")
 
 Values = Mapping[str, Mapping[str, float]]  # of further metrics: by tag, then by cell
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which value of which metric ranks, and whether more or less of it is better."""
+
+    metric: str | None
+    ranking: str
+    goal: str
+
+    @property
+    def label(self) -> str:
+        """The metric as tables name it, e.g. ``loss (last)``."""
+        return f"{self.metric} ({self.ranking})"
 
 
 @dataclass(frozen=True)
@@ -91,30 +106,33 @@ def make_table(
     Values of ended cells are those that the conductor has noted; those of at most 16 live ones are read now, and do
     not count.
     """
-    metric, goal, cells, notes = sweep.spec.metric, sweep.spec.goal, sweep.cells, list[str]()
-    if metric is None and metrics:
-        metric, *metrics = metrics
-        goal = best_direction(metric) or "max"
-        cells = _measure(cells, store, scalars, metric, goal, {*RESULTS}, _MOST_READ)
-        notes.append(f"The sweep has no metric: ranked by {metric}, {goal}.")
-    elif metric is None:
+    by, cells, notes = Ranking(sweep.spec.metric, sweep.spec.ranking, sweep.spec.goal), sweep.cells, list[str]()
+    if by.metric is None and metrics:
+        text, *metrics = metrics
+        tag, ranking = parse_metric(text)
+        by = Ranking(tag, ranking, choose_goal(tag, None))
+        cells = _measure(cells, store, scalars, by, {"finished", *CUT_SHORT}, _MOST_READ)
+        notes.append(f"The sweep has no metric: ranked by {by.label}, {by.goal}.")
+    elif by.metric is None:
         notes.append('The sweep has no metric: in the order of the plan. metrics=["..."] ranks.')
-    if metric is not None:
-        cells = _measure(cells, store, scalars, metric, goal, {LIVE}, _MOST_LIVE)
-    groups = rank_groups(cells, goal)
+    if by.metric is not None:
+        cells = _measure(cells, store, scalars, by, {LIVE}, _MOST_LIVE)
+    groups = rank_groups(cells, by.goal)
     top_groups = groups[:most_rows]
     remarks = read_notes(store.sweeps.files_of(sweep))
-    further = [name for name in metrics if name != metric]
+    further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
     values = _read_metrics(top_groups, store, scalars, further, notes) if further else {}
-    columns, rows = _make_rows(sweep, groups, top_groups, metric, values, remarks, notes)
-    return SweepTable(columns, rows, len(groups), metric, goal, notes)
+    columns, rows = _make_rows(sweep, groups, top_groups, by, values, remarks, notes)
+    if (behind := _find_better_with_fewer(groups, by.goal)) is not None:
+        notes.append(f"{behind.label} is better with fewer seeds, and ranks behind.")
+    return SweepTable(columns, rows, len(groups), by.metric and by.label, by.goal, notes)
 
 
 def _make_rows(
     sweep: Sweep,
     groups: Sequence[Group],
     shown: Sequence[Group],
-    metric: str | None,
+    by: Ranking,
     values: Values,
     remarks: Mapping[str, str],
     notes: list[str],
@@ -131,18 +149,20 @@ def _make_rows(
     for group in shown:
         row = {"phase": group.first.cell.phase} if has_phases else {}
         row |= {short[name]: _setting(group, name) for name in settings}
-        if metric is not None and has_seeds:
-            row |= {f"{metric} mean±sd": _spread(group.mean, group.deviation), "n": str(len(group.results))}
-            row["best@step"] = _value(group.results[0]) if len(group.results) > 1 else ""
-        elif metric is not None:
-            row[f"{metric}@step"] = _value(group.results[0]) if group.results else ""
+        if by.metric is not None and has_seeds:
+            row |= {f"{by.label} mean±sd": _spread(group.mean, group.deviation), "n": str(len(group.results))}
+            row[f"{by.ranking}@step"] = _value(group.results[0]) if len(group.results) > 1 else ""
+        elif by.metric is not None:
+            row[f"{by.label}@step"] = _value(group.results[0]) if group.results else ""
         else:
             row["step"] = str(group.first.end.get("step", ""))
+        row["best so far@step"] = "" if by.ranking == "best" or by.metric is None else _best(group)
         for tag, known in values.items():
-            row[f"{tag} last"] = _spread(*average([known[c.cell.name] for c in group.results if c.cell.name in known]))
+            row[tag] = _spread(*average([known[c.cell.name] for c in group.results if c.cell.name in known]))
         row |= {
             "cell": group.first.cell.name,
-            "state": _describe_states(group, metric),
+            "tries": _describe_tries(group),
+            "state": _describe_states(group, by.metric),
             "note": _join_notes(group, remarks),
         }
         rows.append(row)
@@ -150,9 +170,17 @@ def _make_rows(
     return columns, [[row[name] for name in columns] for row in rows]
 
 
+def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
+    """Return the best setting that ranks behind the first one for its fewer seeds alone."""
+    sign = 1 if goal == "max" else -1
+    first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
+    better = [group for group in groups[1:] if group.mean is not None and sign * group.mean > first]
+    return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
+
+
 def _setting(group: Group, name: str) -> str:
-    planned, value = group.cells[0].planned(name), group.settings.get(name)
-    return fit_cell(f"{planned}→{value}" if planned != value and planned is not None else _plain(value))
+    cell, value = group.cells[0], group.settings.get(name)
+    return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else _plain(value))
 
 
 def _plain(value: object) -> str:
@@ -169,16 +197,36 @@ def _value(cell: CellState) -> str:
     return "" if cell.value is None else f"{cell.value:.4g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
 
 
+def _best(group: Group) -> str:
+    """Return the best value of its best cell over all steps."""
+    value, step = (group.results[0].figures.get("best") if group.results else None) or (None, None)
+    return "" if value is None else f"{value:.4g}{'' if step is None else f'@{step}'}"
+
+
+def _describe_tries(group: Group) -> str:
+    """Return how attempts ended before a retry: ``2 oom_gpu``."""
+    kinds = Counter(kind for cell in group.cells for kind in cell.end.get("tries") or ())
+    kinds.update(
+        _kind(cell) or "failed" for cell in group.cells for _ in range(cell.failures - (cell.state == "failed"))
+    )
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
 def _describe_states(group: Group, metric: str | None) -> str:
-    """Return what has not finished: ``1 failed oom_gpu, 1 running 12.3@500``; of a cell alone without the number."""
+    """Return what is no result: ``1 failed oom_gpu, 1 running 12.3@500``; of a cell alone without the number."""
     states: dict[str, list[str]] = {}
+    whole = {cell.cell.name for cell in group.results}
     for cell in group.cells:
-        if cell.state == "finished" and cell in group.results:
+        if cell.state == "finished" and cell.cell.name in whole:
             continue
         state = {LIVE: "running", WAITING: "queued"}.get(cell.state, cell.state)
         if metric is not None and state == "finished":
-            state = "finished without value"
-        detail = _value(cell) if cell.state == LIVE else _kind(cell)
+            state = "finished" if cell.bad_end else "finished without value"
+        detail = _value(cell) if cell.state in (LIVE, *CUT_SHORT) else _kind(cell)
+        if cell.bad_end:
+            detail = f"{cell.bad_end}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+        elif why := cell.end.get("why"):
+            detail = str(why)
         states.setdefault(state, []).append(detail)
     parts = []
     for state, details in states.items():
@@ -214,8 +262,7 @@ def _measure(
     cells: Sequence[CellState],
     store: RunStore,
     scalars: Scalars,
-    metric: str,
-    goal: str,
+    by: Ranking,
     states: set[str],
     most: int,
 ) -> tuple[CellState, ...]:
@@ -226,8 +273,10 @@ def _measure(
         if run is not None:
             most -= 1
             with contextlib.suppress(RunwardError, OSError):
-                figure = measure(run, store, scalars, metric, goal)
-                measured.append(replace(cell, value=figure.value, value_step=figure.step))
+                figure = measure(run, store, scalars, by.metric, by.goal, by.ranking)
+                bad_end = figure.bad_end if run.ended else None
+                cell = replace(cell, value=figure.value, value_step=figure.step, bad_end=bad_end)  # noqa: PLW2901
+                measured.append(replace(cell, figures=figure.figures))
                 continue
         measured.append(cell)
     return tuple(measured)
@@ -251,11 +300,14 @@ def _read_metrics(
         run = _observe(cell, store)
         if run is None:
             continue
-        for one in read_metrics(run, scalars, metrics, store.run_directory(run.run_id)).metrics:
-            if isinstance(one.last, int | float):
-                values.setdefault(one.tag, {})[cell.cell.name] = float(one.last)
-    if missing := [pattern for pattern in metrics if not match_tags(pattern, values)]:
-        tags = [*values, *_list_tags(cells, store, scalars)]
+        for name in metrics:
+            tag, ranking = parse_metric(name)
+            for found, figure in measure_all(run, store, scalars, tag, ranking):
+                if figure.value is not None:
+                    values.setdefault(f"{found} {ranking}", {})[cell.cell.name] = figure.value
+    tags_found = [name.rpartition(" ")[0] for name in values]
+    if missing := [pattern for pattern in metrics if not match_tags(parse_metric(pattern)[0], tags_found)]:
+        tags = [*tags_found, *_list_tags(cells, store, scalars)]
         for pattern in missing:
             near = find_near_names(pattern, tags)
             notes.append(f"No metric {pattern!r} in these runs." + (f" Near: {', '.join(near)}." if near else ""))

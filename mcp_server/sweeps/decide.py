@@ -9,7 +9,7 @@ from typing import Literal
 
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -87,6 +87,8 @@ def find_next(
     phase = sweep.phase
     waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == phase]
     waiting = [each for each in waiting if each.cell.name not in launching and each.cell.name not in in_doubt]
+    if sweep.is_metric_missing:  # what depends on it waits for somebody's decision
+        waiting = [each for each in waiting if each.is_planned]
     limit = sweep.spec.max_parallel
     if limit is None and any(cell.cell.launch.get("backend", _LOCAL) != _LOCAL for cell in waiting):
         limit = HANDED_IN
@@ -102,6 +104,12 @@ def find_next(
             lines[place] += 1
             due.append(each)
     return due
+
+
+def depends_on_metric(spec: SweepSpec) -> bool:
+    """Return whether the sweep chooses, stops or promotes cells by its metric."""
+    is_searched = any(facts.get("strategy") == "tpe" for facts in spec.searches.values())
+    return is_searched or spec.halving is not None or any(cell.promote == BEST for cell in spec.cells)
 
 
 def place_of(spec: SweepSpec, cell: Cell) -> str:

@@ -1,51 +1,109 @@
-"""The value of a sweep's metric that a run has reached."""
+"""The value of a sweep's metric by which a run ranks: its last, its best, or the mean of its last tenth."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from mcp_server.record.state import Run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+RANKINGS = ("last", "best", "mean10%")
+_TENTH = 10
+_PREFIX = re.compile(r"(last|best|mean10%):(?=\S)")
 
-    from mcp_server.results.metrics import Metric
+Points = list[tuple[int | None, float]]
+
+
+def parse_metric(text: str) -> tuple[str, str]:
+    """Return the tag that ``TAG``, ``last:TAG``, ``best:TAG`` or ``mean10%:TAG`` names, and which value ranks."""
+    found = _PREFIX.match(text)
+    return (text[found.end() :], found[1]) if found else (text, RANKINGS[0])
+
+
+def choose_goal(tag: str, goal: str | None) -> str:
+    """Return ``goal``, or where it is None whether more or less of ``tag`` is better, by its name, else max."""
+    from mcp_server.results.metrics import best_direction  # noqa: PLC0415 - numpy starts slowly
+
+    return goal or best_direction(tag) or "max"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The best value and the step at which it was reached, None where unknown. ``curves``: the files of its scalars."""
+    """The value of a metric that ranks, and its step; None where unknown.
+
+    ``figures``: the value and step by each ranking. ``bad_end``: "nan" or "inf" where the metric ended so, and has no
+    value. ``curves``: the files of the run's scalars. ``tags``: the metrics that a run without this one has.
+    """
 
     value: float | None = None
     step: int | None = None
+    figures: Mapping[str, tuple[float, int | None]] = field(default_factory=dict)
+    bad_end: str | None = None
     curves: str | None = None
+    tags: tuple[str, ...] = ()
 
 
-def measure(run: Run, store: RunStore, scalars: Scalars, metric: str | None, goal: str) -> Figure:
-    """Return the best value of ``metric`` (a tag, a glob, or its last part) that a run has reached.
+def measure(
+    run: Run, store: RunStore, scalars: Scalars, metric: str | None, goal: str, ranking: str = "last"
+) -> Figure:
+    """Return the value of ``metric`` (a tag, a glob, or its last part) by which a run ranks.
 
     Reads files: call it in a thread. An evaluation in a result file counts where no scalar has the name.
     """
     from mcp_server.results.metrics import PRINTED, read_metrics  # noqa: PLC0415 - numpy starts slowly
 
-    metrics = read_metrics(run, scalars, [metric] if metric else ["*"], store.run_directory(run.run_id))
-    curves = metrics.source if metrics.source not in ("", PRINTED) else None
+    found = read_metrics(run, scalars, ["*"] if metric is None else [metric], store.run_directory(run.run_id))
+    curves = found.source if found.source not in ("", PRINTED) else None
     if metric is None:
         return Figure(curves=curves)
-    value, step = _best_of(metrics.metrics, goal) or _best_evaluation(run, store, scalars, metric, goal) or (None, None)
-    return Figure(value, step, curves)
+    found_curves = _read_curves(run, store, scalars, metric) or _read_evaluations(run, store, scalars, metric)
+    points = next(iter(found_curves.values()), None)
+    if not points:
+        every = read_metrics(run, scalars, (), store.run_directory(run.run_id)).metrics
+        return Figure(curves=curves, tags=tuple(one.tag for one in every))
+    return replace(summarise(points, goal, ranking), curves=curves)
 
 
-def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> list[tuple[int, float]]:
+def measure_all(
+    run: Run, store: RunStore, scalars: Scalars, pattern: str, ranking: str
+) -> Iterator[tuple[str, Figure]]:
+    """Yield each metric of a run that ``pattern`` matches, with its figure. Reads files: call it in a thread."""
+    curves = _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
+    for tag, points in curves.items():
+        yield tag, summarise(points, choose_goal(tag, None), ranking)
+
+
+def summarise(points: Points, goal: str, ranking: str) -> Figure:
+    """Return the figure of a curve, in the order of its steps. Pure."""
+    finite = [(step, value) for step, value in points if math.isfinite(value)]
+    figures: dict[str, tuple[float, int | None]] = {}
+    if finite:
+        step, value = (max if goal == "max" else min)(finite, key=lambda point: point[1])
+        figures["best"] = value, step
+    last_step, last = points[-1]
+    if not math.isfinite(last):
+        return Figure(figures=figures, step=last_step, bad_end="nan" if math.isnan(last) else "inf")
+    tail = [value for _, value in points[-max(1, len(points) // _TENTH) :] if math.isfinite(value)]
+    figures |= {"last": (last, last_step), "mean10%": (statistics.fmean(tail), last_step)}
+    return Figure(*figures[ranking], figures=figures)
+
+
+def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> Points:
     """Return the steps and values of ``metric`` that a run has written so far, or empty where it has none.
 
     Reads files: call it in a thread.
     """
+    return next(iter(_read_curves(run, store, scalars, metric).values()), [])
+
+
+def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
+    """Return the curves of a run that ``pattern`` matches: of its files, else of its output."""
     from mcp_server.scalars.condition import match_tags  # noqa: PLC0415 - with the readers of scalars, 20 ms
     from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
     from mcp_server.scalars.run_scalars import NoScalars  # noqa: PLC0415 - as above
@@ -53,28 +111,16 @@ def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> lis
     locations = scalars.locate(run).locations
     with contextlib.suppress(NoScalars):
         series = scalars.read(locations, run.run_id).series if locations else {}
-        for tag in match_tags(metric, series):
-            return [(int(s), float(v)) for s, v in zip(series[tag].steps, series[tag].values, strict=True)]
+        if tags := match_tags(pattern, series):
+            return {
+                tag: [(int(s), float(v)) for s, v in zip(series[tag].steps, series[tag].values, strict=True)]
+                for tag in tags
+            }
     printed = read_log_metrics(store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern).points
-    for name in match_tags(metric, printed):
-        return [(step, value) for step, value in printed[name] if step is not None]
-    return []
+    return {name: list(printed[name]) for name in match_tags(pattern, printed) if printed[name]}
 
 
-def _best_of(metrics: Sequence[Metric], goal: str) -> tuple[float, int | None] | None:
-    for one in metrics:
-        value = one.high if goal == "max" else one.low
-        if value is None and isinstance(one.last, int | float):
-            value = float(one.last)
-        if value is not None and math.isfinite(value):
-            step = one.best_step if value == one.best else one.last_step if value == one.last else None
-            return float(value), step
-    return None
-
-
-def _best_evaluation(
-    run: Run, store: RunStore, scalars: Scalars, metric: str, goal: str
-) -> tuple[float, int | None] | None:
+def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
     from mcp_server.results import evaluations  # noqa: PLC0415 - only where no scalar has the metric
     from mcp_server.results.evaluation_series import build_series  # noqa: PLC0415 - as above
     from mcp_server.results.printed_evaluations import read_printed_evaluations  # noqa: PLC0415 - as above
@@ -84,9 +130,5 @@ def _best_evaluation(
     files = evaluations.find_run_evaluations(run, own)
     printed = read_printed_evaluations(run, store.run_directory(run.run_id))
     series = {one.name: one for one in build_series([*printed, *files])}
-    for name in match_tags(metric, series):
-        points = [point for point in series[name].points if math.isfinite(point.value)]
-        if points:
-            best = (max if goal == "max" else min)(points, key=lambda point: point.value)
-            return float(best.value), best.step
-    return None
+    found = {name: [(p.step, float(p.value)) for p in series[name].points] for name in match_tags(pattern, series)}
+    return {name: points for name, points in found.items() if points}

@@ -2,16 +2,17 @@
 
 A rung is a step. At each rung a cell stays while Optuna's ``SuccessiveHalvingPruner`` would let it go on as the last of
 all cells that have reached the rung, ended ones among them: while it is in the better half, rounded down (of ``factor``
-parts, in the best one). Cells do not wait for each other: one that was good among the first is stopped later, if enough
-better ones follow before it reaches the next rung. The study is made anew from the record of the sweep, so any process
-comes to the same answer.
+parts, in the best one). Seeds of one setting are judged together, by their mean. Cells do not wait for each other: one
+that was good among the first is stopped later, if enough better ones follow before it reaches the next rung. The study
+is made anew from the record of the sweep, so any process comes to the same answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
@@ -32,20 +33,37 @@ class Halving:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """The rungs that a cell has reached, with its values there, and when it did, by the numbers of the sweep's events.
+
+    ``setting``: cells that differ in their seed alone have the same one.
+    """
+
+    setting: str
+    rungs: Mapping[int, float | None]
+    order: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Stop:
-    """A live cell to stop: at ``step`` it had ``value``, and ``better`` of ``reached`` cells had a better one."""
+    """A live cell to stop: at ``step`` it had ``value``, and ``better`` of ``reached`` had a better one.
+
+    ``seeds``: the value is a mean of so many cells.
+    """
 
     cell: str
     step: int
     value: float | None
     better: int
     reached: int
+    seeds: int = 1
 
     @property
     def text(self) -> str:
-        """Why it is stopped, as a sentence."""
-        had = "no number" if self.value is None else f"{self.value:g}"
-        return f"At step {self.step:,} it had {had}, and {self.better} of {self.reached} cells were better."
+        """Why it is stopped, in a clause."""
+        had = "no number" if self.value is None else f"{self.value:.6g}"
+        mean = f", the mean of {self.seeds} seeds" if self.seeds > 1 else ""
+        return f"halved at rung {self.step:,}: {had}{mean}, {_ordinal(self.better + 1)} of {self.reached}"
 
 
 def parse_halving(facts: Mapping[str, Any]) -> Halving:
@@ -84,25 +102,59 @@ def find_reached(points: Sequence[tuple[int, float]], steps: Iterable[int]) -> d
     return values
 
 
-def find_stops(
-    reached: Mapping[str, Mapping[int, float | None]], halving: Halving, goal: str, live: Collection[str]
-) -> list[Stop]:
-    """Return the cells of ``live`` to stop now, in the order of ``reached``.
+def find_stops(reached: Mapping[str, Reached], halving: Halving, goal: str, live: Collection[str]) -> list[Stop]:
+    """Return the cells of ``live`` to stop now, in the order of ``reached``; a value of None is worse than all others.
 
-    ``reached`` holds for each cell the rungs that it has reached, with its value there; None is worse than all others.
-    Only the highest rung counts that a cell has reached.
+    Each rung that a setting has passed is judged, from the lowest on: the highest by all that have reached it, a lower
+    one by those that had come there before this one reached the next. Seeds of a setting are judged by their mean, once
+    all that began have reached the rung, and go or stay together.
     """
-    stops = []
-    for cell, rungs in reached.items():
-        if cell not in live or not rungs:
+    settings: dict[str, dict[str, Reached]] = {}
+    for cell, one in reached.items():
+        settings.setdefault(one.setting, {})[cell] = one
+    merged = {setting: _merge(list(cells.values())) for setting, cells in settings.items()}
+    stops: dict[str, Stop] = {}
+    for setting, cells in settings.items():
+        if not any(cell in live for cell in cells):
             continue
-        step = max(rungs)
-        others = [each[step] for name, each in reached.items() if name != cell and step in each]
-        if len(others) + 1 >= halving.least and _is_pruned(rungs[step], others, step, halving.factor, goal):
-            own = _as_number(rungs[step], goal)
-            better = sum(number > own if goal == "max" else number < own for number in _as_numbers(others, goal))
-            stops.append(Stop(cell, step, rungs[step], better, len(others) + 1))
-    return stops
+        for stop in _judge(setting, merged, halving, goal):
+            stops |= {cell: replace(stop, cell=cell, seeds=len(cells)) for cell in cells if cell in live}
+            break
+    return [stops[cell] for cell in reached if cell in stops]
+
+
+def _judge(setting: str, merged: Mapping[str, Reached], halving: Halving, goal: str) -> Iterator[Stop]:
+    """Yield the rungs at which others leave a setting behind."""
+    own = merged[setting]
+    steps = sorted(own.rungs)
+    for number, step in enumerate(steps, 1):
+        until = own.order.get(steps[number], math.inf) if number < len(steps) else math.inf
+        others = [
+            each.rungs[step]
+            for name, each in merged.items()
+            if name != setting and step in each.rungs and each.order.get(step, 0) < until
+        ]
+        if len(others) + 1 >= halving.least and _is_pruned(own.rungs[step], others, step, halving.factor, goal):
+            value = _as_number(own.rungs[step], goal)
+            better = sum(each > value if goal == "max" else each < value for each in _as_numbers(others, goal))
+            yield Stop(setting, step, own.rungs[step], better, len(others) + 1)
+
+
+def _merge(cells: Sequence[Reached]) -> Reached:
+    """Return the seeds of a setting as one: the means at the rungs that all have reached, and when the last one did."""
+    begun = [cell for cell in cells if cell.rungs] if len(cells) > 1 else cells
+    shared = [step for step in begun[0].rungs if all(step in cell.rungs for cell in begun)] if begun else []
+    rungs: dict[int, float | None] = {}
+    for step in shared:
+        values = [value for cell in begun if (value := cell.rungs[step]) is not None]
+        rungs[step] = statistics.fmean(values) if len(values) == len(begun) else None
+    order = {step: max(cell.order.get(step, 0) for cell in begun) for step in shared}
+    return Reached(cells[0].setting, rungs, order)
+
+
+def _ordinal(number: int) -> str:
+    teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def _is_pruned(own: float | None, others: Sequence[float | None], step: int, factor: int, goal: str) -> bool:

@@ -13,7 +13,7 @@ from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
+from mcp_server.record.sweep_state import CUT_SHORT, LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.state_home import StateHome
@@ -89,7 +89,7 @@ class SweepLog:
         """Return the log. It changes only with the record, not with the time."""
         metric, names = sweep.spec.metric, _varying(sweep.cells)
         headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s", "fps"]
-        headers += [metric or "metrics", "note"]
+        headers += [sweep.spec.ranked_by or "metrics", "note"]
         rows = []
         for cell in sweep.cells:
             run, note = live.get(cell.cell.name), notes.get(cell.cell.name)
@@ -151,13 +151,14 @@ def _render_head(sweep: Sweep) -> list[str]:
     if spec.metric:
         best = find_best(sweep)
         value = f": {best.text_with_run}" if best is not None else ": none yet"
-        lines.append(f"Best {spec.metric} ({spec.goal}){value}")
+        lines.append(f"Best {spec.ranked_by}, {spec.goal}{value}")
     return lines
 
 
 def _result_row(cell: CellState, names: Sequence[str], note: str | None) -> list[str]:
     values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *(cell.setting(n) for n in names)]
-    values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
+    is_result = cell.state in ("finished", *CUT_SHORT) and cell.value is not None  # as tables and means take it
+    values += [cell.value if is_result else cell.bad_end, cell.value_step if is_result else cell.end.get("step")]
     elapsed_s = cell.end.get("elapsed_s")
     values += [round(elapsed_s, 1) if isinstance(elapsed_s, float) else elapsed_s, _why(cell), note]
     return [_as_field(value) for value in values]
@@ -169,7 +170,7 @@ def _plan_row(
     end, launch = cell.end, cell.cell.launch
     progress: Mapping[str, Any] = run.progress if run is not None else end
     step, step_s = end.get("step"), progress.get("step_s")
-    value = _number(cell.value) if cell.value is not None else ""
+    value = _number(cell.value) if cell.value is not None else cell.bad_end or ""
     if metric is None:
         value = ", ".join(f"{name} {_number(v)}" for name, v in list((end.get("metrics") or {}).items())[:2])
     gpus = (list(run.gpu_names) if run is not None else end.get("gpus")) or launch.get("gpus")
@@ -228,8 +229,14 @@ def _describe_log_place(home: Path, run_id: str, attempt: int) -> str:
 
 
 def _why(cell: CellState) -> str:
-    """Return why a cell has no result."""
+    """Return why a cell has no result, or how tries before it ended."""
     failure = cell.end.get("failure") or {}
+    if why := cell.end.get("why"):
+        return str(why)
+    if cell.bad_end:
+        return f"the metric ended as {cell.bad_end}"
+    if tries := cell.end.get("tries"):
+        return f"after {', '.join(tries)}"
     if cell.state in ("finished", "timed_out", LIVE):
         return ""
     if failure:

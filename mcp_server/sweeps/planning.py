@@ -24,6 +24,7 @@ from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import wants_array
+from mcp_server.sweeps.figures import RANKINGS, choose_goal, parse_metric
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
@@ -59,7 +60,7 @@ class SweepRequest:
     max_failures: int | None = None
     cell_failures: int = 1
     metric: str | None = None
-    goal: Literal["max", "min"] = "max"
+    goal: Literal["max", "min"] | None = None
     resume: Literal["continue", "wipe"] | None = None
     owner: str | None = None
     idempotency_key: str | None = None
@@ -145,6 +146,7 @@ def make_spec(
     for cell in cells:
         if not cell.launch.get("command") and not cell.launch.get("blueprint"):
             raise BadArgument("common", f"holds no command, and cell {cell.name} brings none.", "Pass common.command.")
+    metric, ranking = (None, RANKINGS[0]) if request.metric is None else parse_metric(request.metric)
     return SweepSpec(
         sweep_id=sweep_id,
         name=request.name,
@@ -154,8 +156,9 @@ def make_spec(
         max_parallel=request.max_parallel,
         max_failures=request.max_failures,
         cell_failures=request.cell_failures,
-        metric=request.metric,
-        goal=request.goal,
+        metric=metric,
+        ranking=ranking,
+        goal="max" if metric is None else choose_goal(metric, request.goal),
         hosts=tuple(request.hosts),
         searches=searches,
         halving=request.halving,

@@ -12,6 +12,7 @@ from mcp_server.answer import Answer
 from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
+from mcp_server.record.sweep_spec import SweepSpec
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
@@ -30,6 +31,7 @@ class StartedSweepAnswer(Answer):
     sweep_id: str | None = None
     state: RunState | None = None
     cells: dict[str, int]
+    metric: str | None = None
     plan: list[str] | None = None
     sweep_log: str | None = None
     session: str | None = None
@@ -69,8 +71,10 @@ async def launch_sweep(
     max_parallel: Annotated[int | None, Field(description="Default: what leases allow")] = None,
     max_failures: Annotated[int | None, Field(description="Failed cells, then no more start")] = None,
     cell_failures: Annotated[int, Field(description="Failed runs, then the cell is failed")] = 1,
-    metric: Annotated[str | None, Field(description="What best means, e.g. Train/mean_reward")] = None,
-    goal: Annotated[Literal["max", "min"], Field(description="Of metric")] = "max",
+    metric: Annotated[
+        str | None, Field(description="Ranks by its last value, e.g. Train/mean_reward; or best:TAG, mean10%:TAG")
+    ] = None,
+    goal: Annotated[Literal["max", "min"] | None, Field(description="Default: by the metric's name")] = None,
     promote: Annotated[
         str | None, Field(description="One cell with the parameters of this run, or in a phase of the best cell: best")
     ] = None,
@@ -118,6 +122,7 @@ async def launch_sweep(
             sweep_id=former.sweep_id if former is not None else None,
             cells={"total": len(lines)},
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
+            metric=_describe_ranking(planned.spec),
             warnings=list(planned.warnings) or None,
             next_step=f"{goes_on}Nothing was started: call launch_sweep without dry_run.",
         )
@@ -168,6 +173,11 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
         warnings=list(started.warnings) or None,
         next_step=f'{steps[started.how]}Call wait_run("{sweep.sweep_id}", until="decision").',
     )
+
+
+def _describe_ranking(spec: SweepSpec) -> str | None:
+    """Return what ranks the cells, e.g. ``loss (last), min``; None without a metric."""
+    return None if spec.metric is None else f"{spec.ranked_by}, {spec.goal}"
 
 
 def _shorten_plan(lines: list[str]) -> list[str]:

@@ -21,7 +21,7 @@ from mcp_server.views.sweep_eta import estimate_rest_s
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
-_SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "phase_done"})
+_SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"})
 
 
 class BestCell(Answer):
@@ -87,7 +87,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         reason=_explain(sweep),
         phase=sweep.phase if len(sweep.spec.phases) > 1 else None,
         cells=_count(sweep, live),
-        metric=sweep.spec.metric,
+        metric=sweep.spec.ranked_by,
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         live=_describe_live_cells(live) or None,

@@ -128,8 +128,8 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         other = await agent.call("compare_runs", sweep="night", metrics=["mean_rewards"])
         assert [note for note in other["notes"] if "No metric 'mean_rewards' in these runs. Near: " in note]
         assert (table["columns"], table["rows"][0]) == (
-            "lr|reward mean±sd|n|best@step|cell|state",
-            "0.2|24.5±0.71|2|25@3|lr0.2-seed2|1 failed python_error",
+            "lr|reward (last) mean±sd|n|last@step|best so far@step|cell|state",
+            "0.2|24.5±0.71|2|25@3|25@3|lr0.2-seed2|1 failed python_error",
         )
         listed = await agent.call("list_runs", sweep="night", state="failed")
         assert {(run["sweep"], run["cell"]) for run in listed["runs"]} == {
@@ -150,6 +150,65 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         assert "Pass name and notes alone" in refused
         assert (await agent.call("compare_runs", sweep="night"))["rows"][0].endswith("|lr0.2-seed2: keep: the best")
     read_on_a_terminal(sandbox, sweep)
+
+
+CURVES = """
+import sys, time, pathlib
+name = sys.argv[sys.argv.index("--curve") + 1]
+values = {"peak": [1, 9, 2], "late": [1, 2, 5], "nan": [1, 8, float("nan")], "cut": [7]}[name]
+for step, value in enumerate(values, 1):
+    print(f"step {step}/3 score {value}", flush=True)
+if name == "cut":
+    time.sleep(600)
+"""
+
+
+async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_said(sandbox: Sandbox) -> None:
+    (sandbox.path / "curves.py").write_text(CURVES)
+    common = {"command": "python3 curves.py", "cwd": str(sandbox.path)}
+    grid = {"curve": ["peak", "late", "nan", "cut"]}
+    async with sandbox.agent_in_process() as agent:
+        plan: dict[str, Any] = {"name": "curves", "common": common, "grid": grid, "max_parallel": 4}
+        would = await agent.call("launch_sweep", dry_run=True, metric="best:score", **plan)
+        assert would["metric"] == "score (best), max"
+        sweep_id = (await agent.call("launch_sweep", metric="score", **plan))["sweep_id"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("finished") == 3, "three ended cells")
+        cut = next(cell for cell in observe(sandbox, sweep_id).cells if cell.cell.name == "curvecut")
+        await until_async(lambda: "step" in sandbox.run(str(cut.run_id)).progress, "its step")
+        await agent.kill(str(cut.run_id))
+        status = (await to_end(agent, sweep_id))[-1]["sweep"]
+        assert (status["metric"], status["best"]["cell"], status["best"]["value"]) == ("score (last)", "curvelate", 5)
+        table = await agent.call("compare_runs", sweep="curves", metrics=["best:score", "scoer"])
+        assert table["columns"] == "curve|score (last)@step|best so far@step|score best|cell|state"
+        assert table["rows"] == [
+            "late|5@3|5@3|5|curvelate|",
+            "peak|2@3|9@2|9|curvepeak|",
+            "cut||||curvecut|killed 7@1",
+            "nan||||curvenan|finished nan@3",
+        ]
+        assert "No metric 'scoer' in these runs. Near: score." in table["notes"]
+    results = (sandbox.store.home.sweeps / sweep_id / "results.tsv").read_text()
+    assert [line.split("\t")[5:7] for line in results.splitlines()[1:]] == [
+        ["2.0", "3"],
+        ["5.0", "3"],
+        ["nan", "3"],
+        ["7.0", "1"],
+    ]
+
+
+async def test_a_metric_that_no_run_has_is_a_decision_and_nothing_is_promoted_by_it(sandbox: Sandbox) -> None:
+    phases = [
+        {"name": "explore", "grid": {"lr": [0.1]}},
+        {"name": "final", "promote": "best"},
+    ]
+    async with sandbox.agent_in_process() as agent:
+        arguments = {"name": "typo", "common": script(sandbox), "phases": phases, "metric": "rewrad"}
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        answer = await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=60)
+        assert answer["reason"] == "metric_missing"
+        assert "cell has ended without 'rewrad'. Near: reward." in answer["sweep"]["events"][0]
+        assert observe(sandbox, sweep_id).count() == {"total": 2, "finished": 1, "queued": 1}
+        await agent.kill(sweep_id)
 
 
 async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost_or_launched_twice(
@@ -362,7 +421,7 @@ async def test_a_search_proposes_cells_and_halving_stops_the_same_ones_whatever_
         assert [cell.state for cell in ranked] == ["stopped", "stopped", "stopped", "finished", "finished"]
         run = sandbox.run(str(ranked[0].run_id))
         assert (run.state, run.stopped_by) == ("killed", "sweep")
-        assert "cells were better" in str(run.events[-1]["text"])
+        assert "halved at rung 20" in str(run.events[-1]["text"])
         assert "needs metric" not in await agent.refusal("launch_sweep", name="x", common=common, **plan)
 
 

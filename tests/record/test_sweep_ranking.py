@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,30 +27,56 @@ CELLS = [
     cell("a2", 3.0, lr=0.1, seed=2),
     cell("a3", 5.0, "failed", lr=0.1, seed=3),
     cell("b1", 4.0, "killed", lr=0.2, seed=1),
-    cell("b2", math.nan, "timed_out", lr=0.2, seed=2),
+    cell("b2", 9.0, "timed_out", lr=0.2, seed=2),
     cell("c1", 9.0, "live", lr=0.3, seed=1),
     cell("d1", None, "failed", lr=0.4, seed=1),
     cell("e1", None, "waiting", lr=0.5, seed=1),
+    replace(cell("f1", None, lr=0.6, seed=1), bad_end="nan"),
 ]
 
 
-def test_cells_that_differ_in_seeds_are_one_group_and_only_results_count() -> None:
+def test_cells_that_differ_in_seeds_are_one_group_and_only_whole_trainings_count() -> None:
     groups = rank_groups(CELLS, "max")
     assert outline(groups) == [
-        (["b1", "b2"], 4.0, None, 1),
         (["a1", "a2", "a3"], 2.0, pytest.approx(math.sqrt(2)), 2),
         (["c1"], None, None, 0),
         (["e1"], None, None, 0),
+        (["b1", "b2"], None, None, 0),
         (["d1"], None, None, 0),
+        (["f1"], None, None, 0),
     ]
-    assert [group.first.cell.name for group in groups] == ["b1", "a2", "c1", "e1", "d1"]
-    assert groups[1].settings == {"lr": 0.1}
+    assert [group.first.cell.name for group in groups] == ["a2", "c1", "e1", "b1", "d1", "f1"]
+    assert groups[0].settings == {"lr": 0.1}
     assert find_differing(groups) == ["lr"]
 
 
+def test_a_seed_that_was_cut_short_neither_lifts_nor_lowers_its_setting() -> None:
+    whole = [cell("a1", 1.780, q=1.8, seed=1), cell("a2", 1.776, q=1.8, seed=2)]
+    cut = [cell("a3", 1.66, state, q=1.8, seed=3) for state in ("stopped", "killed", "timed_out", "live")]
+    other = [cell(f"b{seed}", 1.70, q=1.7, seed=seed) for seed in (1, 2)]
+    for one in cut:
+        first = rank_groups([*other, *whole, one], "max")[0]
+        assert (first.first.cell.name, len(first.results)) == ("a1", 2)
+        assert first.mean == pytest.approx(1.778)
+
+
+def test_where_every_cell_ended_at_its_time_limit_that_is_a_whole_training() -> None:
+    cells = [cell("a", 1.0, "timed_out", lr=0.1), cell("b", 2.0, "timed_out", lr=0.2)]
+    assert [group.mean for group in rank_groups(cells, "max")] == [2.0, 1.0]
+    assert [group.mean for group in rank_groups([*cells, cell("c", 0.5, lr=0.3)], "max")] == [0.5, None, None]
+
+
+def test_a_mean_of_fewer_seeds_ranks_behind_one_of_more() -> None:
+    two = [cell("a1", 21.0, n=2048, seed=1), cell("a2", 21.7, n=2048, seed=2)]
+    ran = CellState(Cell("n8192-seed1", "1", {"n": 8192, "seed": 1}), 3, params={"n": 4096, "seed": 1})
+    lucky = replace(ran, state="finished", runs=("r",), value=21.79)
+    groups = rank_groups([lucky, *two], "max")
+    assert [group.label for group in groups] == ["a2", "n8192-seed1 (ran n 4096)"]
+
+
 def test_the_lowest_is_the_best_where_the_goal_says_so_and_ties_keep_the_order_of_the_plan() -> None:
-    groups = rank_groups([*CELLS[:4], cell("z", 2.0, lr=0.9)], "min")
-    assert [(group.mean, group.first.cell.name) for group in groups] == [(2.0, "a1"), (2.0, "z"), (4.0, "b1")]
+    groups = rank_groups([cell("a", 2.0, lr=0.1), cell("b", 4.0, lr=0.2), cell("z", 2.0, lr=0.9)], "min")
+    assert [(group.mean, group.first.cell.name) for group in groups] == [(2.0, "a"), (2.0, "z"), (4.0, "b")]
 
 
 def test_a_cell_that_a_retry_changed_is_not_averaged_with_those_that_ran_as_planned() -> None:
@@ -103,9 +130,10 @@ def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_ru
         CellState(Cell("p", "2", {"lr": 0.2, "seed": 2}), 9, "finished", ("r",), value=7.5), *seeds, *others
     )
     assert promoted is not None
-    assert promoted.text_with_run == "7.5 by p (r); within the deviation: a1 5±5.7 (n 2)", "b2 has the same settings"
+    assert promoted.text == "6.5±0.71 (n 2) by b2; within the deviation: a1 5±5.7 (n 2)", "p is one seed more of b"
     alone = best_of(cell("c", 3.0, lr=0.3), cell("d", 2.9, lr=0.4), cell("e", 9.0, "failed", lr=0.5))
     assert alone is not None
     assert alone.text == "3 by c", "of single values no deviation is known"
     assert best_of(*others, metric=None) is None
-    assert best_of(cell("n", math.nan)) is None
+    assert best_of(replace(cell("n"), bad_end="nan")) is None
+    assert best_of(cell("k", 9.0, "killed", lr=0.1)) is None

@@ -241,7 +241,7 @@ def test_what_is_forbidden_is_found(text: str) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_is_short_enough_to_be_read(name: str) -> None:
-    assert len(TEXTS[name]) < 8_000
+    assert len(TEXTS[name]) < 10_000
 
 
 # --- agents, as Claude Code reads them

@@ -43,15 +43,16 @@ def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path:
     directory = small(tmp_path)
     append_note(directory, "lr0.2-seed2", "keep | best so far", "alice")
     table = compare(directory)
-    assert table.columns == "lr|reward mean±sd|n|best@step|cell|state|note"
+    assert table.columns == "lr|reward (best) mean±sd|n|best@step|cell|state|note"
     assert table.rows == [
-        "0.2|6±1.4|2|7@2800|lr0.2-seed2|1 failed oom_gpu|lr0.2-seed2: keep ¦ best so far",
         "0.1|2±1|3|3@2800|lr0.1-seed3||",
+        "0.2|6±1.4|2|7@2800|lr0.2-seed2|1 failed oom_gpu|lr0.2-seed2: keep ¦ best so far",
         "0.3||0||lr0.3-seed1|queued|",
     ]
+    assert table.notes == ["lr0.2-seed2 is better with fewer seeds, and ranks behind."]
     assert table.sweep is not None
     assert table.sweep.best is not None
-    assert (table.sweep.best.run_id, table.sweep.best.value) == ("night-lr0.2-seed2-k7qz", 7)
+    assert (table.sweep.best.run_id, table.sweep.best.value) == ("night-lr0.1-seed3-k7qz", 3)
     assert table.sweep.failed == [f"lr0.2-seed3: oom_gpu: {OOM['line']}"]
     text = compare(directory, as_markdown=True).markdown or ""
     assert "| 0.2 | 6±1.4 | 2 | 7@2800 | lr0.2-seed2 | 1 failed oom_gpu |" in text
@@ -82,4 +83,4 @@ def test_two_hundred_cells_have_600_tokens(tmp_path: Path) -> None:
         table.more
         == f"{40 - len(table.rows or [])} more settings, all worse or without a result: markdown=true has all."
     )
-    assert (table.notes or [""])[0].startswith("23 cells failed: 23 oom_gpu")
+    assert any(note.startswith("23 cells failed: 23 oom_gpu") for note in table.notes or [])

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.sweeps import optuna_extra
-from mcp_server.sweeps.halving import Halving, Stop, find_reached, find_stops, parse_halving
+from mcp_server.sweeps.halving import Halving, Reached, Stop, find_reached, find_stops, parse_halving
 from mcp_server.sweeps.search import parse_search
 
 RUNGS = Halving((100, 300))
 
 
-def at_rung(*values: float | None, step: int = 100) -> dict[str, dict[int, float | None]]:
-    return {f"c{number}": {step: value} for number, value in enumerate(values)}
+def at_rung(*values: float | None, step: int = 100) -> dict[str, Reached]:
+    return {f"c{number}": Reached(f"c{number}", {step: value}) for number, value in enumerate(values)}
 
 
 def stopped(found: list[Stop]) -> list[str]:
@@ -53,24 +54,46 @@ def test_a_value_at_a_rung_is_the_last_before_it() -> None:
     assert find_reached([(100, float("nan")), (100, float("inf"))], RUNGS.steps[:1]) == {100: None}
 
 
-def test_only_the_highest_rung_of_a_cell_counts_and_only_live_cells_are_stopped() -> None:
-    given: dict[str, dict[int, float | None]] = {
-        "early": {100: 9.0, 300: 0.0},
-        "late": {100: 8.0, 300: 8.0},
-        "exact": {100: 1.0, 300: 7.0},
-        "silent": {},
-        "ended": {100: 0.5, 300: 6.0},
-    }
+def in_order(*events: tuple[str, int, float | None], settings: dict[str, str] | None = None) -> dict[str, Reached]:
+    """Return what events about a cell, a rung and a value came to, in this order."""
+    found: dict[str, Reached] = {}
+    for number, (cell, step, value) in enumerate(events, 1):
+        former = found.get(cell, Reached((settings or {}).get(cell, cell), {}))
+        found[cell] = replace(former, rungs={**former.rungs, step: value}, order={**former.order, step: number})
+    return found
+
+
+def test_only_live_cells_are_stopped_and_the_highest_rung_is_judged_by_all_that_reached_it() -> None:
+    others = ("late", "exact", "ended")
+    first = [("early", 100, 9.0), ("early", 300, 0.0)]
+    given = in_order(*first, *((cell, 100, 9.0) for cell in others), *((cell, 300, 7.0) for cell in others))
     assert find_stops(given, RUNGS, "max", given.keys() - {"ended"}) == [Stop("early", 300, 0.0, 3, 4)]
-    below: dict[str, dict[int, float | None]] = {**given, "below": {100: 1.5}}
-    assert stopped(find_stops(below, RUNGS, "max", {"below"})) == ["below"]
+    assert find_stops(given, RUNGS, "max", {"ended"}) == []
 
 
-def test_the_text_says_why() -> None:
-    (stop,) = find_stops(at_rung(1, 2, 2, 2, step=1000), Halving((1000,)), "max", {"c0"})
-    assert stop.text == "At step 1,000 it had 1, and 3 of 4 cells were better."
-    (stop,) = find_stops(at_rung(None, 2, 2, 2, step=1000), Halving((1000,)), "min", {"c0"})
-    assert stop.text == "At step 1,000 it had no number, and 3 of 4 cells were better."
+def test_each_rung_that_was_passed_between_two_looks_is_judged_from_below() -> None:
+    first = [("a", 20, 1.56), ("b", 20, 1.54)]
+    at_one_look = [("c", 20, 1.20), ("d", 20, 1.27), ("c", 30, 1.9), ("d", 30, 1.9)]
+    found = find_stops(in_order(*first, *at_one_look), Halving((20, 30)), "max", {"a", "b", "c", "d"})
+    assert [(stop.cell, stop.step) for stop in found] == [("c", 20), ("d", 20)]
+    assert found[0].text == "halved at rung 20: 1.2, 4th of 4"
+
+
+def test_those_that_come_to_a_lower_rung_later_stop_nobody_that_has_passed_it() -> None:
+    passed = [("a", 100, 1.0), ("b", 100, 2.0), ("a", 300, 1.0)]
+    later = [("c", 100, 5.0), ("d", 100, 6.0)]
+    assert "a" not in stopped(find_stops(in_order(*passed, *later), RUNGS, "max", {"a"}))
+
+
+def test_seeds_of_a_setting_are_judged_by_their_mean_and_go_together() -> None:
+    settings = {f"{name}{seed}": name for name in "abcd" for seed in (1, 2)}
+    values = {"a1": 9.0, "a2": 0.0, "b1": 5.0, "b2": 5.0, "c1": 4.9, "c2": 4.9, "d1": 1.0, "d2": 8.0}
+    events = [(cell, 100, value) for cell, value in values.items()]
+    found = find_stops(in_order(*events, settings=settings), RUNGS, "max", set(values))
+    assert stopped(found) == ["a1", "a2", "d1", "d2"], "9 is in no better setting than 4.9"
+    assert found[0].text == "halved at rung 100: 4.5, the mean of 2 seeds, 3rd of 4"
+    behind = find_stops(in_order(*events, ("a1", 300, 9.0), settings=settings), RUNGS, "max", {"b1"})
+    assert behind == [], "a rung that one seed has not reached is not the setting's"
 
 
 def test_in_any_order_of_arrival_the_best_quarter_survives_two_rungs() -> None:
@@ -79,11 +102,13 @@ def test_in_any_order_of_arrival_the_best_quarter_survives_two_rungs() -> None:
         arrivals = [(f"c{value}", value, step) for value in values for step in RUNGS.steps]
         random.Random(seed).shuffle(arrivals)
         arrivals.sort(key=lambda arrival: arrival[2])  # each reaches the first rung before the second
-        given: dict[str, dict[int, float | None]] = {f"c{value}": {} for value in values}
+        given: dict[str, Reached] = {f"c{value}": Reached(f"c{value}", {}) for value in values}
         live = set(given)
-        for cell, value, step in arrivals:
+        for number, (cell, value, step) in enumerate(arrivals):
             if cell in live:
-                given[cell][step] = float(value)
+                former = given[cell]
+                order = {**former.order, step: number}
+                given[cell] = replace(former, rungs={**former.rungs, step: float(value)}, order=order)
                 live -= set(stopped(find_stops(given, RUNGS, "max", live)))
         assert "c15" in live
         assert len(live) <= 4

@@ -39,5 +39,5 @@ def test_a_promotion_takes_the_setting_with_the_best_mean_and_its_log_shows_no_c
 
 
 def test_without_any_value_nothing_is_promoted() -> None:
-    with pytest.raises(BadArgument, match="no cell has a value of reward"):
+    with pytest.raises(BadArgument, match="no cell has ended its training with a value of reward"):
         choose_params(sweep_of([None] * 4), FINAL)

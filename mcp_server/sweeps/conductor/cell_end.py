@@ -13,10 +13,17 @@ from mcp_server.sweeps.decide import CellEnd
 from mcp_server.views.progress_text import first_metrics
 
 
-def describe_end(cell: CellState, run: Run, end: CellEnd) -> tuple[EventKind, str, dict[str, Any]]:
-    """Return kind, text and facts of the event about the end of ``run``."""
+def describe_end(
+    cell: CellState, run: Run, end: CellEnd, stop_reason: str = ""
+) -> tuple[EventKind, str, dict[str, Any]]:
+    """Return kind, text and facts of the event about the end of ``run``. ``stop_reason``: why the sweep stopped it."""
     failure = run.failure if end.state != "finished" else None
-    why = (failure or {}).get("kind") or run.signal or (f"exit code {run.exit_code}" if run.exit_code else "")
+    why = (
+        stop_reason
+        or (failure or {}).get("kind")
+        or run.signal
+        or (f"exit code {run.exit_code}" if run.exit_code else "")
+    )
     text = f"{cell.cell.name}: {end.state}{f' ({why})' if why else ''}.{f' {end.why}' if end.why else ''}"
     if end.again:
         text += " It is started again."
@@ -28,6 +35,8 @@ def describe_end(cell: CellState, run: Run, end: CellEnd) -> tuple[EventKind, st
         "state": end.state,
         "then": "again" if end.again else None,
         "attempt": run.attempt,
+        "tries": _list_tries(run),
+        "why": stop_reason or None,
         "exit_code": run.exit_code,
         "signal": run.signal,
         "stopped_by": run.stopped_by,
@@ -44,6 +53,12 @@ def describe_end(cell: CellState, run: Run, end: CellEnd) -> tuple[EventKind, st
         "peak_mib": _peak_mib(run),
     }
     return "cell_failed" if failed else "cell_ended", text, facts
+
+
+def _list_tries(run: Run) -> list[str] | None:
+    """Return how each attempt before the last one ended, by its kind of failure; None where there was one alone."""
+    failures = [(e.get("failure") or {}).get("kind") for e in run.events if e["kind"] == "retrying"]
+    return [str(kind or "unknown") for kind in failures] or None
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:

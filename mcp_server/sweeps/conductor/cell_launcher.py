@@ -303,7 +303,9 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], str]:
         history = [_describe_trial(each) for each in others if each.runs or each.chosen is not None]
         return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal), ""
     if (best := find_best(sweep)) is None:
-        raise BadArgument("promote", f"no cell has a value of {spec.metric}, so none is the best.")
+        raise BadArgument(
+            "promote", f"no cell has ended its training with a value of {spec.metric}, so none is the best."
+        )
     return {**best.cell.params, **cell.params}, f"promoted: {best.text}"
 
 
@@ -311,5 +313,7 @@ def _describe_trial(state: CellState) -> Trial:
     states: dict[str, TrialState] = {"finished": "finished", "timed_out": "finished", STOPPED: "stopped", LIVE: "live"}
     if not state.runs:  # its launch is under way
         states[WAITING] = "live"
+    if state.state == STOPPED and (last := state.figures.get("last")):  # Optuna takes a report of a stopped one
+        return Trial(state.params, "stopped", last[0], last[1])
     step = state.value_step if state.value_step is not None else state.end.get("step")
     return Trial(state.params, states.get(state.state, "failed"), state.value, step)

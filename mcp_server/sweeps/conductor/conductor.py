@@ -24,12 +24,12 @@ from anyio.abc import TaskGroup
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunNotFound, RunUnreadable, RunwardError
-from mcp_server.record.events import Event, EventKind, EventLog
+from mcp_server.record.events import Event, EventKind, EventLog, read_stop
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import COMPLETE, LIVE, CellState, Sweep, fold_sweep
+from mcp_server.record.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.decision import find_decisions
 from mcp_server.runs.stop import stop_run
@@ -41,11 +41,13 @@ from mcp_server.sweeps.conductor.cell_end import describe_end
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
 from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.table import Screen
-from mcp_server.sweeps.decide import find_end, find_finished_phases, find_next, judge_end
-from mcp_server.sweeps.figures import measure
+from mcp_server.sweeps.decide import depends_on_metric, find_end, find_finished_phases, find_next, judge_end
+from mcp_server.sweeps.figures import Figure, measure
 from mcp_server.sweeps.log import SweepLog
+from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread
 
+_MOST_TAGS = 8
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _LAUNCHED_WITHIN_S = 2.0  # a launch that takes longer goes on beside the loop
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
@@ -277,15 +279,20 @@ class Conductor:
             has_leftovers=has_leftovers,
             stopping=sweep.stop is not None,
         )
-        kind, text, facts = describe_end(cell, run, end)
+        stop = read_stop(self.store.run_directory(run.run_id).stop) if end.state == STOPPED else None
+        kind, text, facts = describe_end(cell, run, end, str((stop or {}).get("reason") or ""))
         self._note(kind, text, **facts)
 
     def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> None:
         """Note the value of the sweep's metric that a run has reached."""
         spec, name = sweep.spec, cell.cell.name
         with contextlib.suppress(RunwardError, OSError):
-            figure = measure(run, self.store, self.scalars, spec.metric, spec.goal)
-            text = f"{name}: {spec.metric} {figure.value:g}" if figure.value is not None else f"{name}: no value."
+            figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
+            text = f"{name}: no value."
+            if figure.value is not None:
+                text = f"{name}: {spec.ranked_by} {figure.value:g}"
+            elif figure.bad_end:
+                text = f"{name}: {spec.metric} ended as {figure.bad_end}."
             self._note(
                 "cell_measured",
                 text,
@@ -293,8 +300,26 @@ class Conductor:
                 run_id=run.run_id,
                 value=figure.value,
                 value_step=figure.step,
+                figures=dict(figure.figures) or None,
+                bad_end=figure.bad_end,
                 curves=figure.curves,
             )
+            self._note_missing_metric(sweep, cell, run, figure)
+
+    def _note_missing_metric(self, sweep: Sweep, cell: CellState, run: Run, figure: Figure) -> None:
+        """Note that a whole training has no such metric, once, unless a cell has it."""
+        metric, now_known = sweep.spec.metric, self.read()
+        if metric is None or figure.value is not None or figure.bad_end or run.state != "finished":
+            return
+        is_told = any(event["kind"] == "metric_missing" for event in now_known.events)
+        if is_told or any(each.value is not None or each.bad_end for each in now_known.cells):
+            return
+        near, tags = ", ".join(find_near_names(metric, figure.tags)), ", ".join(figure.tags[:_MOST_TAGS])
+        known = f"Near: {near}." if near else f"It has {tags or 'no metrics'}."
+        text = f"{cell.cell.name} has ended without {metric!r}. {known}"
+        if depends_on_metric(sweep.spec):
+            text += " Nothing is searched, halved or promoted: kill_run it, and start it with the right metric."
+        self._note("metric_missing", text, cell=cell.cell.name, run_id=run.run_id)
 
     async def _settle_doubts(self, sweep: Sweep, group: TaskGroup) -> bool:
         """Ask what became of launches in doubt; return whether any doubt is settled."""

@@ -12,13 +12,14 @@ from anyio.abc import TaskGroup
 from mcp_server.errors import RunwardError
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
+from mcp_server.record.sweep_ranking import name_setting
 from mcp_server.record.sweep_state import CellState, Sweep
 from mcp_server.runs.stop import stop_run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.figures import read_points
-from mcp_server.sweeps.halving import Stop, find_reached, find_stops, parse_halving
+from mcp_server.sweeps.halving import Reached, Stop, find_reached, find_stops, parse_halving
 from mcp_server.threads import run_in_thread
 
 _EVERY_S = 5.0
@@ -62,26 +63,35 @@ class HalvingWatch:
     def _find_stops(self, live: Mapping[str, Run]) -> list[Stop]:
         """Note the rungs that cells have reached since the last look, and return whom Optuna stops now."""
         sweep = self._read()
-        if sum([self._note_rungs(cell, live, sweep.spec.metric) for cell in sweep.cells]):
+        found = [each for cell in sweep.cells for each in self._find_rungs(cell, live, sweep.spec.metric)]
+        for step, cell, run_id, value in sorted(found, key=lambda each: each[0]):  # lower ones first: by the order
+            shown = "no number" if value is None else f"{value:g}"
+            text = f"{cell} has {shown} at step {step:,}."
+            self._events.append("rung_reached", text, cell=cell, run_id=run_id, rung=step, value=value)
+        if found:
             sweep = self._read()
-        reached = {cell.cell.name: cell.rungs for cell in sweep.cells}
+        lost = ("failed", "lost")
+        reached = {
+            cell.cell.name: Reached(name_setting(cell), cell.rungs, cell.rung_order)
+            for cell in sweep.cells
+            if cell.runs and cell.state not in lost
+        }
         return find_stops(reached, self._halving, sweep.spec.goal, live.keys())
 
-    def _note_rungs(self, cell: CellState, live: Mapping[str, Run], metric: str | None) -> int:
-        """Note the rungs that a cell has reached, and no event says so; return how many they are."""
+    def _find_rungs(
+        self, cell: CellState, live: Mapping[str, Run], metric: str | None
+    ) -> list[tuple[int, str, str, float | None]]:
+        """Return the rungs that a cell has reached, and no event says so: step, cell, run and value."""
         run_id, name = cell.run_id, cell.cell.name
         steps = [step for step in self._halving.steps if step not in cell.rungs]
         if run_id is None or metric is None or run_id in self._ended or not steps:
-            return 0
+            return []
         try:
             run = live[name] if name in live else self._store.observe(run_id)
-            found = find_reached(read_points(run, self._store, self._scalars, metric), steps)
+            points = read_points(run, self._store, self._scalars, metric)
         except (RunwardError, OSError):
-            return 0
+            return []
         if run.ended:
             self._ended.add(run_id)
-        for step, value in found.items():
-            shown = "no number" if value is None else f"{value:g}"
-            text = f"{name} has {shown} at step {step:,}."
-            self._events.append("rung_reached", text, cell=name, run_id=run_id, rung=step, value=value)
-        return len(found)
+        found = find_reached([(step, value) for step, value in points if step is not None], steps)
+        return [(step, name, run_id, value) for step, value in found.items()]

@@ -44,7 +44,7 @@ def render(sweep: Sweep, live: Mapping[str, Run], obstacle: str = "") -> str:
     tally = "  ".join(f"{state} {count}" for state, count in counts.items())
     lines = [f"{spec.sweep_id}   {sweep.state}   {tally}"]
     if (best := find_best(sweep)) is not None:
-        lines.append(f"best {spec.metric}: {best.text_with_run}")
+        lines.append(f"best {spec.ranked_by}: {best.text_with_run}")
     lines += [text[:_LONGEST_LINE] for text in (obstacle, sweep.refusal) if text]
     lines.append("")
     for cell in (cell for cell in sweep.cells if cell.state == LIVE):
