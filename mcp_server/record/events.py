@@ -166,6 +166,7 @@ class Event(_Numbered, total=False):
     value: float
     value_step: int
     figures: dict[str, Any]
+    overrides: dict[str, Any]
     bad_end: str
     tries: list[str]
     why: str
@@ -323,6 +324,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "value": (int, float),
     "value_step": int,
     "figures": dict,
+    "overrides": dict,
     "bad_end": str,
     "tries": list,
     "why": str,

@@ -14,7 +14,7 @@ from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, S
 from mcp_server.text.formatting import significant
 from mcp_server.text.regex import compile_lazily
 
-_SEED = compile_lazily(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
+_SEED = compile_lazily(r"(?:^|[$._-])(?:random_)?seed$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def is_seed(name: str) -> bool:
 
 def name_setting(cell: CellState) -> str:
     """Return what cells that differ in their seed alone have in common: phase, launch and settings as they ran."""
-    return _key(cell, sorted(name for name in cell.params if not is_seed(name)))
+    return _key(cell, sorted(name for name in cell.settings if not is_seed(name)))
 
 
 def _is_close(one: Group, other: Group) -> bool:
@@ -139,7 +139,7 @@ def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
     that run, those that wait, others, and last those that ended in NaN. Equal ones keep the order of the plan.
     """
     grouped: dict[str, list[CellState]] = {}
-    names = list(dict.fromkeys(name for cell in cells for name in cell.params if not is_seed(name)))
+    names = list(dict.fromkeys(name for cell in cells for name in cell.settings if not is_seed(name)))
     for cell in cells:
         grouped.setdefault(_key(cell, names), []).append(cell)
     finished = {cell.cell.phase for cell in cells if cell.state == "finished"}

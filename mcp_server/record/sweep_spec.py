@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+_TUPLES = ("notes", "fixed")
 BEST = "best"  # as ``promote`` of a phase: the best cell so far
 
 
@@ -16,6 +17,8 @@ class Cell:
 
     ``promote`` and ``trial``: its parameters are found when it begins. They are those of the best cell, or the point
     with this number, from 0, of the phase's search. Cells with the same ``variant`` differ in nothing but parameters.
+    ``overrides``: arguments of the launch in which cells of the phase differ, by name, a variable as ``$NAME``, as they
+    were asked for. ``fixed``: those that its phase sets, which win over those of a promoted cell.
     """
 
     name: str
@@ -26,6 +29,8 @@ class Cell:
     trial: int | None = None
     notes: tuple[str, ...] = ()
     variant: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,5 +81,5 @@ class SweepSpec:
     def from_facts(cls, facts: Mapping[str, Any]) -> SweepSpec:
         """Return the spec that ``facts`` hold. Raises what a wrong type raises."""
         values = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
-        cells = tuple(Cell(**{**cell, "notes": tuple(cell.get("notes") or ())}) for cell in values.pop("cells", ()))
+        cells = tuple(Cell(**cell | {n: tuple(cell.get(n) or ()) for n in _TUPLES}) for cell in values.pop("cells", ()))
         return cls(**{**values, "hosts": tuple(values.get("hosts") or ())}, cells=cells)

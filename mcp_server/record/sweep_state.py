@@ -26,7 +26,8 @@ class CellState:
     ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
     metric by the sweep's ranking, ``figures`` the others: ``{"best": (value, step), …}``. ``bad_end``: "nan" or "inf"
     where the metric ended so, which is no value. ``params``: those of the newest attempt. ``chosen``: of a cell whose
-    parameters depend on others, those that were found for it; ``origin`` says where. ``rungs``: the steps of the
+    parameters depend on others, those that were found for it; ``origin`` says where, ``inherited`` which arguments of
+    its launch are the origin's. ``rungs``: the steps of the
     halving that its newest run has reached, with the values there, and ``rung_order`` the numbers of the events that
     say so.
     """
@@ -45,6 +46,7 @@ class CellState:
     bad_end: str | None = None
     chosen: Mapping[str, Any] | None = None
     origin: str | None = None
+    inherited: Mapping[str, Any] = field(default_factory=dict)
     curves: str | None = None
     rungs: Mapping[int, Any] = field(default_factory=dict)
     rung_order: Mapping[int, int] = field(default_factory=dict)
@@ -64,14 +66,26 @@ class CellState:
         """Whether nothing more is started for it."""
         return self.state not in (WAITING, LIVE)
 
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """The arguments of its launch that are settings, without those that are not set."""
+        known = {**self.inherited, **self.cell.overrides}
+        return {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What tells it from other cells, as it ran: parameters, and arguments of its launch."""
+        return {**self.params, **{name: self.setting(name) for name in self.overrides}}
+
     def planned(self, name: str) -> Any:
-        """Return the value of a parameter that the cell was planned with, its own or that of its launch."""
+        """Return the value of a setting that the cell was planned with, its own or that of its launch."""
         common = self.cell.launch.get("params")
         own = self.cell.params if self.chosen is None else self.chosen
-        return own.get(name, common.get(name) if isinstance(common, Mapping) else None)
+        known = {**(common if isinstance(common, Mapping) else {}), **self.overrides, **own}
+        return known.get(name)
 
     def setting(self, name: str) -> Any:
-        """Return the value of a parameter as the newest attempt had it."""
+        """Return the value of a setting as the newest attempt had it."""
         return self.params.get(name, self.planned(name))
 
 
@@ -212,7 +226,8 @@ def _apply(cell: CellState, event: Event) -> CellState:
         return replace(cell, state=LIVE, end={}, params=event.get("params") or cell.params)
     if kind == "cell_planned":
         chosen = event.get("params") or {}
-        return replace(cell, params=chosen, chosen=chosen, origin=event.get("what"))
+        inherited = event.get("overrides") or {}
+        return replace(cell, params=chosen, chosen=chosen, origin=event.get("what"), inherited=inherited)
     if kind == "cell_resumed":
         return replace(cell, state=WAITING, end={})
     if kind == "cell_measured" and event.get("run_id", cell.run_id) == cell.run_id:

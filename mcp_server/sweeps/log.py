@@ -116,7 +116,7 @@ class SweepLog:
 
     def render_results(self, sweep: Sweep, notes: Mapping[str, str]) -> str:
         """Return one row a cell, with tabs between: what programs read."""
-        names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
+        names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.settings))
         header = ["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]
         lines = ["\t".join(map(_as_field, header))]
         for cell in sweep.cells:
@@ -193,7 +193,7 @@ def _plan_row(
 
 
 def _change(cell: CellState, name: str) -> str:
-    """Return a parameter of a cell, with the value it was planned with where a retry has changed it."""
+    """Return a setting of a cell, with the value it was planned with where a retry has changed it."""
     planned, value = cell.planned(name), cell.setting(name)
     return f"{planned} → {value}" if planned != value and planned is not None else "" if value is None else str(value)
 
@@ -245,10 +245,10 @@ def _why(cell: CellState) -> str:
 
 
 def _varying(cells: Iterable[CellState]) -> list[str]:
-    """Return the parameters that differ between cells, in their order."""
+    """Return the settings that differ between cells, in their order."""
     cells = list(cells)
-    names = dict.fromkeys(name for cell in cells for name in cell.params)
-    values = {name: {str(cell.params.get(name)) for cell in cells} for name in names}
+    names = dict.fromkeys(name for cell in cells for name in cell.settings)
+    values = {name: {str(cell.setting(name)) for cell in cells} for name in names}
     return [name for name, seen in values.items() if len(seen) > 1]
 
 

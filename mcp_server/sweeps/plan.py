@@ -17,6 +17,7 @@ from typing import Any
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import takes_arguments
 from mcp_server.record.spec import LaunchRequest
+from mcp_server.record.sweep_ranking import is_seed
 from mcp_server.record.sweep_spec import BEST, Cell
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
@@ -39,6 +40,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_args", "blueprints"})
 _FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
+_LABELS = frozenset({"params", "tags"})  # parameters by themselves, and what is said of a run
 _PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
 
@@ -47,7 +49,8 @@ _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable 
 class Phase:
     """One phase as it was asked for, with its source read. ``promote``: a run id, or ``best``.
 
-    ``own_params``: those of its own ``common``, which win over those of a promoted run.
+    ``own_params``, and ``fixed``, the names of other arguments: those of its own ``common``, which win over those of a
+    promoted run.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Phase:
     search: Mapping[str, Any] | None = None
     promoted: Mapping[str, Any] | None = None
     own_params: Mapping[str, Any] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
 
 
 def parse_phases(
@@ -89,7 +93,7 @@ def parse_phases(
         check_common(f"{where}.common", own)
         _check_types(where, {name: value for name, value in facts.items() if name != "name"})
         phase = _make_phase(where, {"name": str(number), **facts}, _merge(common, own))
-        phase = replace(phase, own_params=own.get("params") or {})
+        phase = replace(phase, own_params=own.get("params") or {}, fixed=tuple(name_arguments(own)))
         if phase.name in {each.name for each in result}:
             raise BadArgument("phases", f"two are named {phase.name!r}.")
         result.append(phase)
@@ -168,7 +172,8 @@ def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
 
 def _describe_variant(cell: Cell) -> str:
     """Return a short text that cells have in common whose launches differ in nothing but their own parameters."""
-    launch = json.dumps(cell.launch, default=str, sort_keys=True)
+    env = {name: value for name, value in (cell.launch.get("env") or {}).items() if not is_seed(f"${name}")}
+    launch = json.dumps({**cell.launch, "env": env}, default=str, sort_keys=True)
     return hashlib.sha256(launch.encode(errors="replace")).hexdigest()[:8]
 
 
@@ -184,7 +189,8 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
             )
         source = phase.source_cells[0] if phase.source_cells else None
         launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
-        yield Cell(_label(name), phase.name, params, launch, promote, notes=source.notes if source else ())
+        notes = source.notes if source else ()
+        yield Cell(_label(name), phase.name, params, launch, promote, notes=notes, fixed=phase.fixed)
         return
     if phase.search is not None:
         yield from _expand_search(phase, phase.search)
@@ -194,6 +200,7 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
     points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
     listed = phase.cells if phase.cells is not None else [{}]
     varying = _varying_names(phase.grid, phase.cells)
+    overridden = _list_overridden(listed)
     for source, blueprint, entry, point in itertools.product(sources, blueprints, listed, points):
         own = entry.get("launch") or {}
         label = own.get("name") if isinstance(own, Mapping) else None
@@ -203,13 +210,40 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         params = {**{name: value for name, value in entry.items() if name != "launch"}, **point}
         for name, value in params.items():
             _check_value(name, value)
+        params = {**(own.get("params") or {}), **params}
+        own = {name: value for name, value in own.items() if name != "params"}
         launch = _merge(_add_source(source, phase.common), own)
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         varied = {name: params[name] for name in varying if name in params}
         parts = [label] if label else [source.name if source else "", _stem(blueprint), _describe(varied)]
         name = _label("-".join(str(part) for part in parts if part))
-        yield Cell(name, phase.name, params, launch, notes=source.notes if source else ())
+        named = name_arguments(launch)
+        overrides = {name: named.get(name) for name in overridden}
+        if source is not None and len(sources) > 1:
+            overrides["source"] = source.name
+        if len(blueprints) > 1:
+            overrides["blueprint"] = blueprint
+        yield Cell(name, phase.name, params, launch, notes=source.notes if source else (), overrides=overrides)
+
+
+def _list_overridden(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the arguments that any of these cells' ``launch`` sets: settings, as parameters are."""
+    own = [launch for entry in entries if isinstance(launch := entry.get("launch"), Mapping)]
+    return list(dict.fromkeys(name for launch in own for name in name_arguments(launch) if name not in _LABELS))
+
+
+def name_arguments(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a launch by the names that they have as settings: ``$NAME`` of a variable, else their own."""
+    own = {name: value for name, value in launch.items() if name not in ("env", "params")}
+    return {**own, **{f"${name}": value for name, value in (launch.get("env") or {}).items()}}
+
+
+def apply_overrides(launch: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a launch with what another cell's launch overrides."""
+    env = {name[1:]: value for name, value in overrides.items() if name.startswith("$")}
+    own = {name: value for name, value in overrides.items() if name in _LAUNCH_ARGUMENTS}
+    return _merge(launch, {**own, **({"env": env} if env else {})})
 
 
 def _expand_search(phase: Phase, facts: Mapping[str, Any]) -> Iterable[Cell]:

@@ -44,7 +44,7 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
             raise SweepRefused(f"{number} of {len(spec.cells)}", error) from None
     secrets = find_distinct_secrets(environ, home.secrets)
     launches = [{n: v for n, v in cell.launch.items() if n not in _NOT_SEARCHED} for cell in spec.cells]
-    own = [{n: v for n, v in cell.items() if n != "launch"} for cell in facts["cells"]]
+    own = [{n: v for n, v in cell.items() if n not in ("launch", "overrides")} for cell in facts["cells"]]  # one text
     check_no_secret({**facts, "cells": [launches, own], "tmux_socket": ""}, secrets)
     for cell in spec.cells:
         request = make_request(spec, cell, 1)

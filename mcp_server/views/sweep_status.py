@@ -156,7 +156,7 @@ def describe_best(best: Best) -> BestCell:
     return BestCell(
         cell=cell.cell.name,
         run_id=cell.run_id,
-        params=dict(cell.params) or None,
+        params=dict(cell.settings) or None,
         value=significant(cell.value or 0.0),
         step=cell.value_step,
         mean=significant(group.mean or 0.0) if several else None,

@@ -37,8 +37,9 @@ parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--out")
 arguments = parser.parse_args()
+boost = float(os.environ.get("BOOST", 0))
 for step in range(1, arguments.steps + 1):
-    print(f"step {step}/{arguments.steps} reward {arguments.lr * 100 + arguments.seed + step:.3f}", flush=True)
+    print(f"step {step}/{arguments.steps} reward {boost + arguments.lr * 100 + arguments.seed + step:.3f}", flush=True)
     time.sleep(0.02)
 while (gate := os.environ.get("GATE")) and not os.path.exists(gate):
     time.sleep(0.02)
@@ -380,6 +381,28 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
             "seed": 2,
             "out": "{run_id}",
         }
+
+
+async def test_what_a_launch_sets_is_a_setting_and_is_promoted_with_its_cell(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        cells = [{"seed": seed, "launch": {"env": {"BOOST": boost}}} for boost in ("0", "50") for seed in (1, 2)]
+        phases = [{"name": "ablation", "cells": cells}, {"name": "final", "promote": "best"}]
+        common = {**script(sandbox), "params": {"out": "{run_id}"}}
+        plan = {"name": "ablation", "common": common, "phases": phases, "metric": "reward"}
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+        await to_end(agent, sweep_id)
+        promoted = observe(sandbox, sweep_id).cells[-1]
+        assert sandbox.run(str(promoted.run_id)).spec.env == {"BOOST": "50"}
+        assert promoted.value == 55.0
+        found = await agent.call("compare_runs", sweep=sweep_id)
+        names = found["columns"].split("|")
+        rows = [dict(zip(names, row.split("|"), strict=True)) for row in found["rows"]]
+        assert [(row["phase"], row["$BOOST"], row["reward (last) mean±sd"]) for row in rows] == [
+            ("ablation", "50", "54.5±0.71"),
+            ("ablation", "0", "4.5±0.71"),
+            ("final", "50", "55"),
+        ]
+        assert found["sweep"]["best"]["params"] == {"seed": 2, "$BOOST": "50"}
 
 
 async def test_a_sweep_that_cannot_start_is_refused_and_leaves_nothing(sandbox: Sandbox) -> None:

@@ -17,6 +17,8 @@ from mcp_server.store.cell_notes import append_note
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.comparison import compare_sweep
+from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.plan import Phase, expand
 from tests.support.sweeps import cell_events, write_sweep
 
 OOM = {"kind": "oom_gpu", "line": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}
@@ -56,6 +58,42 @@ def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path:
     assert table.sweep.failed == [f"lr0.2-seed3: oom_gpu: {OOM['line']}"]
     text = compare(directory, as_markdown=True).markdown or ""
     assert "| 0.2 | 6±1.4 | 2 | 7@2800 | lr0.2-seed2 | 1 failed oom_gpu |" in text
+
+
+def test_what_launches_override_is_a_setting_in_every_table(tmp_path: Path) -> None:
+    entries: list[dict[str, Any]] = [
+        {"launch": launch} | {"seed": seed}
+        for launch in ({}, {"env": {"ABL": "1"}}, {"command": "t2.py {seed}", "params": {"width": 8}})
+        for seed in (1, 2)
+    ]
+    cells = expand([Phase("1", {"command": "t.py {seed}", "env": {"ABL": "0"}}, cells=entries)], "night-ab3d")
+    events = [event for n, cell in enumerate(cells) for event in cell_events(cell.name, float(n))]
+    directory = write_sweep(tmp_path, list(cells), events, metric="reward", ranking="last")
+    table = compare(directory)
+    names = (table.columns or "").split("|")
+    rows = [dict(zip(names, row.split("|"), strict=True)) for row in table.rows or []]
+    assert [(row["$ABL"], row["command"], row["width"], row["reward (last) mean±sd"], row["n"]) for row in rows] == [
+        ("0", "t2.py {seed}", "8", "4.5±0.71", "2"),
+        ("1", "t.py {seed}", "-", "2.5±0.71", "2"),
+        ("0", "t.py {seed}", "-", "0.5±0.71", "2"),
+    ]
+    assert table.sweep is not None
+    assert table.sweep.best is not None
+    best = {"width": 8, "seed": 2, "$ABL": "0", "command": "t2.py {seed}"}
+    assert table.sweep.best.params == best
+    sweep = RunStore(StateHome(tmp_path)).sweeps.find("night")
+    header, *lines = SweepLog(directory).render_results(sweep, {}).splitlines()
+    columns = header.split("\t")
+    assert [line.split("\t")[columns.index("$ABL")] for line in lines] == ["0", "0", "1", "1", "0", "0"]
+    assert "| t2.py {seed} |" in SweepLog(directory).render(sweep, {}, {})
+
+
+def test_a_seed_in_the_environment_is_a_seed(tmp_path: Path) -> None:
+    entries = [{"launch": {"env": {"SEED": str(seed)}}} for seed in (1, 2, 3)]
+    cells = expand([Phase("1", {"command": "t.py"}, cells=entries)], "night-ab3d")
+    events = [event for n, cell in enumerate(cells) for event in cell_events(cell.name, float(n))]
+    (row,) = compare(write_sweep(tmp_path, list(cells), events, metric="reward")).rows or []
+    assert row.startswith("1±1|3|")
 
 
 def test_without_a_metric_the_order_is_that_of_the_plan_and_the_answer_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from mcp_server.record.events import Event
 from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.conductor.cell_launcher import choose_params
+from mcp_server.sweeps.plan import Phase, apply_overrides, expand
 from tests.support.sweeps import cell_events
 
 POINTS = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in (1, 2)]
@@ -26,7 +27,8 @@ def sweep_of(values: list[float | None], *more: dict[str, Any]) -> Sweep:
 
 
 def test_a_promotion_takes_the_setting_with_the_best_mean_and_its_log_shows_no_change() -> None:
-    params, origin = choose_params(sweep_of([9.0, 1.0, 6.0, 7.0]), FINAL)
+    params, inherited, origin = choose_params(sweep_of([9.0, 1.0, 6.0, 7.0]), FINAL)
+    assert inherited == {}
     assert params == {"lr": 0.2, "seed": 2, "steps": 7}
     assert origin == "promoted: 6.5±0.71 (n 2) by lr0.2-seed2; within the deviation: lr0.1-seed1 5±5.7 (n 2)"
     planned = {"kind": "cell_planned", "cell": "promotion", "params": params, "what": origin}
@@ -36,6 +38,25 @@ def test_a_promotion_takes_the_setting_with_the_best_mean_and_its_log_shows_no_c
     halved = {"kind": "cell_ended", "cell": "promotion", "state": "failed", "then": "again", "params": {"lr": 0.1}}
     again = sweep_of([9.0, 1.0, 6.0, 7.0], planned, halved).cells[-1]
     assert (again.planned("lr"), again.setting("lr"), again.chosen) == (0.2, 0.1, params)
+
+
+def test_a_promotion_has_the_launch_of_the_best_cell_but_for_what_its_phase_sets() -> None:
+    entries: list[dict[str, Any]] = [
+        {"launch": {"name": "plain"}},
+        {"launch": {"name": "masked", "env": {"MASK": "1"}, "command": "train --masked"}},
+    ]
+    explored = Phase("1", {"command": "train", "env": {"MASK": "0"}}, cells=entries)
+    common = {"command": "train --wide", "env": {"MASK": "0"}}
+    cells = expand([explored, Phase("final", common, promote=BEST, fixed=("command",))], "s-abcd")
+    ended = [e for cell, value in zip(cells, (1.0, 2.0), strict=False) for e in cell_events(cell.name, value)]
+    events = [cast(Event, {"seq": n, **e}) for n, e in enumerate(ended, 1)]
+    spec = SweepSpec(cells=cells, metric="reward")
+    params, inherited, origin = choose_params(fold_sweep(spec, events), cells[-1])
+    assert (params, inherited, origin) == ({}, {"$MASK": "1", "command": "train --wide"}, "promoted: 2 by masked")
+    launch = apply_overrides(cells[-1].launch, {"$MASK": "1"})
+    assert launch == {"command": "train --wide", "env": {"MASK": "1"}}
+    planned = cast(Event, {"seq": 9, "kind": "cell_planned", "cell": "promotion", "params": {}, "overrides": inherited})
+    assert fold_sweep(spec, [*events, planned]).cells[-1].settings == inherited
 
 
 def test_without_any_value_nothing_is_promoted() -> None:

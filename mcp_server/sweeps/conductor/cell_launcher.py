@@ -34,7 +34,7 @@ from mcp_server.runs.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import count_ahead, find_array, place_of
-from mcp_server.sweeps.plan import fill_names
+from mcp_server.sweeps.plan import apply_overrides, fill_names, name_arguments
 from mcp_server.sweeps.requests import make_request
 from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
 from mcp_server.threads import run_in_thread
@@ -161,8 +161,10 @@ class CellLauncher:
         self._busy[place] += 1
         try:
             if cell.promote is not None or cell.trial is not None:
-                params = await run_in_thread(self._choose, sweep, state)
-                cell = fill_names(replace(cell, params=params), sweep.sweep_id)
+                params, inherited = await run_in_thread(self._choose, sweep, state)
+                free = {name: value for name, value in inherited.items() if name not in cell.fixed}
+                cell = replace(cell, params=params, launch=apply_overrides(cell.launch, free))
+                cell = fill_names(cell, sweep.sweep_id)
             run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
         except LaunchUnanswered as error:
             self._doubt(cell, error)
@@ -211,14 +213,15 @@ class CellLauncher:
             self._note_start(cells[number], run)
         return {cells[number].name: run for number, run in started.items()}
 
-    def _choose(self, sweep: Sweep, state: CellState) -> Mapping[str, Any]:
-        """Return the parameters of a cell that depend on others, noted first: a repeated launch must have the same."""
+    def _choose(self, sweep: Sweep, state: CellState) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return parameters and launch of a cell that depend on others, noted first: they stay for another launch."""
         if state.chosen is not None:
-            return state.chosen
-        name, (params, origin) = state.cell.name, choose_params(sweep, state.cell)
-        text = f"{name}: {', '.join(f'{each} {value}' for each, value in params.items())}"
-        self.events.append("cell_planned", text, cell=name, params=dict(params), what=origin or None)
-        return params
+            return state.chosen, state.inherited
+        name, (params, inherited, origin) = state.cell.name, choose_params(sweep, state.cell)
+        text = f"{name}: {', '.join(f'{each} {value}' for each, value in {**params, **inherited}.items())}"
+        facts = {"params": dict(params), "overrides": dict(inherited) or None, "what": origin or None}
+        self.events.append("cell_planned", text, cell=name, **facts)
+        return params, inherited
 
     def wake(self) -> None:
         """Let a cell be launched at once: a run has ended, so that its GPUs may be free."""
@@ -289,10 +292,11 @@ class CellLauncher:
         self.events.append("cell_failed", f"{cell.name} cannot be launched: {why}", cell=cell.name, state="failed")
 
 
-def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], str]:
-    """Return the parameters of a cell that depend on other cells, and whose they are. Blocks for a second.
+def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[str, Any], str]:
+    """Return the parameters of a cell that depend on other cells, its launch's settings, and whose they are.
 
-    A promotion takes those of the best run of the setting with the best mean; its phase's own ones win.
+    A promotion takes those of the best run of the setting with the best mean; its phase's own ones win. Blocks for a
+    second.
 
     Raises:
         BadArgument: no cell is the best one.
@@ -301,12 +305,14 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], str]:
     if cell.trial is not None:
         others = [each for each in sweep.cells if each.cell.phase == cell.phase and each.cell is not cell]
         history = [_describe_trial(each) for each in others if each.runs or each.chosen is not None]
-        return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal), ""
+        return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal), {}, ""
     if (best := find_best(sweep)) is None:
         raise BadArgument(
             "promote", f"no cell has ended its training with a value of {spec.metric}, so none is the best."
         )
-    return {**best.cell.params, **cell.params}, f"promoted: {best.text}"
+    own = name_arguments(cell.launch)
+    inherited = {name: own.get(name) if name in cell.fixed else value for name, value in best.cell.overrides.items()}
+    return {**best.cell.params, **cell.params}, inherited, f"promoted: {best.text}"
 
 
 def _describe_trial(state: CellState) -> Trial:
