@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_server.record.events import Event
+from mcp_server.record.script import AttemptInputs, name_attempt
 from mcp_server.record.spec import RunSpec
 
 
@@ -45,15 +46,9 @@ def find_attempt_params(spec: RunSpec, events: Iterable[Event]) -> AttemptParams
             _note(histories, params, new_params, after)
             _note(histories, {**spec.env, **environment}, {**spec.env, **new_environment}, after)
             params, environment, planned = new_params, new_environment, None
-    names = {"{run_id}": spec.run_id, "{attempt}": str(attempt)}
-    return AttemptParams({name: _fill(value, names) for name, value in params.items()}, environment, histories)
-
-
-def _fill(value: object, names: Mapping[str, str]) -> object:
-    if isinstance(value, str):
-        for name, text in names.items():
-            value = value.replace(name, text)
-    return value
+    inputs = AttemptInputs({}, placeholders=name_attempt(spec.run_id, attempt))
+    filled = {name: inputs.fill(value) if isinstance(value, str) else value for name, value in params.items()}
+    return AttemptParams(filled, environment, histories)
 
 
 def _note(histories: dict[str, str], old: Mapping[str, Any], new: Mapping[str, Any], after: str) -> None:

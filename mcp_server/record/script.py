@@ -25,31 +25,27 @@ class AttemptInputs:
     """What an attempt runs with in addition to the spec of its run.
 
     ``params`` are all parameters of the attempt; where ``resumes`` is true, the spec's ``resume_args`` follow them.
-    ``environment`` holds the variables that retries changed. ``placeholders`` maps a text such as ``{gpus}`` to the
-    text that replaces it in environment, arguments and command; the replacement must need no shell quotes. ``names``
-    are such texts for environment and arguments alone: in a command ``{run_id}`` can be a program's own.
+    ``environment`` holds the variables that retries changed. ``placeholders`` maps a text such as ``{gpus}`` or
+    ``{run_id}`` to the text that replaces it in environment, arguments and command; the replacement must need no shell
+    quotes.
     """
 
     params: Mapping[str, object]
     resumes: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     placeholders: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
 
     def fill(self, text: str) -> str:
-        """Return ``text`` of a command with all placeholders replaced."""
-        return _replace(text, self.placeholders)
+        """Return ``text`` with all placeholders replaced."""
+        for placeholder, replacement in self.placeholders.items():
+            # `${gpus}` is a variable of the shell.
+            text = replacement.join(re.split(rf"(?<!\$){re.escape(placeholder)}", text))
+        return text
 
-    def fill_value(self, text: str) -> str:
-        """Return a value of the environment, or an argument, with all placeholders and names replaced."""
-        return _replace(text, {**self.placeholders, **self.names})
 
-
-def _replace(text: str, placeholders: Mapping[str, str]) -> str:
-    for placeholder, replacement in placeholders.items():
-        # `${gpus}` is a variable of the shell.
-        text = replacement.join(re.split(rf"(?<!\$){re.escape(placeholder)}", text))
-    return text
+def name_attempt(run_id: str, attempt: int) -> dict[str, str]:
+    """Return the placeholders that stand for a run and its attempt, with the texts that replace them."""
+    return {"{run_id}": run_id, "{attempt}": str(attempt)}
 
 
 def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
@@ -61,7 +57,7 @@ def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
     inputs = inputs or AttemptInputs(spec.params)
     environment = {**spec.env, **inputs.environment}
     lines = ["#!/usr/bin/env bash", "set -o pipefail"]
-    lines += [inputs.fill_value(f"export {name}={shlex.quote(value)}") for name, value in sorted(environment.items())]
+    lines += [inputs.fill(f"export {name}={shlex.quote(value)}") for name, value in sorted(environment.items())]
     lines.append(f"cd -- {shlex.quote(spec.cwd)} || exit")
     lines += [f"# {name}: a secret, handed over in memory" for name in spec.secrets]
     if spec.params or (inputs.resumes and spec.resume_args):
@@ -87,7 +83,7 @@ def command_text(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
 def attempt_arguments(spec: RunSpec, inputs: AttemptInputs) -> list[str]:
     """Return the arguments that the script of an attempt is called with: its parameters, then ``resume_args``."""
     words = format_arguments(inputs.params, spec.param_style, spec.resume_args if inputs.resumes else ())
-    return [inputs.fill_value(word) for word in words]
+    return [inputs.fill(word) for word in words]
 
 
 def format_arguments(params: Mapping[str, object], style: str, extra: Sequence[str] = ()) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from mcp_server.record.attempt_params import AttemptParams, find_attempt_params
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.exit_status import STOPPERS
+from mcp_server.record.script import AttemptInputs, command_text, name_attempt
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.timestamps import parse_time
 
@@ -142,6 +143,16 @@ class Run:
     def attempt_params(self) -> AttemptParams:
         """What its newest attempt was called with."""
         return find_attempt_params(self.spec, self.events)
+
+    @cached_property
+    def command(self) -> str:
+        """The command of its newest attempt as it ran: with its parameters, and its own names and GPUs filled in."""
+        changed, placeholders = self.attempt_params, name_attempt(self.run_id, self.attempt)
+        if self.gpus:
+            indices = ",".join(map(str, self.gpu_indices))
+            placeholders |= {"{gpus}": ",".join(self.gpus)} | ({"{gpu_indices}": indices} if indices else {})
+        inputs = AttemptInputs(changed.params, self.attempt > 1, changed.environment, placeholders)
+        return command_text(self.spec, inputs)
 
     @property
     def gpu_names(self) -> tuple[int | str, ...]:

@@ -36,7 +36,7 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where i
 def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str]:
     """Return the settings of a run's newest attempt by name: options, parameters, environment, YAML and JSON files."""
     spec, attempt = run.spec, run.attempt_params
-    settings = read_options(spec.command)
+    settings = read_options(run.command)
     settings |= _name_settings(read_config_files(run, snapshot))
     environment = {**spec.env, **attempt.environment}
     settings |= {f"${name}": value for name, value in environment.items() if not is_search_path(name, value)}
@@ -151,8 +151,7 @@ def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
 
 def _find_config_files(run: Run) -> list[Path]:
     """Return the existing configuration files that the command or the blueprint names, at most five."""
-    command = run.spec.command
-    words = _FILES.findall(command if isinstance(command, str) else " ".join(command))
+    words = _FILES.findall(run.command)
     if (yaml_path := read_blueprint(run).yaml_path) is not None:
         words.append(yaml_path)
     named = [Path(run.spec.cwd or "/") / word for word in dict.fromkeys(words)]

@@ -14,7 +14,6 @@ from pathlib import Path
 from mcp_server.record.code_snapshot import PACKAGES, CodeSnapshot
 from mcp_server.record.result_directory import read_origin
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
-from mcp_server.record.script import AttemptInputs, command_text
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.configuration import ConfigFile, is_search_path, read_blueprint, read_config_files, read_text
@@ -185,8 +184,7 @@ def _checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 def _configuration(run: Run, files: Sequence[ConfigFile]) -> Iterator[str]:
     spec, attempt = run.spec, run.attempt_params
-    command = command_text(spec, AttemptInputs(attempt.params, run.attempt > 1, attempt.environment))
-    yield from ("```bash", command.replace("```", "'''"), "```", "")
+    yield from ("```bash", run.command.replace("```", "'''"), "```", "")
     if run.attempt > 1:
         yield f"- The command of attempt {run.attempt}, the last one."
     yield f"- Working directory: `{spec.cwd}`"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run
+from mcp_server.text.formatting import shorten_middle
 
 TOKEN_VALID_S = 600.0
 # Who cancels a question sooner is a program: Claude Code without a person needs 0.1 s, Codex 0.015 s. A person who is
@@ -166,11 +167,12 @@ def describe_for_confirmation(run: Run, leftovers: Sequence[RunProcess]) -> str:
 
     No elapsed time is among them, so that a repeated question stays the same question.
     """
-    command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
-    command = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in command)
+    command = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in run.command)
+    if len(command) > _MOST_COMMAND_CHARS:  # the parameters, which tell cells of a sweep apart, are at the end
+        command = shorten_middle(command, _MOST_COMMAND_CHARS)
     owner = run.spec.owner or "unknown"
     since = f", started {run.started_at}" if run.started_at else ""
-    text = f"{run.run_id} ({run.state}, owner {owner}{since}): {command[:_MOST_COMMAND_CHARS]}"
+    text = f"{run.run_id} ({run.state}, owner {owner}{since}): {command}"
     if leftovers:
         named = ", ".join(f"{process.pid} {process.program}" for process in leftovers[:_MOST_LEFTOVERS])
         text += f"; left-over processes: {named}"

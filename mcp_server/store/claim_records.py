@@ -96,7 +96,7 @@ def _printed_checkpoint(run: Run, cwd: str) -> list[str]:
 def _name_directories(run: Run, cwd: str) -> list[str]:
     """Return the directories that the command of a run without a record of its files names."""
     spec = run.spec
-    named = find_in_command(spec.command, cwd, spec.params)
+    named = find_in_command(run.command, cwd)
     for word in configuration_words(spec.command)[:5]:
         with contextlib.suppress(OSError):
             text = read_regular_file(Path(cwd) / word, max_bytes=_MOST_CONFIG_BYTES)

@@ -15,7 +15,7 @@ from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import Ending, StopRequest, closing_line
 from mcp_server.record.handover import Handover, HandoverError, receive_handover
 from mcp_server.record.run_directory import RunDir, read_json
-from mcp_server.record.script import AttemptInputs, render
+from mcp_server.record.script import AttemptInputs, name_attempt, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
@@ -222,10 +222,8 @@ class Supervision:
             OSError, StoppedBeforeStart: it was not started.
         """
         placeholders = self._allocation.placeholders if self._allocation else {}
-        names = {"{run_id}": self._control.rundir.run_id, "{attempt}": str(number)}
-        if self._spec.sweep:  # whose command is a template
-            placeholders = {**placeholders, **names}
-        inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders, names)
+        placeholders = {**placeholders, **name_attempt(self._control.rundir.run_id, number)}
+        inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders)
         return Attempt.start(self._control, self._handover, self._allocation, number, inputs)
 
     def run(self, attempt: Attempt) -> int:

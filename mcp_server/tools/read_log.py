@@ -1,5 +1,6 @@
 """read_log: any part of a run's log."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -7,10 +8,11 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.state import Run
 from mcp_server.store.read_roots import open_readable
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, identity, server_of
+from mcp_server.tools.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slice_lines, tail_lines
 
@@ -26,7 +28,7 @@ async def read_log(
     context: Annotated[int, Field(ge=0, le=50, description="Lines around each match")] = 2,
     start_line: Annotated[int | None, Field(ge=1, description="Lines from here on instead")] = None,
     count: Annotated[int, Field(ge=1, le=5000, description="So many, with start_line")] = 100,
-    attempt: Annotated[int | None, Field(ge=1, description="Default: the newest")] = None,
+    attempt: Annotated[int | None, Field(ge=1, description="Default: the newest; grep searches all")] = None,
 ) -> str:
     """Read a run's log: its newest lines, a search, or a range; at most 8 KB, progress bars and repeats folded.
 
@@ -39,30 +41,20 @@ async def read_log(
     # The diagnosis of a log stands above it.
     most_bytes = MAX_BYTES if path is None else MAX_BYTES - _DIAGNOSIS_BYTES
 
-    def read(log: Path, label: str) -> LogExcerpt:
+    def read(log: Path, label: str, parts: int = 1) -> LogExcerpt:
         if grep is not None:
-            return grep_lines(log, grep, context, most_bytes, label=label)
+            return grep_lines(log, grep, context, most_bytes // parts, label=label)
         if start_line is not None:
             return slice_lines(log, start_line, count, most_bytes, label=label)
         return tail_lines(log, tail, most_bytes, label=label)
 
     def read_run() -> str:
         run = server.store.find(str(run_id))
-        number = attempt or run.attempt
-        log = server.store.fetch_log(run, number)
-        old = server.store.explain_old_log(run, number)
-        if not log.is_file():
-            raise BadArgument("attempt", old or f"{run.run_id} ({run.state}) has no output of attempt {number}.")
-        whole = log.name == "output.log"
-        if not whole and (grep is not None or start_line is not None):
-            from mcp_server.backends.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
-
-            log, whole = fetch_whole_log(server.store.record_of(run), number), True
-        label = f"run {run.run_id}"
-        if not whole:
-            label = f"the end of the log of {run.run_id}, lines counted from there; grep and start_line fetch all of it"
-        note = f"[{old}]\n" if old else ""
-        return note + read(log, label).text
+        if grep is None or attempt is not None:
+            return _read_attempt(server, run, attempt or run.attempt, read, whole=start_line is not None)
+        numbers = _list_attempts(server, run)
+        parts = partial(read, parts=len(numbers))
+        return "\n".join(_read_attempt(server, run, number, parts, whole=True) for number in numbers)
 
     def read_path(word: str) -> str:
         from mcp_server.hosts.environment import list_known_secrets  # noqa: PLC0415 - a server starts without hosts
@@ -84,3 +76,33 @@ TOOL = tool(
     structured=False,
     search_hint="training log, stdout, stderr, output, traceback, tail, grep",
 )
+
+
+def _list_attempts(server: ServerContext, run: Run) -> list[int]:
+    """Return the attempts whose logs can be searched; the newest in any case."""
+    kept = server.store.run_directory(run.run_id)
+    earlier = [number for number in range(1, run.attempt) if run.spec.mirror or kept.log(number).is_file()]
+    return [*earlier, run.attempt]
+
+
+def _read_attempt(
+    server: ServerContext, run: Run, number: int, read: Callable[[Path, str], LogExcerpt], *, whole: bool
+) -> str:
+    """Return what ``read`` takes from the log of an attempt. ``whole``: it needs all of a far log.
+
+    Raises:
+        BadArgument: there is no such log.
+    """
+    log = server.store.fetch_log(run, number)
+    old = server.store.explain_old_log(run, number)
+    if not log.is_file():
+        raise BadArgument("attempt", old or f"{run.run_id} ({run.state}) has no output of attempt {number}.")
+    label = f"run {run.run_id}" + (f", attempt {number} of {run.attempt}" if run.attempt > 1 else "")
+    if log.name != "output.log" and whole:
+        from mcp_server.backends.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
+
+        log = fetch_whole_log(server.store.record_of(run), number)
+    elif log.name != "output.log":
+        label = f"the end of the log of {run.run_id}, lines counted from there; grep and start_line fetch all of it"
+    note = f"[{old}]\n" if old else ""
+    return note + read(log, label).text

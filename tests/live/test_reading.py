@@ -96,6 +96,24 @@ async def test_a_heartbeat_says_what_the_next_wait_will_be(sandbox: Sandbox) -> 
     assert beat["runs"][0]["last_output_s"] < 30
 
 
+async def test_a_search_without_an_attempt_is_in_all_of_them_and_says_which(sandbox: Sandbox) -> None:
+    names = 'echo "attempt {attempt} of $RUNWARD_RUN_ID = {run_id}"'
+    command = names + "; [ {attempt} = 2 ] || { echo OutOfMemoryError; exit 1; }"
+    recovery = {"any": {"do": "retry", "times": 1, "wait_s": 0}}
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(command, recovery=recovery, name="twice")
+        assert (await agent.end(run_id))["attempt"] == 2
+        found = (await agent.text("read_log", run_id=run_id, grep="OutOfMemory")).splitlines()
+        newest = await agent.text("read_log", run_id=run_id)
+        first = await agent.text("read_log", run_id=run_id, attempt=1, grep="OutOfMemory")
+    assert f"run {run_id}, attempt 1 of 2: 1 match of 'OutOfMemory'" in found[0]
+    assert "2:OutOfMemoryError" in found
+    assert any(f"run {run_id}, attempt 2 of 2: no match of 'OutOfMemory'" in line for line in found)
+    assert f"attempt 2 of {run_id} = {run_id}" in newest
+    assert "attempt 2 of 2" in newest.splitlines()[0]
+    assert "attempt 2 of 2" not in first
+
+
 async def test_logs_are_searched_and_sliced(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("for i in $(seq 1 500); do echo step $i; done; echo 'Error: no such file' >&2")

@@ -178,9 +178,11 @@ def test_the_facts_of_an_old_run_say_what_is_unknown() -> None:
     )
 
 
-def test_the_facts_of_a_long_command_stay_short() -> None:
-    spec = replace(RUN.spec, command="x" * 5000)
-    assert describe_for_confirmation(replace(RUN, spec=spec), []).endswith("): " + "x" * 200)
+def test_the_facts_of_a_long_command_stay_short_and_keep_the_parameters_at_its_end() -> None:
+    spec = replace(RUN.spec, command="x" * 5000, params={"logdir": "runs/{run_id}", "lr": 0.1})
+    text = describe_for_confirmation(replace(RUN, spec=spec), [])
+    assert text.endswith(" --logdir runs/cfm-7kqz --lr 0.1")
+    assert len(text.partition("): ")[2]) == 200
 
 
 def test_the_facts_name_at_most_ten_leftovers() -> None:
