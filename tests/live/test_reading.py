@@ -106,9 +106,9 @@ async def test_a_search_without_an_attempt_is_in_all_of_them_and_says_which(sand
         found = (await agent.text("read_log", run_id=run_id, grep="OutOfMemory")).splitlines()
         newest = await agent.text("read_log", run_id=run_id)
         first = await agent.text("read_log", run_id=run_id, attempt=1, grep="OutOfMemory")
-    assert f"run {run_id}, attempt 1 of 2: 1 match of 'OutOfMemory'" in found[0]
+    assert f"run {run_id}, attempt 1 of 2, 1 match of 'OutOfMemory'" in found[0]
     assert "2:OutOfMemoryError" in found
-    assert any(f"run {run_id}, attempt 2 of 2: no match of 'OutOfMemory'" in line for line in found)
+    assert any(f"run {run_id}, attempt 2 of 2, no match of 'OutOfMemory'" in line for line in found)
     assert f"attempt 2 of {run_id} = {run_id}" in newest
     assert "attempt 2 of 2" in newest.splitlines()[0]
     assert "attempt 2 of 2" not in first
