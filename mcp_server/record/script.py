@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -13,10 +13,20 @@ from mcp_server.text.regex import compile_lazily
 from mcp_server.text.shell import ShellCommand, parse
 
 LONGEST_NAME = 64
-PARAMS = "{params}"
+PARAMS, RUN_ID, ATTEMPT = "{params}", "{run_id}", "{attempt}"
 _NO_PARAMS: Mapping[str, object] = {}
 # Settings by which programs name an experiment, the most telling first.
 _EXPERIMENT_NAMES = ("experiment_name", "exp_name", "run_name")
+# Text in another language than the shell's, in which braces are that language's: the argument of `python -c`, a
+# here-document that Python reads, a filter of jq.
+_LANGUAGES = r"\b(?:i?python[\d.]*|node|perl|ruby|julia|Rscript|lua|php)\b"
+_QUOTED = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.)+"""
+_FOREIGN_TEXT = compile_lazily(
+    rf"""{_LANGUAGES}[^\n;&|]*?<<-?[ \t]*['"]?(?P<end>\w+)['"]?[^\n]*\n.*?^[ \t]*(?P=end)[ \t]*$"""
+    rf"""|{_LANGUAGES}(?:[ \t]+-[\w=.]+)*?[ \t]+-[A-Za-z]*[ce][ \t]+{_QUOTED}"""
+    rf"""|\b(?:jq|[gm]?awk)\b[^\n;&|'"]*{_QUOTED}""",
+    re.DOTALL | re.MULTILINE,
+)
 _PLAIN_NAME = compile_lazily(r"(?!(?:true|false|none|null)$)[A-Za-z][\w.-]{1,63}", re.IGNORECASE)
 
 
@@ -38,14 +48,38 @@ class AttemptInputs:
     def fill(self, text: str) -> str:
         """Return ``text`` with all placeholders replaced."""
         for placeholder, replacement in self.placeholders.items():
-            # `${gpus}` is a variable of the shell.
-            text = replacement.join(re.split(rf"(?<!\$){re.escape(placeholder)}", text))
+            # `${gpus}` is a variable of the shell, `{{run_id}}` the place of a template of the program's own.
+            text = replacement.join(re.split(rf"(?<![${{]){re.escape(placeholder)}", text))
         return text
+
+    def fill_command(self, text: str, *, is_template: bool) -> str:
+        """Return a command with all placeholders replaced.
+
+        ``{run_id}`` and ``{attempt}`` can be a program's own in text of another language (an f-string in the text of
+        ``python -c``), and as ``{{run_id}}``: there they stay, unless the command is a template, as a sweep's is.
+        """
+        if is_template or not any(name in text for name in (RUN_ID, ATTEMPT)):
+            return self.fill(text)
+        gpus = AttemptInputs(
+            {}, placeholders={p: t for p, t in self.placeholders.items() if p not in (RUN_ID, ATTEMPT)}
+        )
+        parts = ((gpus.fill(part), is_foreign) for part, is_foreign in _split_foreign(text))
+        return "".join(part if is_foreign else self.fill(part) for part, is_foreign in parts)
+
+
+def _split_foreign(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a command, and of each whether it is text of another language than the shell's."""
+    end = 0
+    for match in _FOREIGN_TEXT.finditer(text):
+        yield text[end : match.start()], False
+        yield match[0], True
+        end = match.end()
+    yield text[end:], False
 
 
 def name_attempt(run_id: str, attempt: int) -> dict[str, str]:
     """Return the placeholders that stand for a run and its attempt, with the texts that replace them."""
-    return {"{run_id}": run_id, "{attempt}": str(attempt)}
+    return {RUN_ID: run_id, ATTEMPT: str(attempt)}
 
 
 def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
@@ -63,7 +97,7 @@ def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
     if spec.params or (inputs.resumes and spec.resume_args):
         words = shlex.join(attempt_arguments(spec, inputs))
         lines.append(f'[ $# -gt 0 ] || [ "${{RUNWARD_ATTEMPT-}}" ] || set -- {words}')
-    return "\n".join([*lines, inputs.fill(_command_line(spec))]) + "\n"
+    return "\n".join([*lines, inputs.fill_command(_command_line(spec), is_template=bool(spec.sweep))]) + "\n"
 
 
 def command_text(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
@@ -73,11 +107,14 @@ def command_text(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
     if isinstance(spec.command, list):
         has_place = PARAMS in spec.command
         command = [one for word in spec.command for one in (words if word == PARAMS else [word])]
-        return shlex.join([inputs.fill(word) for word in command] + ([] if has_place else words))
-    text, arguments = spec.command, shlex.join(words)
-    if parse(text).count_word(PARAMS):
-        return inputs.fill(text.replace(PARAMS, arguments))
-    return inputs.fill(f"{text} {arguments}" if arguments else text)
+        text = shlex.join(command + ([] if has_place else words))
+    else:
+        text, arguments = spec.command, shlex.join(words)
+        if parse(text).count_word(PARAMS):
+            text = text.replace(PARAMS, arguments)
+        elif arguments:
+            text = f"{text} {arguments}"
+    return inputs.fill_command(text, is_template=bool(spec.sweep))
 
 
 def attempt_arguments(spec: RunSpec, inputs: AttemptInputs) -> list[str]:

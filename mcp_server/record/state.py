@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from mcp_server.record.attempt_params import AttemptParams, find_attempt_params
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.exit_status import STOPPERS
-from mcp_server.record.script import AttemptInputs, command_text, name_attempt
+from mcp_server.record.script import ATTEMPT, AttemptInputs, command_text, name_attempt
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.timestamps import parse_time
 
@@ -227,8 +227,11 @@ def fold(evidence: Evidence) -> Run:
     is_pending = evidence.supervisor.liveness is Liveness.PENDING and state == "queued"
     by_job = _find_job_end(evidence, last) if state in ENDED else None
     end_is_known = state in ENDED and state != "lost"
+    attempt, spec = attempt_of(evidence.events), evidence.spec
+    if spec.tensorboard and ATTEMPT in spec.tensorboard:
+        spec = replace(spec, tensorboard=spec.tensorboard.replace(ATTEMPT, str(attempt)))
     return Run(
-        spec=evidence.spec,
+        spec=spec,
         state=state,
         events=evidence.events,
         exit_code=end.get("exit_code") if end_is_known else None,
@@ -237,7 +240,7 @@ def fold(evidence: Evidence) -> Run:
         ended_at=(ended_at or carried_out.get("at") or (by_job.ended_at if by_job else None)) if end_is_known else None,
         reason=None if is_pending else reason,
         at_start=next((e["at_start"] for e in reversed(evidence.events) if "at_start" in e), {}),
-        attempt=attempt_of(evidence.events),
+        attempt=attempt,
         progress=evidence.progress or {},
         failure=dict(by_job.failure) if by_job and by_job.failure else _last_failure(evidence.events),
         gpus=tuple(map(str, starts[-1].get("gpus", ()))),

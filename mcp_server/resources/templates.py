@@ -18,7 +18,7 @@ from mcp_server.store.cell_notes import read_notes
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import tail_lines
-from mcp_server.views.run_status import status_of
+from mcp_server.views.run_status import add_command, status_of
 from mcp_server.views.sweep_status import observe_live_cells
 
 _LOG_LINES = 200
@@ -47,9 +47,15 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
     def read_blueprint(name: str) -> str:
         return _answer(lambda: read_recipe(context.store, Path.cwd(), name, context.environ))
 
-    @server.resource("run://{run_id}", title="Run", description="The RunStatus of a run", mime_type=JSON)
+    @server.resource(
+        "run://{run_id}", title="Run", description="The RunStatus of a run, and its command as it ran", mime_type=JSON
+    )
     def read_run(run_id: str) -> str:
-        return _answer(lambda: status_of(context.store, context.store.find(run_id)).model_dump_json())
+        def read_status() -> str:
+            run = context.store.find(run_id)
+            return add_command(status_of(context.store, run), run).model_dump_json()
+
+        return _answer(read_status)
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field, WithJsonSchema
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import now
-from mcp_server.record.script import render
+from mcp_server.record.script import RUN_ID, render
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
@@ -148,6 +148,8 @@ async def launch_run(
     if dry_run:
         spec = await rehearse(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."
+        if RUN_ID in render(spec):
+            step += f" {RUN_ID} becomes its id at the launch."
         warnings = await _collect_warnings(spec, server)
         script = await run_in_thread(backend_of(spec).preview, spec) + render(spec)
         return Launched(

@@ -13,9 +13,10 @@ from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.brevity import MANY_TOKENS, count_states, fit, row_of
-from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import line_of_sweep
 
+_COMMAND_CHARS = 300  # of the one run that has a name
 _MOST_IN_DETAIL = 10  # of more runs, each is a short row
 _MOST_SWEEPS, _MOST_READ_SWEEPS = 4, 20  # named in an answer, and looked at for it
 
@@ -83,6 +84,8 @@ async def list_runs(
             end = server.store.find(before).spec
             page = [run for run in runs if (run.spec.created_at, run.run_id) < (end.created_at, end.run_id)]
         rows = [_brief(server, run, shows_owner=shows_owner) for run in page[:limit]]
+        if name is not None and len(rows) == 1:
+            rows = [add_command(rows[0], page[0], _COMMAND_CHARS)]
         if len(rows) > _MOST_IN_DETAIL:
             rows = [row_of(row) for row in rows]
         rows = rows[: fit(rows, MANY_TOKENS, least=1)]

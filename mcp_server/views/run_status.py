@@ -16,6 +16,7 @@ from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.text.formatting import fold_bars, round_seconds, shorten_facts, shorten_middle, significant
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 
@@ -24,6 +25,7 @@ _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
 _FEWEST_EVENT_CHARS, _STALL_CHARS = 60, 150  # of what happened, however long the rest is
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
+_MOST_COMMAND_CHARS = 4000
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
 
 
@@ -88,6 +90,7 @@ class RunStatus(Answer):
 
     ``round``: the present one of several trainings in the run, whose are step, total, times and metrics; absent for 1.
     ``params``: those of the newest attempt. ``params_changed``: which of them, and which variables, retries changed.
+    ``command``, ``cwd``: as the newest attempt ran, in run://ID and in the list of one name.
     """
 
     run_id: str
@@ -117,6 +120,8 @@ class RunStatus(Answer):
     step_s: float | None = None
     eta_s: float | None = None
     metrics: dict[str, float | str] | None = None
+    command: str | None = None
+    cwd: str | None = None
     params: dict[str, Any] | None = None
     params_changed: list[str] | None = None
     last_output_s: float | None = None
@@ -158,6 +163,12 @@ def status_of(
         leftovers=leftovers,
         tracker=tracker,
     )
+
+
+def add_command(status: RunStatus, run: Run, chars: int = _MOST_COMMAND_CHARS) -> RunStatus:
+    """Return ``status`` with the command of its run as it ran, in at most ``chars`` characters, and where."""
+    command = shorten_middle(mask_secrets(run.command), chars)
+    return status.model_copy(update={"command": command, "cwd": run.spec.cwd or None})
 
 
 def _read_tracker(store: RunStore, run: Run, since: int, *, brief: bool, listed: bool) -> Tracker | None:

@@ -1,5 +1,6 @@
 """Scripts of attempts, their arguments, and names of commands, by value."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from mcp_server.record.script import (
     LONGEST_NAME,
     AttemptInputs,
     attempt_arguments,
+    command_text,
     format_arguments,
+    name_attempt,
     name_of,
     render,
     slug,
@@ -369,3 +372,37 @@ def test_by_hand_a_script_has_the_arguments_of_its_attempt_and_given_ones_replac
         for words in ([], ["--lr", "3"])
     ]
     assert outputs == ["--lr 2 --resume\n", "--lr 3\n"]
+
+
+# --- names of the run
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("python train.py --logdir runs/{run_id}/{attempt}", "python train.py --logdir runs/cfm-7kqz/2"),
+        ("bash -c 'python train.py --out {run_id}'", "bash -c 'python train.py --out cfm-7kqz'"),
+        ("echo ${run_id} {{run_id}} > {run_id}.log", "echo ${run_id} {{run_id}} > cfm-7kqz.log"),
+        (
+            """python -u -c 'print(f"{run_id}")' --out {run_id}""",
+            """python -u -c 'print(f"{run_id}")' --out cfm-7kqz""",
+        ),
+        ("jq '{run_id}' a.json > {run_id}.json", "jq '{run_id}' a.json > cfm-7kqz.json"),
+        (
+            "python - <<'EOF'\nprint(f'{run_id}')\nEOF\npython e.py {run_id}",
+            "python - <<'EOF'\nprint(f'{run_id}')\nEOF\npython e.py cfm-7kqz",
+        ),
+        ("cat > a.yaml <<EOF\nout: {run_id}\nEOF", "cat > a.yaml <<EOF\nout: cfm-7kqz\nEOF"),
+        (["python", "train.py", "--logdir={run_id}"], "python train.py --logdir=cfm-7kqz"),
+        (["python", "-c", "f'{run_id}'", "{run_id}"], """python -c 'f'"'"'{run_id}'"'"'' 'cfm-7kqz'"""),
+    ],
+)
+def test_the_names_of_a_run_are_filled_in_but_not_in_text_of_another_language(
+    command: str | list[str], shown: str
+) -> None:
+    spec = RunSpec(run_id="cfm-7kqz", cwd="/", command=command)
+    inputs = AttemptInputs({}, placeholders=name_attempt("cfm-7kqz", 2))
+    assert shlex.split(command_text(spec, inputs)) == shlex.split(shown)
+    assert shlex.split(render(spec, inputs).partition("cd -- / || exit\n")[2].removeprefix("exec ")) == shlex.split(
+        shown
+    )
