@@ -5,22 +5,35 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
-from mcp_server.scalars.condition import Condition, describe_match, describe_value, first_match, resolve_tag
+from mcp_server.scalars.condition import (
+    PROGRESS,
+    Condition,
+    describe_match,
+    describe_value,
+    first_match,
+    resolve_tag,
+)
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread, use_threads_for
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import MetricLocation
     from mcp_server.scalars.series import Series
 
-_MOST_TAG_CHARS = 60
+FACTS = ("step", PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
+_MOST_TAG_CHARS, _MOST_VALUES = 60, 3
+_REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
+
+ReadPrinted = Callable[[Run], Mapping[str, Sequence[tuple[int | None, float]]]]
 
 
 @dataclass(frozen=True)
@@ -51,10 +64,12 @@ class MetricWait:
         condition: Condition,
         run_ids: Sequence[str],
         positions: Mapping[str, MetricPosition],
+        read_printed: ReadPrinted | None = None,
     ) -> None:
         self._condition = condition
         self._checks = {
-            run_id: MetricCheck(scalars, condition, positions.get(run_id, MetricPosition())) for run_id in run_ids
+            run_id: MetricCheck(scalars, condition, positions.get(run_id, MetricPosition()), read_printed)
+            for run_id in run_ids
         }
 
     @property
@@ -75,17 +90,58 @@ class MetricWait:
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 
-    def describe_missing_tag(self) -> str | None:
-        """Return a note that no run has the condition's tag so far, with similar tags, or None where a run has it."""
-        other_tags = [check.other_tags for check in self._checks.values()]
+    def describe_unmet(self, *, ended: bool) -> str | None:
+        """Return why the condition is not met: no run has such a metric, or its value; of live runs only the former."""
+        checks = list(self._checks.values())
+        if ended and (values := [check.newest for check in checks if check.newest]):
+            return f"Not met: {', '.join(values[:_MOST_VALUES])}."
+        other_tags = [check.other_tags for check in checks]
         if not all(tags is not None for tags in other_tags):
             return None
         tags = list(dict.fromkeys(tag for tags in other_tags for tag in tags or ()))
-        near = (difflib.get_close_matches(self._condition.tag, tags, n=3, cutoff=0.3) or tags[:3]) if tags else []
+        wanted = self._condition.tag
+        near = difflib.get_close_matches(wanted, FACTS, n=1) or difflib.get_close_matches(wanted, tags, n=3, cutoff=0.3)
+        near = near or tags[:3]
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in near)
-        left_out = describe_uncertain([path for check in self._checks.values() for path in check.uncertain])
+        left_out = describe_uncertain([path for check in checks for path in check.uncertain])
         present = f"Present: {names}." if near else left_out or "No scalars exist yet."
-        return f"No {self._condition.tag[:_MOST_TAG_CHARS]!r} so far. {present}"
+        return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
+
+
+def check_possible(condition: Condition, runs: Sequence[Run]) -> None:
+    """Refuse a condition that no run can meet any more.
+
+    Raises:
+        BadArgument: every live run ends before: its steps or its time limit are fewer.
+    """
+    live = [run for run in runs if not run.ended]
+    if condition.sign not in (">=", ">", "==") or not live:
+        return
+    totals: dict[str, list[float | None]] = {
+        "step": [run.progress.get("total_steps") for run in live],
+        "elapsed_s": [run.spec.time_limit_s for run in live],
+    }
+    most = totals.get(condition.tag.lower(), [None])
+    if all(isinstance(one, int | float) and one < condition.number for one in most):
+        named = ", ".join(f"{run.run_id}: {one:g}" for run, one in zip(live, most, strict=True))
+        what = "total_steps" if condition.tag.lower() == "step" else "time_limit_s"
+        raise BadArgument(
+            "until", f"{condition.text!r} is never met: {what} of {named}.", "Wait for less, or for its end."
+        )
+
+
+def read_facts(run: Run, now_s: float) -> dict[str, float]:
+    """Return what wait_run tells of a run beside its metrics: step, progress, elapsed_s, eta_s, attempt. Pure."""
+    facts: dict[str, Any] = {"elapsed_s": run.elapsed_s(now_s), "attempt": run.attempt if run.started_at else None}
+    if isinstance(run, SweepRun):
+        facts[PROGRESS] = sum(cell.done for cell in run.sweep.cells) / max(1, len(run.sweep.cells))
+        facts["attempt"] = None
+    else:
+        step, total = run.progress.get("step"), run.progress.get("total_steps")
+        facts |= {"step": step, "eta_s": None if run.ended else run.progress.get("eta_s")}
+        if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
+            facts[PROGRESS] = step / total
+    return {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
 
 
 class MetricCheck:
@@ -96,14 +152,23 @@ class MetricCheck:
     prints. A tag once chosen stays, in its location, whatever other tags and directories appear.
     """
 
-    def __init__(self, scalars: Scalars, condition: Condition, position: MetricPosition) -> None:
+    def __init__(
+        self,
+        scalars: Scalars,
+        condition: Condition,
+        position: MetricPosition,
+        read_printed: ReadPrinted | None = None,
+    ) -> None:
         self.position = position
         self.other_tags: Sequence[str] | None = (
             None  # the run's tags, where the last check did not find the condition's
         )
         self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
+        self.newest = ""  # the newest value, as text
         self._scalars, self._condition = scalars, condition
         self._is_first = True
+        self._read_printed, self._printed_points = read_printed, 0
+        self._next_read_s = 0.0
 
     def check(self, run: Run) -> str | None:
         """Return e.g. ``Train/mean_reward = 20.4 at step 900`` where the condition holds, else None. Blocks.
@@ -112,14 +177,40 @@ class MetricCheck:
             BadArgument: several tags match the condition; lists them.
         """
         self.other_tags = None
+        facts = read_facts(run, time.time())
+        if (name := self._condition.tag.lower()) in facts:
+            step = int(facts["step"]) if name in (PROGRESS, "eta_s") and "step" in facts else None
+            self.newest = describe_value(name, facts[name], step)
+            return self.newest if self._condition.is_reached(facts[name]) else None
         series = self._find_series(run)
         if self.position.tag is not None:
             return None if series is None else self._check_points(self.position.tag, series)
         self.position = replace(self.position, checked=0)  # every point that appears from now on is new
         printed = _printed_metrics(run)
-        is_printed = resolve_tag(self._condition, list(printed)) is not None
-        self.other_tags = None if is_printed else [*(self.other_tags or ()), *printed]
-        return describe_match(self._condition, printed)
+        if (tag := resolve_tag(self._condition, list(printed))) is not None:
+            self.newest = describe_value(tag, printed[tag][1], printed[tag][0])
+            self.other_tags = None
+            return describe_match(self._condition, printed)
+        return self._check_log(run, [*(self.other_tags or ()), *printed])
+
+    def _check_log(self, run: Run, others: Sequence[str]) -> str | None:
+        """Check the numbers that a run prints under names of its own. A long log is read seldom."""
+        begun_s = time.monotonic()
+        if self._read_printed is None or (begun_s < self._next_read_s and not run.ended):
+            self.other_tags = None if self._printed_points else others
+            return None
+        named = self._read_printed(run)
+        self._next_read_s = time.monotonic() + _REST_SHARE * (time.monotonic() - begun_s)
+        if (tag := resolve_tag(self._condition, list(named))) is None:
+            self.other_tags = [*others, *(name for name in named if name not in others)]
+            return None
+        self.other_tags, points = None, named[tag]
+        first = self._printed_points if self._printed_points or self._condition.includes_past else len(points) - 1
+        first, self._printed_points = min(first, len(points) - 1), len(points)
+        step, value = points[-1]
+        self.newest = describe_value(tag, value, step)
+        met = next((point for point in points[max(0, first) :] if self._condition(point[1])), None)
+        return None if met is None else describe_value(tag, met[1], met[0])
 
     def _find_series(self, run: Run) -> Series | None:
         """Return the condition's series, None where there is none yet; choose its tag."""
@@ -177,6 +268,7 @@ class MetricCheck:
             first, self._is_first = min(first, len(points.values) - 1), False
         wall = max(self.position.wall, float(series.walls.max(initial=-math.inf, where=series.walls == series.walls)))
         self.position = replace(self.position, checked=count, restarts=series.restarts, late=series.late, wall=wall)
+        self.newest = describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
         index = first_match(self._condition, points, first)
         return None if index is None else describe_value(tag, float(points.values[index]), int(points.steps[index]))
 

@@ -28,7 +28,10 @@ _COMPARISON = re.compile(r"(?P<tag>.+?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<number
 _STATE = re.compile(r"(?P<tag>.+?)\s+is\s+(?P<kind>\w+)", re.DOTALL | re.IGNORECASE)
 _QUOTED = re.compile(r"(?P<quote>['\"`])(?P<tag>.+)(?P=quote)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
-_EXAMPLES = "'Train/mean_reward >= 20', 'loss < 0.1', 'loss is nan' (or inf, finite)"
+_SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
+_PERCENT = 100
+_EXAMPLES = "'Train/mean_reward >= 20', 'step >= 300', '50%', 'elapsed_s > 600', 'loss is nan' (or inf, finite)"
+PROGRESS = "progress"  # steps made of all
 _MOST_LISTED = 8
 _LONGEST = 500  # characters: no tag needs more
 
@@ -60,6 +63,10 @@ class Condition:
         """Whether points from before the wait meet it: a NaN does, a comparison only from now on."""
         return self.kind in ("nan", "inf")
 
+    def is_reached(self, count: float) -> bool:
+        """Return whether a count that only rises, such as a step, has come to ``number``: it may jump past it."""
+        return count >= self.number if self.sign == "==" else bool(self(count))
+
     def __call__(self, values: Any) -> Any:
         """Return whether it holds, for one float or for each value of an array. No comparison holds for a NaN."""
         if self.kind == "nan":
@@ -87,16 +94,32 @@ def parse_condition(text: str) -> Condition:
         if kind is None:
             raise BadArgument("until", f"{match['kind']!r} is not a kind of number. Conditions are {_EXAMPLES}.")
         return Condition(stripped, _unquote(match["tag"]), kind=kind)
+    if match := _SHARE.fullmatch(stripped):
+        return _check_share(Condition(stripped, PROGRESS, ">=", float(match[1]) / _PERCENT))
     match = _COMPARISON.fullmatch(stripped)
     if match is None:
         raise BadArgument("until", f"{text[:120]!r} is not a condition. Conditions are {_EXAMPLES}.")
+    tag = _unquote(match["tag"])
+    share = _SHARE.fullmatch(match["number"]) if tag.lower() == PROGRESS else None
     try:
-        number = float(match["number"].replace("_", ""))
+        number = float(share[1]) / _PERCENT if share else float(match["number"].replace("_", ""))
     except ValueError:
         number = math.nan
     if math.isnan(number):
         raise BadArgument("until", f"{match['number'][:40]!r} is not a number to compare with; {_EXAMPLES}.")
-    return Condition(stripped, _unquote(match["tag"]), match["sign"], number)
+    return _check_share(Condition(stripped, tag, match["sign"], number))
+
+
+def _check_share(condition: Condition) -> Condition:
+    """Refuse a share of the steps that no run reaches.
+
+    Raises:
+        BadArgument: it is above 100 %.
+    """
+    is_above = condition.number > 1 or (condition.number == 1 and condition.sign == ">")
+    if condition.tag.lower() == PROGRESS and condition.sign in (">=", ">", "==") and is_above:
+        raise BadArgument("until", "progress is from 0 to 1, or 0% to 100%: this is never met.", f"E.g. {_EXAMPLES}.")
+    return condition
 
 
 def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:

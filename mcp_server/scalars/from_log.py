@@ -5,15 +5,17 @@ An evaluation before the first training step counts as step 0, the baseline of t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
+from mcp_server.scalars.condition import match_tags
 from mcp_server.store.timed_search import TimedSearch
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
@@ -21,6 +23,12 @@ from mcp_server.text.lines import split_lines
 _OWN_STEP = re.compile(
     r"['\"]global_steps?['\"]\s*:\s*(\d{1,15})\b"
 )  # of the figures in a printed dict, such as AgentJet's
+# `critic/score/mean:0.4`, `"eval loss": 0.31`, `train/loss = nan`: a name with a letter, a sign, a whole number.
+_OWN_NAME = re.compile(
+    r"(?P<name>'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[A-Za-z_][\w./@+-]{0,79})\s?[:=]\s?"
+    r"(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)\b)(?![\w:/]|\.\d)",
+    re.IGNORECASE,
+)
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
 _PATTERN_S = 5.0  # for all lines of a log
@@ -46,12 +54,21 @@ LogPoints = list[tuple[int | None, float]]
 class LogMetrics:
     """``points`` by name, each with its step where one was printed. ``notes`` say what was not read.
 
-    ``log``: the file, None without points.
+    The names are those of the product (``reward``, ``loss``); ``printed`` has the same numbers, and others, by the
+    names that the program prints (``critic/score/mean``). ``log``: the file, None without points.
     """
 
     points: Mapping[str, LogPoints]
     notes: tuple[str, ...] = ()
     log: Path | None = None
+    printed: Mapping[str, LogPoints] = field(default_factory=dict)
+
+    def select(self, pattern: str) -> dict[str, LogPoints]:
+        """Return the points of the names that ``pattern`` means: of the product's, else of the program's own."""
+        for names in (self.points, self.printed):
+            if found := match_tags(pattern, names):
+                return {name: names[name] for name in found}
+        return {}
 
 
 def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> LogMetrics:
@@ -81,6 +98,7 @@ def open_tracker(
 def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
     (progress, search), baseline = open_tracker(first_step_pattern), _BaselineReader()
     points: dict[str, LogPoints] = {}
+    printed: dict[str, LogPoints] = {}
     lines, cut = read_log_lines(log)
     for line in lines:
         readings = progress.read_lines([line])
@@ -88,16 +106,28 @@ def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
             baseline.read(line)
         named = _OWN_STEP.search(line) if "global_step" in line else None
         step = int(named[1]) if named else progress.step
-        for reading in readings if progress.first_step_seen else ():
-            for name, value in reading.metrics.items():
-                if name in points or len(points) < _MOST_NAMES:
-                    points.setdefault(name, []).append((step, value))
+        if progress.first_step_seen:
+            _add(points, step, (found for reading in readings for found in reading.metrics.items()))
+            _add(printed, step, _find_own_names(line))
     if progress.first_step_seen:  # a run without a step has no metrics
         for name, value in reversed(baseline.values):
             if name in points or len(points) < _MOST_NAMES:
                 points.setdefault(name, []).insert(0, (0, value))
     notes = [_CUT] * cut + [_SLOW_PATTERN] * (search is not None and search.is_over)
-    return LogMetrics(points, tuple(notes), log if points else None)
+    return LogMetrics(points, tuple(notes), log if points or printed else None, printed)
+
+
+def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[str, float]]) -> None:
+    for name, value in values:
+        if name in points or len(points) < _MOST_NAMES:
+            points.setdefault(name, []).append((step, value))
+
+
+def _find_own_names(line: str) -> Iterator[tuple[str, float]]:
+    """Yield the named numbers of a line by the names that stand there."""
+    for found in _OWN_NAME.finditer(line):
+        with contextlib.suppress(ValueError):
+            yield found["name"].strip("'\" "), float(found["value"].replace(",", ""))
 
 
 class _BaselineReader:

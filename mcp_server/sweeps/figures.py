@@ -116,8 +116,8 @@ def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> d
                 tag: [(int(s), float(v)) for s, v in zip(series[tag].steps, series[tag].values, strict=True)]
                 for tag in tags
             }
-    printed = read_log_metrics(store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern).points
-    return {name: list(printed[name]) for name in match_tags(pattern, printed) if printed[name]}
+    printed = read_log_metrics(store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern)
+    return {name: list(points) for name, points in printed.select(pattern).items() if points}
 
 
 def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:

@@ -47,7 +47,7 @@ class WaitResult(Answer):
     """Why the wait returned, and the runs that changed.
 
     ``brief``: further runs that changed, a line each. ``unchanged``: the others by state. ``cursor``: pass it as since.
-    ``note`` names a metric that no run has so far.
+    ``note`` says why a condition is not met: no run has the metric, or its value at the end.
     """
 
     reason: Reason
@@ -96,7 +96,7 @@ async def describe_outcome(
         cursors = outcome.cursors
     else:
         answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, shows_owner)
-    note = metric.describe_missing_tag() if metric is not None and is_heartbeat else None
+    note = metric.describe_unmet(ended=not is_heartbeat) if metric is not None and outcome.met is None else None
     cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
     return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
 

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from mcp_server.views.progress_text import describe_progress
 
 if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricWait
+    from mcp_server.scalars.from_log import LogPoints
 
 _COALESCE_S = 0.3  # several cells of a sweep often end together, and the last one ends it
 
@@ -46,7 +47,7 @@ async def wait_run(
         str,
         Field(
             description="event: any news. decision: ends, and trouble that nobody deals with. "
-            'first_step: all train. end: all ended. Or a metric: "loss is nan", "Train/mean_reward >= 20"'
+            'first_step: all train. end: all ended. Or "loss is nan", "Train/mean_reward >= 20", "step >= 300", "50%"'
         ),
     ] = "event",
     since: Annotated[
@@ -158,8 +159,15 @@ def start_metric_wait(server: ServerContext, spec: WaitSpec) -> "MetricWait | No
     if (condition := spec.condition) is None:
         return None
     from mcp_server.runs.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
+    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
 
-    return MetricWait(server.scalars, condition, spec.run_ids, spec.positions)
+    def read_printed(run: Run) -> "Mapping[str, LogPoints]":
+        server.store.fetch_log(run)
+        return read_log_metrics(
+            server.store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern
+        ).printed
+
+    return MetricWait(server.scalars, condition, spec.run_ids, spec.positions, read_printed)
 
 
 TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY)
@@ -205,6 +213,9 @@ def _plan(
             cursors[run.run_id] = _move(cursor, run, since)
     spec = WaitSpec(tuple(cursors), cursors, until, timeout_s, since=word)
     if (condition := spec.condition) is not None:  # which checks the runs that there are
+        from mcp_server.runs.metric_wait import check_possible  # noqa: PLC0415 - with the readers of scalars, 20 ms
+
+        check_possible(condition, runs)
         return replace(spec, positions=server.cursors.recall_positions(name, cursors, condition.text)), runs
     return replace(spec, selection=selection if selection.is_open else None), runs
 

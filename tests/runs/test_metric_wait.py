@@ -5,11 +5,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.runs.metric_wait import MetricCheck, MetricPosition, MetricWait
+from mcp_server.record.events import Event
+from mcp_server.runs.metric_wait import MetricCheck, MetricPosition, MetricWait, check_possible
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.state_home import StateHome
@@ -17,6 +19,7 @@ from tests.support.event_records import append, header, points
 from tests.support.scalar_runs import BEGUN_S, Writer, csv, events, live, write
 
 pytestmark = pytest.mark.anyio
+STEPPED: Event = {"seq": 1, "kind": "first_step"}
 
 
 def first_check(tmp_path: Path, condition: str) -> MetricCheck:
@@ -136,13 +139,14 @@ async def test_a_missing_tag_is_named_with_similar_ones(tmp_path: Path) -> None:
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     wait = MetricWait(scalars, parse_condition("lss < 1"), ["cfm-7kqz"], {})
     assert await wait.check([run]) is None
-    assert wait.describe_missing_tag() == "No 'lss' so far. No scalars exist yet."
+    assert wait.describe_unmet(ended=False) == "No 'lss' so far. No scalars exist yet."
     csv(tmp_path, "step,loss,reward", "1,3,4")
     assert await wait.check([run]) is None
-    assert wait.describe_missing_tag() == "No 'lss' so far. Present: loss."
+    assert wait.describe_unmet(ended=False) == "No 'lss' so far. Present: loss."
+    assert wait.describe_unmet(ended=True) == "No 'lss' in it. Present: loss."
     wait = MetricWait(scalars, parse_condition("loss < 1"), ["cfm-7kqz"], {})
     assert await wait.check([run]) is None
-    assert wait.describe_missing_tag() is None
+    assert wait.describe_unmet(ended=False) is None
 
 
 async def test_a_wait_continues_at_its_callers_positions_and_another_caller_starts_at_the_newest_point(
@@ -177,6 +181,72 @@ def test_a_run_without_scalars_is_checked_by_the_metrics_that_it_prints(tmp_path
     assert check.check(replace(live(tmp_path), progress={"step": 7, "metrics": {"loss": 2.0}})) is None
     run = replace(live(tmp_path), progress={"step": 9, "metrics": {"loss": "0.5", "mode": "fast"}})
     assert check.check(run) == "loss = 0.5 at step 9"
+
+
+PRINTED = [(1, 0.1), (2, 0.4), (3, 0.2)]
+
+
+def test_a_run_that_only_prints_is_checked_by_its_own_names_too(tmp_path: Path) -> None:
+    scalars, condition = Scalars(StateHome(tmp_path / "state")), parse_condition("critic/score/mean >= 0.4")
+    shown = {"critic/score/mean": PRINTED[:1]}
+    check = MetricCheck(scalars, condition, MetricPosition(), lambda _: shown)
+    assert check.check(live(tmp_path)) is None
+    shown["critic/score/mean"] = PRINTED  # two more since
+    ended = replace(live(tmp_path), state="finished")
+    assert check.check(ended) == "critic/score/mean = 0.4 at step 2"
+    assert check.newest == "critic/score/mean = 0.2 at step 3"
+
+
+@pytest.mark.parametrize(
+    ("until", "progress", "met"),
+    [
+        ("step >= 300", {"step": 299, "total_steps": 600}, None),
+        ("step >= 300", {"step": 305, "total_steps": 600}, "step = 305"),
+        ("Step == 300", {"step": 305}, "step = 305"),
+        ("50%", {"step": 299, "total_steps": 600}, None),
+        ("50%", {"step": 300, "total_steps": 600}, "progress = 0.5 at step 300"),
+        ("progress >= 50%", {"step": 300, "total_steps": 600}, "progress = 0.5 at step 300"),
+        ("progress > 0.4", {"step": 300, "total_steps": 600}, "progress = 0.5 at step 300"),
+        ("fps >= 1000", {"step": 3, "metrics": {"fps": 1200}}, "fps = 1200 at step 3"),
+        ("epoch >= 2", {"step": 30, "metrics": {"epoch": 2.5}}, "epoch = 2.5 at step 30"),
+        ("eta_s < 60", {"step": 3, "eta_s": 30.0}, "eta_s = 30 at step 3"),
+        ("attempt >= 2", {"step": 3}, None),
+    ],
+)
+def test_the_words_of_a_runs_status_are_conditions(
+    tmp_path: Path, until: str, progress: dict[str, Any], met: str | None
+) -> None:
+    run = replace(live(tmp_path), progress=progress, events=(STEPPED,))
+    assert first_check(tmp_path, until).check(run) == met
+
+
+def test_a_time_since_the_start_is_a_condition(tmp_path: Path) -> None:
+    run = replace(live(tmp_path), started_at="2026-11-21T15:30:00.000Z", measured_s=700.0)
+    assert first_check(tmp_path, "elapsed_s > 600").check(run) == "elapsed_s = 700"
+    assert first_check(tmp_path, "elapsed_s > 800").check(run) is None
+
+
+def test_what_no_run_can_meet_is_refused(tmp_path: Path) -> None:
+    for text in ("150%", "progress >= 1.5", "progress > 100%"):
+        with pytest.raises(BadArgument, match="never met"):
+            parse_condition(text)
+    run = replace(live(tmp_path), progress={"step": 3, "total_steps": 500})
+    with pytest.raises(BadArgument, match=r"total_steps of cfm-7kqz: 500"):
+        check_possible(parse_condition("step >= 1000"), [run])
+    limited = replace(run, spec=replace(run.spec, time_limit_s=60.0))
+    with pytest.raises(BadArgument, match=r"time_limit_s of cfm-7kqz: 60"):
+        check_possible(parse_condition("elapsed_s > 600"), [limited])
+    for possible in ("step >= 500", "step < 1000", "elapsed_s > 600", "reward >= 1000"):
+        check_possible(parse_condition(possible), [run])
+    check_possible(parse_condition("step >= 1000"), [replace(run, state="finished"), replace(run, progress={})])
+
+
+async def test_a_run_that_ends_first_says_what_its_metric_was(tmp_path: Path) -> None:
+    csv(tmp_path, "step,reward", "1,3", "2,4")
+    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"), ["cfm-7kqz"], {})
+    assert await wait.check([live(tmp_path)]) is None
+    assert wait.describe_unmet(ended=False) is None
+    assert wait.describe_unmet(ended=True) == "Not met: reward = 4 at step 2."
 
 
 def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
