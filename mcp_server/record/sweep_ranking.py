@@ -147,6 +147,12 @@ def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
     return sorted(groups, key=lambda group: _rank(group, goal))
 
 
+def find_whole(cells: Sequence[CellState]) -> set[str]:
+    """Return the names of the cells that trained to their end with a number: those that count in a mean."""
+    finished = {cell.cell.phase for cell in cells if cell.state == "finished"}
+    return {cell.cell.name for cell in cells if _is_whole(cell, finished) and _value(cell) is not None}
+
+
 def find_differing(groups: Sequence[Group]) -> list[str]:
     """Return the settings whose values are not the same in all groups."""
     names = dict.fromkeys(name for group in groups for name in group.settings)

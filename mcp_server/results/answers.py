@@ -52,7 +52,8 @@ class Comparison(Answer):
     changed them. ``root``: the directory of checkpoint paths. Of a single run ``checkpoints`` has the newest 20.
 
     Of a sweep a row is a setting, the best first: the mean of its n cells with a result ± the deviation of the sample,
-    and ``cell``, the best of them. Further metrics are means of last values. ``more`` says what did not fit.
+    and ``cell``, the best of them. Further metrics are means too, at a step of all that have reached it. Where a
+    parameter names the benchmark, ``benchmarks`` has the settings by it. ``more`` says what did not fit.
     """
 
     sweep: SweepFacts | None = None

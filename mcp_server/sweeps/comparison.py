@@ -5,36 +5,43 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, is_changed, rank_groups
+from mcp_server.record.sweep_ranking import Group, find_best, find_differing, is_changed, rank_groups
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
-from mcp_server.results.answers import Comparison, SweepFacts
+from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
+from mcp_server.results.benchmark_table import render_benchmark_tables
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_text import render_table
-from mcp_server.results.metrics import read_metrics
-from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, measure_all, parse_metric
-from mcp_server.text.formatting import shorten_facts
-from mcp_server.text.near_names import find_near_names
+from mcp_server.sweeps.benchmarks import build_benchmarks
+from mcp_server.sweeps.columns import MOST_READ, Columns, observe_cell, read_columns, read_results
+from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, parse_metric
+from mcp_server.text.formatting import plain_value, shorten_facts, spread
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 310, 3, 24
-_MOST_SETTINGS, _MOST_METRICS, _MOST_FAILED = 8, 6, 3
-_MOST_LIVE, _MOST_READ = 16, 100  # runs whose files are read for one answer
-_CELLS_WITH_TAGS = 3  # whose metrics are listed to explain a name that none has
+_BENCHMARK_TOKENS = 200
+_MOST_SETTINGS, _MOST_FAILED, _MOST_LIVE = 8, 3, 16
 _WHY_CHARS, _NOTE_CHARS = 90, 60
-_FACTS = ("phase", "n", *(f"{ranking}@step" for ranking in RANKINGS), "step", "cell", "tries", "state", "note")
-
-Values = Mapping[str, Mapping[str, float]]  # of further metrics: by tag, then by cell
+_FACTS = (
+    "phase",
+    "n",
+    *(f"{ranking}@step" for ranking in RANKINGS),
+    "step",
+    "cell",
+    "tries",
+    "state",
+    "note",
+    "checkpoint",
+)
+_CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,10 @@ class Ranking:
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The settings of a sweep, the best first. ``total``: how many there are, of which ``rows`` holds the first."""
+    """The settings of a sweep, the best first. ``total``: how many there are, of which ``rows`` holds the first.
+
+    ``root``: the directory of their checkpoints. ``benchmarks``: the same by benchmark, where a parameter names it.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -61,6 +71,14 @@ class SweepTable:
     metric: str | None
     goal: str
     notes: Sequence[str]
+    root: str = ""
+    benchmarks: BenchmarkTable | None = None
+
+    def without(self, column: str) -> SweepTable:
+        """Return the table without a column."""
+        kept = [number for number, name in enumerate(self.columns) if name != column]
+        rows = [[row[number] for number in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[number] for number in kept], rows=rows)
 
 
 def compare_sweep(
@@ -70,10 +88,18 @@ def compare_sweep(
 
     Reads files: call it in a thread.
     """
-    table = make_table(sweep, store, scalars, metrics, most_rows=None if as_markdown else _MOST_ROWS)
-    rows, notes = ["|".join(row) for row in table.rows], list(table.notes)
+    most_rows = None if as_markdown else _MOST_ROWS
+    table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True)
+    notes = list(table.notes)
+    if not as_markdown and _CHECKPOINT in table.columns and fit(_lines(table), _ROW_TOKENS, least=1) < len(table.rows):
+        table = replace(table.without(_CHECKPOINT), root="")
+        notes.append("markdown=true has checkpoints too.")
+    rows = _lines(table)
     rows = rows[: fit(rows, _ROW_TOKENS, least=_FEWEST_ROWS)]
     left = 0 if as_markdown else table.total - len(rows)
+    benchmarks = [table.benchmarks] if table.benchmarks else []
+    if benchmarks and not as_markdown:
+        benchmarks = [_shorten(benchmarks[0], notes)]
     failed = [describe_failed(cell) for cell in sweep.failed]
     if len(failed) > _MOST_FAILED and not as_markdown:
         notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
@@ -92,17 +118,40 @@ def compare_sweep(
         sweep=facts,
         columns=None if as_markdown else "|".join(table.columns),
         rows=None if as_markdown else rows,
-        markdown="\n".join(render_table(table.columns, table.rows)) if as_markdown else None,
-        more=f"{left} more settings, all worse or without a result: markdown=true has all." if left else None,
+        markdown="\n".join([*render_table(table.columns, table.rows), *render_benchmark_tables(benchmarks)])
+        if as_markdown
+        else None,
+        benchmarks=None if as_markdown else benchmarks or None,
+        root=table.root or None,
+        more=f"{left} more settings that rank behind these: markdown=true has all." if left else None,
         notes=notes or None,
     )
 
 
+def _lines(table: SweepTable) -> list[str]:
+    return ["|".join(row) for row in table.rows]
+
+
+def _shorten(table: BenchmarkTable, notes: list[str]) -> BenchmarkTable:
+    """Return the table with its first rows, as far as they fit."""
+    count = fit(table.rows, _BENCHMARK_TOKENS, least=_FEWEST_ROWS)
+    if count < len(table.rows):
+        notes.append(f"benchmarks has {count} of {len(table.rows)} settings: markdown=true has all.")
+    return table.model_copy(update={"rows": table.rows[:count]})
+
+
 def make_table(
-    sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, most_rows: int | None = None
+    sweep: Sweep,
+    store: RunStore,
+    scalars: Scalars,
+    metrics: Sequence[str] = (),
+    *,
+    most_rows: int | None = None,
+    with_results: bool = False,
 ) -> SweepTable:
     """Return the settings of a sweep as a table. ``metrics`` become columns. Reads files: call it in a thread.
 
+    ``with_results``: evaluations and checkpoints do, where no metrics are asked for.
     Values of ended cells are those that the conductor has noted; those of at most 16 live ones are read now, and do
     not count.
     """
@@ -111,7 +160,7 @@ def make_table(
         text, *metrics = metrics
         tag, ranking = parse_metric(text)
         by = Ranking(tag, ranking, choose_goal(tag, None))
-        cells = _measure(cells, store, scalars, by, {"finished", *CUT_SHORT}, _MOST_READ)
+        cells = _measure(cells, store, scalars, by, {"finished", *CUT_SHORT}, MOST_READ)
         notes.append(f"The sweep has no metric: ranked by {by.label}, {by.goal}.")
     elif by.metric is None:
         notes.append('The sweep has no metric: in the order of the plan. metrics=["..."] ranks.')
@@ -121,11 +170,20 @@ def make_table(
     top_groups = groups[:most_rows]
     remarks = read_notes(store.sweeps.files_of(sweep))
     further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
-    values = _read_metrics(top_groups, store, scalars, further, notes) if further else {}
-    columns, rows = _make_rows(sweep, groups, top_groups, by, values, remarks, notes)
+    if further:
+        columns = read_columns(top_groups, store, scalars, further)
+    else:
+        columns = read_results(top_groups, store, scalars, by.metric) if with_results else Columns()
+    notes += columns.notes
+    names, rows = _make_rows(sweep, groups, top_groups, by, columns, remarks, notes)
     if (behind := _find_better_with_fewer(groups, by.goal)) is not None:
         notes.append(f"{behind.label} is better with fewer seeds, and ranks behind.")
-    return SweepTable(columns, rows, len(groups), by.metric and by.label, by.goal, notes)
+    found = None if by.metric is None else build_benchmarks(groups, by.label)
+    if found is not None:
+        notes.append(f"{found[1]} is the benchmark: settings are comparable within one (benchmarks), best is of all.")
+    return SweepTable(
+        names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, found and found[0]
+    )
 
 
 def _make_rows(
@@ -133,7 +191,7 @@ def _make_rows(
     groups: Sequence[Group],
     shown: Sequence[Group],
     by: Ranking,
-    values: Values,
+    columns: Columns,
     remarks: Mapping[str, str],
     notes: list[str],
 ) -> tuple[list[str], list[list[str]]]:
@@ -150,24 +208,24 @@ def _make_rows(
         row = {"phase": group.first.cell.phase} if has_phases else {}
         row |= {short[name]: _setting(group, name) for name in settings}
         if by.metric is not None and has_seeds:
-            row |= {f"{by.label} mean±sd": _spread(group.mean, group.deviation), "n": str(len(group.results))}
+            row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation), "n": str(len(group.results))}
             row[f"{by.ranking}@step"] = _value(group.results[0]) if len(group.results) > 1 else ""
         elif by.metric is not None:
             row[f"{by.label}@step"] = _value(group.results[0]) if group.results else ""
         else:
             row["step"] = str(group.first.end.get("step", ""))
         row["best so far@step"] = "" if by.ranking == "best" or by.metric is None else _best(group)
-        for tag, known in values.items():
-            row[tag] = _spread(*average([known[c.cell.name] for c in group.results if c.cell.name in known]))
+        row |= columns.describe(group)
         row |= {
             "cell": group.first.cell.name,
             "tries": _describe_tries(group),
             "state": _describe_states(group, by.metric),
             "note": _join_notes(group, remarks),
+            _CHECKPOINT: columns.checkpoints.get(group.first.cell.name, ""),
         }
         rows.append(row)
-    columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    return columns, [[row[name] for name in columns] for row in rows]
+    names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    return names, [[row[name] for name in names] for row in rows]
 
 
 def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
@@ -180,17 +238,7 @@ def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
 
 def _setting(group: Group, name: str) -> str:
     cell, value = group.cells[0], group.settings.get(name)
-    return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else _plain(value))
-
-
-def _plain(value: object) -> str:
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _spread(mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return ""
-    return f"{mean:.4g}" if deviation is None else f"{mean:.4g}±{deviation:.2g}"
+    return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else plain_value(value))
 
 
 def _value(cell: CellState) -> str:
@@ -269,7 +317,7 @@ def _measure(
     """Return the cells, those in ``states`` with the value that their run has now; at most ``most`` are read."""
     measured = []
     for cell in cells:
-        run = _observe(cell, store) if cell.state in states and most > 0 else None
+        run = observe_cell(cell, store) if cell.state in states and most > 0 else None
         if run is not None:
             most -= 1
             with contextlib.suppress(RunwardError, OSError):
@@ -280,44 +328,3 @@ def _measure(
                 continue
         measured.append(cell)
     return tuple(measured)
-
-
-def _observe(cell: CellState, store: RunStore) -> Run | None:
-    with contextlib.suppress(RunwardError):
-        return store.observe(cell.run_id) if cell.run_id is not None else None
-    return None
-
-
-def _read_metrics(
-    groups: Sequence[Group], store: RunStore, scalars: Scalars, metrics: Sequence[str], notes: list[str]
-) -> Values:
-    """Return the last values of further metrics in the runs that count, by tag and cell."""
-    cells = [cell for group in groups for cell in group.results]
-    if len(cells) > _MOST_READ:
-        notes.append(f"Further metrics are those of the best {_MOST_READ} cells.")
-    values: dict[str, dict[str, float]] = {}
-    for cell in cells[:_MOST_READ]:
-        run = _observe(cell, store)
-        if run is None:
-            continue
-        for name in metrics:
-            tag, ranking = parse_metric(name)
-            for found, figure in measure_all(run, store, scalars, tag, ranking):
-                if figure.value is not None:
-                    values.setdefault(f"{found} {ranking}", {})[cell.cell.name] = figure.value
-    tags_found = [name.rpartition(" ")[0] for name in values]
-    if missing := [pattern for pattern in metrics if not match_tags(parse_metric(pattern)[0], tags_found)]:
-        tags = [*tags_found, *_list_tags(cells, store, scalars)]
-        for pattern in missing:
-            near = find_near_names(pattern, tags)
-            notes.append(f"No metric {pattern!r} in these runs." + (f" Near: {', '.join(near)}." if near else ""))
-    if len(values) > _MOST_METRICS:
-        notes.append(f"{len(values) - _MOST_METRICS} more metrics match.")
-    return dict(list(values.items())[:_MOST_METRICS])
-
-
-def _list_tags(cells: Sequence[CellState], store: RunStore, scalars: Scalars) -> Iterator[str]:
-    """Yield the names of the metrics of the first cells, which are nearly always those of all."""
-    for cell in cells[:_CELLS_WITH_TAGS]:
-        if (run := _observe(cell, store)) is not None:
-            yield from (one.tag for one in read_metrics(run, scalars, (), store.run_directory(run.run_id)).metrics)

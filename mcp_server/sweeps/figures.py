@@ -79,6 +79,27 @@ def measure_all(
         yield tag, summarise(points, choose_goal(tag, None), ranking)
 
 
+def measure_at(run: Run, store: RunStore, scalars: Scalars, pattern: str, step: int) -> Iterator[tuple[str, float]]:
+    """Yield each metric that ``pattern`` matches with its last value up to ``step``, if the run has reached the step.
+
+    Reads files: call it in a thread.
+    """
+    curves = _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
+    for tag, points in curves.items():
+        known = [(at, value) for at, value in points if at is not None]
+        before = [point for point in known if point[0] <= step]
+        if before and any(at >= step for at, _ in known):
+            value = max(before, key=lambda point: point[0])[1]
+            if math.isfinite(value):
+                yield tag, value
+
+
+def measure_evaluations(run: Run, store: RunStore, scalars: Scalars) -> dict[str, float]:
+    """Return the newest figure of each evaluation in a run's result files and output. Reads files, as above."""
+    found = {name: points[-1][1] for name, points in _read_evaluations(run, store, scalars, "*").items()}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
 def summarise(points: Points, goal: str, ranking: str) -> Figure:
     """Return the figure of a curve, in the order of its steps. Pure."""
     finite = [(step, value) for step, value in points if math.isfinite(value)]

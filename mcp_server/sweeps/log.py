@@ -12,8 +12,8 @@ from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import CUT_SHORT, LIVE, CellState, Sweep, begins_with
+from mcp_server.record.sweep_ranking import find_best, find_whole
+from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.state_home import StateHome
@@ -22,6 +22,7 @@ from mcp_server.text.formatting import duration, printable, significant
 
 _MIB_PER_GIB = 1024
 _LONGEST_TEXT = 120
+_FIGURES = ("ranked_by", "best", "best_step", "last", "last_step")
 
 
 @dataclass
@@ -90,11 +91,12 @@ class SweepLog:
         metric, names = sweep.spec.metric, _varying(sweep.cells)
         headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s", "fps"]
         headers += [sweep.spec.ranked_by or "metrics", "note"]
-        rows = []
+        rows, whole = [], find_whole(sweep.cells)
         for cell in sweep.cells:
-            run, note = live.get(cell.cell.name), notes.get(cell.cell.name)
-            sources = cell, names, note, None if run is None else (run.state, run.gpu_names)
-            rows.append(self._plan.read(cell.cell.name, sources, partial(_plan_row, cell, names, run, note, metric)))
+            run, note, counts = live.get(cell.cell.name), notes.get(cell.cell.name), cell.cell.name in whole
+            sources = cell, names, note, counts, None if run is None else (run.state, run.gpu_names)
+            make = partial(_plan_row, cell, names, run, note, metric, counts=counts)
+            rows.append(self._plan.read(cell.cell.name, sources, make))
         lines = [*_render_head(sweep), "", "## Plan", "", *self._plan.render(headers, rows)]
         self._sort_events(sweep.events)
         headers = [
@@ -115,14 +117,18 @@ class SweepLog:
         return "\n".join(map(printable, lines)) + "\n"
 
     def render_results(self, sweep: Sweep, notes: Mapping[str, str]) -> str:
-        """Return one row a cell, with tabs between: what programs read."""
+        """Return one row a cell, with tabs between: what programs read.
+
+        ``value`` is empty where it does not count, so that a mean over it is that of the tables.
+        """
         names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.settings))
-        header = ["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]
+        header = ["cell", "phase", "state", "run", *names, "value", "step", *_FIGURES, "elapsed_s", "why", "note"]
         lines = ["\t".join(map(_as_field, header))]
+        whole = find_whole(sweep.cells)
         for cell in sweep.cells:
-            note = notes.get(cell.cell.name)
-            make = partial(_result_row, cell, names, note)
-            lines.append("\t".join(self._results.read(cell.cell.name, (cell, names, note), make).cells))
+            note, counts = notes.get(cell.cell.name), cell.cell.name in whole
+            make = partial(_result_row, cell, names, note, sweep.spec.ranked_by if counts else None)
+            lines.append("\t".join(self._results.read(cell.cell.name, (cell, names, note, counts), make).cells))
         return "\n".join(lines) + "\n"
 
     def _read_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> _Row:
@@ -155,22 +161,28 @@ def _render_head(sweep: Sweep) -> list[str]:
     return lines
 
 
-def _result_row(cell: CellState, names: Sequence[str], note: str | None) -> list[str]:
+def _result_row(cell: CellState, names: Sequence[str], note: str | None, ranked_by: str | None) -> list[str]:
+    """Return the fields of a cell. ``ranked_by``: what its value is, None where that does not count."""
     values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *(cell.setting(n) for n in names)]
-    is_result = cell.state in ("finished", *CUT_SHORT) and cell.value is not None  # as tables and means take it
-    values += [cell.value if is_result else cell.bad_end, cell.value_step if is_result else cell.end.get("step")]
+    values += [cell.value, cell.value_step] if ranked_by else [cell.bad_end, cell.end.get("step")]
+    values += [ranked_by]
+    for ranking in ("best", "last"):
+        values += list(cell.figures.get(ranking) or (None, None))
     elapsed_s = cell.end.get("elapsed_s")
     values += [round(elapsed_s, 1) if isinstance(elapsed_s, float) else elapsed_s, _why(cell), note]
     return [_as_field(value) for value in values]
 
 
 def _plan_row(
-    cell: CellState, names: Sequence[str], run: Run | None, note: str | None, metric: str | None
+    cell: CellState, names: Sequence[str], run: Run | None, note: str | None, metric: str | None, *, counts: bool
 ) -> list[str]:
+    """Return the fields of a cell; its value stands in brackets where it does not count."""
     end, launch = cell.end, cell.cell.launch
     progress: Mapping[str, Any] = run.progress if run is not None else end
     step, step_s = end.get("step"), progress.get("step_s")
     value = _number(cell.value) if cell.value is not None else cell.bad_end or ""
+    if cell.value is not None and not counts:
+        value = f"({value}{'' if cell.value_step is None else f'@{cell.value_step}'})"
     if metric is None:
         value = ", ".join(f"{name} {_number(v)}" for name, v in list((end.get("metrics") or {}).items())[:2])
     gpus = (list(run.gpu_names) if run is not None else end.get("gpus")) or launch.get("gpus")

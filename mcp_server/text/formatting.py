@@ -100,6 +100,18 @@ def significant(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
+def spread(mean: float | None, deviation: float | None) -> str:
+    """Return ``24.5±0.71``: four digits, two of the deviation. Empty without a mean."""
+    if mean is None:
+        return ""
+    return f"{mean:.4g}" if deviation is None else f"{mean:.4g}±{deviation:.2g}"
+
+
+def plain_value(value: object) -> str:
+    """Return the value of a setting as tables show it, None as ``-``."""
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def round_seconds(seconds: float) -> float:
     """Return a duration rounded to tenths below a minute and to whole seconds above, never negative."""
     return round(max(0.0, seconds), 1) if seconds < _MINUTE_S else float(round(seconds))

@@ -19,7 +19,12 @@ async def compare_runs(
     run_ids: Annotated[list[str] | None, Field(description="Run ids or names")] = None,
     tags: Annotated[list[str] | None, Field(description="All runs that were launched with all of these")] = None,
     sweep: Annotated[str | None, Field(description="A sweep instead: its settings ranked, seeds grouped")] = None,
-    metrics: Annotated[list[str] | None, Field(description="Scalar names or globs. None: the main ones")] = None,
+    metrics: Annotated[
+        list[str] | None,
+        Field(
+            description="Scalar names or globs; of a sweep also best:TAG, mean10%:TAG, TAG@STEP. None: the main ones"
+        ),
+    ] = None,
     markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
 ) -> Comparison:
     """Compare runs in one table.

@@ -193,7 +193,13 @@ async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_sa
         ["2.0", "3"],
         ["5.0", "3"],
         ["nan", "3"],
-        ["7.0", "1"],
+        ["", "1"],
+    ], "a mean over the values is that of the tables"
+    assert [line.split("\t")[7:12] for line in results.splitlines()[1:]] == [
+        ["score (last)", "9.0", "2", "2.0", "3"],
+        ["score (last)", "5.0", "3", "5.0", "3"],
+        ["", "8.0", "2", "", ""],
+        ["", "7.0", "1", "7.0", "1"],
     ]
 
 
