@@ -7,6 +7,7 @@ The registration comes first: without it the rest is useless. Every change is sh
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from mcp_server.cli import client_settings as settings
 from mcp_server.cli.client_settings import NAME
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     sure, project = arguments.yes, _working_directory() if arguments.project else None
     if arguments.command == "uninstall":
         return _uninstall(arguments.client, project, sure=sure)
-    command = server_command(sys.executable)
+    command = server_command(sys.executable, find_source())
     if arguments.client == "inspector":
         return _inspect(command, sure=sure)
     if arguments.client == "codex":
@@ -142,13 +144,39 @@ def _codex_skills(project: Path | None) -> Path:
     return project / ".agents" / "skills" if project else codex_config(None).parent / "skills"
 
 
-def server_command(python: str) -> list[str]:
-    """Return the command by which a client starts this server: the script beside this Python, or uvx under uvx."""
+def server_command(python: str, source: str | None) -> list[str]:
+    """Return the command by which a client starts this server: the script beside this Python, or uvx under uvx.
+
+    ``source``: what this package was installed from, see ``find_source``. Without one, uvx would ask a registry for it,
+    where the package of this name may be anybody's.
+    """
     parts = Path(python).parts
-    if "uv" in parts and any(part.startswith(("archive-v", "environments-v")) for part in parts):
-        return ["uvx", NAME, "serve"]  # uv may empty such a directory at any time
+    if source and "uv" in parts and any(part.startswith(("archive-v", "environments-v")) for part in parts):
+        return ["uvx", "--from", source, NAME, "serve"]  # uv may empty such a directory at any time
     beside = Path(python).parent / NAME
     return [str(beside), "serve"] if os.access(beside, os.X_OK) else [python, "-m", "mcp_server", "serve"]
+
+
+def find_source() -> str | None:
+    """Return the directory, file or address that this package was installed from, None if it was a registry."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - asked for by install alone
+
+    try:
+        return read_source(distribution(NAME).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+
+
+def read_source(direct_url: str) -> str | None:
+    """Return the source that an installer noted, as `uvx --from` takes it."""
+    try:
+        facts = json.loads(direct_url)
+        url, vcs = str(facts.get("url") or ""), facts.get("vcs_info")
+        if vcs:
+            return f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return None
+    return unquote(urlsplit(url).path) if url.startswith("file:") else url or None
 
 
 def in_project(command: Sequence[str], project: Path) -> list[str]:

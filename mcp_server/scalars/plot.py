@@ -68,7 +68,7 @@ def draw_picture(panels: Sequence[Panel]) -> bytes:
         except subprocess.TimeoutExpired as error:
             raise NotDrawn(f"drawing took longer than {_TIME_LIMIT_S:.0f} s") from error
     if process.returncode == drawing.EXIT_NO_MATPLOTLIB:
-        raise NotDrawn("matplotlib is not installed", "A person can run: pip install 'runward[plot]'")
+        raise NotDrawn("matplotlib is not installed", "A person can run: pip install 'matplotlib>=3.9'")
     if process.returncode or not process.stdout.startswith(b"\x89PNG"):
         lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise NotDrawn(lines[-1][:200] if lines else f"the drawing process ended with {process.returncode}")

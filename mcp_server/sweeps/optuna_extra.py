@@ -1,4 +1,4 @@
-"""Optuna, which proposes the cells of a search and halves a sweep: an extra, ``runward[optuna]``."""
+"""Optuna, which proposes the cells of a search and halves a sweep: an optional dependency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.study import Study
 
-INSTALL = "pip install 'runward[optuna]'"
+INSTALL = "pip install 'optuna>=5'"
 
 
 def check_optuna(argument: str, alternative: str) -> None:

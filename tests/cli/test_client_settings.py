@@ -21,7 +21,7 @@ from mcp_server.cli.client_settings import (
     out_of_codex_toml,
     out_of_mcp_json,
 )
-from mcp_server.cli.install import server_command
+from mcp_server.cli.install import read_source, server_command
 from mcp_server.tools.listing import list_tools
 
 COMMAND = ["/opt/venv/bin/runward", "serve"]
@@ -109,11 +109,28 @@ def test_codex_settings_that_cannot_be_changed_by_lines_are_not(text: str) -> No
 def test_a_server_is_named_by_what_will_still_be_there(tmp_path: Path) -> None:
     python = tmp_path / "bin/python"
     python.parent.mkdir()
-    assert server_command(str(python)) == [str(python), "-m", "mcp_server", "serve"]
+    assert server_command(str(python), None) == [str(python), "-m", "mcp_server", "serve"]
     (tmp_path / "bin/runward").touch(0o755)
-    assert server_command(str(python)) == [str(tmp_path / "bin/runward"), "serve"]
-    assert server_command("/h/.cache/uv/archive-v0/Xy_1/bin/python") == ["uvx", "runward", "serve"]
-    assert server_command(sys.executable)[-1] == "serve"
+    assert server_command(str(python), None) == [str(tmp_path / "bin/runward"), "serve"]
+    in_a_cache = "/h/.cache/uv/archive-v0/Xy_1/bin/python"
+    assert server_command(in_a_cache, "/src/runward") == ["uvx", "--from", "/src/runward", "runward", "serve"]
+    assert server_command(in_a_cache, None) == [in_a_cache, "-m", "mcp_server", "serve"], "no registry is asked"
+    assert server_command(sys.executable, None)[-1] == "serve"
+
+
+@pytest.mark.parametrize(
+    ("noted", "source"),
+    [
+        ('{"url": "file:///src/my%20runward", "dir_info": {"editable": true}}', "/src/my runward"),
+        ('{"url": "https://box/runward-0.1.0.whl", "archive_info": {}}', "https://box/runward-0.1.0.whl"),
+        ('{"url": "https://box/r.git", "vcs_info": {"vcs": "git", "commit_id": "ab3d"}}', "git+https://box/r.git@ab3d"),
+        ("{}", None),
+        ("not json", None),
+        ("[]", None),
+    ],
+)
+def test_the_source_of_the_package_is_what_its_installer_noted(noted: str, source: str | None) -> None:
+    assert read_source(noted) == source
 
 
 # --- entries of others, and the way back

@@ -34,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setattr(module, "server_command", lambda _: COMMAND)
+    monkeypatch.setattr(module, "server_command", lambda *_: COMMAND)
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def call(client: str, *, project: bool = False, yes: bool = False, command: str = "install", **more: object) -> int:
@@ -237,7 +237,7 @@ def test_a_program_inside_the_project_is_named_as_everybody_finds_it(
     run: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = str(tmp_path / "project/.venv/bin/runward")
-    monkeypatch.setattr(module, "server_command", lambda _: [inside, "serve"])
+    monkeypatch.setattr(module, "server_command", lambda *_: [inside, "serve"])
     run("claude", project=True, yes=True)
     program(tmp_path / "project/.venv/bin/runward", 'echo "$0 $@"')
     below = tmp_path / "project/a/b"

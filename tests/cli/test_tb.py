@@ -64,6 +64,6 @@ def test_without_matplotlib_no_picture_is_written_and_the_install_line_is_named(
     monkeypatch.setenv("RUNWARD_HOME", str(tmp_path / "state"))
     file = csv_file(tmp_path, "step,loss\n1,2\n2,1\n")
     words = {"source": os.fspath(file), "tags": None, "points": None, "plot": str(tmp_path / "a.png")}
-    with pytest.raises(RunwardError, match=r"matplotlib is not installed.*pip install 'runward\[plot\]'"):
+    with pytest.raises(RunwardError, match=r"matplotlib is not installed.*pip install 'matplotlib>=3.9'"):
         tb.run(argparse.Namespace(**words, json=False, serve=False))
     assert not (tmp_path / "a.png").exists()

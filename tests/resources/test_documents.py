@@ -9,7 +9,7 @@ import pytest
 import mcp_server
 from mcp_server.cli.client_settings import NAME
 from mcp_server.cli.install import in_project
-from mcp_server.resources.documents import Document, parse_document, read_documents
+from mcp_server.resources.documents import Document, list_files, parse_document, read_documents
 
 
 def test_front_matter_is_facts_tables_and_a_text() -> None:
@@ -65,20 +65,12 @@ def test_every_file_can_be_parsed() -> None:
 ROOT = Path(mcp_server.__file__).parent.parent
 
 
-def test_server_json_speaks_of_this_version() -> None:
-    server = json.loads((ROOT / "server.json").read_text())
-    package = server["packages"][0]
-    assert server["version"] == package["version"] == mcp_server.__version__
-    assert package["registryType"] == "pypi"
-    assert package["identifier"] == "runward"
-    assert package["transport"] == {"type": "stdio"}
-    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"])
-    assert len(server["description"]) <= 100
-
-
-def test_the_readme_proves_the_name_in_the_registry() -> None:
-    server = json.loads((ROOT / "server.json").read_text())
-    assert f"mcp-name: {server['name']}" in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("name", ["README.md", *(f"prompts/{path.name}" for path in list_files("prompts"))])
+def test_no_text_offers_the_package_from_a_registry_where_it_is_not(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert not re.search(
+        r"\buvx (?!--from )|\bpip(?:x)? install (?:-\S+ )*'?runward\b|registry\.modelcontextprotocol", text
+    )
 
 
 def test_the_repository_offers_its_own_server_to_claude_code() -> None:

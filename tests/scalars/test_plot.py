@@ -78,7 +78,7 @@ def test_without_matplotlib_the_error_names_the_install_line(tmp_path: Path, mon
     with pytest.raises(NotDrawn) as refusal:
         draw_picture([Panel("a", [Curve("a", [1], [1.0])])])
     assert str(refusal.value) == (
-        "matplotlib is not installed. No picture was drawn. A person can run: pip install 'runward[plot]'"
+        "matplotlib is not installed. No picture was drawn. A person can run: pip install 'matplotlib>=3.9'"
     )
 
 

@@ -116,9 +116,9 @@ def test_in_any_order_of_arrival_the_best_quarter_survives_two_rungs() -> None:
 
 def test_without_optuna_it_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optuna_extra, "find_spec", lambda name: None)
-    with pytest.raises(BadArgument, match=r"not installed.*pip install 'runward\[optuna\]'"):
+    with pytest.raises(BadArgument, match=r"not installed.*pip install 'optuna>=5'"):
         parse_halving({"steps": [100]})
-    with pytest.raises(BadArgument, match=r"not installed.*pip install 'runward\[optuna\]'.*random needs nothing"):
+    with pytest.raises(BadArgument, match=r"not installed.*pip install 'optuna>=5'.*random needs nothing"):
         parse_search({"strategy": "tpe", "space": {"a": [1, 2]}, "budget": 2})
     assert parse_search({"space": {"a": [1, 2]}, "budget": 2}).strategy == "random"
 

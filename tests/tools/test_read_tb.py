@@ -232,7 +232,7 @@ async def test_without_matplotlib_the_answer_names_the_install_line(
     answer = await read_tb(logdir=str(logs / "one"), tags="loss", plot=True)
     assert answer["values"]["loss"]["count"] == 100
     assert answer["notes"] == [
-        "matplotlib is not installed. No picture was drawn. A person can run: pip install 'runward[plot]'"
+        "matplotlib is not installed. No picture was drawn. A person can run: pip install 'matplotlib>=3.9'"
     ]
 
 
