@@ -48,6 +48,7 @@ EventKind = Literal[
     "sampler_lost",
     "observer_error",
     "exception_printed",
+    "code_changed",
     # Those of a sweep, which its conductor writes.
     "conducting",
     "cell_planned",
@@ -93,6 +94,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "log_lost": KindTraits(),
     "sampler_lost": KindTraits(),
     "exception_printed": KindTraits(),  # although the exit code is 0
+    "code_changed": KindTraits(),  # between the launch and the start, or between two attempts
     "judging_lost": KindTraits(),  # for a time or for good: a stall or an error may go unseen
     "observer_error": KindTraits(),
     "conducting": KindTraits(live_state="running"),  # a conductor took over
@@ -143,6 +145,8 @@ class Event(_Numbered, total=False):
     position: int
     what: str
     arguments: list[str]
+    changed_files: list[str]
+    perhaps_changed: list[str]
     params: dict[str, Any]
     environment: dict[str, str]
     at_start: dict[str, Any]
@@ -332,6 +336,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "peak_mib": (int, float),
     "fps": (int, float),
     "params": dict,
+    "changed_files": list,
+    "perhaps_changed": list,
 }
 _TIMES = ("at", "started_at", "ended_at")
 

@@ -17,6 +17,9 @@ from mcp_server.system.files import is_absent, read_regular_file, write_atomic
 from mcp_server.text.timestamps import format_time
 
 LAYOUT = 3
+CODE_STATE = (
+    "code.json"  # of a run or a sweep: its source files at the launch, see ``record/code_state``; the launcher's
+)
 Facts = dict[str, Any]
 
 

@@ -155,6 +155,12 @@ class Run:
         return command_text(self.spec, inputs)
 
     @property
+    def code_change(self) -> str | None:
+        """The sentence that says which files of its code changed before its newest attempt, None without a change."""
+        changes = [e for e in self.events if e["kind"] == "code_changed" and e.get("attempt", 1) == self.attempt]
+        return changes[-1].get("text") if changes else None
+
+    @property
     def gpu_names(self) -> tuple[int | str, ...]:
         """Its GPUs as people name them: by index where that is known, else by UUID. Cpu slots as ``cpu-1``."""
         if len(self.gpu_indices) != len(self.gpus):

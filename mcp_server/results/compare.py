@@ -126,6 +126,7 @@ def build_comparison(
         notes,
         "evaluation figures",
     )
+    notes += [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
     notes += _describe_missing(metrics, entries, scalars, store)
     tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])

@@ -103,6 +103,8 @@ def list_doubts(facts: ResultFacts) -> list[str]:
     if facts.leftovers:
         what = "process of the run still runs" if facts.leftovers == 1 else "processes of the run still run"
         doubts.append(f"{facts.leftovers} {what}: its results may change. See wait_run.")
+    if run.code_change:
+        doubts.append(f"{run.code_change} The files as they were at the start are what ran.")
     begun_s = posix(run.started_at) if run.started_at else None
     if facts.snapshot is not None:
         doubts += facts.snapshot.notes

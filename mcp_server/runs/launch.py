@@ -120,6 +120,10 @@ def create_directory(spec: RunSpec, store: RunStore) -> RunDir:
         backend_of(spec).create(directory, spec)
     except OSError as error:
         raise LaunchFailed(f"{store.home.path}: {error.strerror}.", "Nothing was started.") from error
+    if not spec.mirror and (spec.backend == "slurm" or spec.sweep):
+        from mcp_server.runs.code_at_launch import keep_code_state  # noqa: PLC0415 - most runs start at once
+
+        keep_code_state(directory, spec, store.home)
     return directory
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile
+from mcp_server.record.config_files import find_config_files
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.config_files import find_config_files
 from mcp_server.supervisor.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.system import processes
 from mcp_server.system.command_python import find_python

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import Ending, StopRequest, closing_line
 from mcp_server.record.handover import Handover, HandoverError, receive_handover
-from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.run_directory import CODE_STATE, RunDir, read_json
 from mcp_server.record.script import AttemptInputs, name_attempt, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
@@ -30,6 +30,7 @@ from mcp_server.text.formatting import duration
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.supervisor.code_watch import CodeWatch
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.requeue import FormerSupervision
     from mcp_server.supervisor.retries import NextAttempt, Retries
@@ -193,6 +194,12 @@ class Supervision:
         self._recovers = bool((self._spec.recovery or {}).get("rules"))
         self._began_s = time.monotonic()
         self._services: Services | None = None
+        self._code: CodeWatch | None = None
+        self._waits = self._spec.queue or bool(self._spec.needs)
+        if self._waits or self._recovers or (control.rundir.path / CODE_STATE).exists():
+            from mcp_server.supervisor.code_watch import CodeWatch  # noqa: PLC0415 - most runs start at once, and once
+
+            self._code = CodeWatch(control.rundir, self._spec, handover.env, recovers=self._recovers)
         if self._spec.needs:
             from mcp_server.supervisor.services import Services  # noqa: PLC0415 - few runs need others
 
@@ -207,6 +214,8 @@ class Supervision:
             GpusUnavailable, StoppedBeforeStart: see ``GpuAllocation.obtain``.
             ServiceEnded: see ``Services.await_answers``.
         """
+        if self._code is not None and self._waits:
+            self._code.look()
         if self._services is not None and self._spec.queue:
             self._services.await_answers()
         if self._spec.gpus is not None and self._spec.backend != "ray":  # Ray gives them by its environment
@@ -224,7 +233,12 @@ class Supervision:
         placeholders = self._allocation.placeholders if self._allocation else {}
         placeholders = {**placeholders, **name_attempt(self._control.rundir.run_id, number)}
         inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders)
-        return Attempt.start(self._control, self._handover, self._allocation, number, inputs)
+        if self._code is not None:
+            self._code.begin(number, inputs)
+        attempt = Attempt.start(self._control, self._handover, self._allocation, number, inputs)
+        if self._code is not None:
+            self._code.report(self._control.events, number)
+        return attempt
 
     def run(self, attempt: Attempt) -> int:
         """Supervise ``attempt`` and those that follow until the run has ended, and return the last exit status."""

@@ -14,6 +14,7 @@ from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_spec import SweepSpec
 from mcp_server.record.sweep_state import COMPLETE, Sweep
 from mcp_server.runs.arguments import check_name
+from mcp_server.runs.code_at_launch import keep_sweep_code_state
 from mcp_server.runs.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
@@ -212,6 +213,7 @@ def _create(spec: SweepSpec, store: RunStore) -> SweepDir:
         new.path.mkdir(mode=0o700)
         new.requests.mkdir(mode=0o700)
         write_json(new.spec, spec.facts())
+        keep_sweep_code_state(new.path, spec)
         new.path.rename(directory.path)
     except OSError as error:
         shutil.rmtree(new.path, ignore_errors=True)

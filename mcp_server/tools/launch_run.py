@@ -216,6 +216,8 @@ def _describe(
     run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool, verbose: bool
 ) -> Launched:
     rundir, spec = server.store.run_directory(run.run_id), run.spec
+    if run.code_change:
+        warnings = [*(warnings or ()), run.code_change]
     steps = ["This idempotency key started the run before; nothing was started now."] if repeated else []
     if repeated and run.state == "lost":
         steps.append("How it ended is unknown: look for what it left, then launch it again with another key.")

@@ -276,10 +276,13 @@ def printed_exception(run: Run) -> str | None:
 
 
 def _note(run: Run, *, short: bool) -> str | None:
-    """Return what is at odds with the run's end."""
-    if (text := printed_exception(run)) is None:
-        return None
-    return "printed an exception" if short else shorten_facts(text, _EVENT_CHARS)
+    """Return what is at odds with the run's end or its launch."""
+    notes = []
+    if text := printed_exception(run):
+        notes.append("printed an exception" if short else shorten_facts(text, _EVENT_CHARS))
+    if text := run.code_change:
+        notes.append("code changed before its start" if short else shorten_facts(text, _EVENT_CHARS))
+    return ("; " if short else " ").join(notes) or None
 
 
 def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:

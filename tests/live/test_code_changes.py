@@ -1,0 +1,121 @@
+"""Whoever edits code while a run waits, or between two attempts, is told that other code ran."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sandbox import Agent, Sandbox, until_async
+
+pytestmark = pytest.mark.anyio
+
+TRAIN = """
+import pathlib, sys
+RATE = 0.02
+print("rate", RATE, flush=True)
+"""
+RETRIED = """
+import pathlib, sys, os, time
+if os.environ["RUNWARD_ATTEMPT"] == "1":
+    pathlib.Path("running").touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.02)
+    sys.exit(7)
+"""
+
+
+def write_code(directory: Path) -> None:
+    (directory / "lib").mkdir()
+    (directory / "lib" / "model.py").write_text("WIDTH = 1\n")
+    (directory / "a.yaml").write_text("lr: 0.1\n")
+    (directory / "train.py").write_text(TRAIN)
+
+
+def changes(sandbox: Sandbox, run_id: str) -> list[str]:
+    return [event["text"] for event in sandbox.run(run_id).events if event["kind"] == "code_changed"]
+
+
+async def hold_slot(sandbox: Sandbox, agent: Agent) -> str:
+    return await agent.launch("until test -e release; do sleep 0.02; done", gpus="cpu", cwd=str(sandbox.path))
+
+
+async def test_a_queued_run_says_which_code_changed_before_it_started(sandbox: Sandbox) -> None:
+    write_code(sandbox.path)
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
+    command = f"{sys.executable} train.py --config a.yaml"
+    arguments: dict[str, Any] = {"cwd": str(sandbox.path), "gpus": "cpu", "queue": True}
+    async with sandbox.agent_in_process() as agent:
+        holder = await hold_slot(sandbox, agent)
+        edited = await agent.call("launch_run", command=command, name="edited", **arguments)
+        assert edited["state"] == "queued"
+        for path, text in (
+            ("train.py", TRAIN.replace("2", "3")),
+            ("lib/model.py", "WIDTH = 2\n"),
+            ("a.yaml", "lr: 1\n"),
+        ):
+            (sandbox.path / path).write_text(text)
+        (sandbox.path / "new.py").write_text("")  # no code of the run that was launched
+        (sandbox.path / "release").touch()
+        await agent.end(holder)
+        status = await agent.end(edited["run_id"])
+        plain = await agent.launch(command, name="plain", cwd=str(sandbox.path))
+        await agent.end(plain)
+        compared = await agent.call("compare_runs", run_ids=[edited["run_id"], plain])
+        finished = await agent.call("finish_blueprint", run_id=edited["run_id"], result_dir=str(sandbox.path / "out"))
+    sentence = "Code changed between launch and start: train.py, a.yaml, lib/model.py."
+    assert changes(sandbox, edited["run_id"]) == [sentence]
+    assert sentence in status["note"]
+    assert any(sentence in note for note in compared["notes"])
+    assert sentence in Path(finished["results_path"]).read_text()
+    assert changes(sandbox, plain) == []
+    kept = sandbox.rundir(edited["run_id"]).code(1) / "files" / "train.py"
+    assert "0.03" in kept.read_text()  # the copy is that of the start
+
+
+async def test_a_queued_run_whose_code_was_only_touched_says_nothing(sandbox: Sandbox) -> None:
+    write_code(sandbox.path)
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
+    async with sandbox.agent_in_process() as agent:
+        holder = await hold_slot(sandbox, agent)
+        command = f"{sys.executable} train.py"
+        run = await agent.call("launch_run", command=command, cwd=str(sandbox.path), gpus="cpu", queue=True)
+        (sandbox.path / "train.py").write_text(TRAIN)  # another time, the same text
+        (sandbox.path / "release").touch()
+        await agent.end(holder)
+        status = await agent.end(run["run_id"])
+    assert changes(sandbox, run["run_id"]) == []
+    assert "note" not in status
+
+
+async def test_an_attempt_with_other_code_than_the_former_says_so(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.py").write_text(RETRIED)
+    recovery = {"any": {"do": "retry", "times": 1, "wait_s": 0}}
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(f"{sys.executable} train.py", cwd=str(sandbox.path), recovery=recovery)
+        await until_async((sandbox.path / "running").exists, "the first attempt")
+        await until_async(lambda: sandbox.rundir(run_id).code(1).joinpath("snapshot.json").exists(), "its copy")
+        (sandbox.path / "train.py").write_text(RETRIED + "# better\n")
+        (sandbox.path / "go").touch()
+        await agent.end(run_id)
+    assert changes(sandbox, run_id) == ["Code changed between attempt 1 and attempt 2: train.py."]
+
+
+async def test_a_cell_that_starts_with_other_code_than_its_sweep_says_so(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.py").write_text(RETRIED.replace("sys.exit(7)", "sys.exit(0)"))
+    async with sandbox.agent_in_process() as agent:
+        common = {"command": f"{sys.executable} train.py", "cwd": str(sandbox.path)}
+        sweep = await agent.call("launch_sweep", name="s", common=common, grid={"seed": [1, 2]}, max_parallel=1)
+        await until_async((sandbox.path / "running").exists, "the first cell")
+        (sandbox.path / "train.py").write_text("print('another idea')\n")
+        (sandbox.path / "go").touch()
+        await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
+        runs = (await agent.call("list_runs", sweep=sweep["sweep_id"]))["runs"]
+    by_cell = {run["cell"]: changes(sandbox, run["run_id"]) for run in runs}
+    assert sorted(map(json.dumps, by_cell.values())) == [
+        '["Code changed between launch and start: train.py."]',
+        "[]",
+    ]
