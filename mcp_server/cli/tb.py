@@ -34,7 +34,12 @@ _COLUMNS, _NARROW_COLUMNS = ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN",
 _WIDE = 120  # width of a terminal with room for all columns
 _SHAPES = ((32, _WIDE), (16, 76))  # cells of a shape, and the least width of the terminal
 _LONGEST_NAME = 81
-_ARROWS = {"up": Text("↑", style="green"), "down": Text("↓", style="yellow"), "flat": Text("~", style="dim")}
+_ARROWS = {
+    "up": Text("↑", style="green"),
+    "down": Text("↓", style="yellow"),
+    "flat": Text("~", style="dim"),
+    None: Text("?", style="dim"),
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ Trend = Literal["up", "down", "flat"]
 
 _LEAST_TAIL = 10  # points; fewer make no slope
 _SURE_T = 3.0  # |t| below this is noise
+_ERRORS = 2.0  # standard errors by which a slope may be wrong
 # A shorter end has at least so many points, such a |t|, and ends beyond all but this share of the points before it.
 _LEAST_END, _SURE_END_T, _BEYOND = 32, 6.0, 0.01
 # A plateau is detected on the medians of so many equal parts, each of at least so many points.
@@ -34,12 +35,13 @@ _WEIGHTLESS = 1e-17  # below double precision: older points do not change an ave
 class SeriesSummary:
     """The summary of one series: of its finite values, but for ``last``, ``count``, ``nan`` and ``inf``.
 
-    ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
-    t-statistic, in which points that resemble their neighbours count less. Where the tenth is flat, but a shorter end
-    of it has left the level before, both are of that end, and there is no plateau. ``ema``: TensorBoard's smoothing
-    at the last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of their range
-    (or their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds since the
-    point that was logged last. ``steps_per_s``: over the last tenth.
+    ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), where it is no
+    noise, for which points that resemble their neighbours count less. ``trend``: its direction; ``flat`` where the
+    tenth surely moved less than its points scatter; None where neither is sure. Where the tenth has no slope, but a
+    shorter end of it has left the level before, both are of that end, and there is no plateau. ``ema``: TensorBoard's
+    smoothing at the last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of
+    their range (or their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds
+    since the point that was logged last. ``steps_per_s``: over the last tenth.
     ``restarts``: the steps from which a restart continued.
     """
 
@@ -55,7 +57,7 @@ class SeriesSummary:
     mean: float | None = None
     ema: float | None = None
     slope: float | None = None
-    t: float = 0.0
+    trend: Trend | None = None
     plateau: int | None = None
     nan: int = 0
     first_nan_step: int | None = None
@@ -66,13 +68,6 @@ class SeriesSummary:
     steps_per_s: float | None = None
     restarts: tuple[int, ...] = ()
     writers: int = 1
-
-    @property
-    def trend(self) -> Trend:
-        """Direction of the last tenth, ``flat`` where its slope could be noise."""
-        if self.slope is None or abs(self.t) < _SURE_T:
-            return "flat"
-        return "up" if self.slope > 0 else "down"
 
 
 def points_since(series: Series, step: int) -> Series:
@@ -116,9 +111,9 @@ def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int
     low, high = int(values.argmin()), int(values.argmax())
     least, most = float(values[low]), float(values[high])
     tail = _tail(scaled.size)
-    slope, t = _slope(steps[-tail:], scaled[-tail:], exponent)
-    end = _departure(steps[-tail:], scaled[-tail:], exponent) if abs(t) < _SURE_T else None
-    slope, t = end or (slope, t)
+    line = _fit_line(steps[-tail:], scaled[-tail:], exponent)
+    end = None if line.is_sure else _departure(steps[-tail:], scaled[-tail:], exponent)
+    line = end or line
     return {
         "first": float(values[0]),
         "first_step": int(steps[0]),
@@ -129,8 +124,8 @@ def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int
         # Rounding must not lift a mean above the maximum.
         "mean": min(max(math.ldexp(float(scaled.mean()), exponent), least), most),
         "ema": min(max(math.ldexp(_ema(scaled, smooth), exponent), least), most),
-        "slope": slope,
-        "t": t,
+        "slope": line.slope if line.is_sure or line.slope == 0 else None,
+        "trend": line.trend,
         "plateau": None if end else _plateau(steps, scaled),
     }
 
@@ -144,41 +139,65 @@ def _tail(count: int) -> int:
     return max(count // 10, min(count, _LEAST_TAIL))
 
 
-def _departure(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, float] | None:
-    """Return slope and t-statistic of the longest end that has left the level before it, or None without one.
+@dataclass(frozen=True)
+class _Line:
+    """A line through points: its slope in units per 1,000 steps, and the t-statistic of that.
+
+    ``most_drift``: by how much the line may rise or fall from end to end, in standard deviations of its residuals.
+    """
+
+    slope: float | None = None
+    t: float = 0.0
+    most_drift: float = math.inf
+
+    @property
+    def is_sure(self) -> bool:
+        return abs(self.t) >= _SURE_T
+
+    @property
+    def trend(self) -> Trend | None:
+        if self.slope is not None and self.is_sure:
+            return "up" if self.slope > 0 else "down"
+        return "flat" if self.most_drift < 1 else None
+
+
+def _departure(steps: Ints, scaled: Floats, exponent: int) -> _Line | None:
+    """Return the line through the longest end that has left the level before it, or None without one.
 
     A thousand rising points after a hundred thousand flat ones do not tilt the line through a tenth of them all.
     """
     size = scaled.size
     while (size := int(size / 3)) >= _LEAST_END:
-        slope, t = _slope(steps[-size:], scaled[-size:], exponent)
-        if slope is None or abs(t) < _SURE_END_T:
+        line = _fit_line(steps[-size:], scaled[-size:], exponent)
+        if line.slope is None or abs(line.t) < _SURE_END_T:
             continue
         level = float(np.median(scaled[-size // 4 :]))
         low, high = np.quantile(scaled[:-size], (_BEYOND, 1 - _BEYOND))
-        if level > high if slope > 0 else level < low:
-            return slope, t
+        if level > high if line.slope > 0 else level < low:
+            return line
     return None
 
 
-def _slope(steps: Ints, y: Floats, exponent: int) -> tuple[float | None, float]:
-    """Return slope and t-statistic of points by ordinary least squares."""
+def _fit_line(steps: Ints, y: Floats, exponent: int) -> _Line:
+    """Return the line through points by ordinary least squares."""
     tail = y.size
     x = step_offsets(steps)
     width = float(x.max())
     if tail < 2 or not width:  # noqa: PLR2004 - a line needs two points
-        return None, 0.0
+        return _Line()
     if float(y.min()) == float(y.max()):
-        return 0.0, 0.0
+        return _Line(0.0, most_drift=0.0)
     x = x / width
     x, y = x - x.mean(), y - y.mean()
     spread = float(x @ x)
-    slope = float(x @ y) / spread
-    residual = y - slope * x
+    rise = float(x @ y) / spread
+    residual = y - rise * x
     freedom = _freedom(residual)
     error = math.sqrt(float(residual @ residual) / freedom / spread) if freedom else math.inf
-    t = slope / error if error else math.copysign(math.inf, slope) if slope else 0.0
-    return _product(slope, PER_STEPS / width, exponent), t
+    t = rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
+    scatter = math.sqrt(float(residual @ residual) / tail)
+    most_drift = (abs(rise) + _ERRORS * error) / scatter if scatter else math.inf
+    return _Line(_product(rise, PER_STEPS / width, exponent), t, most_drift)
 
 
 def _freedom(residual: Floats) -> float:

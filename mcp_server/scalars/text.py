@@ -19,7 +19,7 @@ BUDGET = 735  # estimated tokens of all lines together; an answer has 800
 # What is dropped when lines have no room: the steps of minimum and maximum, the width of the shape, then both.
 _FORMS = ((32, "steps"), (32, "values"), (16, "values"), (8, "values"), (8, "none"))
 _FAR = 50  # times as far from the mean as the other extreme: a spike, whose step is always shown
-_ARROWS = {"up": "↑", "down": "↓", "flat": "~"}
+_ARROWS = {"up": "↑", "down": "↓", "flat": "~", None: "?"}
 _WORDS = re.compile(r"[A-Za-z]+|\d{1,3}|\s(?=\d)|[^\sA-Za-z\d]")
 _LONGEST_TAG = 121  # characters
 _LETTERS_A_TOKEN, _CAPITALS_A_TOKEN = 8, 3
@@ -169,10 +169,7 @@ def _last(summary: SeriesSummary, step: int | None) -> str:
 
 
 def _trend(summary: SeriesSummary) -> str:
-    arrow = _ARROWS[summary.trend]
-    return (
-        arrow if summary.slope is None or summary.trend == "flat" else f"{arrow}{format_digits(abs(summary.slope), 2)}"
-    )
+    return _ARROWS[summary.trend] + (format_digits(abs(summary.slope), 2) if summary.slope else "")
 
 
 def _odd(summary: SeriesSummary) -> str:

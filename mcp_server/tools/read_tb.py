@@ -43,7 +43,7 @@ async def read_tb(
     """Read training curves: TensorBoard event files, CSV, JSON lines, wandb, MLflow, Trackio.
 
     Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth
-    (~ flat), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
+    (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
     """
     from mcp_server.views.scalar_report import ScalarQuery, build_report  # noqa: PLC0415 - loads the readers
 

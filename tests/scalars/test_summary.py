@@ -45,10 +45,22 @@ def test_a_slope_that_could_be_noise_is_flat() -> None:
     assert figures(noise(1000) + np.arange(1000) * 0.1).trend == "up"
 
 
+def test_a_slope_that_may_be_noise_is_not_named_and_is_no_proof_of_a_flat_curve() -> None:
+    falling = 20 + 1.3 * noise(28) - 0.05 * np.arange(28)
+    assert (figures(falling).trend, figures(falling).slope) == (None, None)
+    flat = figures(noise(1000))
+    assert (flat.trend, flat.slope) == ("flat", None)
+    assert (figures(np.ones(50)).trend, figures(np.ones(50)).slope) == ("flat", 0)
+    for seed in range(200):
+        one = figures(noise(60, seed) + np.arange(60) * 0.02 * (seed % 5))
+        assert (one.slope is not None) == (one.trend in ("up", "down"))
+
+
 def test_a_random_walk_seldom_has_a_trend_and_a_smooth_curve_has() -> None:
     rng = np.random.default_rng(0)
     walks = [figures(rng.normal(size=5000).cumsum()).trend for _ in range(100)]
-    assert walks.count("flat") > 60, "by independent points 5 of 100 are flat"
+    assert sum(trend not in ("up", "down") for trend in walks) > 60, "by independent points 5 of 100"
+    assert walks.count("flat") < 10, "it moves, though nobody knows where to"
     assert figures(1 / np.arange(1, 201)).trend == "down"
     assert figures(np.sqrt(np.arange(5000))).trend == "up"
 

@@ -11,6 +11,18 @@ from functools import lru_cache
 
 from mcp_server.text.regex import compile_lazily
 
+# The driver's words differ, the three parts do not: which memory, that it was asked for, that it was not given.
+_GPU_WORD = r"\b(?:GPU|CUDA|HIP|ROCm|XPU|NPU|VRAM|(?<!cpu )device)"
+_OTHER_MEMORY = r"(?!.{0,80}(?:\bpinned|\bhost\b|device:CPU|on cpu\b))"
+_NOT_GIVEN = r"(?:\bfail(?:ed|ure|s)?|\bunsuccessful|\bimpossible|\berror\b)"
+_NOT_ALLOCATED = r"\b(?:fail(?:ed|ure|s)? to|(?:could|can) ?not|unable to|not able to|couldn't|can't) alloc"
+NO_GPU_MEMORY = (
+    rf"(?i:{_GPU_WORD}\w{{0,4}}\b{_OTHER_MEMORY}.{{0,40}}\bmemory\b.{{0,20}}\balloc\w*\b.{{0,20}}{_NOT_GIVEN}"
+    rf"|(?<!shared )(?<!host )\bmemory alloc\w*\b{_OTHER_MEMORY}.{{0,20}}{_NOT_GIVEN}.{{0,60}}{_GPU_WORD}"
+    rf"|{_NOT_ALLOCATED}{_OTHER_MEMORY}.{{0,60}}(?:{_GPU_WORD}.{{0,20}}\bmemory|\bmemory\b.{{0,30}}{_GPU_WORD})"
+    rf"|{_GPU_WORD}\b.{{0,40}}{_NOT_ALLOCATED}{_OTHER_MEMORY}.{{0,40}}\bmemory)"
+)
+
 TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
 
 # First match wins. Reasons for the order:
@@ -77,6 +89,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"Tried to allocate [\d.]+ ?[KMG]i?B",
             r"Status: out of memory|Dst tensor is not initialized",
             r"PxgCudaDeviceMemoryAllocator|(?i:gym cuda error: out of memory)",
+            NO_GPU_MEMORY,
         ),
     ),
     (

@@ -329,3 +329,31 @@ def test_code_that_python_prints_is_no_proof_of_what_it_says(log: str, kind: str
     assert found.kind not in ({"nccl_error", "oom_gpu"} - {kind})
     if line is not None:
         assert found.line == line
+
+
+@for_each(
+    (line, logged)
+    for line in (
+        "GPU memory allocation failed",
+        "CUDA memory allocation failure on device 0",
+        "memory allocation failed on GPU 0: 12 GiB",
+        "HIP: unable to allocate 2048 bytes of memory",
+        "could not allocate memory on device cuda:0",
+    )
+    for logged in (f"{TRACE}RuntimeError: {line}\n", f"{line}\n", f"[rank0] ERROR: {line}\n")
+)
+def test_gpu_memory_that_was_not_given_is_a_lack_of_it_in_whatever_words(line: str, logged: str) -> None:
+    found = failure(f"Step 10: loss=1.2\n{logged}", 1)
+    assert (found.kind, line in found.line) == ("oom_gpu", True)
+
+
+@for_each(
+    [
+        "CUDA pinned memory allocation failed",
+        "host memory allocation failed",
+        "shared memory allocation failed on device",
+        "GPU memory allocation succeeded, validation failed",
+    ]
+)
+def test_other_memory_is_not_the_gpus(line: str) -> None:
+    assert failure(f"Step 10: loss=1.2\n{TRACE}RuntimeError: {line}\n", 1).kind != "oom_gpu"
