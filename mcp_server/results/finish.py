@@ -40,6 +40,7 @@ from mcp_server.text.secret_patterns import mask_secrets, mask_source, names_a_s
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000
 _LOCK_TIMEOUT_S = 30.0
+_OWN_RESULTS = "results"  # in the record of a run without a result directory
 
 
 class _Writing:
@@ -85,7 +86,7 @@ def write_results(
     for every later answer; see ``store/claims``.
 
     Raises:
-        NotFinished: the run has not ended, belongs to another owner, has no result directory, or a file is unwritable.
+        NotFinished: the run has not ended, belongs to another owner, or a file is unwritable.
         BadArgument: the summary is too long, ``result_dir`` cannot be a directory, or a path does not exist.
     """
     if not run.ended:
@@ -96,7 +97,7 @@ def write_results(
         )
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
-    directory = _make_directory(run, result_dir)
+    directory = _make_directory(run, result_dir, store.run_directory(run.run_id).path)
     seen_directory = Path(f"{files_root(run.spec.mirror)}{directory}") if run.spec.mirror else directory
     if tensorboard or results:
         _correct_attribution(run, store.run_directory(run.run_id), tensorboard, results, caller)
@@ -225,15 +226,16 @@ def _existing_path(argument: str, text: str, run: Run) -> str:
     raise BadArgument(argument, f"does not exist: {text[:200]!r}.")
 
 
-def _make_directory(run: Run, result_dir: str | None) -> Path:
-    """Return the result directory, created if it does not exist; on another host it is created with its first file."""
-    name = result_dir or getattr(run.spec, "result_dir", None)
-    if not name:
-        raise NotFinished(
-            f"{run.run_id} was not launched from a blueprint;",
-            "nothing was written.",
-            "Pass result_dir=/absolute/path.",
-        )
+def _make_directory(run: Run, result_dir: str | None, record: Path) -> Path:
+    """Return the result directory, created if it does not exist; on another host it is created with its first file.
+
+    Of a run that names none it is below its ``record``.
+    """
+    name = result_dir or run.spec.result_dir
+    if not name and run.spec.mirror:
+        state = (read_json(Path(run.spec.mirror) / "host.json") or {}).get("state")
+        record = Path(str(state)) / "runs" / run.run_id if state else record
+    name = name or str(record / _OWN_RESULTS)
     try:
         path = Path(name).expanduser()
         if not path.is_absolute() or path == Path("/"):

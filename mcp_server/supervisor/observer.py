@@ -361,8 +361,8 @@ class Observer:
         # What answers cut comes last.
         facts = [
             f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}{self._in_attempt}{usual}.",
-            f"Processor time used in the last {now_s - since_s:.0f} s: {used_s:.1f} s.",
             _describe_waits(waits),
+            f"Processor time used in the last {now_s - since_s:.0f} s: {used_s:.1f} s.",
             f"Its GPUs have been idle for {idle_s:.0f} s." if idle_s else "",
             self._last_line,
             monitor.stall_detector.report_limit.remark,

@@ -14,6 +14,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.ray_job import is_mirrored
 from mcp_server.record.run_directory import boot_id, load_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments, render
+from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor import pty
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import StoppedBeforeStart
@@ -39,6 +40,9 @@ def start_command(
     env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
     env |= select_job_environment(spec.backend, spec.backend_options, os.environ)
     env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path)}
+    env |= {"RUNWARD_HOME": str(rundir.path.parents[1])}  # for `runward wait` and `runward watch` in the command
+    if spec.tmux_socket != RunSpec.tmux_socket:
+        env["RUNWARD_TMUX_SOCKET"] = spec.tmux_socket
     env |= {"RUNWARD_ATTEMPT": str(number), **gpu_environment}
     if gpu_environment and VISIBLE_DEVICES not in gpu_environment:
         env.pop(VISIBLE_DEVICES, None)  # the launcher's would change what the indices in the command mean

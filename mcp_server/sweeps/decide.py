@@ -165,13 +165,11 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
         return None
     done = sum(cell.done for cell in sweep.cells)
     tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed."
-    if done == len(sweep.cells):
-        return "finished", tally
-    if sweep.stop is not None:
+    if sweep.stop is not None and done < len(sweep.cells):
         return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
-    if has_too_many_failures(sweep):
+    if has_too_many_failures(sweep):  # also where every cell had been started before: the ceiling says what failed is
         return "failed", f"Its ceiling of {sweep.spec.max_failures} failed cells is reached: {tally}"
-    return None
+    return ("finished", tally) if done == len(sweep.cells) else None
 
 
 def find_finished_phases(sweep: Sweep) -> Sequence[str]:

@@ -19,7 +19,9 @@ async def finish_blueprint(
     summary: Annotated[
         str | None, Field(description="Your conclusions, markdown; what you tried, what came out")
     ] = None,
-    result_dir: Annotated[str | None, Field(description="Absolute; default: the blueprint's")] = None,
+    result_dir: Annotated[
+        str | None, Field(description="Absolute; default: the blueprint's, else in the run's record")
+    ] = None,
     tensorboard: Annotated[str | None, Field(description="This run's event files, if wrong or left out")] = None,
     results: Annotated[
         list[str] | None, Field(description="This run's evaluations and checkpoints: files or directories")

@@ -110,9 +110,7 @@ async def _refuse_session(server: ServerContext, name: str) -> None:
         if name in await list_other_sessions(server.environ, ()):
             script = Path(sys.executable).with_name("runward")
             program = [str(script)] if script.exists() else [sys.executable, "-m", "mcp_server"]
-            socket = server.environ.get("RUNWARD_TMUX_SOCKET")
-            assigned = f"RUNWARD_TMUX_SOCKET={shlex.quote(socket)} " if socket else ""
-            raise SessionOfOthers(name, assigned + shlex.join([*program, "watch", name]))
+            raise SessionOfOthers(name, shlex.join([*program, "watch", name]))
 
 
 async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout_s: float | None) -> WaitOutcome:

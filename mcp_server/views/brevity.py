@@ -24,7 +24,10 @@ MANY_TOKENS = 1900  # of an answer about any number of runs
 FULL_TOKENS = 1200  # of them for statuses in full
 _TAIL_CHARS = 40
 # What a heartbeat says without fail, and what else as far as it fits, the most useful first.
-_ALWAYS = ("run_id", "state", "unreachable", "attempt", "queue_position", "pending_reason", "reason", "round", "step")
+_ALWAYS = (
+    *("run_id", "state", "job_id", "unreachable", "attempt", "queue_position", "pending_reason", "reason", "round"),
+    "step",
+)
 _AS_FITS = ("next_timeout_s", "eta_s", "metrics", "last_output_s", "tail", "total_steps", "elapsed_s", "step_s")
 _URGENCY = ("failed", "lost", "killed", "timed_out", "stalled", "running", "retrying", "starting", "queued", "finished")
 # News, which a heartbeat must not shorten.
@@ -86,7 +89,7 @@ def row_of(status: RunStatus) -> RunStatus:
         *(
             ()
             if status.state in ENDED
-            else ("unreachable", "queue_position", "pending_reason", "reason", "round", "step")
+            else ("job_id", "unreachable", "queue_position", "pending_reason", "reason", "round", "step")
         ),
     )
     row = {name: facts[name] for name in (*names, "note") if name in facts}

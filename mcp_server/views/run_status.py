@@ -22,7 +22,7 @@ from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
-_FEWEST_EVENT_CHARS, _STALL_CHARS = 60, 150  # of what happened, however long the rest is
+_FEWEST_EVENT_CHARS, _STALL_CHARS = 60, 260  # of what happened, however long the rest is
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
 _MOST_COMMAND_CHARS = 4000
@@ -222,7 +222,7 @@ def describe(
         name=None if brief or (failed and not listed) else run.spec.name,
         host=run.spec.host if run.spec.mirror and not brief else None,
         backend=None if brief or run.spec.backend == RunSpec.backend else run.spec.backend,
-        job_id=None if brief else run.job_id,
+        job_id=None if brief and run.state != "queued" else run.job_id,
         state=run.state,
         sweep=None if brief else run.spec.sweep,
         cell=None if brief else run.spec.cell,

@@ -94,9 +94,11 @@ async def test_a_stall_and_its_end_are_reported_with_evidence(sandbox: Sandbox) 
         reason, status = await news(agent, run_id)
         assert (reason, status["state"]) == ("stalled", "stalled")
         stalled = sandbox.run(run_id).events[-1]
+        told = status["events"][-1]["text"]
+        assert re.search(r"It waits: \w+.*\. Processor time used in the last \d+ s: 0\.\d s\.", told), told
         assert "epoch 3/40" in stalled["text"]
         assert stalled["cpu_used_s"] < 0.5
-        assert re.search(r"Processor time used in the last \d+ s: 0\.\d s\. It waits: \w+", stalled["text"])
+        assert re.search(r"It waits: \w+.*\. Processor time used in the last \d+ s: 0\.\d s\.", stalled["text"])
         assert any("python" in name for name in stalled["waits_in"])
         (sandbox.path / "go").touch()
         await until_async(lambda: sandbox.run(run_id).state == "running", "the end of the stall")

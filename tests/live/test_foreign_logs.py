@@ -145,7 +145,7 @@ async def test_a_session_of_others_is_watched_as_a_run(sandbox: Sandbox) -> None
     training += f"{sys.executable} -c 'raise ValueError(7)'; until [ -e {begin} ]; do sleep 0.1; done; exit 3"
     sandbox.tmux("new-session", "-d", "-s", "theirs", training, ";", "set-option", "-p", "remain-on-exit", "on")
     sandbox.environ["WANDB_API_KEY"] = "s3cr3t-value-of-mine"
-    command = f"RUNWARD_TMUX_SOCKET={sandbox.socket} {sys.executable} -m mcp_server watch theirs"
+    command = f"{sys.executable} -m mcp_server watch theirs"
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(command, name="watch")
         await until_async(lambda: "ValueError: 7" in sandbox.log(run_id), "its output")
@@ -162,7 +162,7 @@ async def test_a_session_of_others_is_watched_as_a_run(sandbox: Sandbox) -> None
 async def test_a_watched_session_that_is_closed_has_an_unknown_end(sandbox: Sandbox) -> None:
     sandbox.tmux("new-session", "-d", "-s", "theirs", "echo step 1/3 loss 0.5; sleep 300")
     async with sandbox.agent_in_process() as agent:
-        command = f"RUNWARD_TMUX_SOCKET={sandbox.socket} {sys.executable} -m mcp_server watch theirs"
+        command = f"{sys.executable} -m mcp_server watch theirs"
         run_id = await agent.launch(command, name="watch")
         await until_async(lambda: "step 1/3" in sandbox.log(run_id), "its output")
         sandbox.tmux("kill-session", "-t", "=theirs")

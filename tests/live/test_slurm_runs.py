@@ -49,7 +49,7 @@ async def test_a_job_waits_with_a_reason_starts_and_is_started_again_by_its_poli
         assert "# Slurm: Job 1 to start at 2026-" in dry["dry_run_script"]
         run_id = await agent.launch(**arguments, secrets=["LAB_TOKEN"])
         waiting = (await agent.call("wait_run", run_ids=run_id, timeout_s=1))["runs"][0]
-        assert (waiting["state"], waiting["pending_reason"]) == ("queued", "Resources")
+        assert (waiting["state"], waiting["job_id"], waiting["pending_reason"]) == ("queued", "1", "Resources")
         slurm(lab, "scontrol", "release", "1")
         assert (await agent.call("wait_run", run_ids=run_id, timeout_s=60))["reason"] == "started"
         (lab.path / "slurm" / "down").touch()

@@ -15,6 +15,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir
 from mcp_server.results.answers import Finished
+from mcp_server.results.findings import describe_finding
 from mcp_server.results.finish import NotFinished, write_results
 from mcp_server.system.git_state import read_git_state
 from mcp_server.system.lock_files import take_lock
@@ -197,10 +198,14 @@ def test_a_live_run_is_refused(runs: Runs, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_of_no_blueprint_needs_a_directory(runs: Runs) -> None:
+def test_the_results_of_a_run_of_no_blueprint_are_in_its_record(runs: Runs) -> None:
     runs.add()
-    with pytest.raises(NotFinished, match="Pass result_dir=/absolute/path"):
-        done(runs, result_dir=None)
+    finished = done(runs, result_dir=None, summary="It learned.")
+    record = runs.store.run_directory("cfm-7kqz")
+    assert finished.results_path == str(record.path / "results" / "results.md")
+    assert "It learned." in Path(finished.results_path).read_text()
+    run = runs.store.observe("cfm-7kqz")
+    assert describe_finding(run, record, with_page=False) == f"cfm-7kqz: It learned. | {finished.results_path}"
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,12 @@ def test_a_heartbeat_has_what_fits_beside_the_id_the_most_useful_first() -> None
     assert "next_timeout_s" not in long, "the run and how far it is come first"
 
 
+def test_a_queued_job_keeps_its_id_and_reason_in_every_answer() -> None:
+    facts = {"state": "queued", "job_id": "4711_3", "pending_reason": "Resources"}
+    assert heartbeat(run_id=LONG, **facts)["runs"][0].items() >= facts.items()
+    assert row_of(RunStatus.model_validate({"run_id": LONG, **facts})).model_dump().items() >= facts.items()
+
+
 def test_a_run_without_a_step_shows_its_newest_line() -> None:
     facts = {"state": "running", "last_output_s": 3.3, "tail": ["step"], "elapsed_s": 12.0}
     assert heartbeat(run_id=SHORT, **facts)["runs"][0]["tail"] == ["step"]
