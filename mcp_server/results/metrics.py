@@ -25,7 +25,8 @@ _BETTER: tuple[tuple[Best, frozenset[str]], ...] = (
         "min",
         frozenset(
             """loss losses error errors err perplexity ppl nll mse mae rmse mape cer wer fid regret crossentropy
-            bpb bpc violation violations collision collisions failure failures""".split()  # noqa: SIM905 - words
+            bpb bpc violation violations collision collisions failure failures latency latencies
+            delay delays cost costs""".split()  # noqa: SIM905 - words
         ),
     ),
     (

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -19,6 +19,7 @@ from mcp_server.results.comparison_cells import describe_checkpoint
 from mcp_server.results.metrics import best_direction, read_metrics
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.figures import measure_all, measure_at, measure_evaluations, parse_metric
 from mcp_server.text.formatting import spread
@@ -26,6 +27,7 @@ from mcp_server.text.near_names import find_near_names
 
 MOST_READ = 100  # runs whose files are read for one answer
 _MOST_METRICS, _MOST_EVALUATIONS = 6, 2
+_CELLS_EXPLAINED = 8
 _CELLS_WITH_TAGS = 3  # whose metrics are listed to explain a name that none has
 _AT = re.compile(r"(?P<tag>.+)@(?P<step>\d{1,15})")
 
@@ -66,9 +68,12 @@ def observe_cell(cell: CellState, store: RunStore) -> Run | None:
     return None
 
 
-def read_columns(groups: Sequence[Group], store: RunStore, scalars: Scalars, metrics: Sequence[str]) -> Columns:
+def read_columns(
+    groups: Sequence[Group], store: RunStore, scalars: Scalars, metrics: Sequence[str], goals: Mapping[str, str]
+) -> Columns:
     """Return the columns for ``metrics``: ``TAG``, ``best:TAG``, ``mean10%:TAG``, or ``TAG@300``, the value at a step.
 
+    ``goals``: of metrics for which somebody has said it; else it follows from the name.
     A tag that has an @ of its own, such as ``pass@1``, is meant where a run has it.
     """
     columns = Columns()
@@ -82,7 +87,7 @@ def read_columns(groups: Sequence[Group], store: RunStore, scalars: Scalars, met
         if (run := observe_cell(cell, store)) is None:
             continue
         for name in metrics:
-            for column, value, is_at_step in _read_values(run, store, scalars, name):
+            for column, value, is_at_step in _read_values(run, store, scalars, name, goals):
                 found.add(name)
                 if is_at_step or cell.cell.name in whole:
                     columns.values.setdefault(column, {})[cell.cell.name] = value
@@ -98,9 +103,12 @@ def read_columns(groups: Sequence[Group], store: RunStore, scalars: Scalars, met
     return columns
 
 
-def _read_values(run: Run, store: RunStore, scalars: Scalars, name: str) -> Iterator[tuple[str, float, bool]]:
+def _read_values(
+    run: Run, store: RunStore, scalars: Scalars, name: str, goals: Mapping[str, str]
+) -> Iterator[tuple[str, float, bool]]:
+    """Yield the columns of a metric with their values, and whether they are at a step."""
     tag, ranking = parse_metric(name)
-    figures = list(measure_all(run, store, scalars, tag, ranking))
+    figures = list(measure_all(run, store, scalars, tag, ranking, goals.get(tag)))
     for found, figure in figures:
         if figure.value is not None:
             yield f"{found} {ranking}", figure.value, False
@@ -145,6 +153,13 @@ def read_results(groups: Sequence[Group], store: RunStore, scalars: Scalars, met
         more = f" +{len(own) - 1}" if len(own) > 1 else ""
         columns.checkpoints[cell_name] = describe_checkpoint(own[0], columns.root) + more
     return columns
+
+
+def explain_missing(groups: Sequence[Group], store: RunStore, scalars: Scalars) -> str:
+    """Return which files may be other runs' of cells that finished without a value, empty where there are none."""
+    cells = [cell for group in groups for cell in group.cells if cell.state == "finished" and cell.value is None]
+    runs = [run for cell in cells[:_CELLS_EXPLAINED] if (run := observe_cell(cell, store)) is not None]
+    return describe_uncertain([path for run in runs for path in scalars.locate(run).uncertain]) or ""
 
 
 def _label(name: str) -> str:

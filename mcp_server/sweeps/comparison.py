@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.sweep_ranking import Group, find_best, find_differing, is_changed, rank_groups
+from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, is_changed, rank_groups
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables
@@ -20,7 +20,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.benchmarks import build_benchmarks
-from mcp_server.sweeps.columns import MOST_READ, Columns, observe_cell, read_columns, read_results
+from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, parse_metric
 from mcp_server.text.formatting import plain_value, shorten_facts, spread
 from mcp_server.views.brevity import fit
@@ -171,10 +171,12 @@ def make_table(
     remarks = read_notes(store.sweeps.files_of(sweep))
     further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
     if further:
-        columns = read_columns(top_groups, store, scalars, further)
+        columns = read_columns(top_groups, store, scalars, further, {by.metric: by.goal} if by.metric else {})
     else:
         columns = read_results(top_groups, store, scalars, by.metric) if with_results else Columns()
     notes += columns.notes
+    if by.metric is not None and (uncertain := explain_missing(top_groups, store, scalars)):
+        notes.append(uncertain)
     names, rows = _make_rows(sweep, groups, top_groups, by, columns, remarks, notes)
     if (behind := _find_better_with_fewer(groups, by.goal)) is not None:
         notes.append(f"{behind.label} is better with fewer seeds, and ranks behind.")
@@ -214,7 +216,8 @@ def _make_rows(
             row[f"{by.label}@step"] = _value(group.results[0]) if group.results else ""
         else:
             row["step"] = str(group.first.end.get("step", ""))
-        row["best so far@step"] = "" if by.ranking == "best" or by.metric is None else _best(group)
+        if by.ranking != "best" and by.metric is not None:
+            row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
         row |= columns.describe(group)
         row |= {
             "cell": group.first.cell.name,
@@ -232,7 +235,8 @@ def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
     """Return the best setting that ranks behind the first one for its fewer seeds alone."""
     sign = 1 if goal == "max" else -1
     first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
-    better = [group for group in groups[1:] if group.mean is not None and sign * group.mean > first]
+    others = [group for group in groups[1:] if group.settings != groups[0].settings]  # else it is promoted from there
+    better = [group for group in others if group.mean is not None and sign * group.mean > first]
     return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
 
 
@@ -246,9 +250,12 @@ def _value(cell: CellState) -> str:
 
 
 def _best(group: Group) -> str:
-    """Return the best value of its best cell over all steps."""
-    value, step = (group.results[0].figures.get("best") if group.results else None) or (None, None)
-    return "" if value is None else f"{value:.4g}{'' if step is None else f'@{step}'}"
+    """Return the best value over all steps: the mean of those of its results, or of a single one with its step."""
+    known = [best for cell in group.results if (best := cell.figures.get("best"))]
+    if len(known) != 1:
+        return spread(*average([value for value, _ in known]))
+    ((value, step),) = known
+    return f"{value:.4g}{'' if step is None else f'@{step}'}"
 
 
 def _describe_tries(group: Group) -> str:

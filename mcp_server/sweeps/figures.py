@@ -33,6 +33,13 @@ def choose_goal(tag: str, goal: str | None) -> str:
     return goal or best_direction(tag) or "max"
 
 
+def has_direction(tag: str) -> bool:
+    """Return whether the name of a metric says if more or less of it is better."""
+    from mcp_server.results.metrics import best_direction  # noqa: PLC0415 - as above
+
+    return best_direction(tag) is not None
+
+
 @dataclass(frozen=True)
 class Figure:
     """The value of a metric that ranks, and its step; None where unknown.
@@ -71,12 +78,15 @@ def measure(
 
 
 def measure_all(
-    run: Run, store: RunStore, scalars: Scalars, pattern: str, ranking: str
+    run: Run, store: RunStore, scalars: Scalars, pattern: str, ranking: str, goal: str | None = None
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield each metric of a run that ``pattern`` matches, with its figure. Reads files: call it in a thread."""
+    """Yield each metric of a run that ``pattern`` matches, with its figure. Reads files: call it in a thread.
+
+    ``goal``: None for that of each one's name.
+    """
     curves = _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
     for tag, points in curves.items():
-        yield tag, summarise(points, choose_goal(tag, None), ranking)
+        yield tag, summarise(points, choose_goal(tag, goal), ranking)
 
 
 def measure_at(run: Run, store: RunStore, scalars: Scalars, pattern: str, step: int) -> Iterator[tuple[str, float]]:

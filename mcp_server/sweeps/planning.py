@@ -24,7 +24,7 @@ from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import wants_array
-from mcp_server.sweeps.figures import RANKINGS, choose_goal, parse_metric
+from mcp_server.sweeps.figures import RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
@@ -93,7 +93,14 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
-    return PlannedSweep(spec, checked, (*_list_warnings(spec.cells), *shared, *tighter))
+    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_goal(spec, request.goal))
+    return PlannedSweep(spec, checked, warnings)
+
+
+def _doubt_goal(spec: SweepSpec, goal: str | None) -> Iterator[str]:
+    """Yield that the goal is a guess where nobody said it, and the metric's name does not."""
+    if spec.metric is not None and goal is None and not has_direction(spec.metric):
+        yield f"Whether more or less of {spec.metric} is better, its name does not say: max is taken. Pass goal."
 
 
 def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run, RunState
-from mcp_server.record.sweep_ranking import Best, find_best
+from mcp_server.record.sweep_ranking import Best, find_best, is_changed
 from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
@@ -27,12 +27,14 @@ _SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeou
 class BestCell(Answer):
     """The best cell of the setting with the best ``mean`` over ``n`` results. ``value`` and ``step`` are the cell's.
 
-    ``runner_up``: the next setting, where the difference is inside the deviation.
+    ``ran``: settings that a retry changed, which its name may not say. ``runner_up``: the next setting, where the
+    difference is inside the deviation.
     """
 
     cell: str
     run_id: str | None = None
     params: dict[str, Any] | None = None
+    ran: dict[str, str] | None = None
     value: float
     step: int | None = None
     mean: float | None = None
@@ -153,10 +155,12 @@ def describe_best(best: Best) -> BestCell:
     """Return the answer for the best cell. Where it is the only result of its setting, it has no mean."""
     cell, group = best.cell, best.group
     several = len(group.results) > 1
+    changed = {name: f"{cell.planned(name)}→{cell.setting(name)}" for name in cell.settings if is_changed(cell, name)}
     return BestCell(
         cell=cell.cell.name,
         run_id=cell.run_id,
         params=dict(cell.settings) or None,
+        ran=changed or None,
         value=significant(cell.value or 0.0),
         step=cell.value_step,
         mean=significant(group.mean or 0.0) if several else None,

@@ -129,8 +129,8 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         other = await agent.call("compare_runs", sweep="night", metrics=["mean_rewards"])
         assert [note for note in other["notes"] if "No metric 'mean_rewards' in these runs. Near: " in note]
         assert (table["columns"], table["rows"][0]) == (
-            "lr|reward (last) mean±sd|n|last@step|best so far@step|cell|state",
-            "0.2|24.5±0.71|2|25@3|25@3|lr0.2-seed2|1 failed python_error",
+            "lr|reward (last) mean±sd|n|last@step|best mean±sd|cell|state",
+            "0.2|24.5±0.71|2|25@3|24.5±0.71|lr0.2-seed2|1 failed python_error",
         )
         listed = await agent.call("list_runs", sweep="night", state="failed")
         assert {(run["sweep"], run["cell"]) for run in listed["runs"]} == {
@@ -180,7 +180,7 @@ async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_sa
         status = (await to_end(agent, sweep_id))[-1]["sweep"]
         assert (status["metric"], status["best"]["cell"], status["best"]["value"]) == ("score (last)", "curvelate", 5)
         table = await agent.call("compare_runs", sweep="curves", metrics=["best:score", "scoer"])
-        assert table["columns"] == "curve|score (last)@step|best so far@step|score best|cell|state"
+        assert table["columns"] == "curve|score (last)@step|best@step|score best|cell|state"
         assert table["rows"] == [
             "late|5@3|5@3|5|curvelate|",
             "peak|2@3|9@2|9|curvepeak|",
@@ -210,6 +210,12 @@ async def test_a_metric_that_no_run_has_is_a_decision_and_nothing_is_promoted_by
     ]
     async with sandbox.agent_in_process() as agent:
         arguments = {"name": "typo", "common": script(sandbox), "phases": phases, "metric": "rewrad"}
+        dry = await agent.call("launch_sweep", dry_run=True, **arguments)
+        assert (
+            "Whether more or less of rewrad is better, its name does not say: max is taken. Pass goal."
+            in dry["warnings"]
+        )
+        assert "warnings" not in await agent.call("launch_sweep", dry_run=True, **arguments, goal="max")
         sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
         answer = await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=60)
         assert answer["reason"] == "metric_missing"

@@ -69,6 +69,7 @@ def test_evaluations_and_checkpoints_stand_beside_the_metric(runs: Runs) -> None
     assert (first["lr"], first["loss (last) mean±sd"], first["n"]) == ("0.1", "3±1.4", "2")
     assert first["eval success_rate"] == f"{statistics.fmean((0.8, 0.6)):.4g}±{statistics.stdev((0.8, 0.6)):.2g}"
     assert (second["eval success_rate"], second["state"]) == ("0.65", "1 killed 2.5@20")
+    assert (first["best mean±sd"], second["best mean±sd"]) == ("1.5±0.71", "3@20")
     assert first["checkpoint"].startswith("night-low1-k7qz/checkpoints/model_30.pt 7B")
     assert found.root == str(runs.path / "work")
 
@@ -82,6 +83,13 @@ def test_the_ranked_metric_is_had_as_best_and_at_a_step(runs: Runs) -> None:
     mean, deviation = statistics.fmean(at_20), statistics.stdev(at_20)
     assert second["loss @20"] == f"{mean:.4g}±{deviation:.2g} (n 2)", "at step 20 the killed one is as good as any"
     assert [row.get("loss @31", "") for row in rows_of(compare(runs, "loss@31"))] == ["", ""]
+
+
+def test_the_goal_that_somebody_gave_holds_for_every_value_of_the_metric(runs: Runs) -> None:
+    put(runs.add("night-alone-k7qz") / "progress.csv", "step,spread\n1,7\n2,3\n3,5\n")
+    cells = [Cell("alone", "1", {"x": 1})]
+    write_sweep(runs.home.path, cells, cell_events("alone", 5.0), metric="spread", goal="min", ranking="last")
+    assert rows_of(compare(runs, "best:spread"))[0]["spread best"] == "3"
 
 
 def test_an_evaluation_is_known_by_the_name_that_it_has_for_single_runs(runs: Runs) -> None:

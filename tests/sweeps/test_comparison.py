@@ -88,6 +88,24 @@ def test_what_launches_override_is_a_setting_in_every_table(tmp_path: Path) -> N
     assert "| t2.py {seed} |" in SweepLog(directory).render(sweep, {}, {})
 
 
+def test_a_promotion_of_the_best_setting_is_no_better_one(tmp_path: Path) -> None:
+    cells = [Cell(f"s{seed}", "1", {"lr": 1, "seed": seed}) for seed in (1, 2)] + [Cell("p", "2", {"lr": 1, "seed": 2})]
+    values = {"s1": 1.0, "s2": 3.0, "p": 3.0}
+    events = [event for name, value in values.items() for event in cell_events(name, value)]
+    table = compare(write_sweep(tmp_path, cells, events, metric="reward", ranking="last"))
+    assert [row.split("|")[0] for row in table.rows or []] == ["1", "2"]
+    assert not [note for note in table.notes or [] if "fewer seeds" in note]
+
+
+def test_best_says_what_a_retry_changed(tmp_path: Path) -> None:
+    events = cell_events("num_envs8192", 5.0)
+    events[1] |= {"params": {"num_envs": 4096}, "tries": ["oom_gpu"]}
+    found = compare(write_sweep(tmp_path, [Cell("num_envs8192", "1", {"num_envs": 8192})], events, metric="reward"))
+    assert found.sweep is not None
+    assert found.sweep.best is not None
+    assert (found.sweep.best.params, found.sweep.best.ran) == ({"num_envs": 4096}, {"num_envs": "8192→4096"})
+
+
 def test_a_seed_in_the_environment_is_a_seed(tmp_path: Path) -> None:
     entries = [{"launch": {"env": {"SEED": str(seed)}}} for seed in (1, 2, 3)]
     cells = expand([Phase("1", {"command": "t.py"}, cells=entries)], "night-ab3d")

@@ -44,7 +44,14 @@ def test_a_bad_end_is_no_value_whatever_ranks(ranking: str, end: float, name: st
 
 @pytest.mark.parametrize(
     ("tag", "goal"),
-    [("loss", "min"), ("val/perplexity", "min"), ("error", "min"), ("reward", "max"), ("n_things", "max")],
+    [
+        ("loss", "min"),
+        ("val/perplexity", "min"),
+        ("error", "min"),
+        ("infer/latency_ms", "min"),
+        ("reward", "max"),
+        ("n_things", "max"),
+    ],
 )
 def test_the_goal_follows_from_the_name_unless_it_is_given(tag: str, goal: str) -> None:
     assert choose_goal(tag, None) == goal
