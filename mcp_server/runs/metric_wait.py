@@ -100,6 +100,9 @@ class MetricWait:
             return None
         tags = list(dict.fromkeys(tag for tags in other_tags for tag in tags or ()))
         wanted = self._condition.tag
+        if wanted.lower() in FACTS:
+            why = ", as its total of steps is not" if wanted.lower() == PROGRESS else ""
+            return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
         near = difflib.get_close_matches(wanted, FACTS, n=1) or difflib.get_close_matches(wanted, tags, n=3, cutoff=0.3)
         near = near or tags[:3]
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in near)

@@ -241,6 +241,12 @@ def test_what_no_run_can_meet_is_refused(tmp_path: Path) -> None:
     check_possible(parse_condition("step >= 1000"), [replace(run, state="finished"), replace(run, progress={})])
 
 
+async def test_a_share_of_steps_without_a_total_is_said_to_be_unknown(tmp_path: Path) -> None:
+    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("50%"), ["cfm-7kqz"], {})
+    assert await wait.check([replace(live(tmp_path), progress={"step": 7}, events=(STEPPED,))]) is None
+    assert wait.describe_unmet(ended=False) == "progress is not known so far, as its total of steps is not."
+
+
 async def test_a_run_that_ends_first_says_what_its_metric_was(tmp_path: Path) -> None:
     csv(tmp_path, "step,reward", "1,3", "2,4")
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"), ["cfm-7kqz"], {})
