@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import PurePath
 from typing import Any, Literal
 
 from mcp_server.hosts.named_data import find_named_data, is_output_place, names_an_output, split_options
-from mcp_server.text.shell import ShellCommand, SimpleCommand, is_literal
+from mcp_server.text.shell import SHELL_BUILTINS, ShellCommand, SimpleCommand, is_literal, parse
 
-Kind = Literal["program", "script", "config", "checkpoint", "data file", "model"]
+Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
 # These make no files that a later command could read; directories do not count.
 _MAKES_NO_FILES = frozenset(
@@ -37,6 +37,11 @@ REMOTE_PROGRAMS = frozenset(
 # Sourced files of these names set variables and do nothing else.
 _ACTIVATES = ("activate", "conda.sh", "setup.bash")
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+# After these the PATH is what it was.
+_LEAVES_PATH = frozenset("cd echo printf true : sleep date pwd ls mkdir nvidia-smi ulimit umask".split())  # noqa: SIM905
+_SHELL_TEXT = re.compile(r"-[eux]*c")  # a login shell, -lc, may have another PATH
+_DEFINES = re.compile(r"\(\s*\)|\b(?:function|alias)\b")  # a name that is no program
+_NAME = re.compile(r"[A-Za-z][\w.+-]*")
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _DIRECTORY_OPTIONS = ("--directory", "--cwd", "--chdir", "--wdir", "--project", "-C")
 
@@ -49,12 +54,14 @@ _CONFIG_FLAGS = frozenset(
 )
 _CHECKPOINT_FLAGS = frozenset(
     """checkpoint ckpt checkpoint_path ckpt_path checkpoint_file ckpt_file load load_path load_checkpoint load_ckpt
-    load_from resume resume_from resume_path resume_ckpt resume_checkpoint resume_from_checkpoint resume_from_path
-    pretrained_checkpoint pretrained_ckpt model_checkpoint""".split()  # noqa: SIM905 - as above
+    load_from load_weights load_model resume resume_from resume_path resume_ckpt resume_checkpoint
+    resume_from_checkpoint resume_from_path init_from init_checkpoint init_ckpt init_weights initial_checkpoint
+    restore restore_from warm_start finetune_from weights weights_path pretrained pretrained_checkpoint
+    pretrained_ckpt pretrained_weights model_checkpoint""".split()  # noqa: SIM905 - as above
 )
 # These can name a directory as well.
-_LOADS = re.compile(r"load|resume_from")
-_READS = re.compile(r"load|resume|pretrained|init")
+_LOADS = re.compile(r"load|resume_from|restore_from|init_from")
+_READS = re.compile(r"load|resume|pretrained|init|restore|warm_start|finetune|weights")
 # A checkpoint that the run itself writes: it does not exist before the first start of a series, and the program copes.
 _NEWEST = re.compile(r"last|latest|current|newest|resume|checkpoint|ckpt|model")
 _EVALUATES = re.compile(
@@ -72,7 +79,7 @@ class Input:
     """A file that a command reads. ``path`` as written. ``base``: what it is relative to, by ``cd`` words from cwd.
 
     ``is_certain``: the program fails where it is missing; else it may look for it elsewhere. ``may_be_output``: the
-    program may as well write it.
+    program may as well write it. ``home``: where the script is that reads it; None where another program does.
     """
 
     kind: Kind
@@ -80,6 +87,7 @@ class Input:
     base: tuple[str, ...] = ()
     is_certain: bool = False
     may_be_output: bool = False
+    home: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,9 +104,24 @@ class Program:
 
 def find_inputs(command: ShellCommand) -> list[Input]:
     """Return the files that must exist before ``command`` starts, as far as that is certain."""
-    return [
-        file for located in _locate_commands(command) if located.is_certain for file in _find_program_inputs(located)
-    ]
+    return [file for located in _locate_commands(command) if located.is_certain for file in _find_all_inputs(located)]
+
+
+def find_program_names(command: ShellCommand) -> list[str]:
+    """Return the programs that are looked for in the run's PATH, as far as it is certain that PATH is what it was."""
+    names: list[str] = []
+    if isinstance(command.source, str) and _DEFINES.search(command.source):
+        return names
+    for simple, located in zip(command.commands, _locate_commands(command), strict=True):
+        if not located.is_certain:
+            break
+        main = _find_main_program(located.words)
+        words = () if main is None else dict.fromkeys((located.words[0], located.words[main]))
+        if simple.words[: len(simple.words) - len(simple.program_words)] in ((), ("exec",), ("nohup",)):
+            names += [word for word in words if _NAME.fullmatch(word) and word not in SHELL_BUILTINS]
+        if located.words and located.words[0] not in _LEAVES_PATH:
+            break
+    return names
 
 
 def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[Input]:
@@ -126,16 +149,6 @@ def find_programs(command: ShellCommand) -> list[Program]:
         evaluates = _evaluates(located.words, last)
         programs.append(Program(located.words, located.base, name, module, tuple(configs), evaluates))
     return programs
-
-
-def find_first_program(command: ShellCommand) -> str:
-    """Return the program that ``command`` starts, as written, empty where a shell has more to do than to start it."""
-    if not command.is_one_program or not command.commands:
-        return ""
-    first = command.commands[0]
-    if not isinstance(command.source, str):
-        return first.words[0] if is_literal(first.words[0]) else ""
-    return first.program if is_literal(first.program) and not first.program.startswith("-") else ""
 
 
 @dataclass(frozen=True)
@@ -178,6 +191,26 @@ def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -
     return False, base
 
 
+def _find_all_inputs(located: _LocatedCommand) -> Iterator[Input]:
+    """Yield the inputs of a program; of a shell with ``-c`` those of the command in its text."""
+    yield from _find_program_inputs(located)
+    if (text := find_shell_text(located.words)) is not None:
+        yield from (replace(file, base=(*located.base, *file.base)) for file in find_inputs(parse(text)))
+
+
+def find_shell_text(words: Sequence[str]) -> str | None:
+    """Return the command in ``bash -c TEXT``, where it means what it says; else None."""
+    main = _find_main_program(words)
+    if main is None or PurePath(words[main]).name not in _SHELLS:
+        return None
+    for option, text in zip(words[main + 1 :], words[main + 2 :], strict=False):
+        if not option.startswith("-"):
+            return None
+        if _SHELL_TEXT.fullmatch(option):
+            return text
+    return None
+
+
 def _find_program_inputs(located: _LocatedCommand) -> Iterator[Input]:
     words, base = located.words, located.base
     main = _find_main_program(words)
@@ -194,10 +227,16 @@ def _find_program_inputs(located: _LocatedCommand) -> Iterator[Input]:
     if words[main] in _MAKES_NO_FILES or _MAKES.match(stem):
         return
     rest = words[last + 1 :]
-    if script and _TRAINS.search(stem) and rest and rest[0].endswith(_DOCUMENT_SUFFIXES) and is_literal(rest[0]):
-        yield Input("config", rest[0], base)
+    home = str(PurePath(words[script]).parent) if script is not None and is_literal(words[script]) else None
+    if script and _TRAINS.search(stem) and rest and _is_document(rest[0]):
+        yield Input("config", rest[0], base, home=home)
     for file in _find_option_values(words[main + 1 :], evaluates=_evaluates(words, last)):
-        yield replace(file, base=base)
+        yield replace(file, base=base, home=home)
+
+
+def _is_document(word: str) -> bool:
+    is_option = word.startswith("-") or "=" in word
+    return word.endswith(_DOCUMENT_SUFFIXES) and is_literal(word) and not is_option
 
 
 def _evaluates(words: Sequence[str], last: int) -> bool:
@@ -271,7 +310,7 @@ def _find_first_argument(words: Sequence[str], main: int, *, is_python: bool) ->
 
 def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
     """Yield the values of options that name files."""
-    for option, value in split_options(words):
+    for option, value in (*split_options(words), *_split_short_config(words)):
         name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
         if names_an_output(option):
             continue
@@ -286,8 +325,19 @@ def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[In
         yield Input(named.kind, named.path, is_certain=named.is_certain, may_be_output=named.may_be_output)
 
 
+def _split_short_config(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield ``-c FILE.yaml``, the usual short form, as an option of a config."""
+    for option, value in pairwise(words):
+        if option == "-c" and PurePath(value).suffix.lower() in _CONFIG_SUFFIXES:
+            yield "--config", value
+
+
 def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
-    if not evaluates and (_NEWEST.fullmatch(path.stem) or _is_written(name, path)):
+    # A run may find its own newest one there, or begin without it; but not below a directory that is nobody's output.
+    is_own = _NEWEST.fullmatch(path.stem) and not (path.is_absolute() and _LOADS.search(name))
+    if not evaluates and (is_own or (is_output_place(str(path.parent)) and _NEWEST.fullmatch(path.stem))):
+        return False
+    if not evaluates and _is_written(name, path):
         return False
     return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and bool(_LOADS.search(name)))
 

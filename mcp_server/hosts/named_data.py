@@ -22,9 +22,10 @@ _DATA_SUFFIXES = frozenset(
 _DATA_FILES = re.compile(r"(?:train|val|valid|validation|test)(?:_data)?_files?")
 _GROUP_FILES = re.compile(r"eval(?:_data)?_files?")  # without a group it can be the result of an evaluation
 _DATA_PATHS = re.compile(
-    r"data_files?|dataset_files?|data_paths?|dataset_paths?|(?:train|val|valid|validation|test|eval)_(?:data|dataset)?_?paths?"
+    r"data|data_files?|dataset_files?|data_paths?|dataset_paths?|(?:train|val|valid|validation|test|eval)_(?:data|dataset)?_?paths?"
     r"|train_data|val_data|dataset"
 )
+_DATA_DIRECTORIES = re.compile(r"(?:data|dataset|datasets|train|val|image|images)_?(?:dir|root|folder|directory)")
 _MODEL_SOURCES = re.compile(
     r"(?:pretrained_)?model_name_or_path|pretrained_(?:model_)?path|base_model(?:_path)?|tokenizer_(?:path|name_or_path)"
     r"|vla_path|pretrain"
@@ -52,7 +53,7 @@ class NamedData(NamedTuple):
     well write it.
     """
 
-    kind: Literal["data file", "model"]
+    kind: Literal["data file", "data directory", "model"]
     path: str
     is_certain: bool
     may_be_output: bool = False
@@ -109,6 +110,8 @@ def _classify(key: str, value: str, *, evaluates: bool) -> NamedData | None:
         return None
     if not is_explicit:
         return None
+    if _DATA_DIRECTORIES.fullmatch(name) and value.startswith("/"):
+        return NamedData("data directory", value, False)
     if _MODEL_SOURCES.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
         return NamedData("model", value, True)
     if not _MODEL_PATHS.fullmatch(name):

@@ -9,6 +9,7 @@ import difflib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,8 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import REMOTE_PROGRAMS, Input, find_inputs, find_param_inputs
+from mcp_server.hosts.command_inputs import (
+    REMOTE_PROGRAMS,
+    Input,
+    find_inputs,
+    find_param_inputs,
+    find_program_names,
+)
 from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
+from mcp_server.hosts.named_data import is_output_place
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
@@ -143,18 +151,16 @@ def check_inputs(
     site: Site,
     host: Host,
     environment: Environment,
-    *,
-    strict: bool = True,
+    search_path: str | None = None,
 ) -> None:
-    """Refuse a launch whose python, config, checkpoint, data or model does not exist, as far as that is certain.
+    """Refuse a launch whose program, script, config, checkpoint, data or model certainly does not exist.
 
-    ``strict``: refuse a missing script or other program as well. Without it the command starts, fails in a moment
-    and says why itself.
+    ``search_path``: the PATH of the run, where it is known.
 
     Raises:
         BadArgument: names the word, and the line to use instead where one is known.
     """
-    for refusal in find_missing_inputs(request, command, site, host, environment, strict=strict):
+    for refusal in find_missing_inputs(request, command, site, host, environment, search_path):
         raise refusal
 
 
@@ -164,8 +170,7 @@ def find_missing_inputs(
     site: Site,
     host: Host,
     environment: Environment,
-    *,
-    strict: bool = True,
+    search_path: str | None = None,
 ) -> Iterator[BadArgument]:
     """Yield a refusal for each missing file, as ``check_inputs`` raises the first."""
     if environment.python and is_missing(Path(environment.python)):
@@ -178,13 +183,23 @@ def find_missing_inputs(
         *(("command", file) for file in find_inputs(command)),
         *(("params", file) for file in find_param_inputs(request.params, command)),
     ):
-        if not strict and _fails_at_once(file):
-            continue
         if (missing := _find_missing(file, cwd)) is not None:
             directory, path = missing
             where = "" if Path(file.path).is_absolute() else f" in {directory}"
             hints = (suggest_names(path), _suggest_rewrite(file, roots))
             yield BadArgument(argument, f"there is no {file.kind} {file.path}{where}.", " ".join(filter(None, hints)))
+    for name in find_program_names(command) if search_path is not None else ():
+        if shutil.which(name, path=search_path) is None:
+            yield BadArgument(
+                "command", f"{name} is on no directory of PATH.", _suggest_programs(name, search_path or "")
+            )
+
+
+def _suggest_programs(name: str, search_path: str) -> str:
+    """Return, as a sentence, programs that a missing one can mean; else how to find it."""
+    names = dict.fromkeys(each for directory in search_path.split(os.pathsep) for each in _list_names(Path(directory)))
+    alike = difflib.get_close_matches(name, names, _MOST_NEAR, _TYPO)
+    return f"Near: {', '.join(alike)}." if alike else "Write its whole path, or name an environment that has it."
 
 
 def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPath | None:
@@ -263,11 +278,6 @@ def _describe_foreign(argument: str, roots: Roots, rewrite: Rewrite, line: str |
     return ForeignPath(argument, cause, f"Use `{line}`." if len(line) <= _LONGEST_LINE else "")
 
 
-def _fails_at_once(file: Input) -> bool:
-    """Return whether the file is a script, or a program other than python: a command without it ends in a moment."""
-    return file.kind == "script" or (file.kind == "program" and "python" not in Path(file.path).name)
-
-
 def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
     """Return the directory and the path of an input that certainly does not exist; None where it may exist."""
     base = cwd
@@ -279,8 +289,23 @@ def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
     if file.may_be_output and path.parent.is_dir():
         names = _list_names(path.parent)
         return (base, path) if difflib.get_close_matches(path.name, names, 1, _TYPO) else None
+    if file.kind == "data directory":  # a program may make it, and fill it, below a directory that is there
+        return (base, path) if not Path(*path.parts[:2]).exists() else None
     is_certain = file.is_certain or file.kind in ("program", "script") or Path(file.path).expanduser().is_absolute()
-    return (base, path) if is_certain or _is_misspelt(Path(file.path), base) else None
+    return (base, path) if is_certain or _is_misspelt(Path(file.path), base) or _is_nowhere(file, base) else None
+
+
+def _is_nowhere(file: Input, base: Path) -> bool:
+    """Return whether a relative config or checkpoint of a script is nowhere below its directory, or that it runs in.
+
+    Other programs have configs of their own; a checkpoint without a directory may be one of a hub.
+    """
+    path = Path(file.path)
+    is_named = file.kind == "config" or (file.kind == "checkpoint" and path.parent != Path())
+    if file.home is None or not is_named or not path.suffix or is_output_place(file.path):
+        return False
+    places = {base, base / Path(file.home).expanduser()}
+    return not any(_exists_below(Path(path.name), place) for place in places)
 
 
 def _suggest_rewrite(file: Input, roots: Roots) -> str:

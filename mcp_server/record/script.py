@@ -14,6 +14,8 @@ from mcp_server.text.shell import ShellCommand, parse
 
 LONGEST_NAME = 64
 PARAMS, RUN_ID, ATTEMPT = "{params}", "{run_id}", "{attempt}"
+_SHELLS = ("bash", "sh", "zsh", "dash")
+_POSITIONAL = compile_lazily(r"\$(?:[@*1-9]|\{[@*1-9])")
 _NO_PARAMS: Mapping[str, object] = {}
 # Settings by which programs name an experiment, the most telling first.
 _EXPERIMENT_NAMES = ("experiment_name", "exp_name", "run_name")
@@ -166,7 +168,16 @@ def takes_arguments(command: ShellCommand) -> bool:
     source = [command.source] if isinstance(command.source, str) else command.source
     if mentions := sum(word.count(PARAMS) for word in source):
         return mentions == command.count_word(PARAMS)
-    return command.is_one_program
+    return command.is_one_program and not _is_shell_text(command)
+
+
+def _is_shell_text(command: ShellCommand) -> bool:
+    """Return whether the program is a text for a shell that passes no arguments on: ``bash -c 'python t.py'``."""
+    words = command.commands[0].words if command.commands else ()
+    for shell, option, text in zip(words, words[1:], words[2:]):
+        if PurePath(shell).name in _SHELLS and re.fullmatch(r"-[a-z]*c", option):
+            return _POSITIONAL.search(text) is None
+    return False
 
 
 def name_of(command: ShellCommand, params: Mapping[str, object] = _NO_PARAMS) -> str:

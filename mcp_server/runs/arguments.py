@@ -150,8 +150,8 @@ def check_params(params: Mapping[str, Any], resume_args: list[str], command: She
         raise BadArgument("params", f"is longer than a command line may be: {_LONGEST_ARGUMENTS:,} characters.")
     if (params or resume_args) and not takes_arguments(command):
         cause = (
-            "has no position in this command, which is not a single program: write {params} as a word of its own, "
-            "outside quotes, where the arguments belong."
+            "has no position in this command, which is not a single program, or a text for a shell: write {params} as "
+            'a word of its own, outside quotes, where the arguments belong, or "$@" in the text of bash -c.'
         )
         raise BadArgument("params" if params else "resume_args", cause)
 

@@ -15,8 +15,6 @@ def build_spec(launch: ResolvedLaunch) -> RunSpec:
     """Return the specification of a run, without the fields that only its backend knows."""
     arguments = {**vars(launch.request), "host": launch.hostname, "mirror": launch.mirror}
     code = {**launch.code.facts, "to": launch.code.there} if launch.code else None
-    if arguments["tensorboard"]:
-        arguments["tensorboard"] = arguments["tensorboard"].replace("{run_id}", launch.run_id)
     return RunSpec(
         **arguments,
         code=code,

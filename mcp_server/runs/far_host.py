@@ -163,18 +163,18 @@ def _list_places(
         ("params", find_param_inputs(request.params, command)),
     ):
         for file in files:
-            if _must_exist(file):
+            if _is_certain(file):
                 base = cwd
                 for step in file.base:
                     base /= step
                 yield str(base / file.path), (argument, file.kind)
 
 
-def _must_exist(file: Input) -> bool:
-    """Return whether a command without the file is certain to fail, and only after a while: scripts fail at once."""
-    is_program = file.kind == "script" or (file.kind == "program" and "python" not in Path(file.path).name)
-    is_named = file.is_certain or file.path.startswith(("/", "~"))
-    return is_named and not is_program and not file.may_be_output and not any("~" in step for step in file.base)
+def _is_certain(file: Input) -> bool:
+    """Return whether a command without the file is certain to fail."""
+    is_named = file.is_certain or file.kind in ("program", "script") or file.path.startswith(("/", "~"))
+    is_input = not file.may_be_output and file.kind != "data directory"
+    return is_named and is_input and not any("~" in step for step in file.base)
 
 
 def _suggest(there: Mapping[str, object]) -> str:

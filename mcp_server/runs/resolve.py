@@ -137,7 +137,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     if far:
         far.check_inputs(request, command, environment, cwd, code)
     else:
-        check_inputs(request, command, site, host, environment, strict=False)
+        search_path = request.env.get("PATH") or environ.get("PATH") or os.defpath
+        check_inputs(request, command, site, host, environment, None if request.backend != "tmux" else search_path)
         config_files = find_config_files(request, command, cwd)
         check_config_roots([*config_files, *(find_script_configs(command, cwd) if roots.foreign else ())], roots)
         check_config_data(config_files, request, command, cwd)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.hosts.command_inputs import find_inputs, find_param_inputs
+from mcp_server.hosts.config import Environment, Site, find_host, read_hosts_file
 from mcp_server.hosts.environment import find_distinct_secrets
+from mcp_server.hosts.path_checks import check_inputs
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.requests import make_request
 from mcp_server.text.secret_patterns import find_keys
-from mcp_server.text.shell import parse
+from mcp_server.text.shell import ShellCommand, parse
 
+_PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
+_TYPO = 0.75  # of difflib: 1.0 is the same name
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets, as at a launch
 
 
@@ -46,13 +54,54 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
     launches = [{n: v for n, v in cell.launch.items() if n not in _NOT_SEARCHED} for cell in spec.cells]
     own = [{n: v for n, v in cell.items() if n not in ("launch", "overrides")} for cell in facts["cells"]]  # one text
     check_no_secret({**facts, "cells": [launches, own], "tmux_socket": ""}, secrets)
+    files = _CellFiles(read_hosts_file(home))
     for cell in spec.cells:
         request = make_request(spec, cell, 1)
         try:
+            _check_placeholders(cell, request)
             if request.command and request.blueprint is None:
-                check_arguments(request, parse(request.command))
+                command = parse(request.command)
+                check_arguments(request, command)
+                files.check(request, command)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
+
+
+class _CellFiles:
+    """Checks the files that the cells of a sweep name here. Those that were found once are not looked for again."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._known: set[tuple[Any, ...]] = set()
+
+    def check(self, request: LaunchRequest, command: ShellCommand) -> None:
+        """Refuse a cell whose config, data, model, script or other input does not exist.
+
+        Raises:
+            BadArgument: names the word.
+        """
+        host, is_far = find_host(self._site, request.host)
+        files = *find_inputs(command), *find_param_inputs(request.params, command)
+        key = (request.cwd, files)
+        if is_far or key in self._known:
+            return
+        self._known.add(key)
+        check_inputs(request, command, self._site, host, Environment())
+
+
+def _check_placeholders(cell: Cell, request: LaunchRequest) -> None:
+    """Refuse a placeholder that is nearly the name of one that there is: a program may have braces of its own.
+
+    Raises:
+        BadArgument: names it, and those that it may mean.
+    """
+    known = [*cell.params, "cell", "sweep", "run_id", "attempt", "gpus", "gpu_indices", "params"]
+    texts = [request.command, *request.env.values(), request.tensorboard or "", *map(str, request.params.values())]
+    for text in texts:
+        for name in _PLACEHOLDER.findall(text if isinstance(text, str) else " ".join(text)):
+            if name not in known and (near := difflib.get_close_matches(name, known, 2, _TYPO)):
+                meant = " or ".join(f"{{{each}}}" for each in near)
+                raise BadArgument("common", f"nothing fills in {{{name}}}.", f"Write {meant}.")
 
 
 def _check_keys(spec: SweepSpec, cell: Cell) -> None:

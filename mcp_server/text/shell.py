@@ -31,7 +31,7 @@ _ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
 _PREFIXES = frozenset({"exec", "nohup", "time", "env", "command"})
 # `exec` in front of these would fail or change what they mean.
-_SHELL_WORDS = frozenset(
+SHELL_BUILTINS = frozenset(
     """
     . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
     dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
@@ -125,7 +125,7 @@ class ShellCommand:
         if any("$'" in token.raw or (token.is_operator and set(token.raw) & set(";&|()")) for token in self.tokens):
             return False
         first = self.tokens[0].text
-        return bool(re.fullmatch(r"[\w./~+-]+", first)) and first not in _SHELL_WORDS
+        return bool(re.fullmatch(r"[\w./~+-]+", first)) and first not in SHELL_BUILTINS
 
     @property
     def ends_in_background(self) -> bool:

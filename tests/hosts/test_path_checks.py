@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_this_host
-from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs
+from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs, find_missing_inputs
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.text.shell import parse
 
@@ -64,7 +65,6 @@ python -W ignore -X faulthandler train.py
 ./run.sh --gpus 4
 bash run.sh 2>&1
 bash scripts/launch.sh configs/walker.yaml 8
-sh -c 'python nothing.py'
 bash -lc "conda activate rl && python nothing.py"
 CUDA_VISIBLE_DEVICES=0,1 python train.py task=AnymalC headless=True
 source .venv/bin/activate && python train.py
@@ -176,6 +176,16 @@ def test_a_good_command_passes(command: str, project: Path) -> None:
 
 REFUSED = r"""
 python trian.py | there is no script trian.py in . | train.py
+python train.py --config none.yaml | there is no config none.yaml in .
+python train.py --config conf/none.yaml | there is no config conf/none.yaml in .
+python train.py -c none.yaml | there is no config none.yaml in .
+python train.py --data /data/none.parquet | there is no data file /data/none.parquet.
+python train.py --data_dir /data/none | there is no data directory /data/none.
+python train.py --resume_from_checkpoint /data/ckpt | there is no checkpoint /data/ckpt.
+python train.py --init_from /data/none.pt | there is no checkpoint /data/none.pt.
+python train.py --pretrained_weights /data/none.safetensors | there is no checkpoint /data/none.safetensors.
+bash -c 'cd configs && python train.py' | there is no script train.py in ./configs.
+sh -c 'python nothing.py' | there is no script nothing.py in .
 python -u missing.py --config configs/walker.yaml | there is no script missing.py in .
 .venv/bin/python3.12 train.py | there is no program .venv/bin/python3.12 in . | .venv/bin/python
 /data/none/envs/rl/bin/python train.py | there is no program /data/none/envs/rl/bin/python.
@@ -246,6 +256,32 @@ python \\
 lines'
 python made_by_the_first.py
 """
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("pyhton train.py", "pyhton"),
+        ("cd configs && pyhton train.py", "pyhton"),
+        ("mkdir -p logs; exec torchrunn train.py", "torchrunn"),
+        ("timeout 3h pyhton3.99 train.py", None),
+        ("PATH=/opt/x:$PATH pyhton train.py", None),
+        ("source .venv/bin/activate && pyhton train.py", None),
+        ("export PATH=/opt/x:$PATH; pyhton train.py", None),
+        ("pip install x && pyhton train.py", None),
+        ("f() { true; }; f", None),
+        ("[ -f a ] && echo a; for i in 1 2; do echo $i; done; ulimit -n 1024", None),
+        ("$PYTHON train.py", None),
+        ("pyhton train.py || python train.py", None),
+    ],
+)
+def test_a_program_that_path_does_not_have_is_refused(command: str, name: str | None, project: Path) -> None:
+    request, path = LaunchRequest(command, cwd=str(project)), f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    found = list(find_missing_inputs(request, parse(command), Site(), find_this_host(Site()), Environment(), path))
+    missing = [str(each) for each in found if "PATH" in str(each)]
+    assert missing == [] if name is None else [missing[0]]
+    assert name is None or missing[0].startswith(f"command: {name} is on no directory of PATH.")
+    assert name != "pyhton" or "Near: python" in missing[0]
 
 
 def test_a_script_of_several_lines_is_read_as_bash_reads_it(project: Path) -> None:

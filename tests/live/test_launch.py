@@ -41,7 +41,7 @@ SHAPES: dict[str, tuple[str | list[str], int | None, str | None]] = {
         7,
         None,
     ),
-    "not found": ("no-such-program-anywhere", 127, None),
+    "not found": ("eval no-such-program-anywhere", 127, None),
     "own SIGKILL": ("kill -KILL $$", None, "SIGKILL"),
     "SIGSEGV": ([PYTHON, "-c", "import os; os.kill(os.getpid(), 11)"], None, "SIGSEGV"),
     "SIGTERM behind a shell": ("bash -c 'kill -TERM $$'; exit", 143, "SIGTERM"),
@@ -179,9 +179,9 @@ async def test_refused_arguments_create_nothing(sandbox: Sandbox) -> None:
 
 async def test_a_dry_run_shows_the_script_and_starts_nothing(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
-        answer = await agent.call("launch_run", command="python train.py", cwd="/", env={"A": "1"}, dry_run=True)
+        answer = await agent.call("launch_run", command="python -V", cwd="/", env={"A": "1"}, dry_run=True)
     assert answer["dry_run_script"] == (
-        "#!/usr/bin/env bash\nset -o pipefail\nexport A=1\ncd -- / || exit\nexec python train.py\n"
+        "#!/usr/bin/env bash\nset -o pipefail\nexport A=1\ncd -- / || exit\nexec python -V\n"
     )
     assert "run_id" not in answer
     assert not (sandbox.path / "state").exists()

@@ -39,7 +39,7 @@ async def test_a_pin_on_a_gpu_that_another_run_leases_is_warned_of(sandbox: Sand
         assert holder in pinned["warnings"][0]
         unleased = await agent.call("launch_run", command="python -V; true --device cuda:1", dry_run=True)
         assert "GPU 1 without a lease" in unleased["warnings"][0]
-        unpinned = await agent.call("launch_run", command="python train.py", dry_run=True)
+        unpinned = await agent.call("launch_run", command="python -V", dry_run=True)
         assert holder in unpinned["warnings"][0]
         fine = await agent.call("launch_run", command="python -V --device cuda:0", gpus=1, dry_run=True)
         assert "warnings" not in fine
@@ -52,7 +52,7 @@ async def test_the_gpus_of_a_service_are_for_the_runs_that_need_it(sandbox: Sand
     gpus.report(gpus=2)
     async with sandbox.agent_in_process() as agent:
         head = (await agent.call("launch_run", command="sleep 60", gpus=[0]))["run_id"]
-        for command in ("python train.py", "CUDA_VISIBLE_DEVICES=0 python -V"):
+        for command in ("python -m this", "CUDA_VISIBLE_DEVICES=0 python -V"):
             assert head in (await agent.call("launch_run", command=command, dry_run=True))["warnings"][0]
             assert "warnings" not in await agent.call("launch_run", command=command, needs=[head], dry_run=True)
         await agent.kill(head)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +33,7 @@ from tests.runs.test_arguments import BAD_NAMES
 
 ENVIRON = {
     "HOME": "/home/alice",
-    "PATH": "/usr/bin:/bin",
+    "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     "LANG": "en_GB.UTF-8",
     "RUNWARD_OWNER": "alice",
     "HF_TOKEN": "hf_9x7QwErTy",
@@ -44,6 +45,7 @@ ENVIRON = {
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateHome:
     """A home that does not exist yet, on a host that has tmux."""
     monkeypatch.setattr(tmux_client, "check_installed", lambda: None)
+    (tmp_path / "train.py").touch()
     return StateHome(tmp_path / "state" / "runward")
 
 
@@ -126,7 +128,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "needs": [],
     }
     assert handover.secrets == {"HF_TOKEN": "hf_9x7QwErTy"}
-    assert handover.env == {"HOME": "/home/alice", "PATH": "/usr/bin:/bin", "LANG": "en_GB.UTF-8", "PIN": "1234"}
+    assert handover.env == {"HOME": "/home/alice", "PATH": ENVIRON["PATH"], "LANG": "en_GB.UTF-8", "PIN": "1234"}
 
 
 def test_the_value_of_a_secret_is_in_neither_spec_nor_script(home: StateHome, tmp_path: Path) -> None:
@@ -148,27 +150,27 @@ def test_an_open_argument_has_a_default(home: StateHome, tmp_path: Path, monkeyp
 
 
 def test_a_secret_named_twice_is_handed_over_once(home: StateHome, tmp_path: Path) -> None:
-    spec, _ = plan_now(LaunchRequest("x", cwd=str(tmp_path), secrets=["HF_TOKEN", "HF_TOKEN"]), home, ENVIRON)
+    spec, _ = plan_now(LaunchRequest("true", cwd=str(tmp_path), secrets=["HF_TOKEN", "HF_TOKEN"]), home, ENVIRON)
     assert spec.secrets == ["HF_TOKEN"]
 
 
 def test_a_tilde_in_cwd_is_the_home_directory(home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert plan_now(LaunchRequest("x", cwd="~"), home, ENVIRON)[0].cwd == str(tmp_path)
+    assert plan_now(LaunchRequest("true", cwd="~"), home, ENVIRON)[0].cwd == str(tmp_path)
 
 
 def test_two_runs_of_one_name_have_two_ids(home: StateHome, tmp_path: Path) -> None:
-    ids = {plan_now(LaunchRequest("x", cwd=str(tmp_path)), home, ENVIRON)[0].run_id for _ in range(20)}
+    ids = {plan_now(LaunchRequest("true", cwd=str(tmp_path)), home, ENVIRON)[0].run_id for _ in range(20)}
     assert len(ids) == 20
 
 
 def test_an_id_made_from_a_long_name_can_be_found_again(home: StateHome, tmp_path: Path) -> None:
-    spec, _ = plan_now(LaunchRequest("x", name="a b" * 21, cwd=str(tmp_path)), home, ENVIRON)
+    spec, _ = plan_now(LaunchRequest("true", name="a b" * 21, cwd=str(tmp_path)), home, ENVIRON)
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,120}", spec.run_id)
 
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
-OK = LaunchRequest("python train.py", name="cfm", cwd="/")
+OK = LaunchRequest("sleep 1", name="cfm", cwd="/")
 
 REFUSED: dict[str, tuple[LaunchRequest, str]] = {
     "an empty command": (replace(OK, command=""), "command: is empty."),
@@ -288,7 +290,7 @@ def test_a_launch_is_resolved_off_the_event_loop(
         return read_umask()
 
     monkeypatch.setattr(processes, "read_umask", read_and_note)
-    plan_now(LaunchRequest("x", cwd=str(tmp_path)), home, ENVIRON)
+    plan_now(LaunchRequest("true", cwd=str(tmp_path)), home, ENVIRON)
     assert threading.main_thread() not in threads
     assert len(threads) == 1
 

@@ -19,7 +19,7 @@ from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements, takes_several
-from mcp_server.hosts.command_inputs import find_first_program, find_inputs
+from mcp_server.hosts.command_inputs import find_inputs
 from mcp_server.hosts.config import Environment, Host, Site
 from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.environment import find_secrets
@@ -150,7 +150,8 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     request = LaunchRequest(context.request.command, cwd=context.request.cwd, params=dict(context.request.params))
     roots = Roots.of(context.site, context.host)
     check_foreign_paths(request, command, roots)
-    for missing in find_missing_inputs(request, command, context.site, context.host, context.environment):
+    search_path = context.env.get("PATH", os.defpath)
+    for missing in find_missing_inputs(request, command, context.site, context.host, context.environment, search_path):
         yield describe_error(missing.argument, missing)
     configs = find_config_files(request, command, context.cwd)
     chosen = find_script_configs(command, context.cwd)
@@ -159,10 +160,6 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
         islice(find_missing_data(configs, command, context.request.params, context.cwd), _MOST_LISTED)
     )
     yield from (Problem(what="command", text=fault.cause, remedy=fault.remedy) for fault in faults)
-    program = find_first_program(command)
-    if program and "/" not in program and shutil.which(program, path=context.env.get("PATH")) is None:
-        text = f"{program} is on no directory of PATH."
-        yield Problem(what="command", text=text, remedy="Write its whole path, or name an environment that has it.")
     named = [file for file in find_inputs(command) if file.kind in ("data file", "model", "checkpoint")]
     for path in dict.fromkeys([*configs, *chosen, *(context.cwd.joinpath(*file.base, file.path) for file in named)]):
         yield from _describe_size(path.expanduser())
