@@ -23,15 +23,17 @@ from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
 from mcp_server.scalars.condition import match_tags
 from mcp_server.text.formatting import significant
+from mcp_server.views.brevity import fit as fit_rows
 
 SPREAD_NOTE = "In benchmarks (n 3) is mean±sd over 3 seeds; ± of a single run is one standard error."
+_FEWEST_ROWS = 8
 _MOST_TABLES, _MOST_SETTINGS, _MOST_NAMED, _MOST_RUNS_IN_A_ROW = 3, 6, 4, 3
 # Name a benchmark where no setting of another name does: a file of options for each.
 _CONFIG_NAMES = frozenset({"config_name", "cn", "config", "config_file", "cfg"})
 _PLACEMENT = frozenset({"gpus", "host", "device", "devices", "port", "cuda_visible_devices", "gpu_ids", "gpu_id"})
 _OUTPUT = re.compile(
     r"cwd|(?:.*[_.\-/:])?(?:log|logs|out|output|outputs|save|saved|results?|runs?|exp|experiment|work|video|wandb|"
-    r"tensorboard|tb)[_\-]?(?:dir|directory|path|root|file|name|id)?|(?:.*[_.\-/:])?(?:run_?name|name|tags?)"
+    r"tensorboard|tb)[_.\-]?(?:dir|directory|path|root|file|name|id)?|(?:.*[_.\-/:])?(?:run_?name|name|tags?)"
 )
 _SEED_IN_VALUE = re.compile(r"(?i)(?<![a-z])(seed[-_=]?)\d+")
 _PARTS_OF_A_MODEL = frozenset({"actor", "model", "policy", "checkpoint", "ckpt", "weights"})  # at the end of its path
@@ -211,7 +213,7 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
     runs = list({one.run.name: one.run for one in figures}.values())
     by_run = {one.run.name: "" if one.is_of_file else one.benchmark for one in figures}
     names = dict.fromkeys(name for run in runs for name in run.settings if _base(name) not in _PLACEMENT)
-    raw = {name: {run.name: run.settings.get(name, "") for run in runs} for name in names}
+    raw = {name: {run.name: run.settings.get(name, "").replace(run.name, "*") for run in runs} for name in names}
     raw = {name: values for name, values in raw.items() if len(set(values.values())) > 1}
     if benchmark is not None and all(by_run.values()):
         raw.pop(benchmark, None)
@@ -219,13 +221,18 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
     places = {name for name in raw if _base(name) not in MODEL_NAMES and _OUTPUT.fullmatch(name.lower().lstrip("$"))}
     chosen: dict[str, dict[str, str]] = {}
     beside = []
+    paths = {name for name, values in raw.items() if any("/" in value for value in values.values())}
     settings = [name for name in raw if name not in seeds and name not in places]
-    for name in sorted(settings, key=lambda name: _base(name) not in MODEL_NAMES):
+    for name in sorted(settings, key=lambda name: (_base(name) not in MODEL_NAMES, name in paths)):
         values = {run: _SEED_IN_VALUE.sub(r"\1*", value) for run, value in raw[name].items()}
         if values != raw[name]:
             seeds[name] = raw[name]
         if len(set(values.values())) == 1 or values in chosen.values():
             continue
+        known = zip(*(each.values() for each in (by_run, *chosen.values(), *seeds.values())), strict=True)
+        is_of_one_run = len(set(values.values())) == len(runs) == len(set(known))
+        if is_of_one_run and name in paths and _base(name) not in MODEL_NAMES:
+            continue  # a directory of its own for each of the runs, which all else tells apart
         if _base(name) in MODEL_NAMES or not all(by_run.values()) or not _depends(values, [by_run]):
             chosen[name] = values
         elif set(values.values()) != set(by_run.values()):
@@ -349,6 +356,14 @@ def _name_model(run: EvaluatedRun) -> str:
 def _natural(text: str) -> list[tuple[int, str]]:
     """Return a key that sorts step_900 before step_1000."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def shorten_table(table: BenchmarkTable, tokens: int, notes: list[str]) -> BenchmarkTable:
+    """Return the table with its first rows, as far as they fit; ``notes`` gets how many these are."""
+    count = fit_rows(table.rows, tokens, least=_FEWEST_ROWS)
+    if count < len(table.rows):
+        notes.append(f"benchmarks has {count} of {len(table.rows)} rows: markdown=true has all.")
+    return table.model_copy(update={"rows": table.rows[:count]})
 
 
 def render_benchmark_tables(tables: Sequence[BenchmarkTable]) -> list[str]:

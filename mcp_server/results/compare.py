@@ -21,6 +21,7 @@ from mcp_server.results.benchmark_table import (
     EvaluatedRun,
     build_benchmark_tables,
     render_benchmark_tables,
+    shorten_table,
 )
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.comparison_cells import (
@@ -56,6 +57,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.near_names import find_near_names
 
 _LONGEST_TAG = 32
+_BENCHMARK_TOKENS = 400
 _MOST_EVALUATED = 100  # runs in the tables of benchmarks
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS, _MOST_CHECKPOINTS = 20, 8, 6, 6, 20
 _FACTS = frozenset(
@@ -166,6 +168,7 @@ def build_comparison(
         benchmarks = _tabulate_benchmarks([*entries, *map(read, further)], metrics, bold=as_markdown)
         notes.append(f"benchmarks count {len(further)} of the runs that the table leaves out.")
     notes += benchmarks.notes
+    shown = [shorten_table(one, _BENCHMARK_TOKENS, notes) for one in benchmarks.tables] if not as_markdown else []
     findings = [
         line for run in runs if (line := describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown))
     ]
@@ -176,7 +179,7 @@ def build_comparison(
         markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks.tables), *pages])
         if as_markdown
         else None,
-        benchmarks=None if as_markdown else [*benchmarks.tables] or None,
+        benchmarks=shown or None,
         same={name: value for name, value in same.items() if value} or None,
         root=root or None,
         checkpoints=_list_checkpoints(entries, root),

@@ -12,7 +12,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, is_changed, rank_groups
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
-from mcp_server.results.benchmark_table import render_benchmark_tables
+from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_text import render_table
@@ -99,7 +99,7 @@ def compare_sweep(
     left = 0 if as_markdown else table.total - len(rows)
     benchmarks = [table.benchmarks] if table.benchmarks else []
     if benchmarks and not as_markdown:
-        benchmarks = [_shorten(benchmarks[0], notes)]
+        benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
     failed = [describe_failed(cell) for cell in sweep.failed]
     if len(failed) > _MOST_FAILED and not as_markdown:
         notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
@@ -130,14 +130,6 @@ def compare_sweep(
 
 def _lines(table: SweepTable) -> list[str]:
     return ["|".join(row) for row in table.rows]
-
-
-def _shorten(table: BenchmarkTable, notes: list[str]) -> BenchmarkTable:
-    """Return the table with its first rows, as far as they fit."""
-    count = fit(table.rows, _BENCHMARK_TOKENS, least=_FEWEST_ROWS)
-    if count < len(table.rows):
-        notes.append(f"benchmarks has {count} of {len(table.rows)} settings: markdown=true has all.")
-    return table.model_copy(update={"rows": table.rows[:count]})
 
 
 def make_table(

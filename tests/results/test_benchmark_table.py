@@ -148,6 +148,30 @@ def test_weights_of_any_name_tell_rows_apart(runs: Runs) -> None:
     assert [(row["weights_dir"], row["obj"][:3]) for row in pivot(runs)] == [("/w/a", "0.1"), ("/w/b", "0.3")]
 
 
+def test_a_directory_of_each_run_is_no_setting_whatever_its_name(runs: Runs) -> None:
+    for n, (model, suite, seed) in enumerate((m, b, s) for m in ("a", "b") for b in ("obj", "spa") for s in (1, 2)):
+        params = {
+            "policy": model,
+            "task_suite": suite,
+            "seed": seed,
+            "cache": f"/c/{model}{suite}{seed}",
+            "x": f"ev-{n}.h5",
+        }
+        evaluate(runs, f"ev-{n}", 0.1 + n / 10, params=params)
+    assert [(row["model"], row["obj"]) for row in pivot(runs)] == [("a", "0.15±0.071 (n 2)"), ("b", "0.55±0.071 (n 2)")]
+
+
+def test_a_long_table_of_benchmarks_says_how_much_of_it_is_shown(runs: Runs) -> None:
+    for n, (model, suite) in enumerate((m, b) for m in range(50) for b in ("obj", "spa")):
+        params = {"policy": f"policy_after_{model}_thousand_steps", "task_suite": suite}
+        evaluate(runs, f"ev-{n:03}", 0.5, params=params)
+    found = compare(runs)
+    (table,) = found.benchmarks or []
+    assert 8 <= len(table.rows) < 50
+    assert f"benchmarks has {len(table.rows)} of 50 rows: markdown=true has all." in (found.notes or [])
+    assert (compare(runs, as_markdown=True).markdown or "").count("_thousand_steps | ") >= 50
+
+
 def test_evaluations_that_the_table_of_runs_has_no_room_for_count(runs: Runs) -> None:
     for n, (seed, suite) in enumerate((s, b) for s in range(13) for b in ("obj", "spa")):
         evaluate(runs, f"ev-{n:02}", 0.5 + seed / 100, params={"policy": "p", "task_suite": suite, "seed": seed})
