@@ -6,7 +6,7 @@ import fnmatch
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from mcp_server.results.benchmark_table import (
     shorten_table,
 )
 from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.code_differences import RanCode, find_code_differences, read_ran_code
 from mcp_server.results.comparison_cells import (
     Cells,
     checkpoint_cell,
@@ -37,6 +38,7 @@ from mcp_server.results.comparison_cells import (
     shorten_names,
     shorten_paths,
 )
+from mcp_server.results.equal_settings import Place
 from mcp_server.results.evaluation_series import (
     EvaluationSeries,
     build_series,
@@ -54,6 +56,7 @@ from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import count_digits
 from mcp_server.text.near_names import find_near_names
 
 _LONGEST_TAG = 32
@@ -79,7 +82,9 @@ class ComparedRun:
     figures: Mapping[str, EvaluationSeries]
     checkpoints: Sequence[Checkpoint]
     uncertain: Sequence[str]
-    remark: str = ""
+    remark: str
+    ran_in: Place
+    code: RanCode
 
 
 def build_comparison(
@@ -106,14 +111,7 @@ def build_comparison(
     read = partial(_read_run, store, scalars, metrics, root_cwd, *lookups)
     entries = [read(run) for run in runs]
     settings_of = merge_overrides([entry.settings for entry in entries])
-    differing, places = find_differences(settings_of)
-    if differing and places:
-        notes.append(f"Paths and names differ too: {', '.join(places[:_MOST_DIFFERENCES])}.")
-    differing = differing or places
-    if len(differing) > _MOST_DIFFERENCES:
-        more = ", ".join(differing[_MOST_DIFFERENCES:][:_MOST_DIFFERENCES])
-        notes.append(f"{len(differing) - _MOST_DIFFERENCES} more settings differ: {more}.")
-        differing = differing[:_MOST_DIFFERENCES]
+    differing = _choose_settings(entries, settings_of, notes)
     tag_columns = _columns(
         [[one.tag for one in entry.metrics] for entry in entries],
         metrics,
@@ -128,18 +126,24 @@ def build_comparison(
         notes,
         "evaluation figures",
     )
-    notes += [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
+    changes = [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
+    notes += [*find_code_differences([entry.code for entry in entries]), *changes]
     notes += _describe_missing(metrics, entries, scalars, store)
     tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
     settings = shorten_names(differing, _FACTS)
     values_of = {name: shorten_paths([own.get(name, "-") for own in settings_of]) for name in differing}
     short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
+    digits = _count_digits(entries, tag_columns, figures)
     table = [
         fact_cells(entry.run, entry.step, entry.run.elapsed_s(store.now_s(entry.run)))
         | {name: fit(values_of[long][number]) for long, name in settings.items()}
-        | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
-        | {_evaluation_column(name): format_series(entry.figures[name]) for name in figures if name in entry.figures}
+        | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()}, digits)
+        | {
+            _evaluation_column(name): format_series(entry.figures[name], digits[name])
+            for name in figures
+            if name in entry.figures
+        }
         | _episodes_cell(entry, figures)
         | checkpoint_cell(entry.checkpoints, root)
         for number, entry in enumerate(entries)
@@ -186,6 +190,33 @@ def build_comparison(
         findings=None if as_markdown else findings or None,
         notes=notes or None,
     )
+
+
+def _choose_settings(
+    entries: Sequence[ComparedRun], settings_of: Sequence[Mapping[str, str]], notes: list[str]
+) -> list[str]:
+    """Return the names of the settings that become columns, and note those that do not."""
+    differing, places = find_differences(settings_of, [entry.ran_in for entry in entries])
+    if differing and places:
+        notes.append(f"Paths and names differ too: {', '.join(places[:_MOST_DIFFERENCES])}.")
+    differing = differing or places
+    if len(differing) > _MOST_DIFFERENCES:
+        more = ", ".join(differing[_MOST_DIFFERENCES:][:_MOST_DIFFERENCES])
+        notes.append(f"{len(differing) - _MOST_DIFFERENCES} more settings differ: {more}.")
+    return differing[:_MOST_DIFFERENCES]
+
+
+def _count_digits(entries: Sequence[ComparedRun], tags: Collection[str], figures: Collection[str]) -> dict[str, int]:
+    """Return how many significant digits each column of figures needs."""
+    values: dict[str, list[float]] = {name: [] for name in (*tags, *figures)}
+    for entry in entries:
+        for one in entry.metrics:
+            if one.tag in values:
+                values[one.tag] += [value for value in (one.last, one.best) if isinstance(value, float | int)]
+        for name in figures:
+            if (series := entry.figures.get(name)) is not None:
+                values[name] += [point.value for point in (series.last, series.best) if point is not None]
+    return {name: count_digits(each) for name, each in values.items()}
 
 
 def _list_checkpoints(entries: Sequence[ComparedRun], root: str) -> list[str] | None:
@@ -239,7 +270,10 @@ def _read_run(
     run: Run,
 ) -> ComparedRun:
     rundir = store.fetch_record(run)
-    settings = configuration.read_configuration(run, read_code_snapshot(rundir, run.attempt))
+    snapshot = read_code_snapshot(rundir, run.attempt)
+    settings, code = configuration.read_configuration(run, snapshot), read_ran_code(run, snapshot)
+    if code.commit:
+        settings["commit"] = code.described_commit
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     run_metrics = read_metrics(run, scalars, metrics, rundir)
@@ -260,6 +294,8 @@ def _read_run(
         [replace(one, path=name_there(one.path, run)) for one in saved],
         [path for path in uncertain if path not in read],
         remark,
+        Place(run.spec.cwd, snapshot.python if snapshot else ""),
+        code,
     )
 
 

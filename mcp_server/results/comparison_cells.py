@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.equal_settings import Place, find_equal_forms
 from mcp_server.results.evaluation_series import MODEL_NAMES, plain_name
 from mcp_server.results.evaluation_series import format_value as format_figure
 from mcp_server.results.metrics import Metric
-from mcp_server.text.formatting import shorten_facts, shorten_middle
+from mcp_server.text.formatting import FEWEST_DIGITS, shorten_facts, shorten_middle
 
 _CELL_CHARS, _REASON_CHARS = 36, 64
 _MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
@@ -19,7 +21,7 @@ _PLACE = re.compile(
     r"cwd|(?:.*[_.\-/:])?(?:(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
 )
 _FILE = "config:"  # see results/configuration.py
-_OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host"})  # settings, not options of the program
+_OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host", "commit"})  # settings, not options of the program
 _SEPARATORS = re.compile(r"[/.:]")
 
 Cells = dict[str, str]
@@ -30,9 +32,9 @@ def fit(text: str) -> str:
     return shorten_middle(_plain(text), _CELL_CHARS, head=_CELL_CHARS // 2)
 
 
-def format_value(value: float | str | None) -> str:
-    """Return a value as a cell, numbers with three significant digits or whole."""
-    return "" if value is None else fit(format_figure(value))
+def format_value(value: float | str | None, digits: int = FEWEST_DIGITS) -> str:
+    """Return a value as a cell, numbers with so many significant digits, or whole."""
+    return "" if value is None else fit(format_figure(value, digits))
 
 
 def shorten_names(names: Collection[str], other_columns: Collection[str], *, longest: int = 0) -> dict[str, str]:
@@ -83,15 +85,24 @@ def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str
     return merged
 
 
-def find_differences(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
+def find_differences(
+    settings: Sequence[Mapping[str, str]], ran_in: Sequence[Place] = ()
+) -> tuple[list[str], list[str]]:
     """Return the names of settings that differ, those of files behind the command's own, and apart from them places.
+
+    ``ran_in``: where each run ran. Values that mean the same there, such as ``1e-3`` and ``0.001``, do not differ.
 
     A place is a path or the name of a run: it nearly always differs, and explains nothing. A model's does.
     """
     names = dict.fromkeys(name for one in settings for name in one)
-    differ = [name for name in names if len({one.get(name, "") for one in settings}) > 1]
+    ran_in = ran_in or [Place()] * len(settings)
+    differ = [
+        name for name in names if len(set(find_equal_forms(name, [one.get(name) for one in settings], ran_in))) > 1
+    ]
     places = [name for name in differ if _is_place(name, [one[name] for one in settings if one.get(name)])]
-    return sorted((name for name in differ if name not in places), key=lambda name: ":" in name), places
+    return sorted(
+        (name for name in differ if name not in places), key=lambda name: (name != "commit", ":" in name)
+    ), places
 
 
 def _is_place(name: str, values: Sequence[str]) -> bool:
@@ -144,12 +155,20 @@ def last_step(run: Run, metrics: Sequence[Metric], *, is_printed: bool) -> int |
     return max(steps, default=None)
 
 
-def metric_cells(metrics: Sequence[Metric], names: Mapping[str, str], other_columns: Collection[str]) -> Cells:
-    """Return the metrics under their short ``names``: the last value, then the best with its step where it differs."""
+def metric_cells(
+    metrics: Sequence[Metric],
+    names: Mapping[str, str],
+    other_columns: Collection[str],
+    digits: Mapping[str, int] = MappingProxyType({}),
+) -> Cells:
+    """Return the metrics under their short ``names``: the last value, then the best with its step where it differs.
+
+    ``digits``: how many significant ones the values of a column need, by the tag.
+    """
     cells = {}
     for one in metrics:
         if one.tag in names:
-            last, best = format_value(one.last), "" if one.best is None else format_value(one.best)
+            last, best = (format_value(value, digits.get(one.tag, FEWEST_DIGITS)) for value in (one.last, one.best))
             name = f"{names[one.tag]} last/{one.best_is}@step" if one.best_is else names[one.tag]
             name = f"{name} last" if name in other_columns else name  # a setting, such as `lr`, is logged as well
             at = "" if one.best_step is None else f"@{one.best_step}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.code_snapshot import PACKAGES, CodeSnapshot
+from mcp_server.record.code_state import load_code_state
 from mcp_server.record.result_directory import read_origin
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.state import Run, posix
@@ -258,9 +259,30 @@ def _guess_python(run: Run, code: GitState) -> Iterator[str]:
             yield f"- Packages: `{root / name}`, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def _kept_files(code: GitState, snapshot: CodeSnapshot | None) -> Iterator[str]:
+    """Yield what is known of code that has no commit: the files that its supervisor kept."""
+    why = (code.problem or "it was not kept").rstrip(".")
+    if snapshot is None or not snapshot.files:
+        yield f"The state of the code is unknown: {why}."
+        return
+    yield f"- No commit: {why}."
+    attempt = snapshot.directory.parent.name
+    yield f"- Files that the command names, as they were at the start of attempt {attempt} ({snapshot.taken_at}):"
+    for one in snapshot.files[:_MOST_UNTRACKED]:
+        copy = f", copy: `{snapshot.directory / one.kept}`" if one.kept else ", not copied"
+        yield f"  - `{one.path}`, sha256 {one.sha256[:16]}{copy}"
+    if len(snapshot.files) > _MOST_UNTRACKED:
+        yield f"  - and {len(snapshot.files) - _MOST_UNTRACKED} more in `{snapshot.directory}`"
+    if (state := load_code_state(snapshot.directory)) is not None:
+        digests = sorted(f"{path} {one.sha256}" for path, one in state.files.items() if one.sha256)
+        digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
+        yield f"- Source files below the working directory: {len(digests)}, together sha256 {digest}"
+    yield "- Other files that it read or imported are not known."
+
+
 def _code(code: GitState, diff: str | None, snapshot: CodeSnapshot | None) -> Iterator[str]:
     if not code.commit:
-        yield f"The state of the code is unknown: {code.problem or 'it was not kept'}."
+        yield from _kept_files(code, snapshot)
         return
     branch = f" on {code.branch}" if code.branch not in ("", "HEAD") else ""
     yield f"- Commit: `{code.commit}`{branch} of `{code.root}`: {code.subject} ({code.committed_at})"

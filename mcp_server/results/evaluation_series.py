@@ -12,6 +12,7 @@ from mcp_server.results.evaluation_text import STEP_NAMES, Row, find_step
 from mcp_server.results.evaluation_values import Percent, Value
 from mcp_server.results.evaluations import Evaluation
 from mcp_server.results.metrics import Best, best_direction
+from mcp_server.text.formatting import FEWEST_DIGITS
 
 # The columns of a row that are not metrics, by the words that trainers and harnesses use.
 BENCHMARK_NAMES = frozenset(
@@ -356,27 +357,29 @@ def plain_name(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_").rpartition("/")[2].rpartition(".")[2]
 
 
-def format_value(value: Value) -> str:
-    """Return a number with three significant digits and its percent sign, or an integer whole."""
+def format_value(value: Value, digits: int = FEWEST_DIGITS) -> str:
+    """Return a number with ``digits`` significant digits and its percent sign, or an integer whole."""
     if isinstance(value, Percent):
-        return f"{float(value):.3g}%"
+        return f"{float(value):.{digits}g}%"
     if not isinstance(value, float):
         return str(value)
-    return str(int(value)) if value.is_integer() and abs(value) < 1e6 else f"{value:.3g}"  # noqa: PLR2004
+    return str(int(value)) if value.is_integer() and abs(value) < 1e6 else f"{value:.{digits}g}"  # noqa: PLR2004
 
 
-def format_point(point: EvaluationPoint, *, step: bool = True) -> str:
+def format_point(point: EvaluationPoint, *, step: bool = True, digits: int = FEWEST_DIGITS) -> str:
     """Return ``0.51±0.02@30``, as far as known."""
-    text = format_value(Percent(point.value) if point.unit else point.value)
+    text = format_value(Percent(point.value) if point.unit else point.value, digits)
     if point.error is not None:
         text = f"{text.removesuffix('%')}±{point.error:.2g}{point.unit}"
     return text + (f"@{point.step}" if step and point.step is not None else "")
 
 
-def format_series(series: EvaluationSeries) -> str:
+def format_series(series: EvaluationSeries, digits: int = FEWEST_DIGITS) -> str:
     """Return the newest value, and the best one where it is another: ``0.51@30/0.55@20``."""
-    last, best = format_point(series.last), series.best
+    last, best = format_point(series.last, digits=digits), series.best
     steps = len(series.points) > 1
     if not steps:
-        return format_point(series.last, step=False) if series.last.step is None else last
-    return f"{last}/{format_point(best)}" if best is not None and best.share != series.last.share else last
+        return format_point(series.last, step=False, digits=digits) if series.last.step is None else last
+    return (
+        f"{last}/{format_point(best, digits=digits)}" if best is not None and best.share != series.last.share else last
+    )

@@ -26,7 +26,9 @@ def render_evaluations(evaluations: Sequence[Evaluation]) -> Iterator[str]:
     series = build_series(evaluations)
     if series:
         files = list(dict.fromkeys(path for one in series for path in one.sources))
-        yield from (f"From {', '.join(f'`{path}`' for path in files)}. ± is one standard error.", "")
+        has_error = any(point.error is not None for one in series for point in one.points)
+        error = " ± is one standard error." if has_error else ""
+        yield from (f"From {', '.join(f'`{path}`' for path in files)}.{error}", "")
         yield from _render_series(series)
         yield ""
         for one in series:

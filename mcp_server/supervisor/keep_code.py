@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile
+from mcp_server.record.code_state import add_digests, read_code_state
 from mcp_server.record.config_files import find_config_files
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
@@ -55,6 +56,8 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     _write(directory / DIFF, mask_source(git.diff, attempt.secrets))
     git = replace(git, subject=mask_secrets(git.subject, attempt.secrets))
     snapshot = replace(snapshot, files=copies, git=git, notes=notes)
+    if not git.commit:  # else the commit and its changes say what the modules were
+        add_digests(read_code_state([cwd], files)).write(directory)
     python = find_python(attempt.spec.command, cwd, attempt.env)
     snapshot = _keep_packages(directory, snapshot, python)
     on_done()

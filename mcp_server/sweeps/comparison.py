@@ -22,7 +22,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.benchmarks import build_benchmarks
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, parse_metric
-from mcp_server.text.formatting import plain_value, shorten_facts, spread
+from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
@@ -197,15 +197,16 @@ def _make_rows(
     short = {name: f"{end} set" if end in _FACTS else end for name, end in shorten_names(settings, _FACTS).items()}
     has_seeds = any(len(group.cells) > 1 for group in groups)
     has_phases = len(sweep.spec.phases) > 1
+    digits = count_digits([cell.value for group in shown for cell in group.results if cell.value is not None], least=4)
     rows = []
     for group in shown:
         row = {"phase": group.first.cell.phase} if has_phases else {}
         row |= {short[name]: _setting(group, name) for name in settings}
         if by.metric is not None and has_seeds:
-            row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation), "n": str(len(group.results))}
-            row[f"{by.ranking}@step"] = _value(group.results[0]) if len(group.results) > 1 else ""
+            row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation, digits), "n": str(len(group.results))}
+            row[f"{by.ranking}@step"] = _value(group.results[0], digits) if len(group.results) > 1 else ""
         elif by.metric is not None:
-            row[f"{by.label}@step"] = _value(group.results[0]) if group.results else ""
+            row[f"{by.label}@step"] = _value(group.results[0], digits) if group.results else ""
         else:
             row["step"] = str(group.first.end.get("step", ""))
         if by.ranking != "best" and by.metric is not None:
@@ -237,8 +238,12 @@ def _setting(group: Group, name: str) -> str:
     return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else plain_value(value))
 
 
-def _value(cell: CellState) -> str:
-    return "" if cell.value is None else f"{cell.value:.4g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+def _value(cell: CellState, digits: int = 4) -> str:
+    return (
+        ""
+        if cell.value is None
+        else f"{cell.value:.{digits}g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+    )
 
 
 def _best(group: Group) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from mcp_server.text.regex import compile_lazily
 
+FEWEST_DIGITS, _MOST_DIGITS = 3, 7  # significant ones, of figures in tables
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _WORD_CHARS = 300  # of a word in a message: longer ones are what somebody wrote, and no path or name
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -100,11 +102,28 @@ def significant(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def spread(mean: float | None, deviation: float | None) -> str:
-    """Return ``24.5±0.71``: four digits, two of the deviation. Empty without a mean."""
+def count_digits(values: Iterable[float], least: int = FEWEST_DIGITS) -> int:
+    """Return how many significant digits a column of numbers needs, so that values that differ look different.
+
+    At most 7: beyond them training runs differ by chance of arithmetic.
+    """
+    different = {float(value) for value in values if math.isfinite(value)}
+    known = {float(f"{value:.{_MOST_DIGITS}g}") for value in different}
+    digits = range(least, _MOST_DIGITS)
+    return next((n for n in digits if len({f"{value:.{n}g}" for value in known}) == len(known)), _MOST_DIGITS)
+
+
+def spread(mean: float | None, deviation: float | None, digits: int = 4) -> str:
+    """Return ``24.5±0.71``: two digits of the deviation, and of the mean ``digits``, or to the deviation's first.
+
+    Empty without a mean.
+    """
     if mean is None:
         return ""
-    return f"{mean:.4g}" if deviation is None else f"{mean:.4g}±{deviation:.2g}"
+    if deviation is None or not (mean and deviation and math.isfinite(mean) and math.isfinite(deviation)):
+        return f"{mean:.{digits}g}" + ("" if deviation is None else f"±{deviation:.2g}")
+    ahead = math.floor(math.log10(abs(mean))) - math.floor(math.log10(abs(deviation)))
+    return f"{mean:.{min(max(digits, ahead + 1), _MOST_DIGITS)}g}±{deviation:.2g}"
 
 
 def plain_value(value: object) -> str:

@@ -1,5 +1,6 @@
 """Whoever edits code while a run waits, or between two attempts, is told that other code ran."""
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -119,3 +120,25 @@ async def test_a_cell_that_starts_with_other_code_than_its_sweep_says_so(sandbox
         '["Code changed between launch and start: train.py."]',
         "[]",
     ]
+
+
+async def test_a_comparison_names_the_files_that_differ_and_results_say_what_was_kept(sandbox: Sandbox) -> None:
+    write_code(sandbox.path)
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.launch(f"{sys.executable} train.py 1e-3", name="a", cwd=str(sandbox.path))
+        await agent.end(first)
+        (sandbox.path / "train.py").write_text(TRAIN.replace("2", "3"))
+        (sandbox.path / "lib" / "model.py").write_text("WIDTH = 2\n")
+        script = sandbox.path / "train.py"
+        second = await agent.launch(f"{sys.executable} {script} 0.001", name="b", cwd=str(sandbox.path))
+        await agent.end(second)
+        compared = await agent.call("compare_runs", run_ids=[first, second])
+        finished = await agent.call("finish_blueprint", run_id=first, result_dir=str(sandbox.path / "out"))
+    assert "Code differs: train.py, lib/model.py." in compared["notes"]
+    assert not {"command", "commit"} & set(compared["columns"].split("|"))
+    results = Path(finished["results_path"]).read_text()
+    assert "The state of the code is unknown" not in results
+    kept = hashlib.sha256(TRAIN.encode()).hexdigest()[:16]
+    assert "- No commit: not a git repository" in results
+    assert f"`{sandbox.path / 'train.py'}`, sha256 {kept}, copy: `" in results
+    assert "± is one standard error" not in results

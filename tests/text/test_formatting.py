@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.text.formatting import fold_bars, printable, shorten_middle
+from mcp_server.text.formatting import count_digits, fold_bars, printable, shorten_middle, spread
 
 
 def test_a_text_is_shortened_in_its_middle_to_an_exact_length() -> None:
@@ -28,3 +28,36 @@ def test_control_characters_are_replaced() -> None:
 )
 def test_a_drawn_bar_is_folded_to_an_ellipsis(text: str, folded: str) -> None:
     assert fold_bars(text) == folded
+
+
+@pytest.mark.parametrize(
+    ("values", "digits"),
+    [
+        ([0.1414, 0.1449], 3),
+        ([0.14141, 0.14144], 5),
+        ([12345.6, 12345.9], 6),
+        ([1.0, 1.0], 3),
+        ([0.1 + 0.2, 0.3], 3),  # the same but for arithmetic
+        ([1.00000001, 1.00000002], 3),
+        ([float("nan"), 2.5], 3),
+        ([], 3),
+    ],
+)
+def test_a_column_has_the_digits_by_which_its_values_differ(values: list[float], digits: int) -> None:
+    assert count_digits(values) == digits
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "text"),
+    [
+        (24.5, 0.71, "24.5±0.71"),
+        (1000.3, 0.05, "1000.3±0.05"),
+        (0.14146, 0.00123, "0.1415±0.0012"),
+        (0.0, 0.1, "0±0.1"),
+        (2.0, 0.0, "2±0"),
+        (2.0, None, "2"),
+        (None, None, ""),
+    ],
+)
+def test_a_mean_goes_as_far_as_its_deviation(mean: float | None, deviation: float | None, text: str) -> None:
+    assert spread(mean, deviation) == text

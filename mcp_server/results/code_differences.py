@@ -1,0 +1,97 @@
+"""Which code several runs ran, by what was kept of it: the commit, uncommitted changes, and the files themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcp_server.record.code_snapshot import CodeSnapshot
+from mcp_server.record.code_state import SOURCES, load_code_state
+from mcp_server.record.state import Run
+
+_COMMIT_CHARS, _MOST_FILES = 10, 8
+_SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class RanCode:
+    """What is known of a run's code. ``files``: digests by path below its directory, or the whole path.
+
+    ``changes``: digests of uncommitted changes by path below the work tree, None where they are unknown.
+    """
+
+    run_id: str
+    commit: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] | None = None
+
+    @property
+    def described_commit(self) -> str:
+        """The short commit, with a mark where changes were not committed."""
+        return f"{self.commit[:_COMMIT_CHARS]}{'+changes' if self.changes else ''}"
+
+
+def read_ran_code(run: Run, snapshot: CodeSnapshot | None) -> RanCode:
+    """Return what was kept of the code of a run's newest attempt. Reads files."""
+    if snapshot is None:
+        return RanCode(run.run_id)
+    cwd = run.spec.cwd
+    files = {one.path: one.sha256 for one in snapshot.files if one.path.endswith(SOURCES) and one.sha256}
+    if (state := load_code_state(snapshot.directory)) is not None:
+        files = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES) and one.sha256} | files
+    is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
+    changes = _split_diff(snapshot.read_diff()) if is_whole else None
+    return RanCode(
+        run.run_id, snapshot.git.commit, {_name(path, cwd): digest for path, digest in files.items()}, changes
+    )
+
+
+def _name(path: str, cwd: str) -> str:
+    inside = os.path.relpath(path, cwd) if cwd.startswith("/") and path.startswith("/") else path
+    return path if inside.startswith("..") else inside
+
+
+def _split_diff(diff: str) -> dict[str, str]:
+    """Return the digest of each file's part of a diff."""
+    starts = list(_SECTION.finditer(diff))
+    ends = [match.start() for match in starts[1:]] + [len(diff)]
+    return {
+        match["path"]: hashlib.sha256(diff[match.start() : end].encode()).hexdigest()
+        for match, end in zip(starts, ends, strict=True)
+    }
+
+
+def find_code_differences(codes: Sequence[RanCode]) -> list[str]:
+    """Return sentences that name the files in which the code of runs differs, as far as it was kept."""
+    differing: dict[str, None] = {}
+    for name in dict.fromkeys(name for code in codes for name in code.files):
+        if len({code.files[name] for code in codes if name in code.files}) > 1:
+            differing[name] = None
+    known = [code for code in codes if code.changes is not None]
+    if len({code.commit for code in known}) == 1:  # changes to different commits are not comparable
+        for name in dict.fromkeys(name for code in known for name in code.changes or {}):
+            if len({(code.changes or {}).get(name) for code in known}) > 1:
+                differing[name] = None
+    if not differing:
+        return []
+    names = _drop_ends(list(differing))
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    who = f" Alike: {groups}." if len(codes) > 2 and (groups := _group(codes, list(differing))) else ""  # noqa: PLR2004
+    return [f"Code differs: {', '.join(names[:_MOST_FILES])}{more}.{who}"]
+
+
+def _drop_ends(names: Sequence[str]) -> list[str]:
+    """Return the names without those that are the end of another one: one file below two roots."""
+    return [one for one in names if not any(other.endswith(f"/{one}") for other in names)]
+
+
+def _group(codes: Sequence[RanCode], names: Sequence[str]) -> str:
+    """Return the runs with equal code, in groups of several."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for code in codes:
+        key = tuple(f"{code.files.get(name)} {(code.changes or {}).get(name)}" for name in names)
+        groups.setdefault(key, []).append(code.run_id)
+    return "; ".join(", ".join(ids) for ids in groups.values() if len(ids) > 1)

@@ -1,0 +1,30 @@
+"""Which files differ between the code of runs, as far as it was kept."""
+
+from mcp_server.results.code_differences import RanCode, find_code_differences
+
+
+def test_files_that_differ_are_named_and_files_of_one_run_alone_are_not() -> None:
+    one = RanCode("a", files={"train.py": "1", "lib/m.py": "1", "same.py": "1", "only.py": "1"})
+    other = RanCode("b", files={"train.py": "2", "lib/m.py": "2", "same.py": "1"})
+    assert find_code_differences([one, other]) == ["Code differs: train.py, lib/m.py."]
+    assert find_code_differences([one, RanCode("c")]) == []
+
+
+def test_of_several_runs_those_with_equal_code_are_grouped() -> None:
+    codes = [RanCode(name, files={"train.py": digest}) for name, digest in zip("abc", "121", strict=True)]
+    assert find_code_differences(codes) == ["Code differs: train.py. Alike: a, c."]
+
+
+def test_uncommitted_changes_of_one_commit_are_compared_and_of_two_are_not() -> None:
+    clean, changed = RanCode("a", "c1", changes={}), RanCode("b", "c1", changes={"src/m.py": "1"})
+    assert find_code_differences([clean, changed]) == ["Code differs: src/m.py."]
+    assert find_code_differences([clean, RanCode("b", "c2", changes={"src/m.py": "1"})]) == []
+    assert find_code_differences([clean, RanCode("b", "c1")]) == []  # what was not committed is unknown
+    assert changed.described_commit == "c1+changes"
+
+
+def test_a_file_below_its_work_tree_and_below_the_directory_is_named_once() -> None:
+    one = RanCode("a", "c", {"m.py": "1"}, {"src/m.py": "1"})
+    assert find_code_differences([one, RanCode("b", "c", {"m.py": "2"}, {"src/m.py": "2"})]) == [
+        "Code differs: src/m.py."
+    ]
