@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 45.
 _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (8, 600), "timed_out": (8, 600)}
-_HEARTBEAT_TAIL, _TAIL_OF_SEVERAL = (1, 80), (1, 120)
+_HEARTBEAT_TAIL, _TAIL_OF_SEVERAL, _TAIL_OF_FEW = (1, 80), (1, 120), (4, 320)
+_FEW = 3  # ends in one answer
 _NO_DECISION = frozenset({"queued", "first_step", "retrying", "resumed", "requeued"})
 _MOST_ROWS = 8  # of more runs, those without news are only counted, and of more news one is in full
 
@@ -121,7 +122,8 @@ def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcom
     full: list[RunStatus] = []
     spent = 0
     for run in changed:
-        status = _describe_one_of_several(server, run, spec, shows_owner)
+        size = _TAIL_OF_FEW if len(changed) <= _FEW else _TAIL_OF_SEVERAL
+        status = _describe_one_of_several(server, run, spec, shows_owner, size)
         tokens = estimate_answer(status)
         if full and (spent + tokens > FULL_TOKENS or len(changed) > _MOST_ROWS):
             break
@@ -168,8 +170,10 @@ def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cu
     return None
 
 
-def _describe_one_of_several(server: ServerContext, run: Run, spec: WaitSpec, shows_owner: bool) -> RunStatus:
-    status = without_details(_describe_run(server, run, spec, shows_owner, several=True))
+def _describe_one_of_several(
+    server: ServerContext, run: Run, spec: WaitSpec, shows_owner: bool, tail: tuple[int, int]
+) -> RunStatus:
+    status = without_details(_describe_run(server, run, spec, shows_owner, finished_tail=tail))
     if spec.mode != "decision":
         return status
     trivial = f"{run.state}: exit code {run.exit_code}."
@@ -178,13 +182,18 @@ def _describe_one_of_several(server: ServerContext, run: Run, spec: WaitSpec, sh
 
 
 def _describe_run(
-    server: ServerContext, run: Run, spec: WaitSpec, shows_owner: bool, *, several: bool = False
+    server: ServerContext,
+    run: Run,
+    spec: WaitSpec,
+    shows_owner: bool,
+    *,
+    finished_tail: tuple[int, int] | None = None,
 ) -> RunStatus:
     # A failure has its own lines, and a step says more than the line that it was read from.
     explained = run.failure is not None or (not run.ended and "step" in run.progress)
     size = _TAIL.get(run.state, _HEARTBEAT_TAIL)
-    if several and run.state == "finished":
-        size = _TAIL_OF_SEVERAL
+    if finished_tail is not None and run.state == "finished":
+        size = finished_tail
     tail = [] if explained else read_tail(server.store, run, *size)
     since = find_cursor(spec.cursors, run).listed_after(run)
     status = status_of(server.store, run, since=since, tail=tail, brief=not run.ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -16,9 +17,11 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
 from mcp_server.text.formatting import round_seconds, shorten_facts, shorten_middle, significant
 from mcp_server.views.cell_advice import correction, restart_advice
+from mcp_server.views.output_tail import read_tail
 from mcp_server.views.sweep_eta import estimate_rest_s
 
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
+_TAIL = (3, 180)  # lines and bytes of each failed cell
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
 _SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"})
@@ -44,7 +47,10 @@ class BestCell(Answer):
 
 
 class FailedCell(Answer):
-    """A cell that is not started again, why, and what to do. ``note``: why there is no failure to show."""
+    """A cell that is not started again, why, and what to do. ``note``: why there is no failure to show.
+
+    ``tail``: the last lines of its run, once the sweep has ended.
+    """
 
     cell: str
     run_id: str | None = None
@@ -52,6 +58,7 @@ class FailedCell(Answer):
     line: str | None = None
     advice: str | None = None
     note: str | None = None
+    tail: list[str] | None = None
 
 
 class SweepStatus(Answer):
@@ -74,9 +81,22 @@ class SweepStatus(Answer):
 def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, with what happened after event ``since``. Reads its live runs: use a thread."""
     status = summarise_sweep(sweep, observe_live_cells(sweep, store), now_s=time.time(), since=since)
+    if sweep.ended and status.failed:
+        failed = [cell.model_copy(update={"tail": _read_tail(store, cell) or None}) for cell in status.failed]
+        status = status.model_copy(update={"failed": failed})
     if (obstacle := find_obstacle(sweep, store.sweeps.files_of(sweep))) is None:
         return status
     return status.model_copy(update={"reason": f"{obstacle.cause} {obstacle.consequence}"})
+
+
+def _read_tail(store: RunStore, cell: FailedCell) -> list[str]:
+    """Return the last lines that a failed cell printed, without the one that is told as its failure."""
+    if cell.run_id is None:
+        return []
+    with contextlib.suppress(RunwardError, OSError):
+        lines = read_tail(store, store.observe(cell.run_id), *_TAIL)
+        return [line for line in lines if line.strip() != (cell.line or "").strip()]
+    return []
 
 
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
