@@ -8,7 +8,6 @@ copied.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +16,12 @@ from mcp_server.backends.ssh_channel import Channel, channel_of
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.outputs import Outputs, WrittenFile, read_outputs
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.scalar_files import may_be_table, parse_event_name
 
 _MOST_NEW_BYTES = 512 * 2**20  # of one call
 _MOST_LOG_BYTES = 2**30
 _MOST_TABLE_BYTES = 32 * 2**20  # a larger table is more likely data than metrics
 _MOST_KEPT_BYTES = 16 * 2**20
-_TABLES = (".csv", ".tsv", ".jsonl", ".json")
-_EVENT_FILE = re.compile(r"tfevents\.\d+\..+\.(?P<pid>\d+)\.\d+(?:\.v2)?$")
 _FILES = "files"
 _SHORTEST_ROOT, _MOST_PIDS, _DEEPEST = 2, 16, 5  # neither / nor /home is searched
 
@@ -135,11 +133,13 @@ def _find_by_process(channel: Channel, outputs: Outputs, roots: Sequence[str], b
 
 def _is_own(file: WrittenFile, outputs: Outputs, run_id: str) -> bool:
     """Return whether a file holds scalars of this run alone: nobody else wrote it, or its name says whose it is."""
-    is_table = file.path.endswith(_TABLES) and file.size <= _MOST_TABLE_BYTES
-    if "tfevents" not in Path(file.path).name and not is_table:
+    name = file.path.rpartition("/")[2]
+    event = parse_event_name(name)
+    is_table = may_be_table(name) and file.size <= _MOST_TABLE_BYTES
+    if "tfevents" not in name and not is_table:
         return False
-    match = _EVENT_FILE.search(file.path)
-    return not file.unsure or run_id in file.path or (match is not None and int(match["pid"]) in outputs.pids)
+    is_named = event is not None and any(pid in outputs.pids for pid, _ in event.writers)
+    return not file.unsure or run_id in file.path or is_named
 
 
 def _fetch(channel: Channel, path: str, target: Path, most_bytes: int) -> int:

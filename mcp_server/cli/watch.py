@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Sequence
 
@@ -19,18 +20,19 @@ UNKNOWN_END = 255  # as ssh exits when it lost its session
 _EVERY_S = 2.0
 _STATUS_EVERY_S, _STATUS_LOOKS = 0.2, 10  # for the exit code of a pane that is dead
 _STATE = "#{pane_dead}|#{pane_dead_status}|#{pane_pid}|#{pid}|#{pane_current_command}"
+_RUNS = re.compile(r"-[a-z]*[cs][a-z]*")  # options by which a shell takes its commands from elsewhere
 _SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "tcsh"})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print new lines until the pane is dead, its shell waits again, or the session is gone.
+    """Print new lines until the pane is dead, its shell waits for a command, or the session is gone.
 
     Returns the program's exit code where tmux knows it, else 255: then the last line says that it is unknown, and the
     run is `lost`, unless its output proves a failure.
     """
     session, socket = arguments.session, tmux_socket(os.environ)
     lines: list[str] = []
-    program = ""
+    program, was_at_prompt = "", False
     while True:
         try:
             state, screen = _look(socket, session)
@@ -46,15 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
         for line in find_new_lines(lines, screen):
             print(line, flush=True)
         lines = screen
-        dead, status, _, _, current = state.split("|", 4)
+        dead, status, pid, _, current = state.split("|", 4)
         if dead == "1":
             if not status.isdecimal():
                 return _end_unknown(session)
             print(f"[the program of session {session} ended: exit code {status}]", flush=True)
             return int(status)
-        if program and program not in _SHELLS and current in _SHELLS:
+        is_at_prompt = _is_at_prompt(int(pid), program, current)
+        if is_at_prompt and was_at_prompt:  # twice: a command that was typed a moment ago has not begun
             return _end_unknown(session)
-        program = current
+        program, was_at_prompt = program if is_at_prompt else current, is_at_prompt
         time.sleep(_EVERY_S)
 
 
@@ -85,6 +88,25 @@ def _look(socket: str, session: str) -> tuple[str, list[str]]:
 def _end_unknown(session: str) -> int:
     print(f"runward watch: session {session}: how its program ended is unknown", flush=True)
     return UNKNOWN_END
+
+
+def _is_at_prompt(pid: int, program: str, current: str) -> bool:
+    """Return whether the pane of ``pid`` waits for a command; ``program``: what ran in it before."""
+    if foreground := processes.foreground_commands(pid):
+        return is_prompt(foreground)
+    return program not in ("", *_SHELLS) and current in _SHELLS  # another user's, or not Linux
+
+
+def is_prompt(foreground: Sequence[Sequence[str]]) -> bool:
+    """Return whether the processes in the foreground of a terminal are one shell that waits for what a person types.
+
+    A shell that runs a script has its path among its words, or works through a child in the same group.
+    """
+    if len(foreground) != 1:
+        return False
+    name, *arguments = foreground[0]
+    is_shell = name.rpartition("/")[2].lstrip("-") in _SHELLS
+    return is_shell and all(word.startswith("-") and not _RUNS.fullmatch(word) for word in arguments)
 
 
 def find_new_lines(before: Sequence[str], screen: Sequence[str]) -> Sequence[str]:

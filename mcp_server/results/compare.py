@@ -32,7 +32,6 @@ from mcp_server.results.comparison_cells import (
     fact_cells,
     find_differences,
     fit,
-    last_step,
     merge_overrides,
     metric_cells,
     shorten_names,
@@ -50,7 +49,7 @@ from mcp_server.results.evaluation_series import (
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.findings import describe_finding
-from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_metrics
+from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
@@ -289,7 +288,7 @@ def _read_run(
         run,
         settings,
         run_metrics.metrics,
-        last_step(run, run_metrics.metrics, is_printed=run_metrics.source == PRINTED),
+        run_metrics.step,
         name_series(build_series([*read_printed_evaluations(run, rundir), *files])),
         [replace(one, path=name_there(one.path, run)) for one in saved],
         [path for path in uncertain if path not in read],
@@ -342,7 +341,8 @@ def _columns(
     """Return the names that become columns: those that match ``patterns``, or the main ones of most runs."""
     counts = Counter(name for one in names for name in dict.fromkeys(one))
     if patterns:
-        matches = [name for name in counts if any(_matches(pattern, name) for pattern in patterns)]
+        meant = {name for pattern in patterns for name in match_tags(pattern, counts)} if what == "metrics" else {}
+        matches = [name for name in counts if name in meant or any(_matches(pattern, name) for pattern in patterns)]
         return matches if what == "metrics" or matches else list(counts)[:most]
 
     def rank(name: str) -> tuple[int, bool, int]:

@@ -143,18 +143,6 @@ def describe_end(run: Run) -> str:
     return shorten_facts(f"{by}: {why}" if why else because[1], _REASON_CHARS)
 
 
-def last_step(run: Run, metrics: Sequence[Metric], *, is_printed: bool) -> int | None:
-    """Return the last step of a run: that of its output, as every answer has it, else that of its metrics.
-
-    ``is_printed``: the metrics come from the output as well, of which the log has all.
-    """
-    step = run.progress.get("step")
-    steps = [one.last_step for one in metrics if one.last_step is not None]
-    if isinstance(step, int):
-        return max([step, *steps]) if is_printed else step
-    return max(steps, default=None)
-
-
 def metric_cells(
     metrics: Sequence[Metric],
     names: Mapping[str, str],

@@ -150,7 +150,7 @@ def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
     if not numbers.metrics:
         yield "No scalars were found."
         return
-    step = run.last_known_step or run.progress.get("step")
+    step = run.last_known_step or numbers.step
     place = f"round {run.progress['round']}, step" if "round" in run.progress else "step"
     yield f"Read from {numbers.source}{'' if step is None else f', at {place} {step}'}."
     if run.state == "lost":

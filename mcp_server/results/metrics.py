@@ -18,6 +18,8 @@ from mcp_server.scalars.summary import summarise_series
 
 PRINTED = "the run's output"  # a source, beside files
 Best = Literal["max", "min"]
+# A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
+_SAME_COUNTER, _AHEAD = 1.25, 10
 
 # First match wins, on the words of a tag: the loss of a reward model is a loss.
 _BETTER: tuple[tuple[Best, frozenset[str]], ...] = (
@@ -64,11 +66,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The metrics of a run, those with a best value first. ``source``: their files. ``notes``: what limits them."""
+    """The metrics of a run, those with a best value first. ``source``: their files. ``notes``: what limits them.
+
+    ``step``: where the run was when they were read.
+    """
 
     metrics: tuple[Metric, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
+    step: int | None = None
 
 
 def best_direction(tag: str) -> Best | None:
@@ -102,6 +108,8 @@ def read_metrics(
         reading = scalars.read(run_locations.locations, run.run_id)
     except NoScalars as error:
         return _read_printed(run, tags, rundir, (*left_out, str(error)))
+    if not reading.series:
+        return _read_printed(run, tags, rundir, (*left_out, *reading.notes))
     metrics = []
     for tag in select_tags(tags, reading.series):
         summary = summarise_series(reading.series[tag], now_s=time.time())
@@ -129,6 +137,7 @@ def read_metrics(
         tuple(metrics),
         ", ".join(str(getattr(p, "path", p)) for p in run_locations.locations[:3]),
         (*reading.notes, *left_out),
+        _find_step(run, metrics, rundir),
     )
 
 
@@ -145,14 +154,43 @@ def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: S
     A run without a step has none: what it printed was not training.
     """
     printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
-    metrics = [_metric(tag, printed.points[tag]) for tag in select_tags(tags, printed.points)]
+    metrics = [_metric(tag, points) for tag, points in _select_points(tags, printed).items()]
     metrics.sort(key=lambda one: one.best_is is None)
     last: Mapping[str, float | str] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
     step = run.progress.get("step")
+    if printed.step is not None and not run.ended:  # the log is newer than the supervisor's last note of it
+        last, step = {name: v if math.isfinite(v) else str(v) for name, v in printed.headlines.items()}, printed.step
+    steps = [one.last_step for one in metrics if one.last_step is not None]
+    newest = max([step, *steps]) if isinstance(step, int) else max(steps, default=None)
     values = {one.last for one in metrics}  # the headline `reward` is often a printed `mean reward`
     more = [tag for tag in select_tags(tags, last) if tag not in printed.points and last[tag] not in values]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
-    return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*printed.notes, *notes))
+    return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*printed.notes, *notes), newest)
+
+
+def _select_points(tags: Sequence[str], printed: LogMetrics) -> Mapping[str, LogPoints]:
+    """Return the points of the names that match ``tags``, by default those that are surely metrics."""
+    if not tags:
+        return printed.points
+    return {name: points for pattern in tags for name, points in printed.select(pattern).items()}
+
+
+def _find_step(run: Run, metrics: Sequence[Metric], rundir: RunDir | None) -> int | None:
+    """Return the step of a run whose ``metrics`` were just read from files: that of its output, else of the files.
+
+    Of a live run the output as it is now, and where the files count the same steps not behind them: a row with a step
+    and curves is of one moment.
+    """
+    step = run.progress.get("step")
+    steps = [one.last_step for one in metrics if one.last_step is not None]
+    if run.ended or not isinstance(step, int):
+        return step if isinstance(step, int) else max(steps, default=None)
+    if rundir is not None:
+        printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern)
+        step = step if printed.step is None else printed.step
+    if "round" in run.progress:  # the files may hold the rounds before
+        return step
+    return max([step, *(one for one in steps if one <= step * _SAME_COUNTER + _AHEAD)])
 
 
 def _metric(tag: str, points: LogPoints) -> Metric:

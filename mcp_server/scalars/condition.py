@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from mcp_server.diagnosis.progress.named_values import HEADLINES, classify_name
 from mcp_server.errors import BadArgument
 
 ValueKind = Literal["nan", "inf", "finite"]
@@ -27,6 +28,7 @@ _KINDS: Mapping[str, ValueKind] = {"nan": "nan", "inf": "inf", "finite": "finite
 _COMPARISON = re.compile(r"(?P<tag>.+?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<number>[^\s<>=!]+)", re.DOTALL)
 _STATE = re.compile(r"(?P<tag>.+?)\s+is\s+(?P<kind>\w+)", re.DOTALL | re.IGNORECASE)
 _QUOTED = re.compile(r"(?P<quote>['\"`])(?P<tag>.+)(?P=quote)", re.DOTALL)
+_SEPARATORS = re.compile(r"[\s_.-]+")
 _GLOB = re.compile(r"[*?\[]")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _PERCENT = 100
@@ -62,6 +64,10 @@ class Condition:
     def includes_past(self) -> bool:
         """Whether points from before the wait meet it: a NaN does, a comparison only from now on."""
         return self.kind in ("nan", "inf")
+
+    def names(self, tag: str) -> bool:
+        """Return whether ``tag``, or its last part, is the condition's own, whatever the case."""
+        return f"/{tag}".lower().endswith(f"/{self.tag}".lower())
 
     def is_reached(self, count: float) -> bool:
         """Return whether a count that only rises, such as a step, has come to ``number``: it may jump past it."""
@@ -126,7 +132,7 @@ def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:
     """Return the tags that ``pattern`` refers to.
 
     First match wins: the tag of exactly this name; tags that match the glob; the same ignoring case; tags whose
-    last part, after a slash, is this name.
+    last part, after a slash, is this name; the same with other separators; tags that wait_run shows under this word.
     """
     names = list(tags)
     if pattern in names:
@@ -136,7 +142,23 @@ def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:
         return [tag for tag in names if fnmatch.fnmatchcase(tag, pattern)] or [
             tag for tag in names if fnmatch.fnmatchcase(tag.lower(), lower)
         ]
-    return [tag for tag in names if tag.lower() == lower] or [tag for tag in names if tag.lower().endswith(f"/{lower}")]
+    return (
+        [tag for tag in names if tag.lower() == lower]
+        or [tag for tag in names if tag.lower().endswith(f"/{lower}")]
+        or _match_loosely(pattern, names)
+    )
+
+
+def _match_loosely(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return the names that are spelled with other separators, else those that wait_run shows under this word."""
+    plain = _SEPARATORS.sub("_", pattern.strip().lower())
+    spelled = {name: _SEPARATORS.sub("_", name.lower()) for name in names}
+    found = [name for name in names if spelled[name] == plain]
+    found = found or [name for name in names if spelled[name].endswith(f"/{plain}")]
+    if found or plain not in HEADLINES:
+        return found
+    classes = {name: classify_name(name) for name in names}
+    return [name for name, known in classes.items() if known is not None and known.headline == plain]
 
 
 def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
@@ -146,6 +168,8 @@ def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
         BadArgument: several tags match; lists them.
     """
     matches = match_tags(condition.tag, tags)
+    if len(matches) > 1 and condition.tag.lower() in HEADLINES and not any(map(condition.names, matches)):
+        return None  # wait_run shows one number of several under this word
     if len(matches) > 1:
         more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
         listed = ", ".join(matches[:_MOST_LISTED])

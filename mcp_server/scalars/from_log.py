@@ -55,13 +55,16 @@ class LogMetrics:
     """``points`` by name, each with its step where one was printed. ``notes`` say what was not read.
 
     The names are those of the product (``reward``, ``loss``); ``printed`` has the same numbers, and others, by the
-    names that the program prints (``critic/score/mean``). ``log``: the file, None without points.
+    names that the program prints (``critic/score/mean``). ``log``: the file, None without points. ``step`` and
+    ``headlines``: the step at its end, and the metrics that wait_run shows then.
     """
 
     points: Mapping[str, LogPoints]
     notes: tuple[str, ...] = ()
     log: Path | None = None
     printed: Mapping[str, LogPoints] = field(default_factory=dict)
+    step: int | None = None
+    headlines: Mapping[str, float] = field(default_factory=dict)
 
     def select(self, pattern: str) -> dict[str, LogPoints]:
         """Return the points of the names that ``pattern`` means: of the product's, else of the program's own."""
@@ -114,7 +117,8 @@ def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
             if name in points or len(points) < _MOST_NAMES:
                 points.setdefault(name, []).insert(0, (0, value))
     notes = [_CUT] * cut + [_SLOW_PATTERN] * (search is not None and search.is_over)
-    return LogMetrics(points, tuple(notes), log if points or printed else None, printed)
+    source = log if points or printed else None
+    return LogMetrics(points, tuple(notes), source, printed, progress.step, dict(progress.metrics))
 
 
 def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[str, float]]) -> None:

@@ -26,14 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.record.outputs import WrittenFile
+from mcp_server.record.scalar_files import DATABASES, TABLES, parse_event_name
 
-# The names that tensorboardX and TensorFlow 1 give hold no process id.
-_EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:(?P<host>.*)\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
 # File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
 SLACK_S = 2.0
+_TICK_S = 0.02  # of the kernel's coarse clock, by which files are dated
 _DIGITS = re.compile(r"\d+")
-_TABLES = frozenset({"metrics.csv", "progress.csv", "progress.txt", "history.csv"})
-_DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
 class Rank(enum.IntEnum):
@@ -58,23 +56,20 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of a file. ``begun_s``, ``pid`` and ``host`` are those in the name of an event file."""
+    """What is known of a file. ``begun_s`` and ``writers`` are those in the name of an event file."""
 
     path: str
     inode: int
     size: int
     changed_ns: int
     begun_s: int | None = None
-    pid: int | None = None
-    host: str = ""
+    writers: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def of(cls, path: Path | str, status: os.stat_result) -> FileFacts:
         """Return the facts of the file at ``path``."""
-        match = _EVENT_FILE.search(str(path).rpartition("/")[2])
-        begun_s, pid, host = match.group("begun_s", "pid", "host") if match else (None, None, None)
         facts = (str(path), status.st_ino, status.st_size, status.st_mtime_ns)
-        return cls(*facts, int(begun_s) if begun_s else None, int(pid) if pid else None, host or "")
+        return cls(*facts, *(parse_event_name(str(path).rpartition("/")[2]) or ()))
 
     @property
     def changed_s(self) -> float:
@@ -169,6 +164,8 @@ class Claims:
         is_sharp = floor_s <= at_s <= ended_s and file.changed_s >= self.begun_s
         if self._is_identified(file):
             return Evidence(Rank.WRITTEN, is_sharp=is_sharp)
+        if at_s < floor_s - _TICK_S:
+            return _NOTHING  # a command begins after its start was noted: nothing but a name can say that it wrote it
         return self._weigh_directory(file, is_sharp=is_sharp)
 
     def is_late(self, file: FileFacts) -> bool:
@@ -200,9 +197,13 @@ class Claims:
         directory, _, name = file.path.rpartition("/")
         if directory == self.cwd or not is_within(directory, self.cwd):
             return None
-        match = _EVENT_FILE.search(name)
-        is_own = int(match["pid"]) in self.pids if match and match["pid"] else not file.unsure and not file.append
-        return directory if is_own and (match or name in _TABLES) else None
+        event = parse_event_name(name)
+        is_own = self.is_writer(event.writers) if event and event.writers else not file.unsure and not file.append
+        return directory if is_own and (event or name in TABLES) else None
+
+    def is_writer(self, writers: Sequence[tuple[int, str]]) -> bool:
+        """Return whether a reading of an event file's name is a process of the run, perhaps of another host."""
+        return any(pid in self.pids for pid, _ in writers)
 
     def attempt_of(self, file: FileFacts) -> int:
         """Return the number of the attempt during which an event file was begun, or another file changed, from 1."""
@@ -217,7 +218,7 @@ class Claims:
         return one.inode == file.inode if one.open else (one.size, one.changed_ns) == (file.size, file.changed_ns)
 
     def _is_identified(self, file: FileFacts) -> bool:
-        if file.pid is not None and file.pid in self.pids and _is_same_host(file.host, self.host):
+        if any(pid in self.pids and _is_same_host(host, self.host) for pid, host in file.writers):
             return True
         below = file.path[len(self.cwd) :] if is_within(file.path, self.cwd) else file.path
         if self.run_id in below:
@@ -267,7 +268,7 @@ def _is_begun_by_another(file: FileFacts, own: Claims, mine: Evidence) -> bool:
 
     Beside an event file that the run wrote, that may have been a child that lived for a moment, such as an evaluation.
     """
-    if file.pid is None or not own.pids or file.pid in own.pids:
+    if not file.writers or not own.pids or own.is_writer(file.writers):
         return False
     is_beside = any(parent in own.beside for parent in parents_of(file.path))
     return mine.rank <= Rank.BELOW or (mine.rank is Rank.NAMED and own.has_events and not is_beside)
@@ -313,9 +314,9 @@ def _is_mixed(file: FileFacts, own: Claims, other: Claims) -> bool:
     if theirs is None or theirs.listed:
         return False
     mine = own.written.get(file.path)
-    if file.pid is None and not own.left(file) and own.weigh(file).rank is Rank.WRITTEN:
+    if not file.writers and not own.left(file) and own.weigh(file).rank is Rank.WRITTEN:
         return True  # the run's output says that it saved it, at some time
-    return file.path.endswith(_DATABASES) or theirs.open or (mine is not None and mine.append)
+    return file.path.endswith(DATABASES) or theirs.open or (mine is not None and mine.append)
 
 
 def _is_same_host(one: str, other: str) -> bool:

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.outputs import MOST_FILES, WrittenFile
+from mcp_server.record.scalar_files import parse_event_name
 from mcp_server.supervisor.write_sessions import WriteSessions
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.inotify import Inotify
-from mcp_server.text.regex import compile_lazily
 
 SETTLE_S = 0.03
 _SETTLES_NS = 20 * 10**6  # what was written later than so long ago may have the same time
 _LIST_S, _LIST_MENTIONED_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 0.3, 5, 20_000
 _MOST_EVENT_FILES = 500
-_EVENT_FILE_PID = compile_lazily(r"tfevents\.\d+\.(?:.*\.)?(\d+)\.\d+(?:\D.*)?$")
 
 
 class SeenFiles:
@@ -77,8 +76,8 @@ class SeenFiles:
         """Record the event files that hold the number of a process of the attempt: some are open for instants only."""
         paths = {file.path for file in self._files.values()}
         for path in [path for path in self._event_files if path not in paths]:
-            match = _EVENT_FILE_PID.search(path)
-            if match is None or int(match[1]) not in pids:
+            name = parse_event_name(path.rpartition("/")[2])
+            if name is None or not any(pid in pids for pid, _ in name.writers):
                 continue
             with contextlib.suppress(OSError):
                 status = os.stat(path)  # noqa: PTH116 - hot path

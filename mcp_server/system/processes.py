@@ -16,6 +16,7 @@ from mcp_server.system.files import is_shortage
 _PR_SET_CHILD_SUBREAPER = 36
 _TMUX_SERVER = "tmux: server"
 _READ_BYTES = 65536
+_FOREGROUND_FIELD = 5  # of /proc/PID/stat, counted behind the name
 _EXIT_FIELD = 49  # of /proc/PID/stat, counted behind the name: the wait status
 _MOST_THREADS = 100  # reading the children of more takes longer than listing a few hundred processes
 
@@ -103,6 +104,19 @@ def zombie_exit_code(pid: int, parent: int) -> int | None:
         return None
     status = int(fields[_EXIT_FIELD])
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+
+
+def foreground_commands(pid: int) -> list[list[str]]:
+    """Return the words of the processes, ``pid`` and below, in the foreground of its terminal; empty where unknown."""
+    _, foreground = _groups(pid)
+    members = [pid, *(process.pid for process in descendants(pid))] if foreground > 0 else []
+    return [words for one in members if _groups(one)[0] == foreground and (words := command_words(one))]
+
+
+def _groups(pid: int) -> tuple[int, int]:
+    """Return a process's group, and that in the foreground of its terminal; 0 and -1 where unknown."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
+    return (int(fields[2]), int(fields[5])) if len(fields) > _FOREGROUND_FIELD else (0, -1)
 
 
 def _read(path: str) -> bytes:

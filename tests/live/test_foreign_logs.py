@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.cli.watch import find_new_lines
+from mcp_server.cli.watch import find_new_lines, is_prompt
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until_async
 
@@ -171,6 +171,34 @@ async def test_a_watched_session_that_is_closed_has_an_unknown_end(sandbox: Sand
     assert "session theirs: how its program ended is unknown" in status["failure"]["line"]
     assert status["reason"].startswith("How the program of session theirs ended is unknown: look at what it wrote")
     assert "connection" not in status["failure"]["advice"]
+
+
+async def test_a_watch_of_a_session_at_its_prompt_ends_without_an_exit_code(sandbox: Sandbox) -> None:
+    shell = "echo step 3/3 loss 0.5; exec bash --norc"
+    sandbox.tmux("new-session", "-d", "-s", "theirs", shell)
+    script = sandbox.path / "train.sh"
+    script.write_text(f"until [ -e {sandbox.path}/go ]; do sleep 0.1; done; echo step 1/1 loss 0.2")
+    sandbox.tmux("new-session", "-d", "-s", "typed", "exec bash --norc")
+    sandbox.tmux("send-keys", "-t", "typed", f"bash {script}", "Enter")
+    async with sandbox.agent_in_process() as agent:
+        watch = f"RUNWARD_TMUX_SOCKET={sandbox.socket} {sys.executable} -m mcp_server watch"
+        over = await agent.launch(f"{watch} theirs", name="over")
+        typed = await agent.launch(f"{watch} typed", name="typed")
+        assert (await agent.end(over))["state"] == "lost"
+        assert "step 3/3" in sandbox.log(over)
+        assert not sandbox.run(typed).ended, "a script of a shell is no prompt"
+        (sandbox.path / "go").touch()
+        status = await agent.end(typed)
+    assert (status["state"], status.get("exit_code")) == ("lost", None), status
+    assert "step 1/1" in sandbox.log(typed)
+
+
+def test_a_prompt_is_one_shell_that_runs_nothing() -> None:
+    assert is_prompt([["-bash"]])
+    assert is_prompt([["/usr/bin/zsh", "--login", "-i"]])
+    for other in ([["bash", "train.sh"]], [["bash", "-c", "x"]], [["sh", "-lc", "x"]], [["python"]], [["vim"]], []):
+        assert not is_prompt(other)
+    assert not is_prompt([["bash"], ["sleep", "1"]])
 
 
 async def test_a_server_in_one_run_ends_with_its_client_in_another(sandbox: Sandbox) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mcp_server.record.run_directory import RunDir
 from mcp_server.results.metrics import best_direction, read_metrics
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.state_home import StateHome
 from tests.support.ended_runs import BEGAN_S, Runs
+from tests.support.scalar_runs import csv, live
 
 
 @pytest.mark.parametrize(
@@ -91,3 +96,36 @@ def test_of_a_long_log_beginning_and_end_are_read(tmp_path: Path) -> None:
     metrics = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
     assert [(one.tag, one.first, one.last, one.best) for one in metrics.metrics] == [("loss", 3.0, 1.0, 1.0)]
     assert metrics.notes == ("The log is long: only its beginning and end were read for metrics.",)
+
+
+def test_a_live_runs_step_is_of_the_moment_of_its_curves(tmp_path: Path) -> None:
+    path = csv(tmp_path, "step,loss", "130,0.8", "134,0.7")
+    run = replace(live(tmp_path), progress={"step": 102, "metrics": {"loss": 0.9}})
+    scalars, rundir = Scalars(StateHome(tmp_path / "state")), RunDir(tmp_path / "run")
+    rundir.log(1).parent.mkdir(parents=True)
+    rundir.log(1).write_text("step 102 loss 0.9\nstep 133 loss 0.72\n")
+    run = replace(run, attempt=1)
+    assert read_metrics(run, scalars, rundir=rundir).step == 134, "the output is behind the file"
+    rundir.log(1).write_text("step 102 loss 0.9\nstep 138 loss 0.72\n")
+    assert read_metrics(run, scalars, rundir=rundir).step == 138, "the file is written every few steps"
+    path.write_text("step,loss\n13000,0.8\n13400,0.7\n")
+    assert read_metrics(run, Scalars(StateHome(tmp_path)), rundir=rundir).step == 138, "samples are no steps"
+    path.unlink()
+    printed = read_metrics(run, Scalars(StateHome(tmp_path / "other")), rundir=rundir)
+    assert (printed.step, [(one.tag, one.last, one.last_step) for one in printed.metrics]) == (
+        138,
+        [("loss", 0.72, 138)],
+    )
+
+
+def test_where_the_files_hold_no_scalars_the_printed_ones_count(tmp_path: Path) -> None:
+    csv(tmp_path, "step 1/9, loss 0.5", "step 2/9, loss 0.25")
+    rundir = RunDir(tmp_path / "run")
+    rundir.log(1).parent.mkdir(parents=True)
+    rundir.log(1).write_text("step 1/9 loss 0.5\nstep 2/9 loss 0.25 actor/clip=0.75\n")
+    run = replace(live(tmp_path), attempt=1)
+    scalars = Scalars(StateHome(tmp_path / "state"))
+    metrics = read_metrics(run, scalars, rundir=rundir)
+    assert [(one.tag, one.last, one.best) for one in metrics.metrics] == [("loss", 0.25, 0.25)]
+    (own,) = read_metrics(run, scalars, ["actor/clip"], rundir=rundir).metrics
+    assert (own.tag, own.last) == ("actor/clip", 0.75)

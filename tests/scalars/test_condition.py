@@ -108,7 +108,11 @@ TAGS = ["Train/mean_reward", "Train/loss", "lr", "eval/Accuracy", "Loss", "a[0]"
         ("Train/*", ["Train/mean_reward", "Train/loss"]),
         ("*REWARD*", ["Train/mean_reward"]),
         ("a[0]", ["a[0]"]),
-        ("reward", []),
+        ("reward", ["Train/mean_reward"]),
+        ("mean reward", ["Train/mean_reward"]),
+        ("train/Mean-Reward", ["Train/mean_reward"]),
+        ("value", []),
+        ("fps", []),
     ],
 )
 def test_a_pattern_matches_a_name_a_glob_or_the_last_part(pattern: str, meant: list[str]) -> None:
@@ -118,6 +122,16 @@ def test_a_pattern_matches_a_name_a_glob_or_the_last_part(pattern: str, meant: l
 def test_a_tag_that_could_be_several_is_refused_with_the_candidates() -> None:
     with pytest.raises(BadArgument, match=r"could be any of train/loss, eval/loss"):
         describe_match(parse_condition("loss < 1"), {"train/loss": (1, 3.0), "eval/loss": (1, 3.0)})
+
+
+def test_a_word_of_wait_run_for_several_tags_is_none_of_them() -> None:
+    tags = ["Train/mean_reward", "Episode/reward"]
+    assert match_tags("reward", tags) == ["Episode/reward"], "its own name comes first"
+    tags = ["Train/mean_reward", "Episode/total_reward"]
+    assert match_tags("reward", tags) == tags
+    assert resolve_tag(parse_condition("reward > 1"), tags) is None, "what is printed under the word decides"
+    with pytest.raises(BadArgument, match="could be any of"):
+        resolve_tag(parse_condition("reward > 1"), ["a/reward", "b/reward"])
 
 
 def test_a_tag_without_points_yet_is_not_an_error() -> None:

@@ -17,7 +17,7 @@ AT_NS = 1500 * 10**9
 def file(path: str, *, changed_s: float = 1500.0, size: int = 10, inode: int | None = None) -> FileFacts:
     facts = FileFacts(path, inode or hash(path) % 10**6, size, int(changed_s * 1e9))
     match = FileFacts.of(path, os.stat_result(range(10))) if "tfevents" in path else facts
-    return replace(facts, begun_s=match.begun_s, pid=match.pid, host=match.host)
+    return replace(facts, begun_s=match.begun_s, writers=match.writers)
 
 
 def run(run_id: str, *written: FileFacts, appends: bool = False, **facts: object) -> Claims:
@@ -101,6 +101,27 @@ def test_what_is_below_a_directory_with_the_runs_own_scalars_is_its_own() -> Non
     table = file("/p/sb3/PPO_1/progress.csv")
     assert verdict(file("/p/sb3/PPO_1/model.zip"), run("a-1111", table), other) is Verdict.OWN
     assert verdict(file("/p/evals/b.json"), run("a-1111", file("/p/evals/a.json")), other) is Verdict.UNCERTAIN
+
+
+def test_what_was_written_before_the_launch_is_not_the_runs_unless_it_held_the_file_open() -> None:
+    for before_s in (0.1, 0.5, 1.9):
+        old = file("/p/runs/a/model_100.pt", changed_s=BEGUN_S - before_s)
+        named = replace(ALONE, named=frozenset({"/p/runs/a"}))
+        assert verdict(old, ALONE) is verdict(old, named) is Verdict.OTHER
+        assert verdict(old, run("a-1111", old)) is Verdict.OWN
+    assert verdict(file("/p/model.pt", changed_s=BEGUN_S - 0.01), ALONE) is Verdict.OWN, "the kernel dates so"
+
+
+def test_the_process_is_read_from_an_event_files_name_whatever_the_suffix() -> None:
+    mine = replace(ALONE, pids=frozenset({41}), host="node-1.example")
+    theirs = replace(OTHER, pids=frozenset({42}), host="node-1.example")
+    for suffix in ("", ".v2", "_run", "2nd", ".2", ".2024-11-27", "7.5x", ".3.4"):
+        name = f"/p/runs/events.out.tfevents.1400.node-1.example.41.0{suffix}"
+        assert verdict(file(name), mine, theirs) is Verdict.OWN, suffix
+        assert verdict(file(name), theirs, mine) is Verdict.OTHER, suffix
+    at_an_address = replace(mine, host="10.0.0.5")
+    assert verdict(file("/p/runs/events.out.tfevents.1400.10.0.0.5.41.0"), at_an_address, theirs) is Verdict.OWN
+    assert verdict(file("/p/runs/events.out.tfevents.1400.node-2.41.0"), mine, theirs) is not Verdict.OWN
 
 
 def test_an_event_file_with_the_number_of_a_process_is_its_runs() -> None:

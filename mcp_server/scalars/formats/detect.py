@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
 from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
@@ -26,16 +27,11 @@ from mcp_server.scalars.tensorboard.find import list_event_files
 
 SourceKind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
 
-# Of Lightning; Stable-Baselines3, Spinning Up and RLlib; Ultralytics; Keras, under the usual names of its log.
-_TABLES = {"metrics.csv", "progress.csv", "progress.txt", "results.csv", "log.csv", "history.csv", "training.log"}
-_JSON_LINES = (".jsonl", ".ndjson")
-_JSON_LINES_TOO = {"log.txt", "scalars.json"}  # of DETR and its descendants; of MMEngine
-_STATE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _TRACKER_RUN = re.compile(r"(offline-)?run-\d")
 _TRACKER_DIRECTORIES = {"wandb", "swanlog"}
-_TRACKER_LOGS: dict[str, SourceKind] = {".wandb": "wandb", ".swanlab": "swanlab"}
-_DATABASES = {".db", ".sqlite", ".sqlite3"}
+_TRACKER_KINDS: dict[str, SourceKind] = dict(zip(TRACKER_LOGS, ("wandb", "swanlab"), strict=True))
+_TEXT = (".log", ".txt")  # endings of tables that are those of any output as well
 _MOST_ENTRIES = 100_000  # of a directory
 _MOST_READERS = 256  # sources that are remembered
 _KEPT_BYTES = 128 * 2**20  # of their points
@@ -170,15 +166,15 @@ def _list_file(path: Path) -> Iterator[ScalarSource]:
     suffix = path.suffix.lower()
     if "tfevents" in path.name:
         yield ScalarSource("events", path)
-    elif suffix in _JSON_LINES:
+    elif suffix in JSON_LINES:
         yield ScalarSource("jsonl", path)
-    elif suffix in _TRACKER_LOGS:
-        yield ScalarSource(_TRACKER_LOGS[suffix], path)
-    elif path.name == _STATE:
+    elif suffix in _TRACKER_KINDS:
+        yield ScalarSource(_TRACKER_KINDS[suffix], path)
+    elif path.name == TRAINER_STATE:
         yield ScalarSource("trainer_state", path)
     elif sqlite.is_database(path):
         yield from _list_database(path)
-    elif suffix in {".csv", ".tsv"} or path.name in _TABLES:
+    elif suffix in {".csv", ".tsv"} or path.name in TABLES:
         yield ScalarSource("csv", path)
     elif _holds_scalars(path):
         yield ScalarSource("jsonl", path)
@@ -193,11 +189,11 @@ def _list_directory(path: Path) -> Iterator[ScalarSource]:
         yield ScalarSource("events", path)
     for name in sorted(files):
         file = path / name
-        if name in _TABLES or file.suffix in _TRACKER_LOGS:
+        if (name in TABLES and (file.suffix not in _TEXT or _holds_table(file))) or file.suffix in _TRACKER_KINDS:
             yield from _list_file(file)
-        elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _holds_scalars(file):
+        elif (name.endswith(JSON_LINES) or name in JSON_LINES_TOO) and _holds_scalars(file):
             yield ScalarSource("jsonl", file)
-        elif file.suffix in _DATABASES and sqlite.is_database(file):
+        elif file.suffix in DATABASES and sqlite.is_database(file):
             yield from _list_database(file)
     yield from _list_trainer_state(path, files, directories)
     yield from _list_mlflow_store(path, files, directories)
@@ -230,6 +226,20 @@ def _holds_scalars(path: Path) -> bool:
     return False
 
 
+def _holds_table(path: Path) -> bool:
+    """Return whether the first lines are names and numbers of as many columns: `training.log` may be mere output."""
+    with suppress(ScalarsUnreadable), open_scalar_file(path) as fd:
+        text = os.pread(fd, _SNIFFED_BYTES, 0).decode("utf-8", "replace")
+        lines = [line for line in text.split("\n")[:-1] if line.strip() and line[0] != "#"][:2]
+        separator = max(",;\t", key=lines[0].count) if lines else ","
+        names, *rows = [line.split(separator) for line in lines] or [[]]
+        has_names = len(names) > 1 and all(parse_number(name) is None for name in names)
+        return has_names and all(
+            len(row) == len(names) and any(parse_number(cell) is not None for cell in row) for row in rows
+        )
+    return False
+
+
 def _list_database(path: Path) -> Iterator[ScalarSource]:
     try:
         kind, names = sqlite.list_database_runs(path)
@@ -242,8 +252,8 @@ def _list_database(path: Path) -> Iterator[ScalarSource]:
 
 def _list_trainer_state(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
     """Yield the newest trainer_state.json of a directory and its checkpoints."""
-    states = [path / _STATE] if _STATE in files else []
-    states += [path / name / _STATE for name in directories if _CHECKPOINT.fullmatch(name)]
+    states = [path / TRAINER_STATE] if TRAINER_STATE in files else []
+    states += [path / name / TRAINER_STATE for name in directories if _CHECKPOINT.fullmatch(name)]
     newest = max(states, key=lambda state: (_modified_ns(state), len(str(state)), state), default=None)
     if newest is not None and newest.is_file():
         yield ScalarSource("trainer_state", newest)
@@ -277,5 +287,5 @@ def _list_tracker(path: Path) -> Iterator[ScalarSource]:
 def _list_tracker_run(path: Path) -> Iterator[ScalarSource]:
     with suppress(OSError):
         for file in sorted(path.iterdir()):
-            if (kind := _TRACKER_LOGS.get(file.suffix)) and file.is_file():
+            if (kind := _TRACKER_KINDS.get(file.suffix)) and file.is_file():
                 yield ScalarSource(kind, file)

@@ -135,3 +135,14 @@ def test_a_whole_file_is_read_again_only_after_a_change(tmp_path: Path, monkeypa
     state.unlink()
     with pytest.raises(ScalarsUnreadable):
         reader.read(source)
+
+
+@pytest.mark.parametrize("name", ["training.log", "progress.txt"])
+def test_output_that_has_the_name_of_a_table_is_none(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    for text in ("Loading model, please wait\nstep 1/50 loss 0.9\n", "step 1/50 loss 0.9\n", "", "a, b\nc, d\n"):
+        file.write_text(text)
+        assert find_sources(tmp_path) == [], text
+    for text in ("epoch,loss\n", "epoch,loss\n0,0.5\n", "Epoch\tEpRet\n1\t3.5\n"):
+        file.write_text(text)
+        assert find_sources(tmp_path) == [ScalarSource("csv", file)], text
