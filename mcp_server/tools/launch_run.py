@@ -21,7 +21,7 @@ from mcp_server.tools.context import Call, ServerContext, caller, server_of, whe
 from mcp_server.tools.launch_places import check_launch_places
 from mcp_server.tools.schema import tool
 from mcp_server.views.output_tail import read_tail
-from mcp_server.views.run_status import Failure, status_of
+from mcp_server.views.run_status import Failure, describe_left_behind, status_of
 
 # With wait_s: lines and bytes of output.
 _TAIL_LINES, _TAIL_BYTES = 40, 2048
@@ -216,8 +216,8 @@ def _describe(
     run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool, verbose: bool
 ) -> Launched:
     rundir, spec = server.store.run_directory(run.run_id), run.spec
-    if run.code_change:
-        warnings = [*(warnings or ()), run.code_change]
+    notes = filter(None, (describe_left_behind(run), run.code_change))
+    warnings = [*(warnings or ()), *notes] or None
     steps = ["This idempotency key started the run before; nothing was started now."] if repeated else []
     if repeated and run.state == "lost":
         steps.append("How it ended is unknown: look for what it left, then launch it again with another key.")

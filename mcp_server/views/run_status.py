@@ -15,8 +15,9 @@ from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
-from mcp_server.text.formatting import fold_bars, round_seconds, shorten_facts, shorten_middle, significant
+from mcp_server.text.formatting import duration, fold_bars, round_seconds, shorten_facts, shorten_middle, significant
 from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.text.shell import parse
 from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 
@@ -26,6 +27,7 @@ _FEWEST_EVENT_CHARS, _STALL_CHARS = 60, 260  # of what happened, however long th
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
 _MOST_COMMAND_CHARS = 4000
+_PROGRAM_CHARS, _MOST_PROGRAMS = 60, 3
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
 
 
@@ -275,11 +277,33 @@ def printed_exception(run: Run) -> str | None:
     return next((e.get("text", "") for e in reversed(run.events) if e["kind"] == "exception_printed"), None)
 
 
+def describe_left_behind(run: Run, *, short: bool = False) -> str | None:
+    """Return what the command of a finished run left behind, which was stopped: perhaps the training itself."""
+    end: Mapping[str, Any] = run.events[-1] if run.events else {}
+    left = [one for one in end.get("leftovers") or () if isinstance(one, Mapping)]
+    if run.state != "finished" or not left:
+        return None
+    what = f"{len(left)} {'process' if len(left) == 1 else 'processes'}"
+    if short:
+        return f"left {what} behind, stopped"
+    programs = dict.fromkeys(shorten_middle(fold_bars(str(one.get("command"))), _PROGRAM_CHARS) for one in left)
+    named = ", ".join(list(programs)[:_MOST_PROGRAMS])
+    after = f" after {duration(end['elapsed_s'])}" if "elapsed_s" in end else ""
+    fate = "not all of which could be stopped" if end.get("survivors") else "which runward stopped"
+    text = f"The command ended{after} and left {what} behind, {fate}: {named}."
+    command = parse(run.spec.command)
+    if command.ends_in_background or not {"nohup", "setsid", "disown"}.isdisjoint(command.words):
+        text += " If that was the training, launch it again without &, nohup or setsid: a run ends with its command."
+    return text
+
+
 def _note(run: Run, *, short: bool) -> str | None:
     """Return what is at odds with the run's end or its launch."""
     notes = []
     if text := printed_exception(run):
         notes.append("printed an exception" if short else shorten_facts(text, _EVENT_CHARS))
+    if text := describe_left_behind(run, short=short):
+        notes.append(text)
     if text := run.code_change:
         notes.append("code changed before its start" if short else shorten_facts(text, _EVENT_CHARS))
     return ("; " if short else " ").join(notes) or None

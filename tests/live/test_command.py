@@ -150,3 +150,16 @@ def test_what_cannot_be_diagnosed_is_refused_with_the_cause(sandbox: Sandbox, wo
     done = sandbox.runward("diagnose", *words)
     assert done.returncode == 2
     assert told in done.stderr
+
+
+async def test_a_training_in_the_background_is_not_told_as_plainly_finished(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        answer = await agent.call("launch_run", command="nohup sleep 600 &", name="lost", wait_s=30)
+        listed = (await agent.call("list_runs"))["runs"][0]
+        waited = (await agent.call("wait_run", run_ids=answer["run_id"], timeout_s=0, since=0))["runs"][0]
+    assert (answer["state"], answer["exit_code"]) == ("finished", 0)
+    sentence = next(each for each in answer["warnings"] if "left 1 process behind" in each)
+    assert "which runward stopped: sleep 600." in sentence
+    assert sentence.endswith("launch it again without &, nohup or setsid: a run ends with its command.")
+    assert waited["note"] == sentence
+    assert listed["note"] == "left 1 process behind, stopped"
