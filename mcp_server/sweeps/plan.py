@@ -172,9 +172,16 @@ def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
 
 def _describe_variant(cell: Cell) -> str:
     """Return a short text that cells have in common whose launches differ in nothing but their own parameters."""
-    env = {name: value for name, value in (cell.launch.get("env") or {}).items() if not is_seed(f"${name}")}
-    launch = json.dumps({**cell.launch, "env": env}, default=str, sort_keys=True)
-    return hashlib.sha256(launch.encode(errors="replace")).hexdigest()[:8]
+    launch, seeds = dict(cell.launch), find_seeds(cell)
+    if seeds:
+        launch["env"] = {name: value for name, value in launch["env"].items() if name not in seeds}
+    text = json.dumps(launch, default=str, sort_keys=True)
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
+
+
+def find_seeds(cell: Cell) -> dict[str, str]:
+    """Return the random seeds among the variables of a cell's launch."""
+    return {name: value for name, value in (cell.launch.get("env") or {}).items() if is_seed(f"${name}")}
 
 
 def _expand_phase(phase: Phase) -> Iterable[Cell]:

@@ -19,7 +19,7 @@ from mcp_server.runs.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
-from mcp_server.sweeps.plan import DEFINING
+from mcp_server.sweeps.plan import DEFINING, find_seeds
 from mcp_server.sweeps.planning import PlannedSweep, SweepRequest, make_spec, plan_sweep
 from mcp_server.threads import run_in_thread
 
@@ -190,7 +190,10 @@ async def _continue_unless_ended(
 
 
 def _outline(spec: SweepSpec) -> list[tuple[str, ...]]:
-    return [(cell.name, cell.phase, repr(sorted(cell.params.items())), cell.variant) for cell in spec.cells]
+    return [
+        (cell.name, cell.phase, repr(sorted(cell.params.items())), f"{cell.variant}{find_seeds(cell) or ''}")
+        for cell in spec.cells
+    ]
 
 
 def _name_difference(spec: SweepSpec, former: SweepSpec) -> str:

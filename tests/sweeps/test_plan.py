@@ -140,3 +140,10 @@ def test_blueprints_are_cells() -> None:
 def test_a_plan_that_means_nothing_is_refused(common: dict[str, Any] | None, only: dict[str, Any], words: str) -> None:
     with pytest.raises(BadArgument, match=words):
         plan(common, **only)
+
+
+def test_seeds_among_variables_leave_the_variant_alone() -> None:
+    launches: list[dict[str, Any]] = [{"env": {"SEED": "1"}}, {"env": {"SEED": "2"}}, {"env": {"SEED": "2", "A": "1"}}]
+    first, second, third = plan(cells=[{"launch": launch} for launch in launches])
+    assert first.variant == second.variant != third.variant
+    assert [find_seeds(cell) for cell in (first, third)] == [{"SEED": "1"}, {"SEED": "2"}]
