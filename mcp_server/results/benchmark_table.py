@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from mcp_server.record.sweep_ranking import average, is_seed
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.comparison_cells import fit, shorten_names, shorten_paths
+from mcp_server.results.equal_settings import Place, find_equal_forms
 from mcp_server.results.evaluation_series import (
     BENCHMARK_NAMES,
     MODEL_NAMES,
@@ -51,6 +52,7 @@ class EvaluatedRun:
     metrics: Sequence[Metric] = ()
     state: str = "finished"
     created_at: str = ""
+    place: Place = field(default_factory=Place)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def build_benchmark_tables(
     are asked for, where any of them has such a table. ``bold``: marks the best value of each benchmark.
     """
     name = find_benchmark([run.settings for run in runs])
-    labels = shorten_paths([run.settings.get(name, "") for run in runs]) if name else []
+    labels = shorten_paths(_unify(name, runs)) if name else []
     benchmarks = dict(zip((run.name for run in runs), labels, strict=False))
     figures = [figure for run in runs for figure in _list_figures(run, benchmarks.get(run.name, ""))]
     counted = [one for one in figures if one.is_of_file or one.run.state == "finished"]
@@ -213,7 +215,10 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
     runs = list({one.run.name: one.run for one in figures}.values())
     by_run = {one.run.name: "" if one.is_of_file else one.benchmark for one in figures}
     names = dict.fromkeys(name for run in runs for name in run.settings if _base(name) not in _PLACEMENT)
-    raw = {name: {run.name: run.settings.get(name, "").replace(run.name, "*") for run in runs} for name in names}
+    raw = {
+        name: {run.name: value.replace(run.name, "*") for run, value in zip(runs, _unify(name, runs), strict=True)}
+        for name in names
+    }
     raw = {name: values for name, values in raw.items() if len(set(values.values())) > 1}
     if benchmark is not None and all(by_run.values()):
         raw.pop(benchmark, None)
@@ -243,6 +248,13 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
             chosen[name] = raw[name]
     of_run = {run.name: tuple(values[run.name] for values in seeds.values()) for run in runs}
     return _Columns(list(chosen), chosen, of_run, beside)
+
+
+def _unify(name: str, runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Return the values of a setting, those that mean the same as the first of them is written."""
+    values, first = [run.settings.get(name, "") for run in runs], dict[str, str]()
+    forms = find_equal_forms(name, values, [run.place for run in runs])
+    return [first.setdefault(form, value) for form, value in zip(forms, values, strict=True)]
 
 
 def _depends(values: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> bool:

@@ -253,6 +253,7 @@ def _tabulate_benchmarks(entries: Sequence[ComparedRun], metrics: Sequence[str],
             entry.metrics,
             entry.run.state,
             entry.run.spec.created_at,
+            entry.ran_in,
         )
         for entry, own in zip(entries, settings_of, strict=True)
     ]

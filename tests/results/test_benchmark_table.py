@@ -148,6 +148,15 @@ def test_weights_of_any_name_tell_rows_apart(runs: Runs) -> None:
     assert [(row["weights_dir"], row["obj"][:3]) for row in pivot(runs)] == [("/w/a", "0.1"), ("/w/b", "0.3")]
 
 
+def test_values_that_mean_the_same_are_one_row(runs: Runs) -> None:
+    for n, (rate, suite) in enumerate((("1e-3", "obj"), ("0.001", "spa"), ("2e-3", "obj"), ("0.002", "spa"))):
+        evaluate(runs, f"ev-{n}", 0.1 + n / 10, params={"lr": rate, "task_suite": suite})
+    assert [(row["lr"], row["obj"][:3], row["spa"][:3]) for row in pivot(runs)] == [
+        ("0.001", "0.1", "0.2"),
+        ("0.002", "0.3", "0.4"),
+    ]
+
+
 def test_a_directory_of_each_run_is_no_setting_whatever_its_name(runs: Runs) -> None:
     for n, (model, suite, seed) in enumerate((m, b, s) for m in ("a", "b") for b in ("obj", "spa") for s in (1, 2)):
         params = {

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweep_spec import Cell
-from mcp_server.sweeps.plan import Phase, expand, fill_names, parse_phases
+from mcp_server.sweeps.plan import Phase, expand, fill_names, find_seeds, parse_phases
 from mcp_server.sweeps.sources.source import SourceCell
 
 COMMON = {"command": "python train.py", "cwd": "/w"}
