@@ -54,7 +54,7 @@ _ARRAY = re.compile(
     r"(?:^|(?<=[\n;&]))\s*(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?[A-Za-z_]\w*\+?=\"?\$?\("
 )
 _COPIED = re.compile(
-    r"(?P<quote>[“”‘’„«»])|(?<=\s)(?P<dash>[–—−]{1,2})(?=[A-Za-z])|(?P<entity>&(?:amp|lt|gt|quot|#39|nbsp);)|(?P<blank>\u3000)|(?P<wide>[＝；＆｜])"
+    r"(?P<quote>[“”‘’„«»])|(?<=\s)(?P<dash>[–—−]{1,2})(?=[A-Za-z])|(?P<entity>&(?:amp|lt|gt|quot|#39|nbsp);)|(?P<blank>\u3000)|(?P<wide>[＝；＆｜])|(?P<link>\[[^\[\]\s]+\]\((?:https?://|file://|\.{0,2}/|[\w.-]+/)[^()\s]*\))"
 )
 _MAX_ARRAYS = 100
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?[A-Za-z_]\w*=")
@@ -62,6 +62,16 @@ _LEADING_ASSIGNMENTS = re.compile(r"""^(?:[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"'
 _SHELL_BLOCK = re.compile(
     r"<<-?\s*['\"]?\w|^\s*(?:for|while|until|if|case|function|select)\b|^\s*(?:\{|\()\s*$|\(\)\s*\{"
 )
+_STOPS = re.compile(r"kill\s[^;&|\n]*")
+_BACKGROUND = re.compile(r"\s*(?<!&)&\s*(?:disown\b.*)?$")
+# What a line in the background starts beside a training: a server, a display, a watcher, a copy.
+_HELPER = re.compile(
+    r"(?:^|[\s/._-])(?:tensorboard|mlflow|aim|visdom|jupyter|redis|memcached|mongod|postgres|nvidia-smi|nvtop|nvitop|gpustat|dstat|htop|watch|tail"
+    r"|vllm|sglang|ollama|xvfb|ray|rsync|ssh|autossh|sleep|http\.server|uvicorn|gunicorn|docker|\w*(?:serv(?:e|er|ice)|monitor|logger|watcher"
+    r"|proxy|daemon|exporter|gateway|simulator|sandbox|sync|tunnel|heartbeat|dashboard)s?)(?![a-z])",
+    re.IGNORECASE,
+)
+_TRAINING = re.compile(r"(?:^|[\W_])(?:pre)?(?:train|finetun|fine[_-]tun|sft|ppo|grpo|dpo)", re.IGNORECASE)
 _DETACHED = re.compile(r"\b(?:tmux\s+(?:\S+\s+)*?new(?:-session)?\b.*\s-\w*d|tmux\s+(?:\S+\s+)*send|screen\s+-\w*d)")
 _OUTPUT_TO_FILE = re.compile(r"(?<![\d&<>])(?:1|&)?>>?\s*(?P<file>(?!&|/dev/)[^\s&;|<>]+)(?:\s+2>(?:&1|\S+))?\s*$")
 
@@ -93,6 +103,9 @@ def read_command(section: Section) -> LaunchCommand:
             cause = f"{text[:60]!r} is Python, not a shell command: write the command as a shell runs it."
             return LaunchCommand(None, line, (BlueprintFault(line, cause),))
     launches = [(line, text) for line, text in commands if not _only_prepares(text)]
+    helpers = [text for _, text in commands if _is_helper(text) and text != launches[-1][1]] if launches else []
+    others = {*helpers, *(text for _, text in launches if helpers and _STOPS.fullmatch(text))}
+    launches = [(line, text) for line, text in launches if text not in others]
     if not launches:
         if commands:
             text = "only prepares (variables, directories): the launch command itself is missing."
@@ -101,11 +114,11 @@ def read_command(section: Section) -> LaunchCommand:
     for line, text in launches[1:]:
         cause = f"a second launch command, {text[:60]!r}: a blueprint has one launch command. "
         faults.append(BlueprintFault(line, f"{cause}If it belongs to the first, join them with &&."))
-    first = next(index for index, (_, text) in enumerate(commands) if not _only_prepares(text))
+    first = next(index for index, command in enumerate(commands) if command == launches[0])
     line, launch = commands[first]
-    behind = [command for command in commands[first + 1 :] if _only_prepares(command[1])]
+    behind = [command for command in commands[first + 1 :] if _only_prepares(command[1]) or command[1] in others]
     launch, more = _keep_in_foreground(line, launch)
-    kept, left_out = _keep_behind(behind)
+    kept, left_out = _keep_behind(behind, has_helpers=bool(helpers))
     faults += [*more, *left_out, *_find_copied_marks(commands)]
     texts = [*(text for _, text in commands[:first]), launch, *kept]
     return LaunchCommand("\n".join(texts), commands[0][0], tuple(faults))
@@ -132,8 +145,16 @@ def _read_argv(section: Section) -> LaunchCommand | None:
     return LaunchCommand(shlex.join(words), rows[0][0])
 
 
-def _keep_behind(behind: Lines) -> tuple[list[str], list[BlueprintFault]]:
-    """Return the lines to keep behind the launch command: all if the last exits with a code of its own, else none."""
+def _is_helper(text: str) -> bool:
+    """Return whether a line in front of the launch command starts what only serves or watches it, in the background."""
+    return bool(_BACKGROUND.search(text) and _HELPER.search(text)) and not _TRAINING.search(text)
+
+
+def _keep_behind(behind: Lines, *, has_helpers: bool) -> tuple[list[str], list[BlueprintFault]]:
+    """Return the lines to keep behind the launch command: all if the last exits with a code of its own, else none.
+
+    ``has_helpers``: processes in the background end with the run, so that nobody needs to stop them.
+    """
     if behind and re.match(r"\s*(?:exit|return)\b", behind[-1][1]):
         return [text for _, text in behind], []
     faults = []
@@ -141,7 +162,7 @@ def _keep_behind(behind: Lines) -> tuple[list[str], list[BlueprintFault]]:
         programs = {command.program for command in shell.parse(text).commands} - {""}
         if programs <= {"wait", "disown"}:
             continue  # for the command itself, which stays in the foreground
-        if programs <= _REPORTING_PROGRAMS:
+        if programs <= (_REPORTING_PROGRAMS | {"kill"} if has_helpers else _REPORTING_PROGRAMS):
             cause = f"{text[:60]!r} is left out: behind the launch command its exit code would be the run's."
             faults.append(BlueprintFault(line, cause, fatal=False))
         else:
@@ -229,6 +250,9 @@ def _find_pieces(section: Section, faults: list[BlueprintFault]) -> Iterator[Lin
     if (blocks := _command_blocks(section)) and not looks_like_command(section.inline.strip("`")):
         yield from blocks
         return
+    if joined := list(_spans_over_lines(section)):
+        yield joined
+        return
     items = [item for item in items if not item.is_code]
     lines = list(_unfenced_commands(section, items))
     faults += _find_continuations(section, lines)
@@ -239,6 +263,30 @@ def _find_pieces(section: Section, faults: list[BlueprintFault]) -> Iterator[Lin
     for item in items:
         if spans := [span for span in code_spans(item.text) if " " in span.strip()]:
             yield [(item.line, span) for span in spans]
+
+
+def _spans_over_lines(section: Section) -> Iterator[tuple[int, str]]:
+    """Yield the lines of inline code that begins on one line and ends on a later one; markdown joins them by a blank.
+
+    Nothing where a span is not closed, or other text is beside it.
+    """
+    parts: list[tuple[int, str]] = []
+    is_open = False
+    for line in section.all_lines:
+        text = line.content.strip()
+        if not is_open:
+            if text.startswith("`") and text.count("`") == 1:
+                parts, is_open = [(line.number, text[1:].rstrip())], True
+            continue
+        if line.fence is not None or not text or "`" in text.rstrip("`.") or line.list_mark:
+            return
+        code = line.text.strip("\r\n").rstrip(" .").removesuffix("`").rstrip()
+        number, above = parts[-1]
+        joined = (line.number, code) if above.endswith("\\") else (number, f"{above} {code.strip()}")
+        parts = [*parts, joined] if above.endswith("\\") else [*parts[:-1], joined]
+        if text.rstrip(".").endswith("`"):
+            yield from parts
+            return
 
 
 def _command_blocks(section: Section) -> list[Lines]:
@@ -394,8 +442,8 @@ def _count_brackets(line: str, quote: str) -> int:
 def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]]:
     """Return a command that stays in the foreground, and its faults."""
     faults = []
-    if re.search(r"(?<!&)&\s*(?:disown\b.*)?$", text):
-        text = re.sub(r"\s*(?<!&)&\s*(?:disown\b.*)?$", "", text)
+    if _BACKGROUND.search(text):
+        text = _BACKGROUND.sub("", text)
         cause = "the trailing & is removed: the run would end at once. It outlives the agent anyway."
         faults.append(BlueprintFault(line, cause, fatal=False))
     if _DETACHED.search(text):

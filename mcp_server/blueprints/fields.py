@@ -46,7 +46,8 @@ _COMMENT_WORDS = frozenset(
     into is it its machine must new not of on only or please see shared should that the then this to under use used uses
     via was when where which will with you your""".split()  # noqa: SIM905 - as prose has them
 )
-_MAX_WORDS_IN_PATH = 6
+_MAX_WORDS_IN_PATH = 8
+_LINK = re.compile(r"!?\[(?P<text>[^\[\]]*)\]\(\s*<?(?P<target>[^()<>]+?)>?(?:\s+[\"'][^\"']*[\"'])?\s*\)")
 _ELLIPSIS = r"(?<!\S)(?:\.{3,}|…+)(?!\S)|(?<=/)(?:\.{3,}|…+)(?=/|\s|$)"
 PLACEHOLDER = re.compile(
     r"<[A-Za-z\u4e00-\u9fff_](?:[^<>\n]{0,80}[\w\u4e00-\u9fff.])?>(?![\w/])|\b(?:TODO|TBD|FIXME|XXX+|CHANGEME)\b|\?\?\?"
@@ -132,6 +133,7 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
     section = reader.sections.get(name)
     is_exact = section is not None and section.exact is not None
     for item in content_items(reader, name):
+        item = replace(item, text=_follow_links(item.text))  # noqa: PLW2901
         value = _bare_value(item.text)
         candidates.first = candidates.first or (item.line, value)
         if candidates.whole:
@@ -153,6 +155,18 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
         reader.lines[name] = line
         reader.add_fault(line, f"[exp_{name}] names no path: {written[:80]!r}. Write one path, or none.")
     return _choose_path(reader, name, chosen)
+
+
+def _follow_links(text: str) -> str:
+    """Return a text with the targets of its links instead of them; a link whose text is another path stays both."""
+
+    def follow(link: re.Match[str]) -> str:
+        target = link["target"].strip().removeprefix("file://")
+        words = _bare_value(link["text"])
+        is_other = _PATH_START.match(words) and not target.rstrip("/").endswith(words.lstrip("./~").rstrip("/"))
+        return f"{words} {target}" if is_other and " " not in words else f"`{target}`" if " " in target else target
+
+    return _LINK.sub(follow, text) if "](" in text else text
 
 
 def says_none(reader: BlueprintReader, name: str) -> bool:
@@ -182,7 +196,7 @@ class _PathCandidates:
             if is_content
             else ""
         )
-        head = re.split(r"[,(]", value)[0].strip()
+        head = re.split(r"[,(;，；。、（]", value)[0].strip()
         if path:
             self.whole.append((item.line, path))
         elif is_content and not self.whole and _PATH_START.match(value) and " " in head:
@@ -238,7 +252,8 @@ def _match_path(text: str, value: str) -> str:
     quoted = re.fullmatch(r"""\s*(?:`([^`]+)`|"([^"]+)"|'([^']+)'|“([^”]+)”)[\s,;.。，；]*(?:[(（#—–-].*)?""", text)
     if quoted:
         inner = next(filter(None, quoted.groups())).strip().strip("\"'")
-        return inner if _PATH.match(inner) and not inner.startswith("$(") else ""
+        has_blanks = quoted[1] and " " in inner and "/" in inner and not re.search(r"\s-|[|<>;]", inner)
+        return inner if (_PATH.match(inner) or has_blanks) and not inner.startswith("$(") else ""
     bare = _without_comment(value)
     return bare if _PATH.fullmatch(bare) else ""
 
@@ -257,7 +272,7 @@ def _match_path_with_spaces(value: str) -> str:
 
 def _without_comment(value: str) -> str:
     """Return ``value`` without the comment behind it: in brackets, or after a dash or #."""
-    return re.sub(r"\s+(?:[(#].*|[-–—]+\s.*)$|\s*（.*$", "", value).rstrip("，,;；。")
+    return re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
 
 
 def _find_paths(value: str) -> list[str]:
@@ -305,7 +320,8 @@ def read_purpose(reader: BlueprintReader) -> str:
             continue
         (explanations if is_hint else texts).append(text)
     words = " ".join(filter(None, texts or explanations))
-    return words[:_MAX_PURPOSE_CHARS].strip().strip("\"'").strip()
+    words = re.sub(r"\s+[-–—*+•]$", "", words[:_MAX_PURPOSE_CHARS].strip())
+    return words.strip("\"'").strip()
 
 
 def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
@@ -318,7 +334,7 @@ def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
     for line in section.all_lines:
         text = plain_text(line) if line.fence is None else line.text.strip()
         text = _BREAK.sub(" ", text) if line.fence is None else text
-        if not text or line.level or text.startswith("#") or re.fullmatch(r"[-=_*|: ]{3,}", text):
+        if not text or line.level or text.startswith("#") or re.fullmatch(r"[-=_*|:+•– ]+", text):
             is_hint = is_hint and bool(text) and not line.level
             continue
         label, value = split_label(text)

@@ -15,14 +15,16 @@ NOTES = "notes"
 NAMES = {
     "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|purpose of the experiment|"
     "purpose of this experiment|research question|hypothesis|实验目的|目的|实验目标|目标|研究目的|"
-    "研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|hypothese",
+    "研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|hypothese|"
+    "objectif|objectifs|but|hypothèse|question de recherche|question",
     "codebase_dir": "codebase dir|codebase directory|codebase path|codebase|code dir|code directory|code path|"
     "main experiment code path|experiment code path|repo|repository|project dir|project directory|"
     "project root|working directory|working dir|work dir|workdir|cwd|code|code base|code location|"
     "source code|repo path|repo dir|repo root|repository path|project path|code root|代码目录|"
     "代码路径|主实验代码路径|实验代码路径|工程目录|项目目录|代码库目录|代码库|工作目录|代码|代码仓库|"
     "仓库路径|项目路径|代码根目录|工作路径|工程路径|"
-    "code verzeichnis|codeverzeichnis|quellcode|code ordner|projektverzeichnis|projektordner|arbeitsverzeichnis",
+    "code verzeichnis|codeverzeichnis|quellcode|code ordner|projektverzeichnis|projektordner|arbeitsverzeichnis|"
+    "répertoire du code|répertoire de travail|dossier du code|code source|dossier du projet|répertoire du projet",
     "venv_exe": "venv exe|venv|venv path|venv python|python|python exe|python executable|python path|"
     "python interpreter|interpreter|virtual environment|python virtual environment|"
     "python virtual environment path|python environment|python env|python environment path|"
@@ -32,25 +34,29 @@ NAMES = {
     "解释器|python 路径|python路径|虚拟环境|虚拟环境路径|python虚拟环境路径|python虚拟环境|"
     "python 虚拟环境|python 虚拟环境路径|解释器路径|python 可执行文件|python可执行文件|python 环境|"
     "python环境|python 环境路径|python环境路径|python 解释器路径|python解释器路径|"
-    "python 可执行文件路径|conda 环境|conda环境|virtuelle umgebung|python umgebung|python pfad",
+    "python 可执行文件路径|conda 环境|conda环境|virtuelle umgebung|python umgebung|python pfad|"
+    "environnement python|environnement virtuel|interpréteur|interpréteur python|python interpreter",
     "yaml_path": "yaml path|yaml|yaml file|yaml config|config|config file|config path|config yaml|configuration|"
     "configuration file|experiment config file path|experiment configuration file path|"
     "yaml configuration|yaml config path|yaml file path|training config|experiment config|"
     "experiment configuration|configuration path|config file path|configuration file path|配置文件|"
     "配置文件路径|实验配置文件路径|实验配置文件|配置|yaml 路径|yaml路径|yaml 文件|yaml文件|yaml 配置|"
     "yaml配置|训练配置|实验配置|配置路径|训练配置文件|yaml 配置文件|yaml配置文件|yaml 文件路径|"
-    "yaml文件路径|konfiguration|konfigurationsdatei|konfig",
+    "yaml文件路径|konfiguration|konfigurationsdatei|konfig|fichier de configuration|fichier yaml",
     "launch_command": "launch command|launch cmd|launch|command|cmd|run command|training command|train command|"
     "training execution command|start command|execution command|command line|launch command line|"
     "command to run|how to run|training launch command|启动命令|训练命令|运行命令|执行训练的命令|"
     "执行命令|命令|启动指令|训练启动命令|运行指令|执行指令|训练执行命令|"
-    "startbefehl|befehl|trainingsbefehl|kommando|startkommando|aufruf",
+    "startbefehl|befehl|trainingsbefehl|kommando|startkommando|aufruf|"
+    "commande de lancement|commande|commande d'entraînement|lancement",
     "result_dir": "result dir|result directory|result path|result|results|results dir|results directory|"
     "results path|result data storage path|output dir|output directory|output path|output|"
     "result folder|results folder|output folder|save dir|save path|save directory|result location|"
     "results location|output location|结果目录|结果路径|结果数据存储路径|结果存储路径|输出目录|"
     "输出路径|结果|结果保存目录|结果保存路径|保存路径|保存目录|实验结果目录|实验结果路径|结果文件夹|"
-    "结果存储目录|ergebnisverzeichnis|ergebnis verzeichnis|ergebnisse|ergebnisordner|ausgabeverzeichnis|ausgabeordner",
+    "结果存储目录|répertoire des résultats|dossier des résultats|répertoire de sortie|dossier de sortie|résultats|"
+    "répertoire de résultats|ergebnisverzeichnis|ergebnis verzeichnis|"
+    "ergebnisse|ergebnisordner|ausgabeverzeichnis|ausgabeordner",
     "max_time": "max time|maximum time|maxtime|max runtime|max run time|maximum runtime|maximum run time|"
     "max duration|maximum duration|time limit|timeout|max training time|maximum training time|"
     "runtime limit|run time limit|wall time|walltime|wall clock limit|wall clock time|time budget|"
@@ -58,6 +64,7 @@ NAMES = {
     "时间限制|时限|运行时间|最长训练时间|最大训练时间|最大时长|最长时长|时间上限|时间预算|运行时长|"
     "最长运行时长|最大运行时长|超时时间|训练时长上限|"
     "time|duration|how long|how long to run|how long it may run|多长时间|跑多久|"
+    "durée maximale|durée max|temps maximal|temps maximum|temps max|limite de temps|durée|"
     "maximale dauer|maximale laufzeit|max dauer|max laufzeit|höchstdauer|laufzeit|dauer|zeitlimit",
     # These count under their own names alone: "Parameters" is a heading of many notes.
     "recovery": "recovery|recovery policy",
@@ -68,7 +75,7 @@ NAMES = {
     "seeds": "seeds|seed",
     NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|"
     "其他|其它|其它说明|further notes|extra notes|misc|miscellaneous|additional information|其他信息|"
-    "其他实验相关信息|notizen|anmerkungen|hinweise|bemerkungen",
+    "其他实验相关信息|notizen|anmerkungen|hinweise|bemerkungen|remarques|notes diverses|autres remarques",
 }
 OPTIONS = ("recovery", "params", "param_style", "resume_args", "tensorboard", "seeds")
 SECTIONS = tuple(name for name in NAMES if name not in (NOTES, *OPTIONS))
@@ -133,7 +140,7 @@ def find_section(name: str) -> str | None:
 
 
 # Strengths. Names that are not the section's own count only where its own name is absent.
-HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL = 5, 4, 3, 2, 1, 0
+HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL, BARE = 5, 4, 3, 2, 1, 0, -1
 
 
 def find_heading(line: SourceLine) -> Heading | None:

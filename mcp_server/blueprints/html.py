@@ -53,11 +53,30 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
+_BLOCK_TAG = r"(?:h[1-6]|p|div|pre|table|[uod]l|li|d[td]|details|summary|section|blockquote|hr)"
+_BETWEEN_BLOCKS = re.compile(rf"\s*(?=<{_BLOCK_TAG}\b[^<>]*>)", re.IGNORECASE)
+_BLOCK_START = re.compile(rf"\s*</?{_BLOCK_TAG}\b", re.IGNORECASE)
+
+
 def rewrite_html(lines: Lines) -> Lines:
     """Return the lines of a document with markdown instead of HTML, each with the number where it was written."""
     if not any(_ANY_TAG.search(text) for _, text in lines):
         return lines
-    return list(_rewrite(lines))
+    return list(_rewrite(list(_split_blocks(lines))))
+
+
+def _split_blocks(lines: Lines) -> Iterator[tuple[int, str]]:
+    """Yield a line of HTML as several, one for each block that begins on it, all with its number."""
+    fence = ""
+    for number, text in lines:
+        if (mark := _FENCE.match(text)) and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+        if fence or len(text) > _LONGEST_LINE or not _BLOCK_START.match(text) or "<table" in text.lower():
+            yield number, text
+            continue
+        for part in _BETWEEN_BLOCKS.split(text):
+            if part.strip() or not text.strip():
+                yield number, part
 
 
 def _rewrite(lines: Lines) -> Iterator[tuple[int, str]]:

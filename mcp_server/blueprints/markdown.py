@@ -25,6 +25,7 @@ _COMMENT = re.compile(r"<!--.*?-->")
 _TICKS = re.compile("`+")
 _INLINE_SIGN = re.compile(r"`+|<!--|\*\*|\\[_*\[\]#.~()!{}<>`+-]")
 _TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
+_DEFINITION = re.compile(r"^\s*:\s+(?=\S)")
 _QUOTE_MARKS = re.compile(r"^(?:[ \t]*>)+ ?")
 
 
@@ -131,6 +132,8 @@ def _inline_lines(token: Token, source_lines: Sequence[str], first: int, level: 
     for number, (text, content, plain) in enumerate(zip(source_lines, contents, plains, strict=True), first):
         while comments and comments[0] in text:
             text = text.replace(comments.pop(0), "", 1)  # noqa: PLW2901
+        if _DEFINITION.match(text) and not level:  # below its term
+            text, content, plain = (_DEFINITION.sub("", each, count=1) for each in (text, content, plain))  # noqa: PLW2901
         yield SourceLine(number, text, content.strip(), plain.strip(), level)
 
 

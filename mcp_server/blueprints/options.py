@@ -18,7 +18,11 @@ from mcp_server.blueprints.headings import split_row
 from mcp_server.blueprints.sections import Section, is_explanation
 
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
-_STYLES = ("--k v", "k=v")
+# The styles, and how people write them.
+_STYLES = {
+    "--k v": re.compile(r"--<?(?:k|key|name|param)>?(?:\s+|\s*<)(?:v|val|value)>?(?![\w=]).*", re.IGNORECASE),
+    "k=v": re.compile(r"<?(?:k|key|name|param)>?=<?(?:v|val|value)>?(?!\w).*", re.IGNORECASE),
+}
 _ASSIGNED = re.compile(r"^(\s*(?:[-*+]\s+)?)`?([\w.+~/@-]+)`?\s*=\s*(?=\S)")
 _LABEL = re.compile(r"^\s*(?:[-*+]\s+)?`?([\w.+~/@ -]+?)`?\s*[:：]")
 _TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
@@ -82,8 +86,11 @@ def _read_params(reader: BlueprintReader) -> dict[str, Any]:
 
 def _read_style(reader: BlueprintReader) -> str | None:
     value = _read_value(reader, "param_style")
-    if value is None or value in _STYLES:
-        return None if value is None else str(value)
+    if value is None:
+        return None
+    for style, written in _STYLES.items():
+        if written.fullmatch(str(value)):
+            return style
     reader.add_fault(reader.lines["param_style"], f"[exp_param_style] is `--k v` or `k=v`, not {str(value)[:40]!r}.")
     return None
 
@@ -123,7 +130,8 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
     reader.lines[name] = section.line
     if section.exact is not None:
         return section.data
-    lines = _value_lines(section)
+    is_words = name in ("param_style", "resume_args")  # in which `k=v` stays as it is
+    lines = _value_lines(section, is_table=not is_words)
     if not lines:
         return None
     reader.lines[name] = first = lines[0][0]
@@ -132,7 +140,7 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
     plain = " ".join(texts).strip().strip("`*\"'").strip()
     if _ABSENT.fullmatch(plain):
         return "none" if name == "recovery" else None
-    if name in ("param_style", "resume_args") or (name == "recovery" and plain in ("none", "default")):
+    if is_words or (name == "recovery" and plain in ("none", "default")):
         return plain.removeprefix("- ").strip("`")
     if any("<" in text and ">" in text for text in texts) and name != "recovery":
         reader.add_fault(
@@ -146,11 +154,15 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
         return None
 
 
-def _value_lines(section: Section) -> list[tuple[int, str]]:
-    """Return the lines of an option as YAML: from its code block, else without explanations, marks and table bars."""
+def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
+    """Return the lines of an option as YAML: from its code block, else without explanations, marks and table bars.
+
+    ``is_table``: names and values, so that ``k=v`` means ``k: v``.
+    """
+    assigned = r"\1\2: " if is_table else r"\g<0>"
     code = [(line.number, line.text) for line in section.all_lines if line.fence is not None]
     if code:
-        return [(number, _ASSIGNED.sub(r"\1\2: ", text)) for number, text in code]
+        return [(number, _ASSIGNED.sub(assigned, text)) for number, text in code]
     lines: list[tuple[int, str]] = []
     for line in section.all_lines:
         text = line.text.replace("**", "").rstrip()
@@ -164,7 +176,7 @@ def _value_lines(section: Section) -> list[tuple[int, str]]:
             if len(cells) < 2 or _TABLE_HEAD.fullmatch(cells[0]):  # noqa: PLR2004 - name and value
                 continue
             text = f"{cells[0]}: {cells[1]}"
-        text = re.sub(r"^(\s*)[*+](?=\s)", r"\1-", _ASSIGNED.sub(r"\1\2: ", text).replace("：", ": "))
+        text = re.sub(r"^(\s*)[*+](?=\s)", r"\1-", _ASSIGNED.sub(assigned, text).replace("：", ": "))
         lines.append((line.number, re.sub(r"`", "", text)))
     depth = min((len(text) - len(text.lstrip()) for _, text in lines), default=0)
     return [(number, text[depth:]) for number, text in lines]

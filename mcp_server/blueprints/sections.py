@@ -8,14 +8,15 @@ Every part has its line number. Pure.
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mcp_server.blueprints.bare_headings import find_bare, find_underlined
 from mcp_server.blueprints.front_matter import FrontMatter, read_front_matter
 from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
+    BARE,
     BRACKETED,
     LOOSE_MARK,
     NO_HASHES,
@@ -44,7 +45,6 @@ _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")  # as copied from a web p
 _MANY_LINES, _LONG_STRETCH, _MAX_LINES = 15_000, 1_000, 50_000
 _MARK = re.compile(r"[ \t>]*(?:[#\[【|`~]|\*\*|__|<!--|(?:[-*+]\s+|\d+[.)]\s+)?[\[*_`]*exp)|.*-->", re.IGNORECASE)
 _FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
-_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})\s*")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # What a label under another heading may be, and its value.
 _STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
@@ -59,7 +59,9 @@ _MAX_MISSPELT = 200  # candidates: each is compared with every name
 _LIKE_OWN_NAME = re.compile(
     r"[\[【［]?\s*(exp[_ -][a-z]{2,20}(?:[_ -][a-z]{2,20}){0,2})\s*(?:[\]】］:：=]|-\s|$)", re.IGNORECASE
 )
+_OWN_BRACKETS = re.compile(r"[\[【]([^\W\d_][\w -]{1,40})[\]】]\s*(?:[:：].*)?")
 _CLOSING_FENCE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})\s*")
+_PURPOSE = re.compile(r"purpose|zweck|objectif|目的", re.IGNORECASE)
 _RULE = re.compile(r"[-=_*|: ]{3,}")
 _BULLETS = ("-", "*", "+")
 
@@ -137,7 +139,9 @@ def split_sections(text: str) -> SectionedText:
     body = unfold_wide_tables(rewrite_html([(number, texts[number - 1]) for number in numbers]))
     lines, faults = _read_blueprint_lines([line for _, line in body])
     headings = {line.number: heading for line in lines if line.fence is None and (heading := find_heading(line))}
-    headings |= _find_underlined(lines, headings)
+    headings |= find_underlined(lines, headings)
+    headings |= find_bare(lines, headings)
+    headings |= _find_own_sections(lines, headings)
     _drop_weaker_headings(headings, lines, front_matter)
     front = [*_front_sections(front_matter)]
     sections, notes = [*front], list[SourceLine]()
@@ -279,23 +283,6 @@ def _split_breaks(line: SourceLine) -> list[SourceLine]:
     return [first, *(replace(other, list_mark="") for other in others)]
 
 
-def _find_underlined(lines: Sequence[SourceLine], headings: dict[int, Heading]) -> dict[int, Heading]:
-    """Return the headings that are underlined by ``===`` or ``---``; elsewhere these are rules."""
-    underlined: dict[int, Heading] = {}
-    for line, below in itertools.pairwise(lines):
-        mark = _UNDERLINE.fullmatch(below.text) if below.text[:4].strip()[:1] in ("=", "-") else None
-        if mark is None or line.fence is not None or line.level or not line.content or below.number != line.number + 1:
-            continue
-        heading = find_heading(replace(line, level=1 if mark[1][0] == "=" else 2, list_mark=""))
-        if (
-            heading is not None
-            and not heading.is_row
-            and (line.number not in headings or headings[line.number].level == NO_HASHES)
-        ):
-            underlined[line.number] = heading
-    return underlined
-
-
 def read_items(section: Section) -> Iterator[SectionItem]:
     """Yield the items of a section by line.
 
@@ -362,9 +349,10 @@ def _drop_weaker_headings(headings: dict[int, Heading], lines: Sequence[SourceLi
     that of the notes are notes.
     """
     _drop_headings_of_notes(headings, lines)
+    _keep_own_sections(headings)
     strongest = dict.fromkeys((entry.name for entry in front_matter.entries), OWN_NAME)
     for heading in headings.values():
-        strongest[heading.section] = max(heading.strength, strongest.get(heading.section, 0))
+        strongest[heading.section] = max(heading.strength, strongest.get(heading.section, BARE))
     strengths = [strength for name, strength in strongest.items() if name != NOTES]
     has_own_names = any(strength >= OWN_NAME for strength in strengths)
     has_headings = sum(strength > ALIAS_LABEL for strength in strengths) >= _FEWEST_HEADINGS
@@ -373,9 +361,47 @@ def _drop_weaker_headings(headings: dict[int, Heading], lines: Sequence[SourceLi
             if heading.strength == ALIAS_LABEL and has_headings and heading.inline:
                 del headings[number]
             continue
-        is_weak_label = heading.strength == ALIAS_LABEL and (has_own_names or has_headings)
+        is_weak_label = heading.strength <= ALIAS_LABEL and (has_own_names or has_headings)
         if is_weak_label or heading.strength < strongest[heading.section]:
             del headings[number]
+
+
+def _keep_own_sections(headings: dict[int, Heading]) -> None:
+    """Make notes of sections that only resemble the purpose, as ``[exp_hypothesis]`` beside ``[exp_purpose]``.
+
+    The purpose is the one with that name, else the first.
+    """
+    purposes = [(number, heading) for number, heading in headings.items() if heading.section == "purpose"]
+    strongest = max((heading.strength for _, heading in purposes), default=0)
+    purposes = [(number, heading) for number, heading in purposes if heading.strength == strongest]
+    named = [number for number, heading in purposes if _PURPOSE.search(heading.text.split(":")[0])]
+    if len(named) > 1 and len({heading.text for number, heading in purposes if number in named}) == 1:
+        return  # the same name twice
+    kept = min(named or [number for number, _ in purposes], default=0)
+    for number, heading in purposes:
+        if number != kept:
+            headings[number] = replace(heading, section=NOTES, inline=heading.text)
+
+
+def _find_own_sections(lines: Sequence[SourceLine], headings: Mapping[int, Heading]) -> dict[int, Heading]:
+    """Return the headings of the writer's own sections, ``[exp_owner]`` or ``[hardware]``, which are notes.
+
+    In a command and in options such a line is something else.
+    """
+    has_brackets = sum(heading.strength >= BRACKETED for heading in headings.values()) > 1
+    own: dict[int, Heading] = {}
+    section = ""
+    for line in lines:
+        if (heading := headings.get(line.number)) is not None:
+            section = heading.section
+            continue
+        if line.fence is not None or line.level or section in ("launch_command", *OPTIONS):
+            continue
+        text = LOOSE_MARK.sub("", line.plain[:200], count=1).strip("*_ ")
+        name = _LIKE_OWN_NAME.match(text) or (_OWN_BRACKETS.fullmatch(text) if has_brackets else None)
+        if name is not None and find_section(name[1]) is None:
+            own[line.number] = Heading(NOTES, OWN_NAME, NO_HASHES, text, line.text)
+    return own
 
 
 def _drop_headings_of_notes(headings: dict[int, Heading], lines: Sequence[SourceLine]) -> None:

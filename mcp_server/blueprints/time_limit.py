@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.sections import Section, SectionItem, is_explanation, read_items
+from mcp_server.blueprints.time_remarks import is_report, resolve_reckoning, split_remarks
 from mcp_server.errors import PatternError
 from mcp_server.text.durations import COUNTED, find_durations, normalize, parse_with_unit
 from mcp_server.text.formatting import duration
@@ -61,9 +62,9 @@ _PLAIN_WORDS = frozenset(
     every exactly exceed exceeded exceeding exceeds exp experiment experiments finish finished for forced
     forcefully forcibly full full-time get gets hard has have if in inside into is it its job kill killed less
     limit limited long longest max maximal maximum maxtime may more most must needs no not of off once one only or
-    our overall per reach reached reaches reaching real run running runs runtime shall should single stop
+    our overall per please reach reached reaches reaching real run running runs runtime shall should single stop
     stopped such take takes terminate terminated terminates than that the then this time timed timeout to total
-    training up upper value wait wall wallclock walltime when whole will with within work works would
+    training up upper value wait wall wallclock walltime whatever happens when whole will with within work works would
     höchstens maximale maximaler insgesamt gesamt etwa ungefähr circa ca lang dauer laufzeit spätestens nach zu bis
     wird abgebrochen beendet""".split()  # noqa: SIM905 - as people write them
 )
@@ -111,15 +112,13 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     """
     limits: list[tuple[int, float]] = []
     first: tuple[int, str] | None = None
-    for item in content_items(reader, "max_time"):
+    for item in _without_reports(reader):
         if _FIRST_STEP.search(item.label) and not find_durations(item.label):
             continue
-        if _FIRST_STEP.search(item.label):
-            item = replace(item, label="", text=f"{item.label}: {item.text}")  # noqa: PLW2901
-        if find_durations(item.label):  # "72 hours = 3 days"
-            item = replace(item, label="", text=f"{item.label} = {item.text}")  # noqa: PLW2901
+        item = _without_duration_in_label(item)  # noqa: PLW2901
         timed = _take_first_step(_words(item) if _FIRST_STEP.search(item.label) else item.text)
         value = _MAX_TIME_LABEL.sub("", timed.rest.strip().strip("`*\"' ")).strip("`*\"' ")
+        value = _take_remarks(reader, value)
         if not value or (ABSENT.fullmatch(value) and not find_durations(value)):
             if value and not limits:
                 return None
@@ -134,6 +133,33 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     if first and not limits:
         reader.add_fault(first[0], f"[exp_max_time] is not a duration: {first[1][:60]!r}. {_REMEDY}.")
     return _choose_time_limit(reader, limits)
+
+
+def _without_reports(reader: BlueprintReader) -> Iterator[SectionItem]:
+    """Yield the items of the section without those that only say how long something took, where another has a time."""
+    items = content_items(reader, "max_time")
+    limit_lines = {item.line for item in items if find_durations(item.text) and not is_report(_words(item))}
+    for item in items:
+        if limit_lines - {item.line} and is_report(_words(item)) and not _FIRST_STEP.search(_words(item)):
+            reader.add_note("max_time", _words(item))
+        else:
+            yield item
+
+
+def _without_duration_in_label(item: SectionItem) -> SectionItem:
+    """Return an item whose label holds no duration: ``72 hours = 3 days`` is one text."""
+    if not find_durations(item.label):
+        return item
+    sign = ":" if _FIRST_STEP.search(item.label) else " ="
+    return replace(item, label="", text=f"{item.label}{sign} {item.text}")
+
+
+def _take_remarks(reader: BlueprintReader, value: str) -> str:
+    """Return a time limit without what only reports a time, and keep that as notes."""
+    value, remarks = split_remarks(value)
+    for remark in remarks:
+        reader.add_note("max_time", remark)
+    return value
 
 
 def _find_unclear_number(value: str) -> str:
@@ -225,7 +251,8 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, value: str, heading
     if len(value) > _MAX_CHARS:
         reader.add_fault(item.line, f"[exp_max_time] is not a duration: it has {len(value):,} characters. {_REMEDY}.")
         return
-    if unclear := _find_unclear_number(value):
+    value, wrong = resolve_reckoning(value)
+    if unclear := wrong or _find_unclear_number(value):
         reader.add_fault(item.line, f"[exp_max_time]: {unclear}. {_REMEDY}.")
         return
     seconds = parse_with_unit(value, heading)

@@ -16,11 +16,11 @@ from mcp_server.text.regex import compile_lazily
 _WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S = 604_800.0, 86_400.0, 3_600.0, 60.0
 # First match wins: "minutes" begins with "m".
 _UNITS = (
-    (_WEEK_S, r"weeks?|wks?|w|wochen?|星期|礼拜|周|週"),
-    (_DAY_S, r"days?|d|tage?n?|天|日"),
-    (_HOUR_S, r"hours?|hrs?|h|stunden?|std|小时|小時|钟头|鐘頭|时|時"),
+    (_WEEK_S, r"weeks?|wks?|w|wochen?|semaines?|星期|礼拜|周|週"),
+    (_DAY_S, r"days?|d|tage?n?|jours?|天|日"),
+    (_HOUR_S, r"hours?|hrs?|h|stunden?|std|heures?|小时|小時|钟头|鐘頭|时|時"),
     (_MINUTE_S, r"minutes?|mins?|m|minuten?|分钟|分鐘|分"),
-    (1.0, r"seconds?|secs?|s|sekunden?|sek|秒钟?|秒鐘?"),
+    (1.0, r"seconds?|secs?|s|sekunden?|secondes?|sek|秒钟?|秒鐘?"),
 )
 _UNIT = "|".join(f"(?P<u{n}>{words})" for n, (_, words) in enumerate(_UNITS))
 _ANY_UNIT = "|".join(words for _, words in _UNITS)
@@ -90,6 +90,28 @@ _GERMAN: dict[str, float] = {
     "elf": 11,
     "zwölf": 12,
 }
+_FRENCH: dict[str, float] = {
+    "vingt-quatre": 24,
+    "trente-six": 36,
+    "quarante-huit": 48,
+    "quatre-vingt-dix": 90,
+    "une?": 1,
+    "deux": 2,
+    "trois": 3,
+    "quatre": 4,
+    "cinq": 5,
+    "sept": 7,
+    "huit": 8,
+    "neuf": 9,
+    "dix": 10,
+    "douze": 12,
+    "vingt": 20,
+    "trente": 30,
+    "quarante": 40,
+    "cinquante": 50,
+    "demie?": 0.5,
+}
+_FOREIGN = {**_GERMAN, **_FRENCH}
 _SIGNS: dict[str, int] = {"零": 0, "〇": 0, "两": 2, "兩": 2, **dict(zip("一二三四五六七八九", range(1, 10)))}
 _ONE = "|".join(sorted(_ONES, key=len, reverse=True))
 _TEN = "|".join([*_TENS, "fourty"])
@@ -108,18 +130,18 @@ _PART = compile_lazily(
       | (?P<half>half(?:[\s-]+(?:of[\s-]+)?an?\b)?
         |(?:an?[\s-]+|one[\s-]+)?(?P<quarter>quarter|(?P<three>three[\s-]+quarters))[\s-]+(?:of[\s-]+)?an?\b)
       | (?P<words>{_WORD_NUMBER})
-      | (?P<german>(?:{"|".join(_GERMAN)})\b)
+      | (?P<foreign>(?:{"|".join(_FOREIGN)})\b)
     )
     (?P<and_half>[\s-]+and[\s-]+(?:a[\s-]+)?half)?
     (?:\s*-)?\s*(?P<gehalf>[个個]半)?[个個]?\s*
     (?:{_UNIT})
     (?:\(s\))?(?![a-z])(?!\s?{COUNTED}\b)
-    (?P<then_half>\s+and\s+a\s+half\b|半(?!\s*[个個]?(?:{_ANY_UNIT})))?
+    (?P<then_half>\s+and\s+a\s+half\b|\s+et\s+demie?\b|半(?!\s*[个個]?(?:{_ANY_UNIT})))?
     (?P<minutes>(?<=h)[0-5][0-9](?![\w.:%]))?
     """,
     re.VERBOSE,
 )
-_JOIN = compile_lazily(r"[\s,+&、]*(?:and\s+|plus\s+|und\s+|又|零|和|加)?\s*")
+_JOIN = compile_lazily(r"[\s,+&、]*(?:and\s+|plus\s+|und\s+|et\s+|又|零|和|加)?\s*")
 _CLOCK = compile_lazily(
     r"(?<![\w:.])(?:(\d{1,3})-)?(\d{1,4}):([0-5]\d)(?::([0-5]\d)(?:\.0+)?)?(?![\d:])(?:\s*(?:hours?|hrs?|h)(?![a-z]))?",
     re.ASCII,
@@ -239,8 +261,8 @@ def _number(part: re.Match[str]) -> float:
         number = float(part["over2"]) / float(part["under2"])
     elif part["comma"]:
         number = float(part["comma"].replace(",", "."))
-    elif part["german"]:
-        number = next(value for word, value in _GERMAN.items() if re.fullmatch(word, part["german"]))
+    elif part["foreign"]:
+        number = next(value for word, value in _FOREIGN.items() if re.fullmatch(word, part["foreign"]))
     elif part["n"]:
         number = float(part["n"].replace(",", ""))
     elif part["signs"]:

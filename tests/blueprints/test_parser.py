@@ -117,7 +117,6 @@ EXPECTED = {
 REFUSED: dict[str, dict[int, str]] = {
     "two_commands": {6: "second launch command"},
     "goes_on": {3: "backslash"},
-    "code_over_lines": {2: "in a code block"},
     "two_blocks": {9: "second launch command"},
     "no_command": {3: "no command"},
     "template": {2: "TODO", 4: "<path>", 6: "/path/to/", 8: "<your config>", 10: "...", 12: "<hours>"},

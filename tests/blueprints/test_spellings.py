@@ -16,7 +16,7 @@ DATA = Path(__file__).parents[1] / "data" / "blueprints"
 @functools.cache
 def spellings() -> dict[str, dict[str, Any]]:
     """By name."""
-    files = ("spellings.yaml", "spellings_again.yaml")  # of two writers
+    files = ("spellings.yaml", "spellings_again.yaml", "spellings_people.yaml")  # of several writers
     texts = [(DATA / file).read_text(encoding="utf-8") for file in files]
     return {each["name"]: each for text in texts for each in yaml.load(text, Loader=LOADER)}
 
