@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.gpus.limits import find_excess
 from mcp_server.gpus.placement import Unavailable, choose_gpus, find_instance_obstacles, find_obstacles
-from mcp_server.gpus.request import GpuRequest, Requirements, tighten
+from mcp_server.gpus.request import GpuRequest, Requirements, confirm_clock, tighten
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, Snapshot
 from mcp_server.gpus.xid import describe_xid
 from mcp_server.text.formatting import join_ranges
@@ -59,7 +59,7 @@ def assess_gpus(
     faults = {gpu.index: find_faults(gpu) for gpu in snapshot.gpus}
     required = requirements or _NO_REQUIREMENTS
     needed = required.count or 1
-    required = tighten(required, limits) if needed > 1 else required
+    required = confirm_clock(tighten(required, limits) if needed > 1 else required, limits)
     unfit = find_excess(snapshot.gpus, required).indices
     is_open = requirements is None and len(snapshot.gpus) > 1
     excess = find_excess(snapshot.gpus, limits if is_open else required)

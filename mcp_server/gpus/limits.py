@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mcp_server.gpus.request import Requirements
@@ -14,11 +14,11 @@ _SLACK_W = 0.5  # drivers report limits in milliwatts
 
 @dataclass(frozen=True)
 class Excess:
-    """The GPUs above the limits of ``requirements``, by index. ``power_w`` None: not reported."""
+    """The GPUs above the limits of ``requirements``, by index. None: no limit is reported, so it is not known."""
 
     requirements: Requirements
     power_w: Mapping[int, float | None] = field(default_factory=dict)
-    clock_mhz: Mapping[int, int] = field(default_factory=dict)
+    clock_mhz: Mapping[int, int | None] = field(default_factory=dict)
 
     @property
     def indices(self) -> frozenset[int]:
@@ -30,16 +30,13 @@ class Excess:
         """What is exceeded: ``0-3: power limit 300 W, at most 275 W required``, or empty where nothing is."""
         clauses = []
         if self.power_w:
-            limits_w = [watts for watts in self.power_w.values() if watts is not None]
-            seen = [
-                *([f"{_span(limits_w)} W"] if limits_w else []),
-                *(["unknown"] if len(limits_w) < len(self.power_w) else []),
-            ]
+            seen = _describe(self.power_w.values(), "W", "unknown")
             most = f"at most {self.requirements.power_limit_w:g} W required"
-            clauses.append((tuple(self.power_w), f"power limit {' or '.join(seen)}, {most}"))
+            clauses.append((tuple(self.power_w), f"power limit {seen}, {most}"))
         if self.clock_mhz:
             most = f"at most {self.requirements.max_sm_clock_mhz:,} MHz required"
-            clauses.append((tuple(self.clock_mhz), f"SM clock {_span(list(self.clock_mhz.values()))} MHz, {most}"))
+            seen = _describe(self.clock_mhz.values(), "MHz", "unknown (no cap is reported)")
+            clauses.append((tuple(self.clock_mhz), f"SM clock {seen}, {most}"))
         if len(clauses) > 1 and clauses[0][0] == clauses[1][0]:
             clauses = [(clauses[0][0], ", ".join(text for _, text in clauses))]
         return "; ".join(f"{join_ranges(indices)}: {text}" for indices, text in clauses)
@@ -52,29 +49,41 @@ class Excess:
             commands.append(f"sudo nvidia-smi -i {_list(self.power_w)} -pl {self.requirements.power_limit_w:g}")
         if self.clock_mhz:
             commands.append(f"sudo nvidia-smi -i {_list(self.clock_mhz)} -lgc 0,{self.requirements.max_sm_clock_mhz}")
-        return f"A person should run: {' && '.join(commands)}" if commands else ""
+        if not commands:
+            return ""
+        confirm = '. Once that is done, confirm it: "clock_confirmed": true in require'
+        is_unknown = None in self.clock_mhz.values()
+        return f"A person should run: {' && '.join(commands)}" + (confirm if is_unknown else "")
 
 
 def find_excess(gpus: Iterable[Gpu], requirements: Requirements) -> Excess:
-    """Return which of ``gpus`` are above the required power limit or SM clock. A lost GPU is above none."""
+    """Return which of ``gpus`` are above the required power limit or SM clock. A lost GPU is above none.
+
+    A limit that is not reported is not met, but for a clock cap that a person has confirmed.
+    """
     gpus = sorted((gpu for gpu in gpus if not (gpu.lost or gpu.hangs)), key=lambda gpu: gpu.index)
     power: dict[int, float | None] = {}
-    clock: dict[int, int] = {}
+    clock: dict[int, int | None] = {}
     for gpu in gpus:
         most_w, most_mhz = requirements.power_limit_w, requirements.max_sm_clock_mhz
         if most_w is not None and (gpu.power_limit_w is None or gpu.power_limit_w > most_w + _SLACK_W):
             power[gpu.index] = gpu.power_limit_w
-        # Drivers do not report locked clocks, and the hardware's maximum is not a cap: the run's samples will show it.
+        # Drivers do not report locked clocks (-lgc), and the hardware's maximum is not a cap.
         capped = gpu.sm_clock_cap_mhz if gpu.sm_clock_cap_mhz != gpu.sm_clock_max_mhz else None
         seen = gpu.sm_clock_mhz if capped is None else capped
         if most_mhz is not None and seen is not None and seen > most_mhz:
             clock[gpu.index] = seen
+        elif most_mhz is not None and capped is None and not requirements.clock_confirmed:
+            clock[gpu.index] = None
     return Excess(requirements, power, clock)
 
 
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):,g}", f"{max(values):,g}"
-    return low if low == high else f"{low}-{high}"
+def _describe(values: Iterable[float | None], unit: str, unknown: str) -> str:
+    """Return the span of the values that are reported, and that others are not."""
+    values = list(values)
+    known = sorted(value for value in values if value is not None)
+    texts = [f"{low:,g}" if (low := known[0]) == known[-1] else f"{low:,g}-{known[-1]:,g}"] if known else []
+    return " or ".join([*(f"{text} {unit}" for text in texts), *([unknown] if len(known) < len(values) else [])])
 
 
 def _list(indices: Mapping[int, object]) -> str:

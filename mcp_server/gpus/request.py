@@ -55,6 +55,7 @@ class Requirements:
     """What every GPU of a run must fulfil.
 
     ``count``: at least so many GPUs must. ``no_strangers``: no process of another run or user computes on it.
+    ``clock_confirmed``: a person has set the clock cap, which counts where the driver reports none.
     """
 
     free_memory_mib: int | None = None
@@ -62,6 +63,7 @@ class Requirements:
     max_sm_clock_mhz: int | None = None
     count: int | None = None
     no_strangers: bool = True
+    clock_confirmed: bool = False
 
 
 def parse_gpus(gpus: int | str | Sequence[int | str] | None) -> GpuRequest | None:
@@ -125,7 +127,7 @@ def parse_requirements(facts: Mapping[str, object] | None) -> Requirements:
     for name, value in (facts or {}).items():
         if name not in names:
             raise ValueError(f"{name!r:.80} is not known. There are {', '.join(names)}.")
-        if name == "no_strangers":
+        if name in ("no_strangers", "clock_confirmed"):
             if not isinstance(value, bool):
                 raise ValueError(f"{name} is true or false, not {value!r:.80}.")
             values[name] = value
@@ -151,6 +153,13 @@ def tighten(requirements: Requirements, limits: Requirements) -> Requirements:
     power = [each for each in (requirements.power_limit_w, limits.power_limit_w) if each is not None]
     clock = [each for each in (requirements.max_sm_clock_mhz, limits.max_sm_clock_mhz) if each is not None]
     return replace(requirements, power_limit_w=min(power, default=None), max_sm_clock_mhz=min(clock, default=None))
+
+
+def confirm_clock(requirements: Requirements, limits: Requirements) -> Requirements:
+    """Return ``requirements`` with a clock cap that ``limits`` confirm: a person wrote them for this host."""
+    cap, wanted = limits.max_sm_clock_mhz, requirements.max_sm_clock_mhz
+    is_confirmed = cap is not None and wanted is not None and cap <= wanted
+    return replace(requirements, clock_confirmed=requirements.clock_confirmed or is_confirmed)
 
 
 def may_compete(one: GpuRequest, other: GpuRequest) -> bool:

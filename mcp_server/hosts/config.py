@@ -146,14 +146,25 @@ class Host(_Table):
     @property
     def gpu_limits(self) -> Requirements:
         """What every GPU must fulfil where a launch requests more than one."""
-        return Requirements(power_limit_w=self.power_limit_w, max_sm_clock_mhz=self.max_sm_clock_mhz)
+        return Requirements(
+            power_limit_w=self.power_limit_w,
+            max_sm_clock_mhz=self.max_sm_clock_mhz,
+            clock_confirmed=self.max_sm_clock_mhz is not None,
+        )
 
-    def tighten(self, require: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return ``require`` of a launch of more than one GPU with this host's limits, where they are lower."""
+    def tighten(self, require: Mapping[str, Any] | None, *, takes_several: bool = True) -> dict[str, Any] | None:
+        """Return ``require`` of a launch, for more than one GPU with this host's limits where they are lower.
+
+        A person wrote this host's clock cap: it confirms one that the launch requires and no driver reports.
+        """
         limits = {"power_limit_w": self.power_limit_w, "max_sm_clock_mhz": self.max_sm_clock_mhz}
         given = dict(require or {})
         lower = {name: min(given.get(name) or most, most) for name, most in limits.items() if most is not None}
-        return {**given, **lower} or None
+        tightened = {**given, **lower} if takes_several else given
+        cap, wanted = self.max_sm_clock_mhz, tightened.get("max_sm_clock_mhz")
+        if cap is not None and isinstance(wanted, int | float) and cap <= wanted:
+            tightened["clock_confirmed"] = True
+        return tightened or None
 
     def is_called(self, hostname: str) -> bool:
         """Return whether ``hostname``, whole or up to its first dot, is a name of this machine."""

@@ -118,8 +118,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         result_dir = str(resolve_paths(path, blueprint, there.place).result_dir)
         command = parse(request.command)
     request = check_arguments(apply_host_defaults(request, host, environment, variables), command)
-    if takes_several(parse_gpus(request.gpus)):
-        request = replace(request, require=host.tighten(request.require))
+    several = takes_several(parse_gpus(request.gpus))
+    request = replace(request, require=host.tighten(request.require, takes_several=several))
     if code is not None:
         cwd = Path(code.cwd)
     else:

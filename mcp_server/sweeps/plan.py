@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
+from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.record.script import takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweep_ranking import is_seed
@@ -219,6 +220,7 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
             _check_value(name, value)
         params = {**(own.get("params") or {}), **params}
         own = {name: value for name, value in own.items() if name != "params"}
+        _check_source_gpus(source, phase.common, own)
         launch = _merge(_add_source(source, phase.common), own)
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
@@ -232,6 +234,25 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         if len(blueprints) > 1:
             overrides["blueprint"] = blueprint
         yield Cell(name, phase.name, params, launch, notes=source.notes if source else (), overrides=overrides)
+
+
+def _check_source_gpus(source: SourceCell | None, common: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse several GPUs for one cell of a source that was read for one, and the other way round."""
+    if source is None or not source.launch.get("command") or "gpus" not in own:
+        return
+    if _are_several(own) != _are_several(common):
+        raise BadArgument(
+            "cells[].launch",
+            "gpus: which command of the source runs depends on it (one GPU, or several).",
+            "Set gpus in common, or make these cells a phase with a common of its own.",
+        )
+
+
+def _are_several(launch: Mapping[str, Any]) -> bool:
+    try:
+        return takes_several(parse_gpus(launch.get("gpus")))
+    except ValueError:
+        return False  # refused with the launch
 
 
 def _list_overridden(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mcp_server.backends.local import tmux_socket
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.gpus.request import parse_gpus
+from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file
 from mcp_server.record.environment import base_environment
 from mcp_server.record.run_directory import now
@@ -30,7 +30,7 @@ from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
 from mcp_server.sweeps.search import parse_search
 from mcp_server.sweeps.shared_outputs import find_shared_outputs
-from mcp_server.sweeps.sources.source import read_source
+from mcp_server.sweeps.sources.source import GpuCount, read_source
 from mcp_server.sweeps.values import SweepRefused, check_values
 from mcp_server.threads import run_in_thread
 
@@ -221,12 +221,16 @@ def _find_environment(common: Mapping[str, Any], store: RunStore, environ: Mappi
     return {**base_environment(environ), **filled.env}
 
 
-def _count_gpus(gpus: Any) -> int | None:
+def _count_gpus(gpus: Any) -> GpuCount:
     try:
         request = parse_gpus(gpus)
     except ValueError:
         return None  # refused with the launch
-    return request.count if request is not None and not request.cpu else None
+    if request is None or request.cpu:
+        return None
+    if request.ids:
+        return "all" if request.ids == ALL else 1 if request.is_mig else len(request.ids)
+    return request.count
 
 
 def _choose_id(name: str, store: RunStore) -> str:

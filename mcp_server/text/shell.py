@@ -1,7 +1,8 @@
 """One parsed shell command: its words, programs, redirections and options. Pure.
 
-The parser follows bash as far as a reader needs it: quotes, backslashes, comments, operators. It expands nothing.
-``$(…)`` outside quotes is not one word: its parentheses are operators, and what follows them is not certain.
+The parser follows bash as far as a reader needs it: quotes, backslashes, comments, operators, substitutions. It expands
+nothing: ``$(…)``, backquotes, ``${…}`` and ``<(…)`` are part of the word that they stand in. Where one is not closed,
+its parentheses are operators, and what follows them is not certain.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from dataclasses import dataclass, field
 
 from mcp_server.text.regex import compile_lazily
 
-_TOKEN = compile_lazily(
-    r"""
-    (?P<blank>(?:[ \t\r]|\\\n)+)
-    | (?P<operator>&&|\|\||;;|\|&|&>>|&>|<<<|<<-|<<|<\(|<&|<>|>>|>\(|>&|>\||[;&|()<>\n])
-    | (?P<comment>\#[^\n]*)
-    | (?P<word>(?:[^ \t\r\n'"\\;&|()<>$]+|\$'(?:[^'\\]|\\.)*'|\$|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+)
-    | (?P<open>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_QUOTED = compile_lazily(
-    r"""\$'(?:[^'\\]|\\.)*'|\\(?P<escaped>.)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)\"""", re.DOTALL
-)
+_SKIPPED = compile_lazily(r"(?P<blank>(?:[ \t\r]|\\\n)+)|\#[^\n]*")
+_OPERATOR = compile_lazily(r"&&|\|\||;;|\|&|&>>|&>|<<<|<<-|<<|<\(|<&|<>|>>|>\(|>&|>\||[;&|()<>\n]")
+# The parts of a word: one that holds no other, and the beginning of one that may hold blanks, quotes and operators.
+_PLAIN = compile_lazily(r"""(?:[^ \t\r\n'"\\;&|()<>$`]+|\$'(?:[^'\\]|\\.)*'|\$(?![({])|\\.|'[^']*')+""", re.DOTALL)
+_OPENING = compile_lazily(r'"|`|\$\(|\$\{|[<>]\(')
+_INSIDE = compile_lazily(r"""\\.|\$'(?:[^'\\]|\\.)*'|'[^']*'|(?<=[\s;&|(])\#[^\n]*|["`(){}]|\$[({]""", re.DOTALL)
+_CLOSING = {'"': '"', "`": "`", "${": "}"}  # all others end with a parenthesis
+_OPENS_INSIDE = {
+    '"': frozenset({"`", "$(", "${"}),
+    "`": frozenset[str](),
+    "}": frozenset({'"', "`", "$(", "${"}),
+    ")": frozenset({'"', "`", "$(", "${", "("}),
+}
+_DOUBLE_QUOTED = compile_lazily(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_QUOTED = compile_lazily(r"""\$'(?:[^'\\]|\\.)*'|\\(?P<escaped>.)|'(?P<single>[^']*)'""", re.DOTALL)
 _ESCAPED_IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
 _ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
@@ -99,14 +102,14 @@ class ShellCommand:
     """A command line with all that its readers need.
 
     ``open_quote`` is the quote, or backslash, that nothing closes: then the line has no tokens and no commands.
-    ``comment_start`` is where the last comment begins.
+    ``comments``: where each begins.
     """
 
     source: str | tuple[str, ...]
     tokens: tuple[Token, ...] = ()
     commands: tuple[SimpleCommand, ...] = ()
     open_quote: str = ""
-    comment_start: int | None = None
+    comments: tuple[int, ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -120,7 +123,7 @@ class ShellCommand:
         """Whether ``exec`` can be put in front: then the program's exit status and signal reach the supervisor."""
         if not isinstance(self.source, str):
             return True
-        if "\n" in self.source or self.comment_start is not None or not self.tokens or self.tokens[0].is_operator:
+        if "\n" in self.source or self.comments or not self.tokens or self.tokens[0].is_operator:
             return False
         if any("$'" in token.raw or (token.is_operator and set(token.raw) & set(";&|()")) for token in self.tokens):
             return False
@@ -181,18 +184,80 @@ def parse(command: str | Sequence[str]) -> ShellCommand:
 @functools.lru_cache(maxsize=16)
 def _parse_text(command: str) -> ShellCommand:
     tokens: list[Token] = []
-    comment_start = None
-    for match in _TOKEN.finditer(command):
-        kind, raw, start = match.lastgroup, match[0], match.start()
-        if kind == "word":
-            tokens.append(Token(_unquote(raw), raw, start))
-        elif kind == "operator":
-            tokens.append(Token(raw, raw, start, is_operator=True))
-        elif kind == "comment":
-            comment_start = start
-        elif kind == "open":
-            return ShellCommand(command, open_quote=raw)
-    return ShellCommand(command, tuple(tokens), tuple(_split_commands(tokens)), comment_start=comment_start)
+    comments: list[int] = []
+    words = _WordReader(command)
+    at = 0
+    while at < len(command):
+        start = at
+        if skipped := _SKIPPED.match(command, at):
+            at = skipped.end()
+            comments += [start] if skipped["blank"] is None else []
+        elif (word := words.read(at)).raw:
+            at += len(word.raw)
+            tokens.append(word)
+        elif operator := _OPERATOR.match(command, at):
+            at = operator.end()
+            tokens.append(Token(operator[0], operator[0], start, is_operator=True))
+        if at == start or words.open_quote:
+            return ShellCommand(command, open_quote=words.open_quote or command[at])
+    return ShellCommand(command, tuple(tokens), tuple(_split_commands(tokens)), comments=tuple(comments))
+
+
+class _WordReader:
+    """Reads the words of a text, from left to right. ``open_quote``: the quote in a word that nothing closes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._unclosed: set[str] = set()  # openings that nothing closes, so that a text is not searched again for each
+        self.open_quote = ""
+
+    def read(self, start: int) -> Token:
+        """Return the word that begins at ``start``; without ``raw`` where none does."""
+        parts: list[str] = []
+        at = start
+        while not self.open_quote:
+            if plain := _PLAIN.match(self._text, at):
+                parts.append(_unquote(plain[0]))
+                end = plain.end()
+            elif opening := _OPENING.match(self._text, at):
+                end = self._read_nested(opening[0], at)
+                raw = self._text[at:end]
+                parts.append(_unquote_double(raw) if opening[0] == '"' else raw)
+            else:
+                end = at
+            if end == at:
+                break
+            at = end
+        return Token("".join(parts), self._text[start:at], start)
+
+    def _read_nested(self, opening: str, start: int) -> int:
+        """Return where the part ends that begins with ``opening``; ``start`` where that is an operator."""
+        if opening not in self._unclosed:
+            if (end := _find_end(self._text, opening, start)) is not None:
+                return end
+            self._unclosed.add(opening)
+        if opening == '"':
+            if quoted := _DOUBLE_QUOTED.match(self._text, start):
+                return quoted.end()
+            self.open_quote = opening
+        return start if opening[0] in "<>" else start + 1
+
+
+def _find_end(text: str, opening: str, start: int) -> int | None:
+    """Return where the part of a word ends that begins with ``opening``; None where nothing closes it."""
+    closing, at = [_CLOSING.get(opening, ")")], start + len(opening)
+    while closing:
+        piece = _INSIDE.search(text, at)
+        if piece is None:
+            return None
+        mark, at = piece[0], piece.end()
+        if mark == closing[-1]:
+            closing.pop()
+        elif mark in _OPENS_INSIDE[closing[-1]]:
+            closing.append(_CLOSING.get(mark, ")"))
+        elif mark[0] != "\\" and (closing[-1] in '"`' or (mark[0] == "#" and closing[-1] == "}")):
+            at = piece.start() + 1  # quotes and comments are text there
+    return at
 
 
 def is_literal(word: str) -> bool:
@@ -201,7 +266,7 @@ def is_literal(word: str) -> bool:
 
 
 def _unquote(raw: str) -> str:
-    return _QUOTED.sub(_unquote_part, raw) if re.search(r"['\"\\]", raw) else raw
+    return _QUOTED.sub(_unquote_part, raw) if re.search(r"['\\]", raw) else raw
 
 
 def _unquote_part(match: re.Match[str]) -> str:
@@ -209,9 +274,11 @@ def _unquote_part(match: re.Match[str]) -> str:
         return match["escaped"].replace("\n", "")  # a backslash at the end of a line joins two lines
     if match["single"] is not None:
         return match["single"]
-    if match["double"] is not None:
-        return _ESCAPED_IN_QUOTES.sub(lambda escaped: escaped[1].replace("\n", ""), match["double"])
     return match[0]  # $'…' keeps its dollar sign: its text is not known
+
+
+def _unquote_double(raw: str) -> str:
+    return _ESCAPED_IN_QUOTES.sub(lambda escaped: escaped[1].replace("\n", ""), raw[1:-1])
 
 
 def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:

@@ -173,6 +173,15 @@ def test_too_little_free_memory_is_an_obstacle(
             {"max_sm_clock_mhz": 1400},
             "3: SM clock 1,755 MHz, at most 1,400 MHz required. A person should run: sudo nvidia-smi -i 3 -lgc 0,1400",
         ),
+        *(
+            (
+                facts,
+                {"max_sm_clock_mhz": 1400},
+                "3: SM clock unknown (no cap is reported), at most 1,400 MHz required. A person should run: "
+                'sudo nvidia-smi -i 3 -lgc 0,1400. Once that is done, confirm it: "clock_confirmed": true in require',
+            )
+            for facts in ({}, {"sm_clock_mhz": 210}, {"sm_clock_cap_mhz": 1980, "sm_clock_max_mhz": 1980})
+        ),
     ],
 )
 def test_a_gpu_above_a_limit_is_named_with_the_remedy(
@@ -184,6 +193,7 @@ def test_a_gpu_above_a_limit_is_named_with_the_remedy(
 
 def test_gpus_above_the_limits_share_one_line_and_one_remedy() -> None:
     limits = parse_requirements({"power_limit_w": 275, "max_sm_clock_mhz": 1700})
+    confirmed = replace(limits, clock_confirmed=True)
     four = machine(*(gpu(index, power_limit_w=300.0 + index, sm_clock_mhz=1980) for index in range(4)))
     choice = choose_gpus(four, {}, GpuRequest(count=4), limits)
     assert choice == Unavailable(
@@ -192,13 +202,13 @@ def test_gpus_above_the_limits_share_one_line_and_one_remedy() -> None:
         remedy="A person should run: sudo nvidia-smi -i 0,1,2,3 -pl 275 && sudo nvidia-smi -i 0,1,2,3 -lgc 0,1700",
     )
     some = machine(gpu(0, power_limit_w=275.0, sm_clock_mhz=1980), gpu(1, power_limit_w=None, sm_clock_mhz=210))
-    choice = choose_gpus(some, {}, GpuRequest(count=1), limits)
+    choice = choose_gpus(some, {}, GpuRequest(count=1), confirmed)
     assert refusal(choice) == (
         "1 GPU requested, 0 available. 1: power limit unknown, at most 275 W required; "
         "0: SM clock 1,980 MHz, at most 1,700 MHz required."
     )
     fit = machine(gpu(0, power_limit_w=275.0), gpu(1, power_limit_w=300.0))
-    assert indices(choose_gpus(fit, {}, GpuRequest(count=1), limits)) == (0,)
+    assert indices(choose_gpus(fit, {}, GpuRequest(count=1), confirmed)) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +217,8 @@ def test_gpus_above_the_limits_share_one_line_and_one_remedy() -> None:
         ({"memory_used_mib": 500}, {"free_memory_mib": 142_500}),
         ({"power_limit_w": 400.2}, {"power_limit_w": 400}),
         ({"sm_clock_cap_mhz": 1400, "sm_clock_max_mhz": 1980}, {"max_sm_clock_mhz": 1400}),
-        ({"sm_clock_mhz": 210}, {"max_sm_clock_mhz": 1400}),
-        ({"sm_clock_mhz": 210, "sm_clock_cap_mhz": 1980, "sm_clock_max_mhz": 1980}, {"max_sm_clock_mhz": 1400}),
-        ({}, {"max_sm_clock_mhz": 1400}),
+        ({"sm_clock_mhz": 210}, {"max_sm_clock_mhz": 1400, "clock_confirmed": True}),
+        ({}, {"max_sm_clock_mhz": 1400, "clock_confirmed": True}),
     ],
 )
 def test_a_requirement_that_is_met_or_shows_only_under_load_is_not_an_obstacle(

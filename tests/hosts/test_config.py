@@ -149,11 +149,21 @@ def test_the_only_roots_of_two_hosts_hold_the_same_files() -> None:
 
 def test_limits_of_a_host_tighten_what_a_launch_requires() -> None:
     host = Host(power_limit_w=275, max_sm_clock_mhz=1700)
-    assert host.tighten(None) == {"power_limit_w": 275, "max_sm_clock_mhz": 1700}
+    assert host.tighten(None) == {
+        "power_limit_w": 275,
+        "max_sm_clock_mhz": 1700,
+        "clock_confirmed": True,  # by the person who wrote it
+    }
+    assert host.tighten({"max_sm_clock_mhz": 1700}, takes_several=False) == {
+        "max_sm_clock_mhz": 1700,
+        "clock_confirmed": True,
+    }
+    assert host.tighten({"max_sm_clock_mhz": 1600}, takes_several=False) == {"max_sm_clock_mhz": 1600}
     assert host.tighten({"power_limit_w": 200, "free_memory_mib": 1}) == {
         "power_limit_w": 200,
         "free_memory_mib": 1,
         "max_sm_clock_mhz": 1700,
+        "clock_confirmed": True,
     }
     assert host.tighten({"power_limit_w": 400})["power_limit_w"] == 275  # type: ignore[index]
     assert Host().tighten(None) is None

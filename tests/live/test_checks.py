@@ -191,6 +191,17 @@ async def test_a_ray_that_does_not_answer_is_reported(store: RunStore) -> None:
     assert problems[0][1].startswith(f"Ray at {place} cannot be reached: ")
     assert problems_of(await check(store, {"RAY_ADDRESS": "local"}, ray=True))[0][1] == "RAY_ADDRESS names no Ray."
     assert problems_of(await check(store, {"RAY_ADDRESS": "nonsense"}, ray=True))[0][0] == "ray"
+    # An environment with a Ray of its own: an address of the launch wins, and one that it names has to answer.
+    (store.home.path / "hosts.toml").write_text(
+        f'[environments.given.env]\nRAY_ADDRESS = "{place}"\n[environments.given.ray]\n[environments.own.ray]\n'
+        f'[environments.named.ray]\naddress = "{place}"\n'
+        '[environments.started.ray]\naddress = "127.0.0.1:{port}"\n'
+    )
+    for environment, env in (("own", {"RAY_ADDRESS": place}), ("named", {}), ("given", {})):
+        problems = problems_of(await check(store, env=env, ray=True, environment=environment))
+        assert problems[0][1].startswith(f"Ray at {place} cannot be reached: ")
+    for environment in ("own", "started"):
+        assert problems_of(await check(store, {}, ray=True, environment=environment)) == []
 
 
 async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.sweeps.sources import doit_process
-from mcp_server.sweeps.sources.cell import Scalar, SourceCell
+from mcp_server.sweeps.sources.cell import GpuCount, Scalar, SourceCell
 from mcp_server.sweeps.sources.source import read_source
 from tests.support.sandbox import Sandbox
 
@@ -49,7 +49,7 @@ def task_scene(scene):
 """
 
 
-def read(project: Path, source: str, overrides: Mapping[str, Scalar], gpus: int | None) -> list[SourceCell]:
+def read(project: Path, source: str, overrides: Mapping[str, Scalar], gpus: GpuCount) -> list[SourceCell]:
     environ = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
     return read_source(source, cwd=str(project), overrides=overrides, gpus=gpus, environ=environ, python=sys.executable)
 
@@ -73,8 +73,9 @@ def test_the_commands_of_real_tasks_are_read_and_the_project_is_left_alone(tmp_p
     assert scene.launch["command"] == f"python train.py --scene rough {pin}"
     assert [path.name for path in tmp_path.iterdir()] == ["dodo.py"]
 
-    (variant,) = read(tmp_path, "doit:cube", {}, 4)
-    assert variant.launch["command"] == ["torchrun", "--nproc_per_node=4", "train.py", "--distributed"]
+    for count in (4, "all"):
+        (variant,) = read(tmp_path, "doit:cube", {}, count)
+        assert variant.launch["command"] == ["torchrun", "--nproc_per_node=4", "train.py", "--distributed"]
     with pytest.raises(BadArgument, match=r"Tasks: cube \(Train the cube\), cube-mgpu, prepare, walk:ant, walk:go2"):
         read(tmp_path, "doit:", {}, None)
 

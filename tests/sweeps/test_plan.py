@@ -9,6 +9,7 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweep_spec import Cell
 from mcp_server.sweeps.plan import Phase, expand, fill_names, find_seeds, parse_phases
+from mcp_server.sweeps.planning import _count_gpus
 from mcp_server.sweeps.sources.source import SourceCell
 
 COMMON = {"command": "python train.py", "cwd": "/w"}
@@ -81,6 +82,15 @@ def test_a_source_combines_with_a_grid_and_its_settings_yield_to_the_cell() -> N
             expand([Phase("1", wrong, source_cells=source)], "s-abcd")
 
 
+def test_a_cell_cannot_have_several_gpus_where_the_source_chose_the_command_for_one() -> None:
+    source = [SourceCell("cube", {"command": "python train.py"}, {})]
+    for gpus in (4, "0-3", [0, 1], "all"):
+        with pytest.raises(BadArgument, match="which command of the source runs depends on it"):
+            expand([Phase("1", {"gpus": 1}, cells=[{"launch": {"gpus": gpus}}], source_cells=source)], "s-abcd")
+    (cell,) = expand([Phase("1", {"gpus": 2}, cells=[{"launch": {"gpus": [2, 3]}}], source_cells=source)], "s-abcd")
+    assert cell.launch["gpus"] == [2, 3]
+
+
 def test_a_promotion_takes_the_command_of_its_source() -> None:
     source = SourceCell("cube-mgpu", {"command": "torchrun train.py"}, {"seed": 1}, ("the variant",))
     (cell,) = expand([Phase("4", {"gpus": 4}, promote="r-abcd", promoted={"lr": 0.2}, source_cells=[source])], "s-abcd")
@@ -147,3 +157,12 @@ def test_seeds_among_variables_leave_the_variant_alone() -> None:
     first, second, third = plan(cells=[{"launch": launch} for launch in launches])
     assert first.variant == second.variant != third.variant
     assert [find_seeds(cell) for cell in (first, third)] == [{"SEED": "1"}, {"SEED": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count"),
+    [(4, 4), ("4", 4), ("0-3", 4), ([0, 1, 2, 3], 4), (["GPU-a", "GPU-b"], 2), ("all", "all"), ([2], 1), (1, 1),
+     (None, None), ("cpu", None), (["MIG-a", "MIG-b"], 1)],
+)  # fmt: skip
+def test_the_gpus_of_a_cell_are_counted_however_they_are_written(gpus: Any, count: object) -> None:
+    assert _count_gpus(gpus) == count

@@ -28,6 +28,7 @@ def words_of_bash(line: str) -> list[str]:
         "a=1 'b=2 c' --x={1..3} [ab]*",
         "a\\\nb c",
         '"two\nlines" "joined \\\nline"',
+        'a"b"\\\nc d',
     ],
 )
 def test_words_are_those_of_bash(line: str) -> None:
@@ -54,9 +55,38 @@ def test_a_quoted_operator_is_a_word() -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["echo $(date) && python x.py", "(cd a); python x.py", "python - <<EOF\nx\nEOF\ny"])
+@pytest.mark.parametrize("line", ["echo $(date && python x.py", "(cd a); python x.py", "python - <<EOF\nx\nEOF\ny"])
 def test_nothing_is_certain_after_a_parenthesis_or_a_here_document(line: str) -> None:
     assert not parse(line).commands[-1].is_certain
+
+
+# Each is one word of bash, and none of its quotes, blanks, parentheses or operators ends it.
+SUBSTITUTED = [
+    "--nproc_per_node=$(nvidia-smi -L | wc -l)",
+    "--nproc_per_node=`nvidia-smi -L | wc -l`",
+    '--dir="$(dirname "$(pwd)")/a b"',
+    "x$(echo ')' \"a b\" | tr b c; (true && echo d))y",
+    "$((1 + 2))-$((3 * (4 + 5)))",
+    '"${HOME:-a b}/${NONE:-"c d"}"',
+    "${NONE:-$(echo 'a b' | cat)}",
+    "\"`echo a b`\"c'd e'",
+    "$(echo a # it's ) a comment\n)",
+    "--name=$(date +%H >/dev/null 2>&1 && echo $'it\\'s')",
+    "<(sort /dev/null)",
+    "a\\ b\"$(echo 'c d')\"$'e f'",
+    "$HOME/$UID",
+    "it\\'s",
+]
+
+
+@pytest.mark.parametrize("word", SUBSTITUTED)
+def test_a_substitution_is_part_of_its_word(word: str) -> None:
+    command = parse(f"torchrun {word} train.py --x {word} 2>&1 | tee log")
+    assert [token.raw for token in command.tokens] == (
+        ["torchrun", word, "train.py", "--x", word, "2", ">&", "1", "|", "tee", "log"]
+    )
+    assert [each.program for each in command.commands] == ["torchrun", "tee"]
+    assert all(each.is_certain for each in command.commands)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +99,8 @@ def test_an_open_quote_leaves_words_and_no_commands(line: str, quote: str) -> No
 
 
 def test_a_comment_begins_at_the_start_of_a_word() -> None:
-    assert parse("python a#b --x '# y' # z").comment_start == len("python a#b --x '# y' ")
-    assert parse("python a#b").comment_start is None
+    assert parse("python a#b --x '# y' # z").comments == (len("python a#b --x '# y' "),)
+    assert parse('python a#b "c"#d $(e # f\n)').comments == ()
 
 
 def test_a_list_is_one_program_word_by_word() -> None:
@@ -103,6 +133,6 @@ def test_a_word_that_a_shell_or_runward_replaces_is_not_literal(word: str) -> No
 @pytest.mark.slow
 def test_a_long_line_is_parsed_in_linear_time() -> None:
     begun_s = time.process_time()
-    for part in ("a ", "'b' ", '"c', "\\", "$'", "((", "<<a "):
+    for part in ("a ", "'b' ", '"c', "\\", "$'", "((", "<<a ", "$(", '"$(', "`", "`'", "${", "<( ", '"$(a "b") " '):
         parse(part * 50_000)
     assert time.process_time() - begun_s < 5

@@ -118,13 +118,20 @@ class CheckContext:
     @property
     def env(self) -> dict[str, str]:
         """The environment that a run would have, without secrets."""
-        return {**self.host_env, **self.request.env}
+        return {**base_environment(self.environ), **self.request_env}
 
     @property
     def host_env(self) -> dict[str, str]:
         """The same without the caller's variables, which could name a library to load: for processes of a check."""
-        request = apply_host_defaults(LaunchRequest("true"), self.host, self.environment, self.environ)
-        return {**base_environment(self.environ), **request.env}
+        return {**base_environment(self.environ), **self._fill_env({})}
+
+    @property
+    def request_env(self) -> dict[str, str]:
+        """The variables of the launch itself, those of its host and environment among them."""
+        return self._fill_env(self.request.env)
+
+    def _fill_env(self, env: Mapping[str, str]) -> dict[str, str]:
+        return apply_host_defaults(LaunchRequest("true", env=dict(env)), self.host, self.environment, self.environ).env
 
 
 @dataclass(frozen=True)
@@ -263,7 +270,7 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
     request = context.request.launch
     gpus = check_gpu_arguments(request.gpus, request.require, {}, queue=False)
     gpu_request = parse_gpus(gpus)
-    require = context.host.tighten(request.require) if takes_several(gpu_request) else request.require
+    require = context.host.tighten(request.require, takes_several=takes_several(gpu_request))
     slots = count_cpu_slots((await run_in_thread(context.store.home.read_config)).cpu_slots)
     leases = str(lease_directory(context.environ))
     spec = RunSpec(gpus=gpus, require=require, leases=leases, cpu_slots=slots, queue=request.queue)
@@ -282,11 +289,19 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
 
 
 async def check_ray(context: CheckContext) -> CheckOutcome:
-    """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started."""
-    if context.environment.ray is not None:
-        find_ray_variables(context.environment.ray, "preflight")
-    asks = context.request.ray and context.environment.ray is None
-    answer = await run_in_thread(partial(ports.describe_ray, context.env.get("RAY_ADDRESS", ""), asks=asks))
+    """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started.
+
+    The address is the one that the run would get: of ``env``, else of the environment's own Ray. One with ``{port}`` is
+    started by the run itself.
+    """
+    address, asks = context.env.get("RAY_ADDRESS", ""), context.request.ray
+    if (own := context.environment.ray) is not None:
+        find_ray_variables(own, "preflight")
+        is_named = "RAY_ADDRESS" in context.request_env
+        if not is_named:
+            address = own.address or ""
+        asks = asks and bool(address) and "{port}" not in address and (is_named or address != "local")
+    answer = await run_in_thread(partial(ports.describe_ray, address, asks=asks))
     return CheckOutcome([Problem(what="ray", text=text, remedy=remedy) for text, remedy in answer[0]], list(answer[1]))
 
 

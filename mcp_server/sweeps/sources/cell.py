@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 Scalar = str | int | float | bool | None
 
@@ -25,6 +25,9 @@ class SourceCell:
     notes: tuple[str, ...] = ()
 
 
+GpuCount: TypeAlias = int | Literal["all"] | None  # of each cell; None: not said
+
+
 @dataclass(frozen=True)
 class SourceQuery:
     """A source to read: ``kind`` and ``rest`` are what is before and after the colon.
@@ -36,7 +39,7 @@ class SourceQuery:
     rest: str
     cwd: str | None
     overrides: Mapping[str, Scalar]
-    gpus: int | None
+    gpus: GpuCount
     environ: Mapping[str, str]
     python: str | None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_server.gpus.placeholders import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
-from mcp_server.sweeps.sources.cell import Scalar
+from mcp_server.sweeps.sources.cell import GpuCount, Scalar
 from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask
 from mcp_server.text.shell import ShellCommand, SimpleCommand, parse
 
@@ -43,7 +43,7 @@ class _Target:
 
 
 def build_launch(
-    task: DoitTask, tasks: Sequence[DoitTask], cwd: str, overrides: Mapping[str, Scalar], gpus: int | None
+    task: DoitTask, tasks: Sequence[DoitTask], cwd: str, overrides: Mapping[str, Scalar], gpus: GpuCount
 ) -> DoitLaunch:
     """Return how a launchable task is launched. ``tasks`` are all of its project, ``cwd`` is the directory of doit.
 
@@ -92,8 +92,8 @@ def _find_end(command: ShellCommand, program: SimpleCommand) -> int:
         for token in command.tokens
         if token.is_operator and token.start > program.start and not set(token.raw) & set("<>")
     ]
-    last = command.comment_start if command.comment_start is not None else len(command.source)
-    return min(ends, default=last)
+    comments = [start for start in command.comments if start > program.start]
+    return min([*ends, *comments], default=len(command.source))
 
 
 def _join_actions(actions: Sequence[DoitAction], target: _Target | None, words: Sequence[str]) -> str | list[str]:
@@ -137,7 +137,7 @@ def _isolate(action: DoitAction, text: str) -> str:
     parsed = parse(text)
     if not settings and len(parsed.commands) == 1 and parsed.is_one_program:
         return text
-    end = "\n" if "\n" in text or parsed.comment_start is not None else " "
+    end = "\n" if "\n" in text or parsed.comments else " "
     return f"( {' && '.join([*settings, text.strip()])}{end})"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_server.errors import BadArgument
+from mcp_server.sweeps.sources.cell import GpuCount
 
 _VARIANTS = ("-mgpu", "_mgpu")  # in this order
 _MOST_NAMES, _MOST_DOC = 60, 60
@@ -90,7 +91,7 @@ def list_patterns(words: Sequence[str]) -> list[str]:
     return [*words, *(name for word in words for name in _list_variants(word))]
 
 
-def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: int | None, project: str) -> list[Choice]:
+def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: GpuCount, project: str) -> list[Choice]:
     """Return the tasks that names and patterns mean, each once. A group means its subtasks.
 
     With several GPUs the ``-mgpu`` variant of a task is chosen where there is one, and a pattern never chooses both.
@@ -113,7 +114,12 @@ def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: int | No
             raise BadArgument("source", cause, hint + _list_names(tasks))
         for task in matches:
             choice = _choose_variant(task, by_name, gpus)
-            if _is_pattern(word) and gpus is not None and gpus <= 1 and (plain := _find_plain(task, by_name)):
+            if (
+                _is_pattern(word)
+                and gpus is not None
+                and not _are_several(gpus)
+                and (plain := _find_plain(task, by_name))
+            ):
                 left_out.append(f"{task.name} (the variant of {plain} for several GPUs)")
             elif choice.task.is_launchable:
                 choices.setdefault(choice.task.name, choice)
@@ -167,8 +173,8 @@ def _list_variants(name: str) -> Iterator[str]:
             yield f"{group}{ending}:{subtask}"
 
 
-def _choose_variant(task: DoitTask, by_name: Mapping[str, DoitTask], gpus: int | None) -> Choice:
-    if gpus is None or gpus <= 1 or _find_plain(task, by_name):
+def _choose_variant(task: DoitTask, by_name: Mapping[str, DoitTask], gpus: GpuCount) -> Choice:
+    if not _are_several(gpus) or _find_plain(task, by_name):
         return Choice(task)
     variant = next((by_name[name] for name in _list_variants(task.name) if name in by_name), None)
     if variant is None and task.name.endswith(_VARIANTS):
@@ -176,6 +182,10 @@ def _choose_variant(task: DoitTask, by_name: Mapping[str, DoitTask], gpus: int |
     if variant is None:
         return Choice(task, (f"There is no task {task.name}-mgpu: {task.name} itself gets {gpus} GPUs.",))
     return Choice(variant, (f"{variant.name} in the place of {task.name}, because a cell has {gpus} GPUs.",))
+
+
+def _are_several(gpus: GpuCount) -> bool:
+    return gpus == "all" or (gpus is not None and gpus > 1)
 
 
 def _find_plain(task: DoitTask, by_name: Mapping[str, DoitTask]) -> str | None:

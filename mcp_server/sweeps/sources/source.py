@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
+from mcp_server.sweeps.sources.cell import GpuCount, Scalar, SourceCell, SourceQuery
 from mcp_server.sweeps.sources.doit_source import read_doit_source
 from mcp_server.sweeps.sources.hydra_source import read_hydra_source
 from mcp_server.sweeps.sources.run_name import propose_run_name
 
-__all__ = ["Scalar", "SourceCell", "propose_run_name", "read_source"]
+__all__ = ["GpuCount", "Scalar", "SourceCell", "propose_run_name", "read_source"]
 
 _READERS = {"doit": read_doit_source, "hydra": read_hydra_source, "verl": read_hydra_source}
 _LANGUAGE = "A source is doit:TASK, doit:TASK1,TASK2, doit:train-*, hydra:CONFIG.yaml or verl:CONFIG.yaml."
@@ -21,7 +21,7 @@ def read_source(
     *,
     cwd: str | None,
     overrides: Mapping[str, Scalar],
-    gpus: int | None,
+    gpus: GpuCount,
     environ: Mapping[str, str],
     python: str | None = None,
 ) -> list[SourceCell]:

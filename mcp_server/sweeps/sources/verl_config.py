@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from mcp_server.sweeps.sources.cell import Scalar
+from mcp_server.sweeps.sources.cell import GpuCount, Scalar
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.python_modules import Installation, find_installation
 
@@ -59,10 +59,15 @@ def find_unknown_keys(names: Sequence[str], keys: frozenset[str]) -> list[str]:
     return notes
 
 
-def check_gpu_count(params: Mapping[str, Scalar], gpus: int | None) -> list[str]:
+def check_gpu_count(params: Mapping[str, Scalar], gpus: GpuCount) -> list[str]:
     """Return a sentence where the config counts on other GPUs than a cell has."""
     per_node, nodes = params.get("trainer.n_gpus_per_node"), params.get("trainer.nnodes", 1)
-    if gpus is None or not isinstance(per_node, int) or not isinstance(nodes, int) or per_node * nodes == gpus:
+    if (
+        not isinstance(gpus, int)
+        or not isinstance(per_node, int)
+        or not isinstance(nodes, int)
+        or per_node * nodes == gpus
+    ):
         return []
     return [f"trainer.n_gpus_per_node times trainer.nnodes is {per_node * nodes}, and a cell has gpus={gpus}."]
 

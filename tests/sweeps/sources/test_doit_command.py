@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from mcp_server.record.script import render
+from mcp_server.record.spec import RunSpec
 from mcp_server.sweeps.sources.cell import Scalar
 from mcp_server.sweeps.sources.doit_command import build_launch
 from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask
+from tests.text.test_shell import SUBSTITUTED
 
 CUBE = "python train.py --task cube --num_envs 4096 --device cuda:0"
 
@@ -61,6 +67,27 @@ def test_actions_become_one_command(
     assert launch.arguments["command"] == (actions[0].text if command is None else command)
     assert launch.arguments["param_style"] == style
     assert launch.params == overrides
+
+
+@pytest.mark.parametrize("word", SUBSTITUTED)
+def test_parameters_follow_the_arguments_whatever_is_substituted_in_them(word: str, tmp_path: Path) -> None:
+    program = "torchrun() { printf '%s\\0' \"$@\"; }\ndate() { :; }\nnvidia-smi() { echo GPU; }"
+    for text, rest in [
+        (f"torchrun {word} train.py {word}", ""),
+        (f"# prepares\ntrue # it\ntorchrun {word} train.py {word}  # runs\ntrue", "  # runs\ntrue"),
+        (f"cd /tmp && X={word} torchrun {word} train.py {word} 2>&1 | cat", " 2>&1 | cat"),
+        (f"true\ntorchrun {word} \\\n  train.py {word}; exit 3", "; exit 3"),
+    ]:
+        task = DoitTask("t", actions=(shell(text),))
+        arguments = build_launch(task, [task], "/", {"lr": "1 2"}, 4).arguments
+        script = render(RunSpec(cwd=str(tmp_path), command=arguments["command"], params={"lr": "1 2"}))
+        script = script.replace("exec torchrun", "torchrun").replace("\n", f"\n{program}\n", 1)
+        before = text[: len(text) - len(rest)]
+        plain = f"#!/bin/bash\n{program}\ncd {tmp_path}\n{before} --lr '1 2'{rest}\n"
+        outputs = [subprocess.run(["bash", "-c", each], capture_output=True, check=False) for each in (script, plain)]
+        assert outputs[0].stderr == b""
+        assert (outputs[0].stdout, outputs[0].returncode) == (outputs[1].stdout, outputs[1].returncode)
+        assert b"--lr\x001 2\0" in outputs[0].stdout
 
 
 def test_a_single_action_keeps_its_directory_and_its_variables() -> None:

@@ -11,8 +11,8 @@ ROWS = (
     row("", r"The name (\S{1,60}) \(namespace=.{0,60}\) is already taken", r"(?i)rlinf", "stop",
         "Another run has this Ray namespace: set another one (RLINF_NAMESPACE), or leave it to the environment."),
     row("", r"The name (\S{1,60}) \(namespace=.{0,60}\) is already taken", "", "stop",
-        "An actor {0} lives already: pass get_if_exists=True in .options() {at}, choose another name, or ray.kill the "
-        "old one."),
+        "Another experiment may own that {0}: give this run a namespace of its own (RLINF_NAMESPACE, RAY_NAMESPACE or "
+        "ray.init(namespace=))."),
     row("", r"Failed to look up actor with name '([^']{1,60})'", "", "stop",
         "No actor {0} lives in that namespace now: see `ray list actors`; start its creator first, with "
         "lifetime=\"detached\".", log=r"(?:ray\.init|get_actor)\([^\n]{0,160}namespace\s*=\s*\S"),
