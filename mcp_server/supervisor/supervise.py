@@ -192,7 +192,7 @@ class Supervision:
                 self._report.add_lost(former.attempt, former.started_at, "requeued")
         self._retries: Retries | None = None
         self._recovers = bool((self._spec.recovery or {}).get("rules"))
-        self._began_s = time.monotonic()
+        self._began_s: float | None = None  # when the first attempt began: to wait in line is no part of the run
         self._services: Services | None = None
         self._code: CodeWatch | None = None
         self._waits = self._spec.queue or bool(self._spec.needs)
@@ -230,6 +230,8 @@ class Supervision:
         Raises:
             OSError, StoppedBeforeStart: it was not started.
         """
+        if self._began_s is None:
+            self._began_s = time.monotonic()
         placeholders = self._allocation.placeholders if self._allocation else {}
         placeholders = {**placeholders, **name_attempt(self._control.rundir.run_id, number)}
         inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders)
@@ -402,7 +404,7 @@ class Supervision:
         control, pane = self._control, self._control.pane
         then = " ".join(filter(None, (why, ending.remedy)))
         text = f"{ending.text(attempt.leftover_count, attempt.relay.log.lost_bytes)} {then}".strip()
-        elapsed_s = attempt.ended_s - self._began_s
+        elapsed_s = attempt.ended_s - (self._began_s or attempt.ended_s)
         self._report.close(attempt, failure, why or "the end")
         _remove_handover(control)
         if pane:

@@ -247,13 +247,14 @@ def _why(cell: CellState) -> str:
         return str(why)
     if cell.bad_end:
         return f"the metric ended as {cell.bad_end}"
-    if tries := cell.end.get("tries"):
-        return f"after {', '.join(tries)}"
+    before = f"after {', '.join(cell.end['tries'])}" if cell.end.get("tries") else ""
     if cell.state in ("finished", "timed_out", LIVE):
-        return ""
+        return before
     if failure:
-        return f"{failure.get('kind')}: {failure.get('line') or ''}".rstrip(": ")
-    return str(cell.end.get("text") or "") if cell.state in ("failed", "lost") else ""
+        why = f"{failure.get('kind')}: {failure.get('line') or ''}".rstrip(": ")
+    else:
+        why = str(cell.end.get("text") or "") if cell.state in ("failed", "lost") else ""
+    return ", ".join(filter(None, (why, before)))
 
 
 def _varying(cells: Iterable[CellState]) -> list[str]:

@@ -105,7 +105,8 @@ async def describe_outcome(
 def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: SweepRun) -> Described:
     """Return the answer to a wait for one sweep; its cells are not listed one by one."""
     is_heartbeat = outcome.reason == "heartbeat"
-    status = describe_sweep(run.sweep, server.store, since=find_cursor(spec.cursors, run).listed_after(run))
+    # Its counts and lists are told anew each time: nothing is repeated in case that an answer was lost.
+    status = describe_sweep(run.sweep, server.store, since=find_cursor(spec.cursors, run).seq)
     answer = WaitResult(
         reason=outcome.reason,
         runs=[],

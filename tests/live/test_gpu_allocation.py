@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from mcp_server.gpus.leases import Leases
+from mcp_server.record.state import posix
 from tests.support.sandbox import Agent, Sandbox, text_of, until, until_async
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +76,11 @@ async def test_the_queue_is_served_in_order(one_slot: Sandbox) -> None:
             holder = run["run_id"]
         go(sandbox, "d")
         assert (await agent.end(holder))["state"] == "finished"
+    *_, last = [sandbox.run(run["run_id"]) for run in line]
+    began_s = posix(str(next(event for event in last.events if event["kind"] == "queued")["at"]))
+    end, started_s = last.events[-1], posix(str(last.started_at))
+    assert end["elapsed_s"] < posix(str(end["at"])) - began_s, "to wait in line is no part of a run"
+    assert end["elapsed_s"] <= posix(str(end["at"])) - started_s + 0.01
 
 
 async def test_a_run_that_waits_can_be_stopped_and_leaves_the_queue(one_slot: Sandbox) -> None:
