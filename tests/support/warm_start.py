@@ -113,6 +113,11 @@ def _fork(connection: socket.socket, main: Any, selector: selectors.BaseSelector
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
     os.closerange(3, 256)
+    # Those that it began with may be files, which can be sought in, as pytest's are; the client's are what they are.
+    sys.stdout, sys.stderr = (
+        open(number, "w", buffering=1, encoding="utf-8", errors=former.errors, closefd=False)  # noqa: SIM115
+        for number, former in ((1, sys.stdout), (2, sys.stderr))
+    )
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(directory)
