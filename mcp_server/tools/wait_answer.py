@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_server.answer import Answer
@@ -19,6 +19,7 @@ from mcp_server.tools.context import ServerContext
 from mcp_server.views.brevity import (
     FULL_TOKENS,
     MANY_TOKENS,
+    add_tail,
     count_states,
     estimate_answer,
     fit,
@@ -29,7 +30,7 @@ from mcp_server.views.brevity import (
     sort_by_urgency,
     without_details,
 )
-from mcp_server.views.output_tail import read_tail
+from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import SweepStatus, describe_sweep
 
@@ -130,6 +131,8 @@ def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcom
             break
         full.append(status)
         spent += tokens
+    full = _add_tails(server, changed, full, FULL_TOKENS - spent)
+    spent = sum(estimate_answer(status) for status in full)
     lines = [line_of(run) for run in changed[len(full) :]]
     lines = lines[: fit(lines, MANY_TOKENS - spent)]
     answered = {run.run_id for run in changed[: len(full) + len(lines)]}
@@ -155,6 +158,20 @@ def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcom
         for run in outcome.runs
     }
     return Described(answer, cursors)
+
+
+def _add_tails(
+    server: ServerContext, runs: Sequence[Run], statuses: Sequence[RunStatus], tokens: int
+) -> list[RunStatus]:
+    """Return the statuses of ``runs``, those of failed ones with the last lines of their output, as far as they fit."""
+    pairs = list(zip(runs, statuses, strict=False))
+    is_failed = [run.ended and run.failure is not None for run, _ in pairs]
+    tails = [
+        read_tail(server.store, run, FAILED_LINES, FAILED_BYTES) if failed else []
+        for (run, _), failed in zip(pairs, is_failed, strict=True)
+    ]
+    shared = share_lines(tails, tokens)
+    return [add_tail(status, lines) for (_, status), lines in zip(pairs, shared, strict=True)]
 
 
 def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cursor]) -> str | None:

@@ -105,6 +105,16 @@ def without_details(status: RunStatus) -> RunStatus:
     return status.model_copy(update=dict.fromkeys(_OF_ONE_RUN))
 
 
+def add_tail(status: RunStatus, lines: Sequence[str]) -> RunStatus:
+    """Return ``status`` with the last lines of the output, if any; what they show is not said as context as well."""
+    if not lines:
+        return status
+    failure = status.failure
+    if failure is not None and set(failure.context or ()) <= set(lines):
+        failure = failure.model_copy(update={"context": None})
+    return status.model_copy(update={"tail": list(lines), "failure": failure})
+
+
 def line_of(run: Run) -> str:
     """Return an ended run as one line of text: ``cell-07-ab3d failed oom_gpu, exit 1, 40 s``."""
     kind = f" {run.failure['kind']}" if run.failure is not None else ""

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.token_estimate import estimate_tokens
 from mcp_server.views.log_excerpt import tail_lines
+
+FAILED_LINES, FAILED_BYTES = 8, 600  # of one failed run among others
+_LINE_TOKENS = 1  # of the signs around a line
+
+
+def share_lines(tails: Sequence[list[str]], tokens: int) -> list[list[str]]:
+    """Return of each tail its last lines, as many as have ``tokens`` together: the newest of each, then the next. Pure.
+
+    A tail that has one line too long for the rest gets no older ones, which would be no tail.
+    """
+    shared: list[list[str]] = [[] for _ in tails]
+    open_tails = list(range(len(tails)))
+    while open_tails:
+        for number in tuple(open_tails):
+            tail, taken = tails[number], shared[number]
+            cost = estimate_tokens(tail[-1 - len(taken)]) + _LINE_TOKENS if len(taken) < len(tail) else tokens + 1
+            if cost > tokens:
+                open_tails.remove(number)
+                continue
+            tokens -= cost
+            taken.insert(0, tail[-1 - len(taken)])
+    return shared
 
 
 def read_tail(store: RunStore, run: Run, count: int, max_bytes: int) -> list[str]:

@@ -16,12 +16,14 @@ from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sw
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
 from mcp_server.text.formatting import round_seconds, shorten_facts, shorten_middle, significant
+from mcp_server.views.brevity import estimate_answer
 from mcp_server.views.cell_advice import correction, restart_advice
-from mcp_server.views.output_tail import read_tail
+from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.sweep_eta import estimate_rest_s
 
+SWEEP_TOKENS = 600
+_FRAME_TOKENS = 30  # of the reason and the times around it, and of the names of the tails
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
-_TAIL = (3, 180)  # lines and bytes of each failed cell
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
 _SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"})
@@ -49,7 +51,7 @@ class BestCell(Answer):
 class FailedCell(Answer):
     """A cell that is not started again, why, and what to do. ``note``: why there is no failure to show.
 
-    ``tail``: the last lines of its run, once the sweep has ended.
+    ``tail``: the last lines of its output, once the sweep has ended, as far as they fit.
     """
 
     cell: str
@@ -81,21 +83,24 @@ class SweepStatus(Answer):
 def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, with what happened after event ``since``. Reads its live runs: use a thread."""
     status = summarise_sweep(sweep, observe_live_cells(sweep, store), now_s=time.time(), since=since)
-    if sweep.ended and status.failed:
-        failed = [cell.model_copy(update={"tail": _read_tail(store, cell) or None}) for cell in status.failed]
-        status = status.model_copy(update={"failed": failed})
-    if (obstacle := find_obstacle(sweep, store.sweeps.files_of(sweep))) is None:
-        return status
-    return status.model_copy(update={"reason": f"{obstacle.cause} {obstacle.consequence}"})
+    if (obstacle := find_obstacle(sweep, store.sweeps.files_of(sweep))) is not None:
+        status = status.model_copy(update={"reason": f"{obstacle.cause} {obstacle.consequence}"})
+    return _add_tails(status, store) if sweep.ended and status.failed else status
 
 
-def _read_tail(store: RunStore, cell: FailedCell) -> list[str]:
-    """Return the last lines that a failed cell printed, without the one that is told as its failure."""
-    if cell.run_id is None:
-        return []
-    with contextlib.suppress(RunwardError, OSError):
-        lines = read_tail(store, store.observe(cell.run_id), *_TAIL)
-        return [line for line in lines if line.strip() != (cell.line or "").strip()]
+def _add_tails(status: SweepStatus, store: RunStore) -> SweepStatus:
+    """Return ``status`` with the last lines of the failed cells that it shows, as far as they fit."""
+    failed = status.failed or []
+    tails = [_read_cell_tail(row.run_id, store) for row in failed]
+    shared = share_lines(tails, SWEEP_TOKENS - _FRAME_TOKENS - estimate_answer(status))
+    rows = [row.model_copy(update={"tail": lines or None}) for row, lines in zip(failed, shared, strict=True)]
+    return status.model_copy(update={"failed": rows})
+
+
+def _read_cell_tail(run_id: str | None, store: RunStore) -> list[str]:
+    with contextlib.suppress(RunwardError, OSError):  # its directory was removed, or its host is away
+        if run_id is not None:
+            return read_tail(store, store.observe(run_id), FAILED_LINES, FAILED_BYTES)
     return []
 
 
