@@ -61,12 +61,15 @@ class RunSet:
 class RunSets:
     """Confirmations of several runs at once. Each is bound to the runs that its question named, and to no others.
 
+    ``of_launches``: they confirm launches that may end these runs.
+
     A question to a person is found again by its caller and words: a set that has changed since needs a question of
     its own. Tokens are for agents. Both are used once, and valid for 10 minutes.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, of_launches: bool = False) -> None:
         self._clock = clock
+        self._of_launches = of_launches
         self._asked: dict[tuple[str | None, tuple[str, ...]], list[RunSet]] = {}
         self._granted: dict[str, tuple[tuple[str, ...], RunSet]] = {}
 
@@ -112,6 +115,10 @@ class RunSets:
             cause = "the confirm_token has expired (10 min)"
         else:
             return confirmed
+        if self._of_launches:
+            cause = cause.replace("for other runs", "for another command")
+            again = "Call again without confirm_token for a new one."
+            raise KillNotConfirmed("Launch not confirmed:", f"nothing was started; {cause}.", again)
         raise KillNotConfirmed(
             "Kill not confirmed:", f"no run was stopped; {cause}.", "Call kill_run without confirm_token for a new one."
         )

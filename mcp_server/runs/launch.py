@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -71,8 +71,16 @@ async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str
     return spec
 
 
-async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> Run:
+async def launch(
+    request: LaunchRequest,
+    store: RunStore,
+    file_watch: FileWatch,
+    environ: Mapping[str, str],
+    approve: Callable[[RunSpec], Awaitable[None]] | None = None,
+) -> Run:
     """Start a run and return it once its command runs. With a repeated idempotency key, return the first run.
+
+    ``approve`` is asked before anything is written, and stops the launch by an error.
 
     Raises:
         RunwardError: the command does not run. A launch that was refused before its directory was made leaves nothing.
@@ -89,6 +97,8 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
     async with hold_key(store, request.idempotency_key) as key:
         if key is not None and (first := await key.find_run(store, file_watch)) is not None:
             return first
+        if approve is not None:
+            await approve(spec)
         snapshot = await check_admission(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.to_json() if snapshot else None)
         if code is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 
 from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
@@ -25,6 +25,9 @@ _OF_RAY = "it stops every Ray of this user on this host, also those of other run
 _FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat", "screen"})
 _FOUND = re.compile(r"\b(?:pgrep|pidof|lsof|nvidia-smi|fuser)\b|\bps\s+-?[a-z]")
 _NO = frozenset({"false", "0", "no", "off", "none"})
+_OF_SCHEDULERS = frozenset({"scancel", "bkill", "qdel", "condor_rm", "kubectl"})
+_PLAIN_OPTION = re.compile(r"-(?:\d+|[A-Z]+\d*|[feixvwqI]+)|--(?:full|exact|verbose|wait)")
+NAME_CHARS = 15  # of a process
 _AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
 _STOPS_UNITS = frozenset({"stop", "restart", "kill", "isolate", "rescue", "emergency", "poweroff", "reboot", "halt"})
 # What the arguments of a manager of processes or jobs are where they stop others' too.
@@ -84,10 +87,77 @@ def _with_python(programs: Sequence[Program]) -> list[Program]:
 # --- what each program does
 
 
+@dataclass(frozen=True)
+class Killer:
+    """A program that ends processes beyond its own run: the program, and the warning of it."""
+
+    program: Program
+    text: str
+
+    @property
+    def of_jobs(self) -> bool:
+        """Whether it ends jobs of a scheduler, and no processes of this host."""
+        return self.program.name in _OF_SCHEDULERS
+
+    def hits(self, name: str, command: str) -> bool:
+        """Return whether it may end a process of this name and command line; true wherever that is not certain."""
+        words = self.program.words
+        if self.program.by_xargs or self.program.substituted or not {"pkill", "killall"} & {self.program.name}:
+            return True
+        options = {word for word in words[1:] if word.startswith("-")}
+        named = [word for word in words[1:] if not word.startswith("-")]
+        if not named or any(not is_literal_pattern(word) for word in named):
+            return True
+        if not all(_PLAIN_OPTION.fullmatch(option) for option in options):
+            return True
+        if self.program.name == "killall":
+            return any(name[:NAME_CHARS] == word[:NAME_CHARS] for word in named)
+        if len(named) != 1:
+            return True
+        is_full = any(option == "--full" or re.fullmatch(r"-[a-z]*f[a-z]*", option) for option in options)
+        is_loose = any(re.fullmatch(r"-[a-z]*i[a-z]*", option) for option in options)
+        try:
+            pattern = re.compile(named[0], re.IGNORECASE if is_loose else 0)
+        except re.error:
+            return True
+        return pattern.search(command if is_full else name) is not None
+
+
+def is_literal_pattern(word: str) -> bool:
+    """Return whether no shell changes the text of a pattern."""
+    return not re.search(r"[$`{}]", word)
+
+
+def find_killers(command: str | Sequence[str], scripts: Mapping[str, str] | None = None) -> list[Killer]:
+    """Return what ``command`` runs that ends processes of others, each sort once. ``scripts``: as in find_warnings."""
+    killers: dict[str, Killer] = {}
+    for where, programs in _list_programs(command, scripts or {}):
+        for program in programs:
+            if any(rule(program) for rule in _KILLERS):
+                place = f" ({where} line {program.line})" if where else ""
+                text = next(iter(_warn(program))).format(place=place)
+                killers.setdefault(text, Killer(program, text))
+    return list(killers.values())
+
+
+def _quote(program: Program) -> str:
+    """Return the words of a program, in short: a flag that says what it does stands in it whole."""
+    words = program.words
+    text = " ".join(words)
+    if len(text) <= _SHOWN_CHARS:
+        return text
+    flag = next((word for word in words if _AUTOKILL.fullmatch(word)), "")
+    kept = _SHOWN_CHARS - len(flag)
+    return f"{text[:kept].rstrip()} … {flag}".rstrip() if flag and flag not in text[:kept] else f"{text[:kept]}…"
+
+
 def _warn(program: Program) -> Iterator[str]:
-    words = " ".join(program.words)[:_SHOWN_CHARS].replace("{", "{{").replace("}", "}}")
+    words = _quote(program).replace("{", "{{").replace("}", "}}")
     if any(rule(program) for rule in _KILLERS):
         consequence = _OF_RAY if program.name == "ray" else _OTHERS
+        flag = next((word for word in program.words if _AUTOKILL.fullmatch(word)), "")
+        if flag and _cleans_up_by_itself(program):
+            consequence = consequence.replace("leave it out", f"leave {flag} out")
         yield f"`{words}`{{place}}: {consequence}"
     elif program.name == "sbatch" and not _has_option(program, "--wait", "W") and "--test-only" not in program.words:
         yield (

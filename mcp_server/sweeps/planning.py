@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets as random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -268,6 +269,19 @@ def describe_arrays(planned: PlannedSweep) -> Iterator[str]:
             backend = array_backend_of(checked)
             count = min(len(cells), backend.most_in_array)
             yield backend.preview_array(checked, spec.sweep_id, count, spec.max_parallel)
+
+
+def list_distinct_runs(planned: PlannedSweep) -> list[RunSpec]:
+    """Return the runs that were checked, and a run for each other command of a cell."""
+    runs = list(planned.checked.values())
+    seen = {json.dumps(run.command) for run in runs}
+    cells = [cell for cell in planned.spec.cells if cell.launch.get("command")]
+    for cell in cells:
+        command = cell.launch["command"]
+        if (text := json.dumps(command)) not in seen:
+            seen.add(text)
+            runs.append(replace(runs[0], command=command, params=cell.launch.get("params") or {}))
+    return runs
 
 
 def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -20,7 +20,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
 from mcp_server.sweeps.plan import DEFINING, find_seeds
-from mcp_server.sweeps.planning import PlannedSweep, SweepRequest, make_spec, plan_sweep
+from mcp_server.sweeps.planning import PlannedSweep, SweepRequest, list_distinct_runs, make_spec, plan_sweep
 from mcp_server.threads import run_in_thread
 
 
@@ -34,9 +34,15 @@ class StartedSweep:
 
 
 async def start_sweep(
-    request: SweepRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
+    request: SweepRequest,
+    store: RunStore,
+    file_watch: FileWatch,
+    environ: Mapping[str, str],
+    approve: Callable[..., Awaitable[None]] | None = None,
 ) -> StartedSweep:
     """Start a sweep; or continue the one of this name, or return the one of this key.
+
+    ``approve`` is asked once, with the specs of a new sweep's cells, before anything of it is written.
 
     Raises:
         RunwardError: nothing was started.
@@ -53,6 +59,8 @@ async def start_sweep(
         if former is not None:
             await run_in_thread(_check_wipe, former)
         planned = await plan_sweep(request, store, environ)
+        if approve is not None:
+            await approve(*list_distinct_runs(planned))
         directory = await run_in_thread(_create, planned.spec, store)
         if key is not None:
             await run_in_thread(key.remember, planned.spec.sweep_id)

@@ -41,6 +41,7 @@ class ServerContext:
     confirmations: Confirmations = field(default_factory=Confirmations)
     questions: Questions = field(default_factory=Questions)
     run_sets: RunSets = field(default_factory=RunSets)
+    launches_at_risk: RunSets = field(default_factory=lambda: RunSets(of_launches=True))
     open_waits: OpenWaits = field(default_factory=OpenWaits)
     wait_files: WaitFiles = field(init=False)
     cursor_files: CursorFiles = field(init=False)

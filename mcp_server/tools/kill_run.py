@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
@@ -16,8 +15,8 @@ from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.store.sweep_store import SweepRun
-from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
+from mcp_server.tools.asking import Confirm, asks_people_only, can_ask, put_question
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.kill_several import (
     Stops,
@@ -33,21 +32,6 @@ from mcp_server.views.run_status import Leftover
 from mcp_server.views.sweep_status import describe_continuation, describe_sweep_for_confirmation
 
 KillStatus = Literal["killed", "incomplete", "declined", "confirmation_required", "already_ended"]
-
-
-class Confirm(BaseModel):
-    """The form that a person fills in."""
-
-    run_id: str = Field(
-        default="",
-        description="Type the run id, of several runs their number, to stop; anything else leaves them alone",
-    )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the form's schema. Codex shows no form whose schema has a title or a description of its own."""
-        schema = handler.resolve_ref_schema(handler(core_schema))
-        return {name: value for name, value in schema.items() if name not in ("title", "description")}
 
 
 class StoppedRun(Answer):
@@ -83,24 +67,20 @@ async def _ask_person(
         words = run_id if isinstance(run_id, list) else [run_id]
         return await _ask_about_several(ctx, words, confirm_token, force=force_other_owner)
     if (sweep := await run_in_thread(find_sweep, server, run_id)) is not None:
-        if confirm_token is not None or sweep.ended or not _can_ask(ctx):
+        if confirm_token is not None or sweep.ended or not can_ask(ctx):
             return Confirm(run_id="")
         await run_in_thread(server.check_owner, ctx, sweep, force=force_other_owner)
         if not ctx.input_responses:
             server.questions.ask(caller(ctx), sweep.run_id)
-        return _put(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}")
+        return put_question(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}")
     run = await run_in_thread(server.store.find, run_id)
-    if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
+    if confirm_token is not None or await run_in_thread(_is_over, run) or not can_ask(ctx):
         return Confirm(run_id="")
     await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
     about = await run_in_thread(_describe, server, run)
     if not ctx.input_responses:
         server.questions.ask(caller(ctx), run.run_id)
-    return _put(f"Stop this run? {about}")
-
-
-def _put(question: str) -> Elicit[Confirm]:
-    return Elicit(escape_unsendable(question), Confirm)  # older protocols send it as a request, past all middleware
+    return put_question(f"Stop this run? {about}")
 
 
 def _describe(server: ServerContext, run: Run) -> str:
@@ -113,7 +93,7 @@ async def _ask_about_several(
     ctx: Call, words: list[str], confirm_token: str | None, *, force: bool
 ) -> Confirm | Elicit[Confirm]:
     server, name = server_of(ctx), caller(ctx)
-    if confirm_token is not None or not _can_ask(ctx):
+    if confirm_token is not None or not can_ask(ctx):
         return Confirm(run_id="")
     if not ctx.input_responses:
         targets = await find_targets_in_thread(ctx, words, force=force)
@@ -123,7 +103,7 @@ async def _ask_about_several(
         server.questions.ask(name, " ".join(words))
     # In a later round it is the question that was asked, whatever has joined since.
     question = server.run_sets.find_question(name, words)
-    return Confirm(run_id="") if question is None else _put(question)
+    return Confirm(run_id="") if question is None else put_question(question)
 
 
 async def kill_run(
@@ -154,11 +134,11 @@ async def kill_run(
     await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
     by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
-        if await run_in_thread(_humans_only, server):
+        if await run_in_thread(asks_people_only, server):
             raise KillNotConfirmed(_for_people(run))
         server.confirmations.redeem_token(confirm_token, run)
     else:
-        decision = _read_decision(answer, run, came_at_once=came_at_once) if _can_ask(ctx) else None
+        decision = _read_decision(answer, run, came_at_once=came_at_once) if can_ask(ctx) else None
         if decision == "declined":
             return _result("declined", run, _describe_refusal(run))
         if decision is None:
@@ -218,11 +198,11 @@ async def _kill_several(
     targets = await find_targets_in_thread(ctx, words, force=force)
     by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
-        if await run_in_thread(_humans_only, server):
+        if await run_in_thread(asks_people_only, server):
             raise KillNotConfirmed(_describe_several_for_people(targets))
         confirmed = server.run_sets.redeem_token(confirm_token, words)
         attempts: Mapping[str, int | None] = confirmed.attempts
-    elif not _can_ask(ctx):
+    elif not can_ask(ctx):
         return await run_in_thread(_require_confirmation_of_several, server, words, targets)
     else:
         came_at_once = server.questions.answer(name, " ".join(words))
@@ -251,7 +231,7 @@ _COMMANDS_FOR_PEOPLE = "A person can stop each on this machine: runward kill RUN
 def _require_confirmation_of_several(server: ServerContext, words: list[str], targets: Targets) -> KillResult:
     if not targets.runs:
         return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
-    if _humans_only(server):
+    if asks_people_only(server):
         return KillResult(status="confirmation_required", message=_describe_several_for_people(targets))
     message = f"Kill not confirmed: all still live. {targets.question}. To stop exactly these, call again with "
     token = server.run_sets.grant_token(words, targets.attempts)
@@ -318,7 +298,7 @@ def _describe_refusal(run: Run) -> str:
 
 def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
     """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
-    if _humans_only(server):
+    if asks_people_only(server):
         return _result("confirmation_required", run, _for_people(run))
     about = describe_sweep_for_confirmation(run.sweep) if isinstance(run, SweepRun) else _describe(server, run)
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
@@ -345,10 +325,6 @@ def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResu
     return KillResult(status=status, run_id=run.run_id, state=run.state, message=message, **more)
 
 
-def _humans_only(server: ServerContext) -> bool:
-    return "human" in (server.home.read_kill_policy(), server.environ.get("RUNWARD_KILL_POLICY"))
-
-
 def _is_over(run: Run) -> bool:
     """Return whether nothing is left to stop: a lost run may have left processes behind.
 
@@ -358,14 +334,6 @@ def _is_over(run: Run) -> bool:
     if run.abandoned and run.spec.mirror:
         backend_of(run.spec).check_stoppable(run.spec)
     return run.ended and not backend_of(run.spec).find_leftovers(run)
-
-
-def _can_ask(ctx: Call) -> bool:
-    """Return whether the client declared that it can ask a person."""
-    elicitation = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
-    if elicitation is None or (elicitation.form is None and elicitation.url is not None):
-        return False
-    return ctx.protocol_version == "2026-07-28" or bool(ctx.session.can_send_request)
 
 
 def _for_people(run: Run) -> str:

@@ -1,23 +1,29 @@
 """launch_run: starting a run."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
 from mcp.types import ToolAnnotations
 from pydantic import Field, WithJsonSchema
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
+from mcp_server.errors import RunwardError
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import RUN_ID, render
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.launch import launch, rehearse
+from mcp_server.runs.launch_risk import LaunchNotConfirmed
 from mcp_server.runs.wait import wait_for_runs
 from mcp_server.threads import run_in_thread
+from mcp_server.tools.asking import Confirm
 from mcp_server.tools.context import Call, ServerContext, caller, server_of, when_answered
+from mcp_server.tools.launch_approval import Approval, ask_about_launch, describe_unconfirmed, name_launch
 from mcp_server.tools.launch_places import check_launch_places
 from mcp_server.tools.schema import tool
 from mcp_server.views.output_tail import read_tail
@@ -31,9 +37,14 @@ _LONGEST_WAIT_S = 600.0
 class Launched(Answer):
     """A run that was started, or with dry_run the script that would be; after wait_s with its end.
 
+    ``status``: not started, since it may end the live ``runs_at_risk``; the same call with ``confirm_token`` does.
+
     Name, start, paths and how to attach are in verbose answers.
     """
 
+    status: Literal["confirmation_required", "declined"] | None = None
+    confirm_token: str | None = None
+    runs_at_risk: list[str] | None = None
     run_id: str | None = None
     state: RunState | None = None
     exit_code: int | None = None
@@ -59,8 +70,45 @@ class Launched(Answer):
     next_step: str
 
 
+def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchRequest:
+    server = server_of(ctx)
+    own = {
+        "owner": server.owner(ctx, arguments["owner"]),
+        "idempotency_key": server.idempotency_key(ctx, arguments["idempotency_key"]),
+    }
+    if isinstance(arguments["params"], str):
+        own |= {"params": None, "params_file": arguments["params"]}
+    return LaunchRequest.from_arguments({**arguments, **own})
+
+
+async def _ask_person(
+    ctx: Call,
+    command: str | list[str] | None,
+    name: str | None,
+    blueprint: str | None,
+    params: dict[str, Any] | str | None,
+    param_style: str,
+    cwd: str | None,
+    env: dict[str, str] | None,
+    host: str | None,
+    backend: str,
+    environment: str | None,
+    owner: str | None,
+    idempotency_key: str | None,
+    confirm_token: str | None,
+    dry_run: bool,
+) -> Confirm | Elicit[Confirm]:
+    arguments = locals()
+    try:
+        request = _make_request(ctx, arguments)
+    except RunwardError:
+        return Confirm(run_id="")  # launch_run says why it is refused
+    return await ask_about_launch(ctx, request, confirm_token, dry_run=dry_run)
+
+
 async def launch_run(
     ctx: Call,
+    answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     command: Annotated[
         str | list[str] | None,
         Field(description="Bash command line or argv list. No &, nohup or tee"),
@@ -133,6 +181,7 @@ async def launch_run(
         Field(gt=0, le=_LONGEST_WAIT_S, description="Up to 600: answer with an end by then"),
     ] = None,
     verbose: Annotated[bool, Field(description="Paths too")] = False,
+    confirm_token: Annotated[str | None, Field(description="From confirmation_required")] = None,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.
 
@@ -140,11 +189,10 @@ async def launch_run(
     """
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)
+    request = _make_request(ctx, arguments)
     if isinstance(params, str):
         arguments |= {"params": None, "params_file": params}
-    own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     await run_in_thread(check_launch_places, ctx, arguments, dry_run=dry_run)
-    request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
         spec = await rehearse(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."
@@ -161,7 +209,12 @@ async def launch_run(
             next_step=step,
         )
     begun_at = now()
-    launched = run = await launch(request, server.store, server.file_watch, server.environ)
+    approval = Approval(ctx, name_launch(request), answer, confirm_token)
+    try:
+        launched = run = await launch(request, server.store, server.file_watch, server.environ, approval.check)
+    except LaunchNotConfirmed as error:
+        refusal = await describe_unconfirmed(ctx, error)
+        return Launched(owner=request.owner or server.home.owner(server.environ), **refusal.facts())
     if wait_s and not run.ended:
         run = await _wait_for_end(ctx, run, wait_s)
     # Of a run that still lives, this answer says no more than that it was launched.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
 from mcp.types import ToolAnnotations
 from pydantic import Field, WithJsonSchema
 
@@ -14,9 +15,12 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweep_spec import SweepSpec
 from mcp_server.record.sweep_state import Sweep
+from mcp_server.runs.launch_risk import LaunchNotConfirmed
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
+from mcp_server.tools.asking import Confirm
 from mcp_server.tools.context import Call, identity, server_of
+from mcp_server.tools.launch_approval import Approval, ask_about_sweep, describe_unconfirmed, name_launch
 from mcp_server.tools.launch_places import check_launch_places
 from mcp_server.tools.schema import tool
 
@@ -28,6 +32,9 @@ _Object = Annotated[dict[str, Any] | None, WithJsonSchema({"type": "object"})]
 class StartedSweepAnswer(Answer):
     """A sweep that was started or continued; with dry_run its plan, a line a cell with its command."""
 
+    status: Literal["confirmation_required", "declined"] | None = None
+    confirm_token: str | None = None
+    runs_at_risk: list[str] | None = None
     sweep_id: str | None = None
     state: RunState | None = None
     cells: dict[str, int]
@@ -40,8 +47,27 @@ class StartedSweepAnswer(Answer):
     next_step: str
 
 
+async def _ask_person(
+    ctx: Call,
+    name: str,
+    common: dict[str, Any] | None,
+    grid: dict[str, Any] | None,
+    cells: list[dict[str, Any]] | None,
+    blueprints: list[str] | None,
+    source: str | None,
+    phases: list[dict[str, Any]] | None,
+    owner: str | None,
+    confirm_token: str | None,
+    dry_run: bool,
+) -> Confirm | Elicit[Confirm]:
+    plan = {"name": name, "common": common or {}, "grid": grid, "cells": cells, "blueprints": blueprints}
+    plan |= {"source": source, "phases": phases}
+    return await ask_about_sweep(ctx, plan, owner, confirm_token, dry_run=dry_run)
+
+
 async def launch_sweep(
     ctx: Call,
+    answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     name: Annotated[str, Field(description="Short; the same name continues an unfinished sweep")],
     common: Annotated[
         _Object,
@@ -90,6 +116,7 @@ async def launch_sweep(
         WithJsonSchema({"type": "object"}),
         Field(description='Only notes on cells of an existing sweep: {"lr0.1": "keep: …"}'),
     ] = None,
+    confirm_token: Annotated[str | None, Field(description="From confirmation_required")] = None,
 ) -> StartedSweepAnswer:
     """Start many runs over the GPUs from one plan; goes on unattended, whatever happens to agents and servers.
 
@@ -126,7 +153,12 @@ async def launch_sweep(
             warnings=list(planned.warnings) or None,
             next_step=f"{goes_on}Nothing was started: call launch_sweep without dry_run.",
         )
-    started = await start_sweep(request, server.store, server.file_watch, server.environ)
+    approval = Approval(ctx, name_launch(request), answer, confirm_token)
+    try:
+        started = await start_sweep(request, server.store, server.file_watch, server.environ, approval.check)
+    except LaunchNotConfirmed as error:
+        refusal = await describe_unconfirmed(ctx, error)
+        return StartedSweepAnswer(cells={}, **refusal.facts())
     return _describe(started.sweep, server.store.sweeps.files_of(started.sweep).log, started)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.runs.launch_warnings import find_warnings
+from mcp_server.runs.launch_warnings import find_killers, find_warnings
 from mcp_server.text.secret_patterns import find_keys
 from mcp_server.text.shell import parse
 
@@ -15,6 +15,35 @@ KILLERS, ORDINARY = (
     [line.replace("\\n", "\n") for line in (_DATA / f"{name}.txt").read_text().splitlines()]
     for name in ("killers", "ordinary")
 )
+
+
+def test_a_flag_that_kills_stands_in_its_warning_whole() -> None:
+    command = (
+        "python -m ajet.launcher --conf /mnt/data/projects/experiments/configs/walker_large.yaml --seed 3 --autokill"
+    )
+    (warning,) = find_warnings(command)
+    assert warning.startswith("`python -m ajet.launcher --conf /mnt/data/projects")
+    assert "… --autokill`: it ends processes of other runs" in warning
+    assert warning.endswith("leave --autokill out.")
+
+
+@pytest.mark.parametrize(
+    ("command", "hit", "missed"),
+    [
+        ("pkill -9 -f isaac", ("python", "python isaac/train.py"), ("python", "python train.py")),
+        ("pkill python", ("python3", "python3 a.py"), ("sleep", "sleep python")),
+        ("killall python3", ("python3", "python3 a.py"), ("python", "python a.py")),
+        ("ray stop", ("sleep", "sleep 1"), None),
+        ("pkill -f $NAME", ("sleep", "sleep 1"), None),
+        ("pkill -u me", ("sleep", "sleep 1"), None),
+    ],
+)
+def test_a_killer_hits_the_processes_of_its_pattern_and_without_one_all(
+    command: str, hit: tuple[str, str], missed: tuple[str, str] | None
+) -> None:
+    (killer,) = find_killers(command)
+    assert killer.hits(*hit)
+    assert missed is None or not killer.hits(*missed)
 
 
 def test_every_command_that_ends_processes_of_others_is_warned_of() -> None:

@@ -42,6 +42,7 @@ from mcp_server.runs.launch import plan
 from mcp_server.runs.own_ray import find_ray_variables
 from mcp_server.runs.preflight.answers import Problem
 from mcp_server.runs.resolve import apply_host_defaults, find_directory
+from mcp_server.runs.runs_at_risk import find_killers_of, find_risk
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
@@ -168,8 +169,20 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     )
     yield from (Problem(what="command", text=fault.cause, remedy=fault.remedy) for fault in faults)
     named = [file for file in find_inputs(command) if file.kind in ("data file", "model", "checkpoint")]
+    yield from _find_killers(context)
     for path in dict.fromkeys([*configs, *chosen, *(context.cwd.joinpath(*file.base, file.path) for file in named)]):
         yield from _describe_size(path.expanduser())
+
+
+def _find_killers(context: CheckContext) -> Iterator[Problem]:
+    """Yield what the command runs that ends processes of others, with the live runs that it may end."""
+    request = context.request
+    spec = RunSpec(command=request.command or "", cwd=str(context.cwd), params=dict(request.params))
+    risk = find_risk([spec], context.store)
+    for killer in find_killers_of(spec):
+        named = f" Live here: {', '.join(risk.attempts)}." if risk is not None else ""
+        remedy = "Leave that part of the command out: launch_run takes a confirmation for it while runs are at risk."
+        yield Problem(what="command", text=f"{killer.text}{named}", remedy=remedy)
 
 
 def _describe_size(path: Path) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""Questions to the person at a client: the form, whether it can be shown, and the policy that only people decide."""
+
+from typing import Any
+
+from mcp.server.mcpserver import Elicit
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from mcp_server.text.invisible import escape_unsendable
+from mcp_server.tools.context import Call, ServerContext
+
+
+class Confirm(BaseModel):
+    """The form that a person fills in."""
+
+    run_id: str = Field(
+        default="",
+        description="Type the run id, of several runs their number, to stop; anything else leaves them alone",
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the form's schema. Codex shows no form whose schema has a title or a description of its own."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return {name: value for name, value in schema.items() if name not in ("title", "description")}
+
+
+def put_question(question: str) -> Elicit[Confirm]:
+    """Return a question, as every protocol can carry it."""
+    return Elicit(escape_unsendable(question), Confirm)  # older protocols send it as a request, past all middleware
+
+
+def asks_people_only(server: ServerContext) -> bool:
+    """Return whether this machine gives no tokens to agents. Reads config.toml: call it in a thread."""
+    return "human" in (server.home.read_kill_policy(), server.environ.get("RUNWARD_KILL_POLICY"))
+
+
+def can_ask(ctx: Call) -> bool:
+    """Return whether the client declared that it can ask a person."""
+    elicitation = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if elicitation is None or (elicitation.form is None and elicitation.url is not None):
+        return False
+    return ctx.protocol_version == "2026-07-28" or bool(ctx.session.can_send_request)
