@@ -23,7 +23,7 @@ from mcp_server.results.evaluation_series import (
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
 from mcp_server.scalars.condition import match_tags
-from mcp_server.text.formatting import significant
+from mcp_server.text.formatting import spread
 from mcp_server.views.brevity import fit as fit_rows
 
 SPREAD_NOTE = "In benchmarks (n 3) is mean±sd over 3 seeds; ± of a single run is one standard error."
@@ -353,9 +353,8 @@ def _render(points: Sequence[EvaluationPoint]) -> str:
     mean, deviation = average(finite)
     if mean is None:
         return f"nan (n {len(values)})"
-    spread = "" if deviation is None else f"±{significant(deviation, 2):g}"
     odd = f" +{len(values) - len(finite)} nan" if len(finite) < len(values) else ""
-    return f"{significant(mean, 3):g}{spread}{unit} (n {len(finite)}{odd})"
+    return f"{spread(mean, deviation)}{unit} (n {len(finite)}{odd})"
 
 
 def _name_model(run: EvaluatedRun) -> str:

@@ -18,7 +18,7 @@ from mcp_server.text.formatting import FEWEST_DIGITS, shorten_facts, shorten_mid
 _CELL_CHARS, _REASON_CHARS = 36, 64
 _MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
 _PLACE = re.compile(
-    r"cwd|(?:.*[_.\-/:])?(?:(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
+    r"cwd|(?:.*[_.\-/:])?(?:out|outputs?|(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
 )
 _FILE = "config:"  # see results/configuration.py
 _OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host", "commit"})  # settings, not options of the program

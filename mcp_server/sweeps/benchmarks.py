@@ -10,6 +10,8 @@ from mcp_server.results.benchmark_table import find_benchmark
 from mcp_server.results.comparison_cells import fit, shorten_names
 from mcp_server.text.formatting import plain_value, spread
 
+_MOST_NAMED = 4
+
 
 def build_benchmarks(groups: Sequence[Group], label: str) -> tuple[BenchmarkTable, str] | None:
     """Return the settings by benchmark, and the parameter that names it; None where none does, or one has no value.
@@ -35,6 +37,17 @@ def build_benchmarks(groups: Sequence[Group], label: str) -> tuple[BenchmarkTabl
         for key, row in rows.items()
     ]
     return BenchmarkTable(metric=label, columns="|".join(names), rows=["|".join(line) for line in lines]), name
+
+
+def describe_best(groups: Sequence[Group], name: str) -> str:
+    """Return which setting is the best by each of the first benchmarks, which ``groups`` have, the best first."""
+    best: dict[str, str] = {}
+    for group in groups:
+        if group.mean is not None:
+            best.setdefault(plain_value(group.settings.get(name)), f"{group.label} {group.text}")
+    shown = "; ".join(f"{benchmark}: {text}" for benchmark, text in list(best.items())[:_MOST_NAMED])
+    more = f"; {len(best) - _MOST_NAMED} more" if len(best) > _MOST_NAMED else ""
+    return f"{name} is the benchmark: only within one are settings comparable, and best is of all. {shown}{more}."
 
 
 def _render(group: Group) -> str:

@@ -20,6 +20,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.benchmarks import build_benchmarks
+from mcp_server.sweeps.benchmarks import describe_best as describe_best_by
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, parse_metric
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
@@ -104,6 +105,9 @@ def compare_sweep(
     if len(failed) > _MOST_FAILED and not as_markdown:
         notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
         failed = failed[-_MOST_FAILED:]
+    best = find_best(sweep)
+    if best is not None and benchmarks:
+        best = replace(best, runner_up=None)  # may be that of another benchmark
     facts = SweepFacts(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -111,7 +115,7 @@ def compare_sweep(
         cells=sweep.count(),
         metric=table.metric,
         goal=table.goal if table.metric else None,
-        best=None if (best := find_best(sweep)) is None else describe_best(best),
+        best=None if best is None else describe_best(best),
         failed=failed or None,
     )
     return Comparison(
@@ -174,7 +178,7 @@ def make_table(
         notes.append(f"{behind.label} is better with fewer seeds, and ranks behind.")
     found = None if by.metric is None else build_benchmarks(groups, by.label)
     if found is not None:
-        notes.append(f"{found[1]} is the benchmark: settings are comparable within one (benchmarks), best is of all.")
+        notes.append(describe_best_by(groups, found[1]))
     return SweepTable(
         names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, found and found[0]
     )

@@ -24,7 +24,7 @@ from mcp_server.runs.gpu_admission import requests_gpus
 from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.decide import wants_array
+from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.figures import RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
@@ -94,7 +94,7 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
-    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_goal(spec, request.goal))
+    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_goal(spec, request.goal), *_doubt_choice(spec))
     return PlannedSweep(spec, checked, warnings)
 
 
@@ -102,6 +102,18 @@ def _doubt_goal(spec: SweepSpec, goal: str | None) -> Iterator[str]:
     """Yield that the goal is a guess where nobody said it, and the metric's name does not."""
     if spec.metric is not None and goal is None and not has_direction(spec.metric):
         yield f"Whether more or less of {spec.metric} is better, its name does not say: max is taken. Pass goal."
+
+
+def _doubt_choice(spec: SweepSpec) -> Iterator[str]:
+    """Yield that the sweep chooses between settings by values on several benchmarks."""
+    if depends_on_metric(spec):
+        from mcp_server.results.benchmark_table import find_benchmark  # noqa: PLC0415 - numpy starts slowly
+
+        if (name := find_benchmark([cell.params for cell in spec.cells])) is not None:
+            yield (
+                f"{name} is the benchmark: what is halved, searched or promoted is chosen by values that are not "
+                "comparable. A sweep for each one compares settings."
+            )
 
 
 def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator[str]:

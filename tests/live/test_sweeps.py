@@ -218,6 +218,9 @@ async def test_a_metric_that_no_run_has_is_a_decision_and_nothing_is_promoted_by
             in dry["warnings"]
         )
         assert "warnings" not in await agent.call("launch_sweep", dry_run=True, **arguments, goal="max")
+        across = [{"name": "explore", "grid": {"task": ["cube", "walk"], "lr": [1, 2]}}, phases[1]]
+        dry = await agent.call("launch_sweep", dry_run=True, **{**arguments, "phases": across, "metric": "reward"})
+        assert [text for text in dry["warnings"] if text.startswith("task is the benchmark")]
         sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
         answer = await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=60)
         assert answer["reason"] == "metric_missing"

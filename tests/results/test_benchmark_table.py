@@ -70,7 +70,7 @@ def test_seeds_are_a_mean_with_the_deviation_of_the_sample(runs: Runs) -> None:
     rows = {row["model"]: row for row in pivot(runs)}
     for (model, suite), own in values.items():
         mean, deviation = statistics.fmean(own), statistics.stdev(own)
-        assert rows[model][suite] == f"{float(f'{mean:.3g}'):g}±{float(f'{deviation:.2g}'):g} (n 3)"
+        assert rows[model][suite] == f"{mean:.4g}±{deviation:.2g} (n 3)"
     assert [note for note in compare(runs).notes or [] if "mean±sd" in note]
 
 

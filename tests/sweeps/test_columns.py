@@ -124,5 +124,12 @@ def test_a_parameter_that_is_the_task_makes_a_table_by_benchmark(runs: Runs) -> 
     assert (table.metric, table.columns) == ("success (last)", "model|obj|spa")
     truth = {key: f"{statistics.fmean(own):.4g}±{statistics.stdev(own):.2g} (n 3)" for key, own in values.items()}
     assert table.rows == [f"{model}|{truth[model, 'obj']}|{truth[model, 'spa']}" for model in ("sft", "ppo")]
-    assert [note for note in found.notes or [] if note.startswith("task_suite is the benchmark")]
+    (note,) = [note for note in found.notes or [] if note.startswith("task_suite is the benchmark")]
+    best = {
+        task: max(("sft", "ppo"), key=lambda model: statistics.fmean(values[model, task])) for task in ("obj", "spa")
+    }
+    assert all(f"{truth[best[task], task]}" in note.partition(f"{task}: ")[2].partition(";")[0] for task in best)
+    assert found.sweep is not None
+    assert found.sweep.best is not None
+    assert found.sweep.best.runner_up is None
     assert "success (last) by benchmark:" in (compare(runs, as_markdown=True).markdown or "")
