@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.sweeps.figures import measure
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
@@ -103,3 +105,35 @@ async def test_printed_numbers_stand_in_for_files_that_cannot_be_read_and_say_wh
         assert answer["values"]["loss"]["count"] == 9
         assert answer["source"] == str(sandbox.rundir(run_id).log(1))
         assert "does not begin like wandb's files" in answer["notes"][0]
+
+
+PRINTING = """
+for step in range(1, 31):
+    print(f"step {step}/30 - train/loss:{1 / step:.4f} - critic/score/mean:{step / 30:.4f}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("tee", ["| tee training.log", "2>&1 | tee $LOG_DIR/training.log"])
+async def test_all_answers_find_what_a_run_prints_beside_its_copy_by_tee(sandbox: Sandbox, tee: str) -> None:
+    (sandbox.path / "train.py").write_text(PRINTING)
+    (sandbox.path / "logs").mkdir()
+    command = f"export LOG_DIR=logs; {sys.executable} train.py {tee}"
+    tag = "critic/score/mean"
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(command, cwd=str(sandbox.path))
+        status = await agent.end(run_id)
+        assert (status["state"], status["metrics"]["reward"]) == ("finished", 1)
+        for name in (tag, "reward", "Critic/Score/Mean"):
+            values = (await agent.call("read_tb", run_id=run_id, tags=[name]))["values"]
+            assert list(values) == [tag], name
+            assert (values[tag]["last"], values[tag]["last_step"]) == (1, 30)
+            table = await agent.call("compare_runs", run_ids=[run_id], metrics=[name])
+            row = dict(zip(table["columns"].split("|"), table["rows"][0].split("|"), strict=True))
+            assert next(value for column, value in row.items() if "mean" in column).startswith("1"), table
+        done = await agent.call("finish_blueprint", run_id=run_id, result_dir=str(sandbox.path / "out"))
+        assert f"{tag} | 0.0333 (1) | 1 (30)" in Path(done["results_path"]).read_text()
+        met = await agent.call("wait_run", run_ids=run_id, until=f"{tag} >= 0.4")
+        assert met["reason"] == "condition_met"
+        assert met["met"].startswith(f"{tag} = 1")
+    scalars = Scalars(sandbox.store.home, sandbox.store)
+    assert measure(sandbox.run(run_id), sandbox.store, scalars, tag, "max").value == 1
