@@ -109,14 +109,18 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def check_file(
-    path: str, cwd: str | None = None, roots: Roots | None = None, check_options: CheckOptions | None = None
+    path: str,
+    cwd: str | None = None,
+    roots: Roots | None = None,
+    check_options: CheckOptions | None = None,
+    given: Collection[str] = (),
 ) -> BlueprintCheck:
     """Read a blueprint and check its paths on this host.
 
     Starts and changes nothing.
 
     ``roots``: which paths belong to other hosts; None if unknown. ``check_options`` refuses options of a launch by
-    BadArgument.
+    BadArgument. ``given``: sections that an argument replaces, so that their problems do not count.
 
     Raises:
         BlueprintUnreadable: as ``read_blueprint``.
@@ -132,10 +136,11 @@ def check_file(
             *_find_unfilled(paths, blueprint),
             *option_faults,
             *_find_seed_faults(blueprint),
-            *_find_host_faults(paths, blueprint, roots),
+            *_find_host_faults(paths, blueprint, roots, given),
         ],
         key=lambda fault: fault.line,
     )
+    faults = [fault for fault in faults if fault.section not in given]
     is_blueprint = bool(blueprint.lines)  # the content of other files is not shown
     return BlueprintCheck(
         ok=not any(fault.fatal for fault in faults),
@@ -182,9 +187,13 @@ def apply_blueprint(
     Raises:
         BlueprintInvalid: it cannot be run as written, or its code, python or configuration is not on this host.
     """
+    if request.environment:  # that has a python
+        blueprint = replace(blueprint, seeks_venv=False)
     paths = resolve_paths(file, blueprint, place)
     replaced = {
         "launch_command": request.command,
+        "codebase_dir": request.cwd,
+        "yaml_path": request.command,  # which names its own
         "max_time": request.time_limit_s,
         "recovery": request.recovery,
         "params": request.params,
@@ -204,7 +213,7 @@ def apply_blueprint(
     ]
     excluded = {"codebase_dir"} if request.cwd else set()
     if request.command:
-        excluded |= {"launch_command"}
+        excluded |= {"launch_command", "yaml_path"}
     host_faults = list(_find_host_faults(paths, blueprint, roots, excluded))
     if fatal or host_faults:
         raise BlueprintInvalid(file, sorted([*fatal, *host_faults], key=lambda fault: fault.line))

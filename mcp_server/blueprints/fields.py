@@ -175,6 +175,11 @@ def says_none(reader: BlueprintReader, name: str) -> bool:
     return any(ABSENT.fullmatch(value) and not _DEFAULT.match(value) for value in values)
 
 
+def leaves_open(reader: BlueprintReader, name: str) -> bool:
+    """Return whether a section is left out, is empty, or asks for the default."""
+    return all(_DEFAULT.match(_bare_value(item.text)) for item in content_items(reader, name))
+
+
 @dataclass
 class _PathCandidates:
     """What a section may mean by its path: whole values, paths in sentences, and single words, with their lines."""

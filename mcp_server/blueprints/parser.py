@@ -1,7 +1,8 @@
 """Blueprints: experiments in seven sections of markdown, which one agent writes and another runs. Pure.
 
 Defaults of missing sections: 24 h; the first step within 20 min; code in the blueprint's directory; results in a
-directory next to the blueprint, with its name; this host's python; no configuration file; the title as purpose.
+directory next to the blueprint, with its name; `venv/bin/python` or `.venv/bin/python` beside the blueprint or in the
+code, else this host's python; no configuration file; the title as purpose.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Blueprint:
 
     Durations are in seconds.
 
+    ``seeks_venv``: the python is left open, so that a virtual environment beside the document or in the code counts.
     ``lines`` has the line of each section's value, else of its heading. ``defaults_used`` names sections
     (``exp_max_time``) and ``first_step_timeout_s``.
     """
@@ -38,6 +40,7 @@ class Blueprint:
     purpose: str = ""
     codebase_dir: str | None = None
     venv_exe: str | None = None
+    seeks_venv: bool = False
     yaml_path: str | None = None
     launch_command: str | None = None
     result_dir: str | None = None
@@ -69,11 +72,16 @@ def parse_blueprint(text: str) -> Blueprint:
     reader = fields.BlueprintReader(faults=list(document.faults))
     for section in document.sections:
         if (first := reader.sections.setdefault(section.name, section)) is not section:
-            reader.add_fault(section.line, f"[exp_{section.name}] is there twice, first in line {first.line}.")
+            cause = f"[exp_{section.name}] is there twice, first in line {first.line}."
+            reader.faults.append(BlueprintFault(section.line, cause, section=section.name))
     reader.lines = {name: section.line for name, section in reader.sections.items()}
     if not reader.sections and not any(fault.text.startswith("front matter") for fault in document.faults):
         reader.add_fault(1, "no section of a blueprint was found, as [exp_launch_command].")
-    paths = {name: fields.read_path(reader, name) for name in _PATHS}
+    paths: dict[str, str | None] = {}
+    for name in _PATHS:
+        faults_before = len(reader.faults)
+        paths[name] = fields.read_path(reader, name)
+        reader.assign_faults(faults_before, name)
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
     notes = document.notes if reader.sections else ()  # of any other file nothing is quoted
@@ -100,6 +108,7 @@ def parse_blueprint(text: str) -> Blueprint:
             *([] if first_step_s else ["first_step_timeout_s"]),
         ),
         options=options,
+        seeks_venv=fields.leaves_open(reader, "venv_exe"),
         notes="\n".join(filter(None, [_join_notes(document.notes), *dict.fromkeys(reader.notes)])),
         faults=tuple(_shorten_faults(sorted(dict.fromkeys(reader.faults), key=lambda fault: fault.line))),
         lines=reader.lines,

@@ -13,6 +13,7 @@ from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.hosts.path_checks import Roots, suggest_names
 
 _MAX_HINT_CHARS = 200
+_VENVS = ("venv", ".venv")  # where no section names a python
 
 
 def _exists(path: Path) -> bool:
@@ -88,7 +89,10 @@ def resolve_paths(file: Path, blueprint: Blueprint, place: FarPlace | None = Non
     in_code = (codebase,) if _names_path(command, blueprint.result_dir) else (directory, codebase)
     result = _resolve(in_code, blueprint.result_dir, variables, default=0) or default_result
     venv = _resolve(bases, blueprint.venv_exe, variables)
-    if venv is not None:
+    if venv is None and blueprint.seeks_venv:
+        places = (base / name / "bin" / "python" for base in bases for name in _VENVS)
+        venv = next(filter(exists, places), None)
+    elif venv is not None:
         programs = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
         venv = programs / "python" if exists(programs / "python") else venv
     variables |= {"exp_result_dir": str(result), "result_dir": str(result)}

@@ -126,6 +126,19 @@ def _find_problem(name: str, how: object, params: Mapping[str, object]) -> Impos
     return None
 
 
+def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) -> str:
+    """Return which parameter a policy's ``@batch`` would halve, or that there is none; empty without that change."""
+    changes = [step["change"] for rule in policy["rules"] for step in rule["steps"]]
+    if not any(BATCH in change for change in changes):
+        return ""
+    names = list(_batch_params(params))
+    name = next((each for each in names if halve_value(params[each]) is not None), None)
+    if name is not None:
+        return f"{BATCH} would halve {name} ({params[name]})"
+    cause = f"{names[0]} is {params[names[0]]}" if names else "no parameter in params holds a batch size"
+    return f"{BATCH} can halve nothing ({cause}): the run would end instead of that retry"
+
+
 def _is_near(name: str, other: str) -> bool:
     """Return whether ``name`` can only be a misspelling of ``other``, or is its last part: ``num_envs`` of a group."""
     last = other.rpartition(".")[2]

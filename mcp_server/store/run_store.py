@@ -135,7 +135,7 @@ class RunStore:
         return list({run.run_id: run for run in runs}.values())
 
     def find(self, name: str) -> Run:
-        """Return the run with this id, else the only run with this name.
+        """Return the run with this id, else the only run with this name, else that of the blueprint with this name.
 
         Raises:
             RunNotFound: no run has this id or name; names similar ids.
@@ -236,8 +236,10 @@ class RunStore:
         return time.time() + (self._clock_offset_s(Path(run.spec.mirror)) if run.spec.mirror else 0.0)
 
     def _list_ids_named(self, name: str) -> list[str]:
-        """Return the ids of the runs with this name, newest first."""
-        return [spec.run_id for spec in reversed(self._list_specs()) if spec.name == name]
+        """Return the ids of the runs with this name, else of those of the blueprint ``NAME.md``, newest first."""
+        specs = list(reversed(self._list_specs()))
+        named = [spec.run_id for spec in specs if spec.name == name]
+        return named or [spec.run_id for spec in specs if f"blueprint:{name}" in spec.tags]
 
     def _list_specs(self) -> list[RunSpec]:
         """Return the specs of all runs, the oldest first."""

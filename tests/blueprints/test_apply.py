@@ -421,3 +421,35 @@ def test_a_command_that_names_a_configuration_that_is_not_there_is_refused(bluep
     with pytest.raises(BlueprintInvalid, match="names exp_yaml_path"):
         apply_blueprint(request(), *read_blueprint(str(blueprint)))
     assert apply_blueprint(request(command="python train.py"), *read_blueprint(str(blueprint))).command
+
+
+# --- the python that nobody wrote
+
+
+@pytest.mark.parametrize("name", ["venv", ".venv"])
+@pytest.mark.parametrize("section", ["", "## [exp_venv_exe]\n", "## [exp_venv_exe]\ndefault\n"])
+def test_a_virtual_environment_is_used_where_the_section_is_empty(tmp_path: Path, name: str, section: str) -> None:
+    python = tmp_path / "code" / name / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to("/bin/true")
+    file = tmp_path / "exp.md"
+    file.write_text(f"## [exp_codebase_dir]\ncode\n{section}## [exp_launch_command]\npython train.py\n")
+    check = check_file(str(file))
+    assert check.venv_exe == str(python)
+    assert "exp_venv_exe" in check.defaults_used
+    written_out = section.replace("default", "").strip() or "## [exp_venv_exe]"
+    file.write_text(f"## [exp_codebase_dir]\ncode\n{written_out}\nnone\n## [exp_launch_command]\npython train.py\n")
+    assert check_file(str(file)).venv_exe is None
+
+
+def test_what_an_argument_gives_is_not_demanded_from_the_document(tmp_path: Path) -> None:
+    file = tmp_path / "exp.md"
+    file.write_text("## [exp_codebase_dir]\n<path>\n## [exp_yaml_path]\nmissing.yaml\n## [exp_max_time]\nsoon\n")
+    given = request(cwd=str(tmp_path), command="python a.py", time_limit_s=60.0)
+    applied = apply_blueprint(given, file, parse_blueprint(file.read_text()))
+    assert (applied.cwd, applied.command, applied.time_limit_s) == (str(tmp_path), "python a.py", 60.0)
+    with pytest.raises(BlueprintInvalid, match="exp_max_time"):
+        apply_blueprint(request(cwd=str(tmp_path), command="python a.py"), file, parse_blueprint(file.read_text()))
+    sections = ("codebase_dir", "yaml_path", "launch_command", "max_time")
+    assert check_file(str(file), given=sections).ok
+    assert not check_file(str(file)).ok

@@ -2,7 +2,14 @@
 
 import pytest
 
-from mcp_server.recovery.changes import ChangeImpossible, apply_changes, find_impossible_changes, halve_value, move_ray
+from mcp_server.recovery.changes import (
+    ChangeImpossible,
+    apply_changes,
+    describe_halving,
+    find_impossible_changes,
+    halve_value,
+    move_ray,
+)
 from mcp_server.recovery.policy import normalize_policy
 
 
@@ -155,3 +162,17 @@ def test_changes_that_no_retry_could_make_are_found(
     found = [f"{problem.text} {problem.remedy}" for problem in find_impossible_changes(policy, params)]
     assert len(found) == bool(text)
     assert text in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({}, "no parameter in params holds a batch size"),
+        ({"num_envs": 4096}, "would halve num_envs (4096)"),
+        ({"batch_size": 1}, "batch_size is 1"),
+    ],
+)
+def test_it_is_said_before_the_launch_what_a_retry_would_halve(params: dict[str, object], said: str) -> None:
+    policy = normalize_policy("default")
+    assert policy is not None
+    assert said in describe_halving(policy, params)

@@ -106,6 +106,14 @@ def test_a_name_of_several_runs_is_refused_with_their_ids(store: RunStore) -> No
     assert sorted(refused.value.near) == ["cfm-7kqz", "cfm-8abc"]
 
 
+def test_the_name_of_a_blueprints_file_finds_its_run(store: RunStore) -> None:
+    add_run(store.home.path, "exp_mid-does-it-4zzz", "exp_mid-does-it")
+    spec = store.home.path / "runs" / "exp_mid-does-it-4zzz" / "spec.json"
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "tags": ["blueprint:exp_mid"]}))
+    assert store.find("exp_mid").run_id == "exp_mid-does-it-4zzz"
+    assert store.find_any("exp_mid").run_id == "exp_mid-does-it-4zzz"
+
+
 def test_an_id_wins_over_a_name(store: RunStore) -> None:
     add_run(store.home.path, "gen-3zzz", "gen-2mxw")
     assert store.find("gen-2mxw").run_id == "gen-2mxw"

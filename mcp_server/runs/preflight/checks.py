@@ -34,7 +34,7 @@ from mcp_server.hosts.path_checks import (
 from mcp_server.hosts.script_configs import find_script_configs
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
-from mcp_server.recovery.changes import find_impossible_changes
+from mcp_server.recovery.changes import describe_halving, find_impossible_changes
 from mcp_server.recovery.describe import describe_policy
 from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
@@ -329,7 +329,8 @@ def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
         return
     for problem in find_impossible_changes(policy, context.request.params):
         yield Problem(what="recovery", text=problem.text, remedy=problem.remedy)
-    yield f"recovery: {describe_policy(policy)}"
+    halving = describe_halving(policy, context.request.params)
+    yield f"recovery: {describe_policy(policy)}{f'; {halving}' if halving else ''}"
 
 
 async def check_launch(context: CheckContext) -> CheckOutcome:

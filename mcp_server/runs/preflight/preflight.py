@@ -110,8 +110,15 @@ def _is_listed(refusal: Problem, others: list[Problem]) -> bool:
 
 def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Problem], roots: Roots) -> PreflightRequest:
     """Return ``request`` with its open fields filled in from a blueprint; appends its problems to ``problems``."""
+    arguments: dict[str, object] = {
+        "codebase_dir": request.cwd,
+        "launch_command": request.command,
+        "yaml_path": request.command,
+    }
+    arguments |= {"max_time": request.launch.time_limit_s, "recovery": request.recovery, "params": request.params}
+    given = {name for name, value in arguments.items() if value}
     try:
-        check = check_file(path, request.cwd, roots, check_options)
+        check = check_file(path, request.cwd, roots, check_options, given)
     except RunwardError as error:
         problems.append(describe_error("blueprint", error))
         return request
@@ -130,6 +137,8 @@ def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Proble
         command=request.command or (check.launch_command if cwd else None),
         paths=[*request.paths, *config],
         result_dir=request.result_dir or check.result_dir,
+        params={**(check.params or {}), **request.params},
+        recovery=check.recovery if request.recovery is None else request.recovery,
     )
 
 
