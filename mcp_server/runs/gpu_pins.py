@@ -63,10 +63,16 @@ def warn_of_pins(
     """
     if request is not None:
         leased = {int(name) for name in request.ids if name.isdecimal()}
+        count = 0 if request.cpu or request.is_mig else request.count or len(request.ids)
         return [
             f"`{pin.text}` overrides the GPUs that are leased for this run: leave it out of the command."
             for pin in pins
             if pin.is_absolute and request and not leased.issuperset(pin.indices)
+        ] + [
+            f"`{pin.text}` is past this run's lease: it sees {count} of the GPUs, as cuda:0"
+            f"{f' to cuda:{count - 1}' if count > 1 else ''}, whatever their indices are."
+            for pin in pins
+            if not pin.is_absolute and count and max(pin.indices) >= count
         ]
     return [warning for pin in pins for warning in _warn_without_lease(pin, holders, present)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,8 +20,10 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.launch_warnings import find_warnings
+from mcp_server.runs.live_outputs import warn_of_shared_outputs
 from mcp_server.runs.makefiles import MAKE, find_makefile, select_recipes
 from mcp_server.runs.shell_programs import Program, find_programs
+from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
@@ -45,6 +48,7 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
         home = StateHome.of(environ)
+        warnings += warn_of_shared_outputs(spec, (run for run in RunStore(home).list_runs() if not run.ended))
         if of_home := home.find_warning():
             warnings.append(of_home)
         warnings += find_targets(home.read_config(), environ, home.secrets)[1]
@@ -121,6 +125,8 @@ def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
     request, pins = parse_gpus(spec.gpus), find_pins(spec.command, spec.env, spec.params)
     if request is not None:
         warning = Leases(Path(spec.leases)).find_warning() if request else None
+        if "{gpu_indices}" in json.dumps([spec.command, spec.params]):  # the host's indices: nothing is hidden
+            pins = [pin for pin in pins if pin.is_absolute]
         return [*([warning] if warning else []), *warn_of_pins(pins, request, {}, ())]
     if spec.backend == "ray":
         return []  # Ray chooses the GPUs of its jobs

@@ -76,3 +76,14 @@ async def test_a_pin_is_warned_of_by_the_records_of_leases_where_no_driver_answe
             assert f"uses GPU 0, which {holder} leases: leave it out and pass gpus=" in warning
         assert "warnings" not in await agent.call("launch_run", command="python -V --device cuda:1", dry_run=True)
         await agent.kill(holder)
+
+
+async def test_a_launch_into_the_directory_of_a_live_run_names_that_run(sandbox: Sandbox) -> None:
+    arguments = {"command": "sleep 300 && true --logdir out", "cwd": str(sandbox.path)}
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.call("launch_run", **arguments)
+        assert "warnings" not in first
+        second = await agent.call("launch_run", **arguments, dry_run=True)
+        assert second["warnings"][0].startswith(f"{first['run_id']} is live and writes to {sandbox.path}/out too")
+        await agent.kill(first["run_id"])
+        assert "warnings" not in await agent.call("launch_run", **arguments, dry_run=True)

@@ -68,3 +68,17 @@ def test_only_a_variable_overrides_a_lease() -> None:
     assert warn_of_pins(find_pins("CUDA_VISIBLE_DEVICES=0 python a.py"), parse_gpus([1]), {}, [])
     assert warn_of_pins(find_pins("CUDA_VISIBLE_DEVICES=0 python a.py"), parse_gpus([0, 1]), {}, []) == []
     assert warn_of_pins(find_pins("python a.py --device cuda:0"), parse_gpus(1), {}, []) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "command", "sees"),
+    [
+        ([2], "python train.py --device cuda:3", "it sees 1 of the GPUs, as cuda:0, whatever"),
+        (2, "python train.py --device cuda:2", "it sees 2 of the GPUs, as cuda:0 to cuda:1, whatever"),
+        (2, "python train.py --device cuda:1", ""),
+        ("cpu", "python train.py --device cuda:1", ""),
+    ],
+)
+def test_an_index_past_the_lease_is_warned_of(gpus: int | str | list[int], command: str, sees: str) -> None:
+    warnings = warn_of_pins(find_pins(command), parse_gpus(gpus), {}, ())
+    assert [sees in each for each in warnings] == ([True] if sees else [])

@@ -1,0 +1,76 @@
+"""Directories and files that a launch writes into while another live run does. Pure.
+
+Only what both name counts: the same absolute path, by commands that give their runs no names of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mcp_server.record.output_directories import find_in_command
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.text.shell import is_literal, parse
+
+_NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
+# What makes a path, or a name below it, one of a run alone.
+_OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
+_READERS = ("tensorboard", "aim", "mlflow")  # their --logdir is what they read
+_WRITES = (">", ">>", ">|", "&>", "&>>")
+_MOST_NAMED = 3
+_NOWHERE = "/nowhere/of/a/run"
+
+
+def warn_of_shared_outputs(spec: RunSpec, live: Iterable[Run]) -> list[str]:
+    """Return a warning for each live run of the same host that writes where ``spec`` does, at most three."""
+    own = _list_outputs(spec)
+    warnings = []
+    for run in live if own else ():
+        other = run.spec
+        if run.run_id == spec.run_id or other.mirror != spec.mirror or _list_names(spec) != _list_names(other):
+            continue
+        shared = [path for path in own if path in _list_outputs(other)]
+        if shared:
+            warnings.append(
+                f"{run.run_id} is live and writes to {shared[0]} too: their files may mix. Put {{run_id}} into that "
+                "path."
+            )
+    return warnings[:_MOST_NAMED]
+
+
+def _list_outputs(spec: RunSpec) -> list[str]:
+    command = parse(spec.command)
+    text = json.dumps([spec.command, spec.params, spec.env], default=str)
+    if any(mark in text for mark in _OWN) or any(Path(word).name in _READERS for word in command.words):
+        return []
+    here = [*_resolve(spec, spec.cwd), *([spec.tensorboard] if spec.tensorboard else [])]
+    if any(simple.program in ("cd", "pushd") for simple in command.commands):
+        elsewhere = _resolve(spec, _NOWHERE)
+        here = [path for path in here if path in elsewhere or path == spec.tensorboard]
+    return [path for path in dict.fromkeys(here) if path not in (spec.cwd, os.path.expanduser("~"))]  # noqa: PTH111
+
+
+def _resolve(spec: RunSpec, cwd: str) -> list[str]:
+    files = (os.path.normpath(Path(cwd) / Path(word).expanduser()) for word in _list_files(spec))
+    return [*find_in_command(spec.command, cwd, spec.params), *files]
+
+
+def _list_files(spec: RunSpec) -> Iterator[str]:
+    """Yield the files into which the output of a program is redirected."""
+    for simple in parse(spec.command).commands if isinstance(spec.command, str) else ():
+        words = [file.target for file in simple.redirections if file.operator in _WRITES]
+        if simple.program == "tee":
+            words += [word for word in simple.program_words[1:] if not word.startswith("-")]
+        yield from (word for word in words if is_literal(word) and not word.startswith(("/dev/", "/proc/")))
+
+
+def _list_names(spec: RunSpec) -> list[tuple[str, str]]:
+    settings = {**parse(spec.command).split_options()[0], **spec.params}
+    return sorted(
+        (name, str(value))
+        for name, value in settings.items()
+        if name.lstrip("+-~").rpartition(".")[2].replace("-", "_").lower() in _NAMES
+    )
