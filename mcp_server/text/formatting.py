@@ -35,8 +35,8 @@ def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
 def shorten_facts(text: str, chars: int) -> str:
     """Return ``text`` of sentences and clauses in at most ``chars`` characters: the first that fit, then "(2 more)".
 
-    Each is a fact. To cut out what is between two of them would join the beginning of one to the end of another. One
-    that does not fit even alone ends in "…".
+    Each is a fact. To cut out what is between two of them would join the beginning of one to the end of another. The
+    first ends in "…" where it does not fit even alone.
     """
     if len(text) <= chars:
         return text
@@ -52,8 +52,11 @@ def shorten_facts(text: str, chars: int) -> str:
         return kept
     if kept:
         return f"{kept.rstrip(';,')} ({len(facts) - number} more)"
-    words = text[: chars - 1].rsplit(" ", 1)[0]
-    return f"{words if len(words) > chars // 2 else text[: chars - 1]}…"
+    left = f" ({len(facts) - 1} more)" if len(facts) > 1 else ""
+    room = max(chars - 1 - len(left), chars // 2)
+    left = left if room + 1 + len(left) <= chars else ""
+    words = facts[0][:room].rsplit(" ", 1)[0]
+    return f"{words if len(words) > room // 2 else facts[0][:room]}…{left}"
 
 
 def shorten_quotes(message: str, chars: int) -> str:

@@ -21,15 +21,19 @@ def test_a_holder_stays_with_its_own_slot() -> None:
 def test_each_part_that_is_left_stands_in_the_text_as_it_is(chars: int) -> None:
     short = shorten_facts(LEASES, chars)
     assert len(short) <= chars
-    if short.endswith("more)"):
-        kept = short[: short.rindex(" (")]
-        assert LEASES.startswith(kept)
-        assert LEASES[len(kept)] in ";."
-    else:
-        assert short.endswith("…")
-        assert LEASES.startswith(short[:-1])
+    kept = short[: short.rindex(" (")] if short.endswith("more)") else short
+    assert LEASES.startswith(kept.removesuffix("…"))
+    assert kept.endswith("…") or LEASES[len(kept)] in ";."
+    assert len(short) < 30 or short.endswith("more)"), "how many facts are left out is said"
 
 
 def test_sentences_are_facts_and_numbers_are_not_torn() -> None:
     text = "Best so far: 21.79 by num_envs8192. Within the deviation of 2048: 21.35±0.63 (n 2). Next phase: final."
     assert shorten_facts(text, 60) == "Best so far: 21.79 by num_envs8192. (2 more)"
+
+
+def test_a_first_fact_that_does_not_fit_is_cut_at_a_word_and_the_others_are_counted() -> None:
+    assert shorten_facts(LEASES, 40) == "cpu-0: leased by… (2 more)"
+    assert (
+        shorten_facts("one sentence that has no end and no second one beside it", 30) == "one sentence that has no end…"
+    )
