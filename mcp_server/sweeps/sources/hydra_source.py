@@ -1,5 +1,6 @@
 """Cells from the YAML of a Hydra program: ``hydra:CONFIG.yaml``, and ``verl:CONFIG.yaml`` with VERL's own checks.
 
+Several files that are not whole each are one configuration of VERL.
 Each value of the file becomes an override, ``key=value``. The program itself comes from the sweep's ``command``.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,16 @@ def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
         raise BadArgument(
             "source", f"names no config: {query.kind}:{query.rest[:80]}.", "Write the path of a YAML file."
         )
+    groups = [[file] for file in files]
+    is_verl_list = query.kind == "verl" and len(files) > 1 and not any(map(glob.has_magic, query.words))
+    if is_verl_list and any(_missing_sections(read_config(file)) for file in files):
+        groups = [files]  # parts of one configuration, as agent.yaml and train.yaml
     cells: list[SourceCell] = []
-    for file in files:
-        name = slug(file.stem)
+    for group in groups:
+        name = slug(group[-1].stem)
         while any(name == cell.name for cell in cells):
             name = f"{name}-2"
-        cells.append(_build_cell(name, file, cwd, query))
+        cells.append(_build_cell(name, group, cwd, query))
     return cells
 
 
@@ -63,9 +68,15 @@ def _find_files(word: str, cwd: Path | None) -> Iterator[Path]:
     yield from (find_config(each, cwd) for each in paths if each.endswith((".yaml", ".yml")))
 
 
-def _build_cell(name: str, file: Path, cwd: Path | None, query: SourceQuery) -> SourceCell:
-    config = read_config(file)
-    notes = list(_read_defaults(config, file, query.kind))
+def _build_cell(name: str, files: Sequence[Path], cwd: Path | None, query: SourceQuery) -> SourceCell:
+    """Return the cell of one configuration, whose files are joined in their order."""
+    config: dict[str, Any] = {}
+    notes: list[str] = []
+    for each in files:
+        part = read_config(each)
+        notes += _read_defaults(part, each, query.kind)
+        notes += [f"{each.name} replaces {key}." for key in _join(config, part, "")]
+    file = ", ".join(map(str, files))
     if query.kind == "verl":
         _check_sections(config, file)
     try:
@@ -80,6 +91,18 @@ def _build_cell(name: str, file: Path, cwd: Path | None, query: SourceQuery) -> 
     if query.kind == "verl":
         notes += [*_check_keys(params, query, cwd), *check_gpu_count(params, query.gpus)]
     return SourceCell(name, {"param_style": _STYLE}, params, tuple(notes))
+
+
+def _join(config: dict[str, Any], part: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """Put the values of ``part`` into ``config``; yield the names of those that had another value."""
+    for key, value in part.items():
+        present = config.get(key)
+        if isinstance(present, dict) and isinstance(value, dict):
+            yield from _join(present, value, f"{prefix}{key}.")
+            continue
+        if key in config and present != value:
+            yield f"{prefix}{key}"
+        config[key] = value
 
 
 def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[str]:
@@ -100,9 +123,12 @@ def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[st
     raise BadArgument("source", cause, f"Leave source out, and write {words} behind the program in command.")
 
 
-def _check_sections(config: Mapping[str, object], file: Path) -> None:
-    missing = [name for name in SECTIONS if not isinstance(config.get(name), dict)]
-    if missing:
+def _missing_sections(config: Mapping[str, object]) -> list[str]:
+    return [name for name in SECTIONS if not isinstance(config.get(name), dict)]
+
+
+def _check_sections(config: Mapping[str, object], file: str) -> None:
+    if missing := _missing_sections(config):
         cause = f"{file} has no section {', '.join(missing)}, and VERL's {', '.join(SECTIONS)} are expected."
         raise BadArgument("source", cause, "For another Hydra program write hydra:CONFIG.")
 
@@ -118,7 +144,7 @@ def _apply_overrides(settings: Mapping[str, Scalar], overrides: Mapping[str, Sca
     return params | {name: value for name, value in overrides.items() if name.lstrip("+~") not in known}
 
 
-def _check_data(params: Mapping[str, Scalar], file: Path, cwd: Path | None) -> None:
+def _check_data(params: Mapping[str, Scalar], file: str, cwd: Path | None) -> None:
     """Refuse data files and models that are not here, as far as that is certain.
 
     Raises:

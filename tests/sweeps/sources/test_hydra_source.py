@@ -139,6 +139,27 @@ def test_verl_needs_its_sections_and_its_data(tmp_path: Path) -> None:
     assert read("verl:ppo.yaml", tmp_path, {"data.train_files": "data/trains.parquet"})[0].params["data.train_files"]
 
 
+def test_parts_of_one_verl_configuration_are_joined_in_their_order(tmp_path: Path) -> None:
+    write_ppo(tmp_path)
+    data, rest = PPO.split("actor_rollout_ref:")
+    (tmp_path / "agent.yaml").write_text(f"{data}trainer: {{total_epochs: 3}}\n")
+    (tmp_path / "train.yaml").write_text(f"actor_rollout_ref:{rest}")
+    (cell,) = read("verl:agent.yaml,train.yaml", tmp_path)
+    (whole,) = read("verl:ppo.yaml", tmp_path)
+    assert (cell.name, cell.params) == ("train", whole.params)
+    assert cell.notes[0] == "train.yaml replaces trainer.total_epochs."
+    assert read("verl:train.yaml,agent.yaml", tmp_path)[0].params["trainer.total_epochs"] == 3
+    (tmp_path / "train.yaml").write_text("trainer: {nnodes: 1}\n")
+    with pytest.raises(BadArgument, match=r"agent\.yaml, .*train\.yaml has no section actor_rollout_ref, algorithm,"):
+        read("verl:agent.yaml,train.yaml", tmp_path)
+
+
+def test_whole_verl_configurations_stay_cells_of_their_own(tmp_path: Path) -> None:
+    write_ppo(tmp_path)
+    (tmp_path / "big.yaml").write_text(PPO.replace("1e-6", "1e-5"))
+    assert [cell.name for cell in read("verl:ppo.yaml,big.yaml", tmp_path)] == ["ppo", "big"]
+
+
 def test_verl_keys_are_compared_with_the_installed_configs_and_gpus_with_the_cell(tmp_path: Path) -> None:
     write_ppo(tmp_path, f"defaults: [ppo_trainer, _self_]\n{PPO}".replace("total_epochs", "total_epoch"))
     (cell,) = read("verl:ppo.yaml", tmp_path, gpus=4, python=sys.executable)
