@@ -28,6 +28,7 @@ _KEY_VARIABLES = {
     "hugging": "HF_TOKEN",
     "openai": "OPENAI_API_KEY",
 }
+NOT_IN_NAMES = ("/", "\\", ":", "..")
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
 
 
@@ -44,6 +45,9 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
         raise BadArgument("command", "is empty.")
     if any("\0" in word for word in words):
         raise BadArgument("command", "holds a NUL character.")
+    options: object = request.backend_options
+    if not isinstance(options, Mapping):  # of a sweep's cell, whose arguments no schema checks
+        raise BadArgument("backend_options", f"is a table of options, not {options!r:.60}.")
     if request.name is not None:
         check_name(request.name)
     if request.owner is not None and not (request.owner.isprintable() and 0 < len(request.owner) <= LONGEST_NAME):
@@ -88,7 +92,7 @@ def check_name(name: str) -> None:
     """
     if not name.strip() or len(name) > LONGEST_NAME:
         raise BadArgument("name", f"must have 1 to {LONGEST_NAME} characters, this one has {len(name)}.")
-    if any(part in name for part in ("/", "\\", ":", "..")) or not name.isprintable():
+    if any(part in name for part in NOT_IN_NAMES) or not name.isprintable():
         raise BadArgument("name", "must hold no '/', '\\', ':', '..' or control characters.")
 
 

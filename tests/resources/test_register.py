@@ -39,6 +39,7 @@ GUIDES = [
         "other_machines",
         "ray",
         "recovery",
+        "reference",
         "robot_learning",
         "rules",
         "services",
