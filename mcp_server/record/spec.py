@@ -43,6 +43,7 @@ class LaunchRequest:
     backend_options: dict[str, Any] = field(default_factory=dict)
     needs: list[str] = field(default_factory=list)  # runs that must answer first, see ``record/service``
     sync: str | None = None  # "git" or "rsync": the code in cwd goes to the host first
+    keep_code: bool = False  # the run executes a private copy of the code in cwd, made at the launch
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None
 

@@ -255,6 +255,9 @@ def _shorten(names: Iterable[str]) -> str:
 
 def describe_code(facts: Mapping[str, str], host: str) -> str:
     """Return a sentence about the code of a run: what it is, and what stayed on this machine."""
+    if facts["sync"] == "kept":
+        linked = f" Linked, since not code: {facts['stays']}." if facts.get("stays") else ""
+        return f"Code: a copy of {facts['from']} in {facts['to']}, hash {facts['hash'][:12]}.{linked}"
     commit = f" commit {facts['commit'][:12]}" if facts.get("commit") else ""
     changes = f" and {facts['changes']} of uncommitted changes" if facts.get("changes") else ""
     text = f"Code: {facts['sync']}{commit}{changes}, hash {facts['hash'][:12]}"

@@ -28,6 +28,7 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.threads import run_in_thread
 
 if TYPE_CHECKING:
+    from mcp_server.runs.code_copy import CodeCopy
     from mcp_server.runs.code_sync import CodeSync
 
 _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
@@ -38,7 +39,7 @@ class Plan(NamedTuple):
 
     spec: RunSpec
     handover: Handover
-    code: CodeSync | None = None
+    code: CodeSync | CodeCopy | None = None
 
 
 async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:

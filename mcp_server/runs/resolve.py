@@ -50,6 +50,7 @@ from mcp_server.text.shell import ShellCommand, parse
 
 if TYPE_CHECKING:
     from mcp_server.blueprints.parser import Blueprint
+    from mcp_server.runs.code_copy import CodeCopy
     from mcp_server.runs.code_sync import CodeSync
     from mcp_server.runs.far_host import FarHost
     from mcp_server.runs.services import ServicesFound
@@ -76,7 +77,7 @@ class ResolvedLaunch:
     result_dir: str | None = None
     mirror: str = ""  # of a run on another host
     run_dir: str = ""
-    code: CodeSync | None = None  # that is sent there
+    code: CodeSync | CodeCopy | None = None  # that is sent there, or copied
 
 
 def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> ResolvedLaunch:
@@ -144,7 +145,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         check_config_data(config_files, request, command, cwd)
     name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))
-    config = home.read_config()
+    config, (request, copy) = home.read_config(), _plan_copy(request, run_id, home, is_far=far is not None)
     return ResolvedLaunch(
         request=replace(
             request,
@@ -179,7 +180,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         result_dir=result_dir,
         mirror=str(far.mirror) if far else "",
         run_dir=str((far.mirror / "runs" if far else home.runs) / run_id),
-        code=code,
+        code=code or copy,
     )
 
 
@@ -216,6 +217,25 @@ def _reach(
         code = plan_sync(replace(request, cwd=cwd), far.mirror, roots, host.sync_mib, environ)
         request = code.move(request)
     return request, _There(far, code, document, far.make_place(roots, code) if document else None)
+
+
+def _plan_copy(
+    request: LaunchRequest, run_id: str, home: StateHome, *, is_far: bool
+) -> tuple[LaunchRequest, CodeCopy | None]:
+    """Return ``request`` with the paths of the private copy that the run executes, and the copy, None without one.
+
+    Raises:
+        BadArgument: the code cannot be copied, or the run is elsewhere.
+    """
+    if not request.keep_code:
+        return request, None
+    from mcp_server.runs.code_copy import plan_copy  # noqa: PLC0415 - few launches keep their code
+
+    if is_far or request.backend == "ray":
+        remedy = 'sync="git" pins what runs on a host.' if is_far else "Ray takes backend_options={'runtime_env': …}."
+        raise BadArgument("code", '"kept" is for runs of this machine.', remedy)
+    copy = plan_copy(request, run_id, home.path)
+    return copy.move(request), copy
 
 
 def _find_secrets(

@@ -28,7 +28,7 @@ MOST_CELLS = 1000
 LONGEST_CELL_NAME = 40
 DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 # What a sweep decides by itself, and what only makes sense for one run.
-_OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file"}
+_OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file", "keep_code"}
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
 # Of arguments of launch_run, and of phases.
 _TYPES: Mapping[str, type | tuple[type, ...]] = {

@@ -75,6 +75,7 @@ def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchRequest:
     own = {
         "owner": server.owner(ctx, arguments["owner"]),
         "idempotency_key": server.idempotency_key(ctx, arguments["idempotency_key"]),
+        "keep_code": arguments.get("code") == "kept",
     }
     if isinstance(arguments["params"], str):
         own |= {"params": None, "params_file": arguments["params"]}
@@ -119,7 +120,7 @@ async def launch_run(
     env: Annotated[dict[str, str] | None, Field(description="Variables; no secrets")] = None,
     secrets: Annotated[
         list[str] | None,
-        Field(description='Names only, e.g. ["WANDB_API_KEY"]; the server has the values'),
+        Field(description='Names, e.g. ["WANDB_API_KEY"]; the server has the values'),
     ] = None,
     time_limit_s: Annotated[
         float | None,
@@ -162,7 +163,10 @@ async def launch_run(
     sync: Annotated[
         Literal["git", "rsync"] | None,
         WithJsonSchema({"enum": ["git", "rsync"]}),
-        Field(description="Sends cwd to host"),
+        Field(description="Sends cwd"),
+    ] = None,
+    code: Annotated[
+        Literal["now", "kept"] | None, WithJsonSchema({"enum": ["now", "kept"]}), Field(description="kept: a copy")
     ] = None,
     backend: Annotated[Literal["tmux", "slurm", "ray"], Field(description="How it starts")] = "tmux",
     backend_options: Annotated[
@@ -174,18 +178,18 @@ async def launch_run(
     owner: Annotated[str | None, Field(description="Default: the server's")] = None,
     tags: Annotated[list[str] | None, Field(description="For tag:WORD")] = None,
     idempotency_key: Annotated[str | None, Field(description="Repeated: the first run")] = None,
-    dry_run: Annotated[bool, Field(description="Only check and show")] = False,
+    dry_run: Annotated[bool, Field(description="Only check")] = False,
     wait_s: Annotated[
         float | None,
         WithJsonSchema({"type": "number"}),
-        Field(gt=0, le=_LONGEST_WAIT_S, description="Up to 600: answer with an end by then"),
+        Field(gt=0, le=_LONGEST_WAIT_S, description="Up to 600: its end, if by then"),
     ] = None,
     verbose: Annotated[bool, Field(description="Paths too")] = False,
     confirm_token: Annotated[str | None, Field(description="From confirmation_required")] = None,
 ) -> Launched:
-    """Start a training run (or any long command) that outlives this call, this agent and this server.
+    """Start a training run (or any long command) that outlives this call, agent and server.
 
-    Use it instead of tmux, nohup or `&`; then call wait_run. All output and the exit code are kept.
+    Use it instead of tmux, nohup or `&`; then call wait_run.
     """
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)

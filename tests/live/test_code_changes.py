@@ -142,3 +142,40 @@ async def test_a_comparison_names_the_files_that_differ_and_results_say_what_was
     assert "- No commit: not a git repository" in results
     assert f"`{sandbox.path / 'train.py'}`, sha256 {kept}, copy: `" in results
     assert "± is one standard error" not in results
+
+
+async def test_kept_code_runs_as_it_was_at_the_launch_and_its_outputs_stay_in_the_project(sandbox: Sandbox) -> None:
+    project = sandbox.path / "project"
+    project.mkdir()
+    empty = sandbox.path / "empty"
+    empty.mkdir()
+    write_code(project)
+    (project / "data").mkdir()
+    (project / "data" / "x.csv").write_text("1")
+    (project / "train.py").write_text(
+        "import pathlib, sys; sys.path.insert(0, '.')\nimport lib.model\n"
+        "out = pathlib.Path(sys.argv[sys.argv.index('--logdir') + 1]); out.mkdir(parents=True, exist_ok=True)\n"
+        "(out / 'w').write_text(f'{lib.model.WIDTH} ' + pathlib.Path('data/x.csv').read_text())\n"
+    )
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
+    command = f"{sys.executable} {project}/train.py --logdir runs/one"
+    arguments: dict[str, Any] = {"command": command, "cwd": str(project), "code": "kept"}
+    async with sandbox.agent_in_process() as agent:
+        planned = await agent.call("launch_run", **arguments, dry_run=True)
+        assert not (project / "runs").exists()
+        assert not (sandbox.path / "state" / "code").exists()
+        holder = await hold_slot(sandbox, agent)
+        run = await agent.call("launch_run", **arguments, gpus="cpu", queue=True)
+        (project / "lib" / "model.py").write_text("WIDTH = 2\n")
+        (project / "train.py").write_text("raise SystemExit('edited')\n")
+        (sandbox.path / "release").touch()
+        await agent.end(holder)
+        status = await agent.end(run["run_id"])
+        refusal = await agent.refusal("launch_run", command="true", cwd=str(empty), code="kept")
+    assert status["state"] == "finished", sandbox.log(run["run_id"])
+    assert (project / "runs" / "one" / "w").read_text() == "1 1"
+    assert changes(sandbox, run["run_id"]) == []
+    assert f"Code: a copy of {project} in " in run["code"]
+    assert f"Code: a copy of {project} in " in planned["code"]
+    assert "has none" in refusal
