@@ -43,7 +43,7 @@ def read_ran_code(run: Run, snapshot: CodeSnapshot | None) -> RanCode:
     if (state := load_code_state(snapshot.directory)) is not None:
         files = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES) and one.sha256} | files
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
-    changes = _split_diff(snapshot.read_diff()) if is_whole else None
+    changes = split_diff(snapshot.read_diff()) if is_whole else None
     return RanCode(
         run.run_id, snapshot.git.commit, {_name(path, cwd): digest for path, digest in files.items()}, changes
     )
@@ -54,13 +54,13 @@ def _name(path: str, cwd: str) -> str:
     return path if inside.startswith("..") else inside
 
 
-def _split_diff(diff: str) -> dict[str, str]:
+def split_diff(diff: str) -> dict[str, str]:
     """Return the digest of each file's part of a diff."""
     starts = list(_SECTION.finditer(diff))
     ends = [match.start() for match in starts[1:]] + [len(diff)]
     return {
         match["path"]: hashlib.sha256(diff[match.start() : end].encode()).hexdigest()
-        for match, end in zip(starts, ends, strict=True)
+        for match, end in zip(starts, ends, strict=False)  # nothing was changed: no section, one end
     }
 
 

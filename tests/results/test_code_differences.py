@@ -1,6 +1,6 @@
 """Which files differ between the code of runs, as far as it was kept."""
 
-from mcp_server.results.code_differences import RanCode, find_code_differences
+from mcp_server.results.code_differences import RanCode, find_code_differences, split_diff
 
 
 def test_files_that_differ_are_named_and_files_of_one_run_alone_are_not() -> None:
@@ -28,3 +28,10 @@ def test_a_file_below_its_work_tree_and_below_the_directory_is_named_once() -> N
     assert find_code_differences([one, RanCode("b", "c", {"m.py": "2"}, {"src/m.py": "2"})]) == [
         "Code differs: src/m.py."
     ]
+
+
+def test_a_clean_tree_has_no_changes_and_each_file_of_a_diff_its_own() -> None:
+    assert split_diff("") == {}
+    one = "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-1\n+2\n"
+    both = split_diff(one + one.replace("x.py", "y.py"))
+    assert both.keys() == {"x.py", "y.py"}
