@@ -19,9 +19,11 @@ Kind = Literal["program", "script", "config", "checkpoint", "data file", "data d
 
 # These make no files that a later command could read; directories do not count.
 _MAKES_NO_FILES = frozenset(
-    """export set unset ulimit umask echo printf true : sleep date hostname pwd ls mkdir rm chmod which type nvidia-smi
+    """export set unset ulimit umask echo printf true : date hostname pwd ls mkdir rm chmod which type nvidia-smi
     module ml hash free df uptime whoami id declare""".split()  # noqa: SIM905 - a list of words
 )
+# What may still run behind a program that failed, without being the work itself.
+_REPORTS = frozenset("echo printf date exit true : wait hostname uptime".split())  # noqa: SIM905 - a list of words
 # These start another program of the same line.
 _WRAPPERS = frozenset(
     """timeout nice ionice stdbuf numactl taskset unbuffer xvfb-run chrt catchsegv conda mamba micromamba uv
@@ -112,16 +114,27 @@ def find_program_names(command: ShellCommand) -> list[str]:
     names: list[str] = []
     if isinstance(command.source, str) and _DEFINES.search(command.source):
         return names
-    for simple, located in zip(command.commands, _locate_commands(command), strict=True):
-        if not located.is_certain:
+    for index, (simple, located) in enumerate(zip(command.commands, _locate_commands(command), strict=True)):
+        if not located.is_certain or simple.program in ("module", "ml"):
             break
         main = _find_main_program(located.words)
         words = () if main is None else dict.fromkeys((located.words[0], located.words[main]))
-        if simple.words[: len(simple.words) - len(simple.program_words)] in ((), ("exec",), ("nohup",)):
+        is_plain = simple.words[: len(simple.words) - len(simple.program_words)] in ((), ("exec",), ("nohup",))
+        if is_plain and _is_last_work(command.commands[index:]):
             names += [word for word in words if _NAME.fullmatch(word) and word not in SHELL_BUILTINS]
         if located.words and located.words[0] not in _LEAVES_PATH:
             break
     return names
+
+
+def _is_last_work(commands: Sequence[SimpleCommand]) -> bool:
+    """Return whether no other work of the line goes on where the first of ``commands`` fails."""
+    rest = list(commands)
+    while rest and rest[0].separator in ("&&", "|", "|&"):
+        rest.pop(0)
+    if not rest or rest[0].separator in ("||", "&"):
+        return False
+    return all(not each.program_words or each.program in _REPORTS for each in rest[1:])
 
 
 def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[Input]:
@@ -172,6 +185,10 @@ def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
         certain_here = is_certain and simple.is_certain and simple.separator != "||"
         located.append(_LocatedCommand(simple.program_words, certain_here, base))
         is_certain, base = _follow(simple, base, is_certain=certain_here)
+        # A file that `echo … > FILE` makes is there for what follows.
+        is_certain = is_certain and not any(
+            file.operator in (">", ">>", ">|", "&>") and file.target != "/dev/null" for file in simple.redirections
+        )
     return located
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
+from mcp_server.hosts.command_inputs import find_program_names
 from mcp_server.hosts.config import Environment, Host, Site, find_this_host
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs, find_missing_inputs
 from mcp_server.record.spec import LaunchRequest
@@ -156,6 +157,9 @@ isaaclab.sh -p scripts/none.py --task X
 make train CONFIG=configs/none.yaml
 jupyter nbconvert --execute none.ipynb
 env -u PYTHONPATH python missing.py
+echo 'print(1)' > made.py && python made.py
+printf 'a: 1' > configs/made.yaml && python train.py --config configs/made.yaml
+sleep 60; python made_meanwhile.py
 python train.py # --config configs/none.yaml
 python train.py --checkpoint_path /data/out/none
 python train.py --note 'see configs/none.yaml'
@@ -444,3 +448,20 @@ def test_an_environments_python_that_is_gone_is_refused(project: Path) -> None:
     gone = Environment(python=str(project / ".venv/bin/python3.9"))
     with pytest.raises(BadArgument, match=r"^environment: its python does not exist: .*Near: .*/\.venv/bin/python"):
         check_inputs(LaunchRequest("true", cwd=str(project)), parse("true"), Site(), Host(), gone)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("pyhton train.py", ["pyhton"]),
+        ("cd tools && pyhton train.py 2>&1 | tee log; echo done", ["pyhton"]),
+        ("nothing_needed; python train.py", ["python"]),
+        ("nothing_needed & python train.py", []),
+        ("nothing_needed || python train.py", []),
+        ("module load cuda && program_of_the_module", []),
+    ],
+)
+def test_a_program_is_needed_where_no_other_work_goes_on_without_it(command: str, names: list[str]) -> None:
+    found = [name for name in find_program_names(parse(command)) if name not in ("tee", "log")]
+    assert set(found) <= set(names)
+    assert ("pyhton" in command) == ("pyhton" in found)
