@@ -27,7 +27,7 @@ from mcp_server.text.formatting import count_digits, plain_value, shorten_facts,
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
-_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 310, 3, 24
+_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 310, 3, 16
 _BENCHMARK_TOKENS = 200
 _MOST_SETTINGS, _MOST_FAILED, _MOST_LIVE = 8, 3, 16
 _WHY_CHARS, _NOTE_CHARS = 90, 60
@@ -93,8 +93,10 @@ def compare_sweep(
     table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True)
     notes = list(table.notes)
     if not as_markdown and _CHECKPOINT in table.columns and fit(_lines(table), _ROW_TOKENS, least=1) < len(table.rows):
+        row = dict(zip(table.columns, table.rows[0], strict=True))
+        first = f"Newest checkpoint of {row['cell']}: {table.root}/{row[_CHECKPOINT]}; " if row[_CHECKPOINT] else ""
         table = replace(table.without(_CHECKPOINT), root="")
-        notes.append("markdown=true has checkpoints too.")
+        notes.append(f"{first}markdown=true has the checkpoints of all.")
     rows = _lines(table)
     rows = rows[: fit(rows, _ROW_TOKENS, least=_FEWEST_ROWS)]
     left = 0 if as_markdown else table.total - len(rows)

@@ -74,6 +74,20 @@ def test_evaluations_and_checkpoints_stand_beside_the_metric(runs: Runs) -> None
     assert found.root == str(runs.path / "work")
 
 
+def test_where_rows_are_many_the_checkpoint_of_the_best_is_a_note(runs: Runs) -> None:
+    cells, events = [], list[dict[str, Any]]()
+    for number in range(20):
+        cells.append(Cell(f"c{number}", "1", {"learning_rate": number}))
+        events += cell_events(f"c{number}", float(number))
+        put(runs.add(f"night-c{number}-k7qz") / "checkpoints" / "model_30.pt", "weights")
+    write_sweep(runs.home.path, cells, events, metric="loss", goal="min", ranking="last")
+    found = compare(runs)
+    assert "checkpoint" not in (found.columns or "")
+    path = runs.path / "work" / "night-c0-k7qz" / "checkpoints" / "model_30.pt"
+    assert f"Newest checkpoint of c0: {path} 7B; markdown=true has the checkpoints of all." in (found.notes or [])
+    assert (compare(runs, as_markdown=True).markdown or "").count("model_30.pt") == 20
+
+
 def test_the_ranked_metric_is_had_as_best_and_at_a_step(runs: Runs) -> None:
     curves = sweep(runs)
     first, second = rows_of(compare(runs, "loss", "best:loss", "loss@20"))
