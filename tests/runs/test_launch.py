@@ -121,6 +121,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "tmux_socket": "test",
         "sync": None,
         "code": None,
+        "keep_code": False,
         "sweep": None,
         "cell": None,
         "backend": "tmux",
