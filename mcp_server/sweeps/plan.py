@@ -225,8 +225,8 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         varied = {name: params[name] for name in varying if name in params}
-        parts = [label] if label else [source.name if source else "", _stem(blueprint), _describe(varied)]
-        name = _label("-".join(str(part) for part in parts if part))
+        parts = [label] if label else [source.name if source else "", _stem(blueprint), *_describe(varied)]
+        name = _join_label([str(part) for part in parts if part])
         named = name_arguments(launch)
         overrides = {name: named.get(name) for name in overridden}
         if source is not None and len(sources) > 1:
@@ -321,6 +321,11 @@ def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
             raise BadArgument(
                 "grid", f"{name} must be a list of values.", f'E.g. {{"{name}": [{json.dumps(values)}]}}.'
             )
+        texts = [json.dumps(value, default=str) for value in values]
+        if repeated := next((text for text in texts if texts.count(text) > 1), None):
+            raise BadArgument(
+                "grid", f"{name} has {repeated} twice.", "For several runs of a setting add a seed: [1, 2, 3]."
+            )
     count = 1
     for values in grid.values():
         count *= len(values)
@@ -396,8 +401,17 @@ def _label(text: str) -> str:
     return re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", text)[:LONGEST_CELL_NAME].strip("-.")
 
 
-def _describe(params: Mapping[str, Any]) -> str:
-    return "-".join(f"{name.rpartition('.')[2]}{_as_text(value)}" for name, value in params.items())
+def _join_label(parts: Sequence[str]) -> str:
+    """Return the parts as one label. A long one loses the beginning of its longest parts: values stand last."""
+    shown = [re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", part).strip("-.") for part in parts]
+    while len("-".join(shown)) > LONGEST_CELL_NAME and max(map(len, shown)) > 1:
+        longest = max(range(len(shown)), key=lambda at: len(shown[at]))
+        shown[longest] = shown[longest][1:] if len(shown) > 1 else shown[longest][:-1]
+    return _label("-".join(shown))
+
+
+def _describe(params: Mapping[str, Any]) -> list[str]:
+    return [f"{name.rpartition('.')[2]}{_as_text(value)}" for name, value in params.items()]
 
 
 def _as_text(value: object) -> str:

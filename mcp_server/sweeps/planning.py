@@ -22,12 +22,20 @@ from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.arguments import check_name
 from mcp_server.runs.gpu_admission import requests_gpus
 from mcp_server.runs.launch import rehearse
+from mcp_server.runs.quota import count_gpus, find_quota
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.figures import RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
+from mcp_server.sweeps.plan_checks import (
+    check_distinct,
+    check_grid_values,
+    check_multirun,
+    list_choices,
+    spell_switches,
+)
 from mcp_server.sweeps.requests import make_request, with_slots
 from mcp_server.sweeps.search import parse_search
 from mcp_server.sweeps.shared_outputs import find_shared_outputs
@@ -84,6 +92,7 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
     """
     spec = await run_in_thread(make_spec, request, store, environ)
     await run_in_thread(check_values, spec, store.home, environ)
+    await run_in_thread(_check_quota, spec, store)
     checked: dict[str, RunSpec] = {}
     for cell in _choose_to_rehearse(spec.cells):
         try:
@@ -127,6 +136,23 @@ def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator
             return
 
 
+def _check_quota(spec: SweepSpec, store: RunStore) -> None:
+    """Refuse a cell that needs more GPUs than its owner may ever have.
+
+    Raises:
+        SweepRefused: names the cell.
+    """
+    quota = find_quota(store.home.read_config().quotas, spec.owner)
+    for cell in spec.cells if quota is not None else ():
+        needed = count_gpus(cell.launch.get("gpus"), cell.launch.get("require"))
+        if needed > (quota or 0):
+            text = f"{spec.owner} may have {quota} GPUs at once, and this cell needs {needed}: it could never start."
+            refusal = RunwardError(
+                text, "Nothing was started.", "Request fewer, or a person raises the quota in config.toml."
+            )
+            raise SweepRefused(cell.name, refusal)
+
+
 def _make_patient(request: LaunchRequest) -> LaunchRequest:
     """Return ``request`` as it is accepted while its GPUs are in use."""
     return replace(request, queue=True) if requests_gpus(request.gpus, request.require) else request
@@ -162,7 +188,11 @@ def make_spec(
         raise BadArgument("metric", "is needed by halving and by this search: what best means.")
     if request.halving is not None:
         parse_halving(request.halving)
-    cells = tuple(with_slots(cell, request.max_parallel) for cell in expand(phases, sweep_id))
+    expanded = expand(phases, sweep_id)
+    for phase in phases:
+        _check_meaning(phase)
+    cells = tuple(spell_switches(with_slots(cell, request.max_parallel)) for cell in expanded)
+    check_distinct(cells)
     for cell in cells:
         if not cell.launch.get("command") and not cell.launch.get("blueprint"):
             raise BadArgument("common", f"holds no command, and cell {cell.name} brings none.", "Pass common.command.")
@@ -184,6 +214,23 @@ def make_spec(
         halving=request.halving,
         tmux_socket=tmux_socket(environ),
     )
+
+
+def _check_meaning(phase: Phase) -> None:
+    """Refuse a phase whose values or commands mean several values at once, or switches that nobody can spell."""
+    launches = [phase.common, *(each.launch for each in phase.source_cells or ())]
+    launches += [own for entry in phase.cells or () if isinstance(own := entry.get("launch"), Mapping)]
+    for launch in launches:
+        if isinstance(command := launch.get("command"), str | list):
+            check_multirun(command)
+    is_hydra = any(launch.get("param_style") == "k=v" for launch in launches)
+    listed = {name: [value] for entry in phase.cells or () for name, value in entry.items() if name != "launch"}
+    for where, values in (("grid", phase.grid or {}), ("cells", listed)):
+        for name, each in values.items():
+            check_grid_values(where, name, each, is_settings=is_hydra)
+    for name, choices in list_choices(phase.search or {}):
+        for value in choices:
+            spell_switches(Cell(name, phase.name, launch={**phase.common, "params": {name: value}}))
 
 
 def _check_numbers(request: SweepRequest) -> None:

@@ -50,6 +50,15 @@ def test_cells_override_common_and_name_themselves() -> None:
     assert cells[1].launch["params"] == {"epochs": 3, "lr": 0.1, "seed": 1}
 
 
+def test_names_too_long_are_told_apart_by_their_values_and_not_numbered() -> None:
+    cells = plan(grid={"env.benchmark": ["libero_spatial_with_a_long_name", "libero_object"], "seed": [0, 1, 2]})
+    assert [cell.name.rpartition("-")[2] for cell in cells] == ["seed0", "seed1", "seed2"] * 2
+    assert len({cell.name for cell in cells}) == 6
+    assert max(len(cell.name) for cell in cells) <= 40
+    with pytest.raises(BadArgument, match="lr has 1 twice"):
+        plan(grid={"lr": [1, 1]})
+
+
 def test_every_cell_has_a_name_of_its_own_that_fits() -> None:
     cells = plan(cells=[{"launch": {"name": "x" * 90}}, {"launch": {"name": "x" * 90}}, {"launch": {"name": "x" * 90}}])
     assert len({cell.name for cell in cells}) == 3

@@ -35,6 +35,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import count_ahead, find_array, place_of
 from mcp_server.sweeps.plan import apply_overrides, fill_names, name_arguments
+from mcp_server.sweeps.plan_checks import spell_switches
 from mcp_server.sweeps.requests import make_request
 from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
 from mcp_server.threads import run_in_thread
@@ -164,7 +165,7 @@ class CellLauncher:
                 params, inherited = await run_in_thread(self._choose, sweep, state)
                 free = {name: value for name, value in inherited.items() if name not in cell.fixed}
                 cell = replace(cell, params=params, launch=apply_overrides(cell.launch, free))
-                cell = fill_names(cell, sweep.sweep_id)
+                cell = spell_switches(fill_names(cell, sweep.sweep_id))
             run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
         except LaunchUnanswered as error:
             self._doubt(cell, error)

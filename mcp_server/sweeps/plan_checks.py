@@ -1,0 +1,196 @@
+"""Plans that mean something else than they say: lists in Hydra's syntax, cells with one command, flags left out."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.hosts.command_inputs import find_programs
+from mcp_server.hosts.config_contents import find_script_file
+from mcp_server.hosts.param_style import takes_settings
+from mcp_server.record.script import command_text
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.sweep_spec import Cell
+from mcp_server.system.files import read_regular_file
+from mcp_server.text.shell import parse
+
+_MOST_BYTES = 1_000_000
+_MOST_UNFOLDED = 1_000
+_FUNCTION = re.compile(r"(range|choice|interval|glob)\((.*)\)\s*", re.DOTALL)
+_OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
+_LAUNCHER = re.compile(r"(?:python|pypy)[\d.]*|torchrun|accelerate|deepspeed|uv|poetry|srun|env|nohup")
+_QUOTED_OR_LIST = ("[", "{", "(", "'", '"', "$")
+
+
+def unfold(text: str) -> list[Any] | None:
+    """Return the values that Hydra would sweep over for an override's value; None where it is one value."""
+    if function := _FUNCTION.fullmatch(text.strip()):
+        values = [_read_value(each) for each in function[2].split(",")]
+        if function[1] == "choice":
+            return values
+        if function[1] == "range" and all(isinstance(each, int) for each in values) and 1 <= len(values) <= 3:  # noqa: PLR2004 - start, stop, step
+            with suppress(ValueError):
+                return list(range(*values)[:_MOST_UNFOLDED])
+        return []
+    if "," in text and not text.strip().startswith(_QUOTED_OR_LIST):
+        return [_read_value(each) for each in text.split(",")]
+    return None
+
+
+def _read_value(text: str) -> Any:
+    with suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(text.strip())
+        return value if isinstance(value, str | int | float) else text.strip()
+    return text.strip()
+
+
+def list_choices(search: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
+    """Return the parameters of a search that are chosen out of a list, with their values."""
+    space = search.get("space")
+    return [
+        (name, each) for name, each in (space if isinstance(space, Mapping) else {}).items() if isinstance(each, list)
+    ]
+
+
+def check_multirun(command: str | Sequence[str]) -> None:
+    """Refuse a command that has Hydra run several trainings in one cell.
+
+    Raises:
+        BadArgument: names the grid that it means.
+    """
+    for simple in parse(command).commands:
+        words = _find_arguments(simple.program_words)
+        at = next((at for at, word in enumerate(words) if word in ("-m", "--multirun")), None)
+        if at is None:
+            continue
+        overrides = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
+        if words[at] == "-m" and not overrides:
+            continue
+        grid = {match[1]: values for match in overrides if (values := unfold(match[2]))}
+        meant = f"write its values as grid={json.dumps(grid)}" if grid else "write its values as a grid"
+        cause = f"{words[at]} in the command runs several trainings in one cell, whose figures could not be told apart."
+        raise BadArgument("common", cause, f"Leave {words[at]} and its values out, and {meant}.")
+
+
+def _find_arguments(words: Sequence[str]) -> Sequence[str]:
+    """Return what a program gets that words start: behind the script or module, where an interpreter runs one."""
+    if not words or not (_LAUNCHER.fullmatch(PurePath(words[0]).name)):
+        return words[1:]
+    for at, (before, word) in enumerate(zip(["", *words], words, strict=False)):
+        if word.endswith(".py") or before == "-m":
+            return words[at + 1 :]
+    return ()
+
+
+def check_grid_values(where: str, name: str, values: Iterable[Any], *, is_settings: bool) -> None:
+    """Refuse texts that Hydra would take for several values; with ``is_settings`` also such as ``a,b``.
+
+    Raises:
+        BadArgument: names the list that they mean.
+    """
+    for value in values:
+        if not isinstance(value, str) or (unfolded := unfold(value)) is None:
+            continue
+        if not is_settings and not _FUNCTION.fullmatch(value.strip()):
+            continue
+        meant = json.dumps({name: unfolded}) if unfolded else "each value by itself"
+        raise BadArgument(where, f"{name}: {value[:80]!r} means several values.", f"List them: {meant}.")
+
+
+def spell_switches(cell: Cell) -> Cell:
+    """Return ``cell`` with its parameters that are false or null as its program's own parser takes them.
+
+    A flag cannot say false: where the script is read and has ``store_true``, it is left out; with
+    ``BooleanOptionalAction`` or an option ``--no-NAME`` it is that; an option with a value gets ``false``. Reads the
+    script, never runs it.
+
+    Raises:
+        BadArgument: how the program takes it is not known; names the three forms.
+    """
+    launch = cell.launch
+    params, command = launch.get("params") or {}, launch.get("command")
+    open_names = [name for name, value in params.items() if value is None or value is False]
+    if not open_names or not command or launch.get("param_style") == "k=v":
+        return cell
+    cwd = Path(str(launch.get("cwd") or ".")).expanduser()
+    parsed = parse(command)
+    if launch.get("param_style") is None and takes_settings(parsed, params, cwd):
+        return cell
+    text = "" if launch.get("host") else _read_script(command, cwd)
+    spelled: dict[str, Any] = {}
+    for name, value in params.items():
+        spelled.update(_spell(name, value, text) if name in open_names else {name: value})
+    return replace(cell, launch={**launch, "params": spelled})
+
+
+def _read_script(command: str | Sequence[str], cwd: Path) -> str:
+    programs = find_programs(parse(command))
+    if not programs:
+        return ""
+    program, base = programs[-1], cwd
+    for step in program.base:
+        base /= Path(step).expanduser()
+    script = find_script_file(program.script, program.module, base)
+    with suppress(OSError, ValueError):
+        return read_regular_file(script, max_bytes=_MOST_BYTES).decode(errors="replace") if script else ""
+    return ""
+
+
+def _spell(name: str, value: bool | None, script: str) -> dict[str, Any]:
+    """Return the parameters that stand for one that is false or null."""
+    flag = re.escape(name)
+    # The call that defines the option, up to the next one.
+    option = re.search(rf"""["']--{flag}["'](.*?)(?=add_argument\(|\.option\(|\Z)""", script, re.DOTALL)
+    definition = option[1].partition("\n\n")[0] if option else ""
+    if value is None:
+        if option and "required=True" not in definition and re.search(r"default\s*=\s*(?!None\b)", definition) is None:
+            return {name: None}  # what it is without the option
+    elif option and "store_true" in definition and not re.search(r"default\s*=\s*True", definition):
+        return {name: False}
+    elif re.search(rf"""["']--no-{flag}["']|["']--{flag}/--no-{flag}["']""", script) or (
+        option and "BooleanOptionalAction" in definition
+    ):
+        return {f"no-{name}": True}
+    elif option and re.search(r"type\s*=\s*(?!bool\b)", definition):
+        return {name: "false"}
+    word = "null" if value is None else "false"
+    raise BadArgument(
+        "grid",
+        f"{name}={word}: how the program takes that is not known, and --{name} left out may mean another value.",
+        f'Write {{"{name}": "{word}"}} for `--{name} {word}`, {{"no-{name}": true}} for `--no-{name}`, or a list of '
+        f'cells in which one has no {name}: cells=[{{"{name}": true}}, {{}}].',
+    )
+
+
+def check_distinct(cells: Iterable[Cell]) -> None:
+    """Refuse two cells of a phase that would run the same command in the same way.
+
+    Raises:
+        BadArgument: names both.
+    """
+    seen: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        if cell.promote is not None or cell.trial is not None or not cell.launch.get("command"):
+            continue
+        launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "tags")}
+        spec = RunSpec(
+            command=cell.launch["command"],
+            params=cell.launch.get("params") or {},
+            param_style=cell.launch.get("param_style") or RunSpec.param_style,
+        )
+        # The cell's own name, as in --out /o/{cell}, makes no other training of it.
+        text = f"{command_text(spec)} {json.dumps(launch, default=str, sort_keys=True)}".replace(cell.name, "{cell}")
+        first = seen.setdefault((cell.phase, text), cell.name)
+        if first != cell.name:
+            raise BadArgument(
+                "grid",
+                f"cells {first} and {cell.name} would run the same command: {command_text(spec)[:200]}",
+                "Give each a value of its own, e.g. a seed.",
+            )
