@@ -46,7 +46,13 @@ def find_services(texts: Sequence[str], mirror: str, store: RunStore) -> Service
             raise BadArgument("needs", f"{run.run_id} has ended: {run.state}.", "Launch it again, then this run.")
         if run.spec.mirror != mirror:
             cause = f"{run.run_id} is on {run.spec.host or 'this host'}, and this run would not be."
-            raise BadArgument("needs", cause, "A service and the runs that need it are on one host.")
+            place = run.spec.env.get("RAY_PORT", "PORT")
+            remedy = (
+                "needs works on one host. Across hosts leave it out, and let the command wait: until (exec 3<>/dev/tcp/"
+                f"HEAD/{place}); do sleep 2; done; exec ray start --address=HEAD:{place} --block (HEAD: an address of "
+                f"the service's host that is reachable from there). Stop both with kill_run on a list of their ids."
+            )
+            raise BadArgument("needs", cause, remedy)
         needs.append(str(replace(need, run=run.run_id)))
         if "RAY_PORT" in run.spec.env:
             env |= {name: run.spec.env[name] for name in _RAY_VARIABLES if name in run.spec.env}

@@ -37,11 +37,11 @@ class _Folded:
 
 
 class SweepStore:
-    """Returns sweeps as their directories prove them. A spec never changes, so it is read once."""
+    """Returns sweeps as their directories prove them. A spec is read again where a call has changed it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._specs: dict[str, SweepSpec] = {}
+        self._specs: dict[str, tuple[int, SweepSpec]] = {}  # with the time of its file
         self._events: dict[str, EventsRead] = {}
         self._folded: dict[str, _Folded] = {}
 
@@ -79,6 +79,8 @@ class SweepStore:
             cause = error if isinstance(error, OSError) else OSError(0, f"its spec.json is damaged ({error})")
             raise RunUnreadable(sweep_id, cause) from error
         former = self._folded.get(sweep_id)
+        if former is not None and former.sweep.spec is not spec:
+            former = None
         if former is not None and self._events.get(sweep_id) is record and former.is_of(liveness, stop):
             return former.sweep
         self._events[sweep_id] = record
@@ -131,11 +133,13 @@ class SweepStore:
         return specs
 
     def _read_spec(self, directory: SweepDir) -> SweepSpec:
-        if (spec := self._specs.get(directory.sweep_id)) is None:
+        written_ns = directory.spec.stat().st_mtime_ns
+        known_ns, spec = self._specs.get(directory.sweep_id, (None, None))
+        if spec is None or known_ns != written_ns:
             if (facts := load_json(directory.spec)) is None:
                 raise ValueError("not a JSON object")
             spec = SweepSpec.from_facts({**facts, "sweep_id": directory.sweep_id})
-            self._specs[directory.sweep_id] = spec
+            self._specs[directory.sweep_id] = (written_ns, spec)
         return spec
 
 

@@ -87,6 +87,8 @@ def find_next(
     phase = sweep.phase
     waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == phase]
     waiting = [each for each in waiting if each.cell.name not in launching and each.cell.name not in in_doubt]
+    # What failed before stands behind, so that a ceiling of failures is not reached by the same cells again.
+    waiting.sort(key=lambda each: each.failures > 0)
     if sweep.is_metric_missing:  # what depends on it waits for somebody's decision
         waiting = [each for each in waiting if each.is_planned]
     limit = sweep.spec.max_parallel

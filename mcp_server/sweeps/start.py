@@ -121,7 +121,8 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
             store.sweeps.find(request.name)  # there is none
         return None
     open_cells = sum(cell.state not in COMPLETE for cell in newest.cells)
-    is_meant = not newest.ended or newest.state in ("killed", "failed") or (request.resume == "continue" and open_cells)
+    goes_on = request.resume == "continue" and (open_cells or has_plan)
+    is_meant = not newest.ended or newest.state in ("killed", "failed") or goes_on
     if not has_plan and (request.resume == "wipe" or not is_meant):
         again = f'resume="continue" starts {open_cells} cells again; ' if open_cells and newest.ended else ""
         raise BadArgument(
@@ -162,8 +163,23 @@ async def _continue(
 ) -> StartedSweep:
     """Continue a sweep whose plan is the same; one under way goes on as it is."""
     await _check_same_plan(request, former, store, environ)
-    await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
-    return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued")
+    changed = await run_in_thread(_change_limits, request, former, store)
+    former = await run_in_thread(store.sweeps.observe, former.sweep_id)
+    if not former.ended or any(cell.state not in COMPLETE for cell in former.cells):
+        await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
+    return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued", changed)
+
+
+def _change_limits(request: SweepRequest, former: Sweep, store: RunStore) -> tuple[str, ...]:
+    """Give a sweep the limits that a call names; return what is changed. Its conductor reads them at its next look."""
+    limits = {"max_parallel": request.max_parallel, "max_failures": request.max_failures}
+    new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
+    if any(most is not None and most < 1 for most in new.values()):
+        raise BadArgument(next(iter(new)), "must be at least 1.")
+    if new:
+        spec = replace(former.spec, **new)  # type: ignore[arg-type]  # both are whole numbers
+        write_json(store.sweeps.files_of(former).spec, spec.facts())
+    return tuple(f"{name} is {most} now, it was {getattr(former.spec, name)}." for name, most in new.items())
 
 
 async def _check_same_plan(request: SweepRequest, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> None:

@@ -581,3 +581,24 @@ async def test_cells_run_on_the_first_host_with_a_free_slot(sandbox: Sandbox, fa
         gate.touch()
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 2, "finished": 2}
+
+
+async def test_a_sweep_at_its_ceiling_goes_on_with_a_higher_one_and_never_run_cells_first(sandbox: Sandbox) -> None:
+    common: dict[str, Any] = {"command": f"bash -c 'test -e {sandbox.path}/good' {{params}}", "cwd": str(sandbox.path)}
+    plan: dict[str, Any] = {"name": "ceiling", "common": common, "grid": {"seed": [1, 2, 3, 4]}, "max_parallel": 1}
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", max_failures=2, **plan))["sweep_id"]
+        first = (await agent.call("wait_run", run_ids=sweep_id, until="end"))["sweep"]["cells"]
+        assert (first["failed"], first["skipped"]) == (2, 2)
+        (sandbox.path / "good").touch()
+        started = await agent.call("launch_sweep", name="ceiling", max_failures=9)
+        assert started["warnings"] == ["max_failures is 9 now, it was 2."]
+        await agent.call("wait_run", run_ids=sweep_id, until="end")
+        written = (sandbox.path / "state" / "sweeps" / sweep_id / "events.jsonl").read_text()
+        events = [json.loads(line) for line in written.splitlines()]
+        order = [event["cell"] for event in events if event["kind"] == "cell_started"]
+        assert order == ["seed1", "seed2", "seed3", "seed4", "seed1", "seed2"]
+        other = {**plan, "grid": {"seed": [1, 2, 3]}}
+        refused = await agent.refusal("launch_sweep", resume="continue", **other)
+        assert "has another plan" in refused
+        assert (await agent.call("launch_sweep", resume="continue", **plan))["sweep_id"] == sweep_id
