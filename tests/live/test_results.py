@@ -46,7 +46,8 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbo
         bad = await launch(agent, sandbox, "bad", 0.25, "fails")
         for run_id in (good, bad):
             await agent.end(run_id)
-        assert "Pass result_dir=" in await agent.refusal("finish_blueprint", run_id=bad)
+        kept = await agent.call("finish_blueprint", run_id=bad)
+        assert Path(kept["results_path"]).parent == sandbox.rundir(bad).path / "results"
         out = sandbox.path / "out"
         answer = await agent.call("finish_blueprint", run_id=bad, summary="It needs less.", result_dir=str(out))
         assert (answer["status"], answer["state"]) == ("written", "failed")
