@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import secrets as random
@@ -341,6 +342,35 @@ def list_distinct_runs(planned: PlannedSweep) -> list[RunSpec]:
             seen.add(text)
             runs.append(replace(runs[0], command=command, params=cell.launch.get("params") or {}))
     return runs
+
+
+def describe_plan(planned: PlannedSweep) -> list[str]:
+    """Return a line a cell with its command; the trials of a search whose lines would be equal share one."""
+    lines: list[str] = []
+    cells = list(enumerate(planned.spec.cells, 1))
+    for (phase, is_open, _), group in itertools.groupby(
+        cells, lambda each: (each[1].phase, each[1].trial is not None, 0 if each[1].trial is not None else each[0])
+    ):
+        (first, cell), *_, (last, final) = [*(listed := list(group)), listed[-1]]
+        text = describe_command(planned.spec, cell, planned.checked)
+        if is_open and last > first:
+            lines.append(f"{first}-{last} {phase} {cell.name} to {final.name}: {text}")
+        else:
+            lines.append(f"{first} {phase} {cell.name}: {text}")
+    return lines
+
+
+def describe_hours(spec: SweepSpec) -> str:
+    """Return how long the cells may take together, by their time limits, and how many run at once at most."""
+    given = [cell.launch.get("time_limit_s") for cell in spec.cells]
+    limits = [each for each in given if isinstance(each, int | float)]
+    at_once = "" if spec.max_parallel is None else f", {spec.max_parallel} at once at most"
+    if not limits or len(limits) < len(given):
+        return f"{len(spec.cells)} cells{at_once}; hours are not known without time_limit_s."
+    gpus = [count_gpus(cell.launch.get("gpus"), cell.launch.get("require")) for cell in spec.cells]
+    hours = sum(each * (held or 1) for each, held in zip(limits, gpus, strict=True)) / 3600
+    unit = "GPU-hours" if all(gpus) else "hours of cells, a GPU counted each"
+    return f"{len(spec.cells)} cells{at_once}; at most {hours:.3g} {unit} by time_limit_s."
 
 
 def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:

@@ -124,7 +124,7 @@ async def launch_sweep(
     dry_run first.
     """
     # A server starts without sweeps.
-    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_command  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_hours, describe_plan  # noqa: PLC0415 - a server starts without sweeps
     from mcp_server.sweeps.start import rehearse_sweep, start_sweep  # noqa: PLC0415 - as above
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
@@ -140,18 +140,16 @@ async def launch_sweep(
     await run_in_thread(_check_places, ctx, arguments, dry_run)
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
-        lines = [
-            f"{number} {cell.phase} {cell.name}: {describe_command(planned.spec, cell, planned.checked)}"
-            for number, cell in enumerate(planned.spec.cells, 1)
-        ]
+        lines = describe_plan(planned)
         goes_on = f"{former.sweep_id} would go on with these cells. " if former is not None else ""
         return StartedSweepAnswer(
             sweep_id=former.sweep_id if former is not None else None,
-            cells={"total": len(lines)},
+            cells={"total": len(planned.spec.cells)},
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
             metric=_describe_ranking(planned.spec),
             warnings=list(planned.warnings) or None,
-            next_step=f"{goes_on}Nothing was started: call launch_sweep without dry_run.",
+            next_step=f"{goes_on}{describe_hours(planned.spec)} Nothing was started: "
+            "call launch_sweep without dry_run.",
         )
     approval = Approval(ctx, name_launch(request), answer, confirm_token)
     try:
