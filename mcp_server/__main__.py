@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gc
 import io
 import sys
@@ -66,7 +67,8 @@ def _print_odd_names_readably() -> None:
     codecs.register_error("runward", _escape_unencodable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="runward")
+            with contextlib.suppress(OSError):  # of a stream whose file was replaced beneath it
+                stream.reconfigure(errors="runward")
 
 
 def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:

@@ -21,7 +21,8 @@ from mcp_server.record.sweep_spec import Cell
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import parse
 
-_MOST_BYTES = 1_000_000
+_MOST_BYTES, _MOST_MODULES = 1_000_000, 8  # modules: of one line that imports
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 _MOST_UNFOLDED = 1_000
 _FUNCTION = re.compile(r"(range|choice|interval|glob)\((.*)\)\s*", re.DOTALL)
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -123,14 +124,15 @@ def spell_switches(cell: Cell) -> Cell:
     parsed = parse(command)
     if launch.get("param_style") is None and takes_settings(parsed, params, cwd):
         return cell
-    text = "" if launch.get("host") else _read_script(command, cwd)
+    text = "" if launch.get("host") else read_script(command, cwd)
     spelled: dict[str, Any] = {}
     for name, value in params.items():
         spelled.update(_spell(name, value, text) if name in open_names else {name: value})
     return replace(cell, launch={**launch, "params": spelled})
 
 
-def _read_script(command: str | Sequence[str], cwd: Path) -> str:
+def read_script(command: str | Sequence[str], cwd: Path) -> str:
+    """Return the text of the Python script that a command runs, with that of modules beside it that it imports."""
     programs = find_programs(parse(command))
     if not programs:
         return ""
@@ -138,8 +140,16 @@ def _read_script(command: str | Sequence[str], cwd: Path) -> str:
     for step in program.base:
         base /= Path(step).expanduser()
     script = find_script_file(program.script, program.module, base)
+    text = _read(script) if script else ""
+    lines = (re.findall(r"\w+", line[1]) for line in _IMPORT.finditer(text))
+    modules = dict.fromkeys(name for names in lines for name in names[:_MOST_MODULES])
+    beside = [script.with_name(f"{name}.py") for name in modules if script and name != script.stem]
+    return "\n".join([text, *(_read(module) for module in beside if module.is_file())])
+
+
+def _read(path: Path) -> str:
     with suppress(OSError, ValueError):
-        return read_regular_file(script, max_bytes=_MOST_BYTES).decode(errors="replace") if script else ""
+        return read_regular_file(path, max_bytes=_MOST_BYTES).decode(errors="replace")
     return ""
 
 

@@ -39,7 +39,7 @@ from mcp_server.sweeps.plan_checks import (
 )
 from mcp_server.sweeps.requests import make_request, with_slots
 from mcp_server.sweeps.search import parse_search
-from mcp_server.sweeps.shared_outputs import find_shared_outputs
+from mcp_server.sweeps.shared_outputs import find_shared_outputs, name_runs
 from mcp_server.sweeps.sources.source import GpuCount, read_source
 from mcp_server.sweeps.values import SweepRefused, check_values
 from mcp_server.threads import run_in_thread
@@ -192,7 +192,7 @@ def make_spec(
     expanded = expand(phases, sweep_id)
     for phase in phases:
         _check_meaning(phase)
-    cells = tuple(spell_switches(with_slots(cell, request.max_parallel)) for cell in expanded)
+    cells = name_runs([spell_switches(with_slots(cell, request.max_parallel)) for cell in expanded])
     check_distinct(cells)
     for cell in cells:
         if not cell.launch.get("command") and not cell.launch.get("blueprint"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.record.sweep_spec import Cell
-from mcp_server.sweeps.shared_outputs import find_shared_outputs
+from mcp_server.sweeps.shared_outputs import find_shared_outputs, name_runs
 
 
 def make(*launches: dict[str, Any]) -> list[Cell]:
@@ -40,3 +41,50 @@ def test_a_directory_that_two_cells_name_as_their_output_is_named_once(launch: d
 )
 def test_cells_that_keep_their_files_apart_are_not_warned_of(launches: list[dict[str, Any]]) -> None:
     assert find_shared_outputs(make(*launches)) == []
+
+
+RUN_NAME = "import cli_args\nlog_dir = f'logs/{cli_args.args.run_name}'\ntorch.save(model, log_dir)\n"
+OWN = "out = os.environ['RUNWARD_RUN_ID']\ntorch.save(model, out)\n"
+
+
+def planned(
+    directory: Path, script: str, command: str = "python scripts/go/train.py --lr {lr}", **launch: Any
+) -> list[Cell]:
+    (directory / "scripts" / "go").mkdir(parents=True)
+    (directory / "scripts" / "go" / "train.py").write_text(script)
+    (directory / "scripts" / "go" / "cli_args.py").write_text('parser.add_argument("--run_name", default="")')
+    common = {"cwd": str(directory), **launch}
+    return [Cell(f"c{n}", "1", launch={**common, "command": command.format(lr=n)}, variant="v") for n in range(3)]
+
+
+def test_a_script_with_an_option_for_the_name_of_a_run_gets_one_whatever_its_path(tmp_path: Path) -> None:
+    cells = name_runs(planned(tmp_path, RUN_NAME))
+    assert [cell.launch["params"] for cell in cells] == [{"run_name": "{run_id}-{attempt}"}] * 3
+    assert find_shared_outputs(cells) == []
+
+
+@pytest.mark.parametrize("command", ["python scripts/go/train.py --run_name mine", "python scripts/go/train.py > {lr}"])
+def test_a_given_name_stays_and_so_does_a_command_without_that_option(tmp_path: Path, command: str) -> None:
+    script = RUN_NAME if "mine" in command else OWN
+    cells = planned(tmp_path, script, command)
+    assert "params" not in name_runs(cells)[0].launch or "run_name" not in name_runs(cells)[0].launch["params"]
+
+
+def test_a_script_that_writes_somewhere_is_warned_of_once(tmp_path: Path) -> None:
+    (warning,) = find_shared_outputs(planned(tmp_path, "torch.save(model, 'model.pt')\n"))
+    assert warning.startswith("3 cells (c0, …) run a script that writes files (torch.save), and name no directory")
+
+
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [
+        (OWN, "python scripts/go/train.py --lr {lr}"),
+        ("print(1)\n", "python scripts/go/train.py --lr {lr}"),
+        ("torch.save(model, out)\n", "python scripts/go/train.py --out /w/{lr}"),
+        ("torch.save(model, out)\n", "python scripts/go/train.py --out runs/{{run_id}}"),
+    ],
+)
+def test_a_script_that_keeps_files_apart_or_writes_none_is_not_warned_of(
+    tmp_path: Path, script: str, command: str
+) -> None:
+    assert find_shared_outputs(planned(tmp_path, script, command)) == []
