@@ -47,7 +47,11 @@ async def test_no_tool_looks_a_file_up_on_the_event_loop(sandbox: Sandbox, monke
         await agent.client.list_resources()
         await agent.call("finish_blueprint", run_id=end)
         assert (await agent.kill(runs[0]))["status"] == "killed"
-        plan = {"name": "night", "common": {"command": "exec sleep 300", "gpus": "cpu", **there}, "cells": [{}, {}]}
+        plan = {
+            "name": "night",
+            "common": {"command": "exec sleep 300", "gpus": "cpu", **there},
+            "cells": [{}, {"launch": {"env": {"N": "2"}}}],
+        }
         await agent.call("launch_sweep", dry_run=True, **plan)
         await agent.call("launch_sweep", **plan)
         await agent.call("launch_sweep", name="night", notes={"cell": "keep"})
