@@ -91,11 +91,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         ConfigInvalid: config.toml or hosts.toml cannot be used.
         SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: a secret has no value.
     """
-    if request.params_file is not None:
-        from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415 - only some launches have one
-
-        file, params = read_params_file(request.params_file, request.cwd)
-        request = replace(request, params=params, params_file=str(file))
+    request = _read_params(request)
     site = read_hosts_file(home)
     host, is_far = find_host(site, request.host)
     environment = site.environment(request.environment, host)
@@ -118,7 +114,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         request = apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments)
         result_dir = str(resolve_paths(path, blueprint, there.place).result_dir)
         command = parse(request.command)
-    request = check_arguments(apply_host_defaults(request, host, environment, variables), command)
+    request = apply_host_defaults(_name_params(request, command), host, environment, variables)
+    request = check_arguments(request, command)
     several = takes_several(parse_gpus(request.gpus))
     request = replace(request, require=host.tighten(request.require, takes_several=several))
     if code is not None:
@@ -217,6 +214,25 @@ def _reach(
         code = plan_sync(replace(request, cwd=cwd), far.mirror, roots, host.sync_mib, environ)
         request = code.move(request)
     return request, _There(far, code, document, far.make_place(roots, code) if document else None)
+
+
+def _read_params(request: LaunchRequest) -> LaunchRequest:
+    """Return ``request`` with the parameters of its files."""
+    if request.params_file is None:
+        return request
+    from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415 - only some launches have one
+
+    files, params = read_params_file(request.params_file, request.cwd)
+    return replace(request, params=params, params_file=files)
+
+
+def _name_params(request: LaunchRequest, command: ShellCommand) -> LaunchRequest:
+    """Return ``request`` with parameters of files under the names of its program."""
+    if request.params_file is None:
+        return request
+    from mcp_server.runs.params_file import name_for_program  # noqa: PLC0415 - only some launches have one
+
+    return replace(request, params=name_for_program(request.params, request.params_file, command.words))
 
 
 def _plan_copy(

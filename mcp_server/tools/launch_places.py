@@ -28,7 +28,7 @@ def check_launch_places(ctx: Call, arguments: Mapping[str, Any], *, dry_run: boo
         return
     server = server_of(ctx)
     cwd, blueprint = arguments.get("cwd"), arguments.get("blueprint")
-    server.check_readable(ctx, {"blueprint": blueprint, "params": arguments.get("params_file")}, cwd)
+    server.check_readable(ctx, {"blueprint": blueprint, "params": list_params_files(arguments.get("params_file"))}, cwd)
     has_roots = bool(server.home.read_config().read_roots)
     if not (has_roots or dry_run):
         return
@@ -40,6 +40,15 @@ def check_launch_places(ctx: Call, arguments: Mapping[str, Any], *, dry_run: boo
     server.check_readable(ctx, places, cwd)
     if blueprint is not None:
         server.check_readable(ctx, {"blueprint": _list_directories(blueprint, cwd)}, cwd)
+
+
+def list_params_files(params: object) -> list[str] | None:
+    """Return the files that ``params`` names, each of which is read; None where it is a table."""
+    if not isinstance(params, str):
+        return None
+    from mcp_server.runs.params_file import split_files  # noqa: PLC0415 - few calls name a file
+
+    return split_files(params)
 
 
 def _list_directories(blueprint: str, cwd: str | None) -> list[str]:

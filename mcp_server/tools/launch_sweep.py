@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
@@ -230,6 +231,7 @@ def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> Non
     if identity(ctx) is None:
         return
     from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.sources.hydra_source import list_places  # noqa: PLC0415 - as above
 
     server, only = server_of(ctx), {name: arguments[name] for name in DEFINING}
     phases: list[Phase] = []
@@ -241,15 +243,16 @@ def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> Non
         source = phase.source or ""
         for launch in [phase.common, *({**phase.common, **own} for own in launches)]:
             cwd = launch.get("cwd")
-            paths = {
-                "source": source.partition(":")[2] if source.startswith(("hydra:", "verl:")) else None,
-                "cwd": str(cwd or ".") if source else None,
-            }
+            kind, _, rest = source.partition(":")
+            has_files = kind.strip() in ("hydra", "verl")
             places = (source, *(launch.get(name) for name in ("cwd", "tensorboard", "blueprint", "params_file")))
             if places in checked:
                 continue
             checked.add(places)
-            server.check_readable(ctx, paths, cwd)
+            server.check_readable(ctx, {"cwd": str(cwd or ".") if source else None}, cwd)
+            # One after the other: a pattern is expanded only once it may be.
+            for place in list_places(rest, Path(cwd or Path.cwd()).expanduser()) if has_files else ():
+                server.check_readable(ctx, {"source": str(place)}, cwd)
             blueprints: Sequence[str | None] = phase.blueprints or [launch.get("blueprint")]
             for blueprint in blueprints:
                 check_launch_places(ctx, {**launch, "blueprint": blueprint}, dry_run=dry_run)

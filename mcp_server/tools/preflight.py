@@ -5,8 +5,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from mcp_server.runs.preflight.answers import Preflight
+from mcp_server.text.shell import parse
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.launch_places import list_params_files
 from mcp_server.tools.schema import READ_ONLY, tool
 
 
@@ -46,8 +48,7 @@ async def preflight(
     server = server_of(ctx)
     own_python = python if python is not None and "/" in python else None
     named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
-    named["params"] = params if isinstance(params, str) else None
-    await run_in_thread(server.check_readable, ctx, named, cwd)
+    await run_in_thread(server.check_readable, ctx, {**named, "params": list_params_files(params)}, cwd)
     if host is not None:
         from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - most calls stay on this host
 
@@ -56,9 +57,10 @@ async def preflight(
 
             return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
     if isinstance(params, str):
-        from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415 - few calls name a file
+        from mcp_server.runs.params_file import name_for_program, read_params_file  # noqa: PLC0415 - few name a file
 
-        arguments["params"] = (await run_in_thread(read_params_file, params, cwd))[1]
+        files, values = await run_in_thread(read_params_file, params, cwd)
+        arguments["params"] = name_for_program(values, files, parse(command or "").words)
     return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)
 
 

@@ -193,6 +193,22 @@ def test_with_read_roots_a_launch_outside_of_them_is_refused_alike_whether_its_c
             ):
                 answer = siege.service.send(siege.filled(hostile_requests.call(tool, **whole)))[1]
                 assert b"this token may read" in answer, (tool, whole, answer)
+        (allowed / "a.yaml").write_text("a: 1\n")
+        common = {"command": "true", "cwd": str(allowed)}
+        for ask in (
+            lambda path: hostile_requests.call("launch_run", **common, params=f"a.yaml,{path}"),
+            lambda path: hostile_requests.call("preflight", **common, params=f"{allowed}/a.yaml, {path}"),
+            *(
+                lambda path, kind=kind: hostile_requests.call(
+                    "launch_sweep", name="out", common=common, source=f"{kind}a.yaml,{path}.yaml", dry_run=True
+                )
+                for kind in ("verl:", "hydra :")
+            ),
+        ):
+            _assert_answered_alike(siege, ask)
+        for pattern in ("way_out/*.yaml", "way_o*/*"):
+            sweep = hostile_requests.call("launch_sweep", name="out", common=common, source=f"hydra:a.yaml,{pattern}")
+            assert b"this token may read" in siege.service.send(siege.filled(sweep))[1]
         way_out = {"command": "true", "cwd": f"{allowed}/{{d}}"}
         sweep = hostile_requests.call("launch_sweep", name="out", common=way_out, grid={"d": [siege.words["trap"]]})
         assert b"holds a parameter" in siege.service.send(siege.filled(sweep))[1]

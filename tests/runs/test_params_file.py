@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import format_arguments
-from mcp_server.runs.params_file import read_params_file
+from mcp_server.runs.params_file import name_for_program, read_params_file
 
 
 def test_nested_names_become_arguments_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_nested_names_become_arguments_in_the_order_of_the_file(tmp_path: Path) 
         "extra: {}\nversion: '007'\n"
     )
     file, params = read_params_file("c.yaml", str(tmp_path))
-    assert file == tmp_path / "c.yaml"
+    assert file == f"{tmp_path}/c.yaml"
     assert format_arguments(params, "k=v") == [
         "trainer.total_epochs=3",
         'trainer.logger=["console","wandb"]',
@@ -57,3 +57,27 @@ def test_a_missing_file_is_refused_with_those_of_a_similar_name(tmp_path: Path) 
         read_params_file("cfn.yaml", str(tmp_path))
     with pytest.raises(BadArgument, match="cwd is not given"):
         read_params_file("cfm.yaml", None)
+
+
+def test_several_files_are_joined_in_their_order_and_the_later_wins(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("agent: {tools: [a]}\ndata: {train_batch_size: 64}\n")
+    (tmp_path / "train.yaml").write_text("trainer: {nnodes: 2}\ndata: {train_batch_size: 32, size: 1}\n")
+    files, params = read_params_file("agent.yaml, train.yaml", str(tmp_path))
+    assert files == f"{tmp_path}/agent.yaml,{tmp_path}/train.yaml"
+    assert params == {"agent.tools": '["a"]', "data.train_batch_size": 32, "trainer.nnodes": 2, "data.size": 1}
+    assert read_params_file("train.yaml,agent.yaml", str(tmp_path))[1]["data.train_batch_size"] == 64
+    with pytest.raises(BadArgument, match=r"none\.yaml cannot be read"):
+        read_params_file("agent.yaml,none.yaml", str(tmp_path))
+    (tmp_path / "train.yaml").write_text("data: 3\n")
+    with pytest.raises(BadArgument, match=r"train\.yaml has 'data', and a file before it 'data\.train_batch_size'"):
+        read_params_file("agent.yaml,train.yaml", str(tmp_path))
+
+
+def test_only_the_program_of_verl_gets_verls_names() -> None:
+    verl = ["python3", "-m", "verl.trainer.main_ppo"]
+    given = {"training.learning_rate": 5e-7, "hardware.num_gpus": 8}
+    assert name_for_program(given, "t.yaml", ["python", "train.py"]) == given
+    named = {"actor_rollout_ref.actor.optim.lr": 5e-7, "trainer.n_gpus_per_node": 8}
+    assert name_for_program(given, "t.yaml", verl) == named
+    with pytest.raises(BadArgument, match=r"t\.yaml: VERL's name of training\.warmth is not certain"):
+        name_for_program({"training.warmth": 1}, "t.yaml", verl)

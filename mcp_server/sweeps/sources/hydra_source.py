@@ -16,9 +16,10 @@ from mcp_server.errors import BadArgument
 from mcp_server.hosts.named_data import find_named_data
 from mcp_server.hosts.path_checks import is_missing, suggest_names
 from mcp_server.record.script import format_arguments, slug
+from mcp_server.runs.verl_names import NotOfVerl, use_verl_names
 from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
 from mcp_server.sweeps.sources.hydra_values import NotAnOverride, list_overrides
-from mcp_server.sweeps.sources.hydra_yaml import find_config, read_config
+from mcp_server.sweeps.sources.hydra_yaml import find_config, list_candidates, read_config
 from mcp_server.sweeps.sources.verl_config import (
     PRIMARY,
     SECTIONS,
@@ -47,7 +48,7 @@ def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
         )
     groups = [[file] for file in files]
     is_verl_list = query.kind == "verl" and len(files) > 1 and not any(map(glob.has_magic, query.words))
-    if is_verl_list and any(_missing_sections(read_config(file)) for file in files):
+    if is_verl_list and any(_is_part(file) for file in files):
         groups = [files]  # parts of one configuration, as agent.yaml and train.yaml
     cells: list[SourceCell] = []
     for group in groups:
@@ -58,11 +59,28 @@ def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
     return cells
 
 
+def list_places(rest: str, cwd: Path | None) -> Iterator[Path]:
+    """Yield every path that may be read for the source ``rest``, what is behind its colon, whether it is there or not.
+
+    Of a pattern the pattern itself, and then the files that it meets.
+    """
+    for word in SourceQuery("hydra", rest, None, {}, None, {}, None).words:
+        if not glob.has_magic(word):
+            yield from list_candidates(word, cwd)
+            continue
+        yield (cwd or Path("/")) / Path(word).expanduser()
+        yield from ((cwd or Path("/")) / path for path in _meet(word, cwd))
+
+
+def _meet(word: str, cwd: Path | None) -> list[str]:
+    return sorted(glob.glob(str(Path(word).expanduser()), root_dir=cwd))  # noqa: PTH207 - has root_dir, absolute too
+
+
 def _find_files(word: str, cwd: Path | None) -> Iterator[Path]:
     if not glob.has_magic(word):
         yield find_config(word, cwd)
         return
-    paths = sorted(glob.glob(str(Path(word).expanduser()), root_dir=cwd))  # noqa: PTH207 - has root_dir, absolute too
+    paths = _meet(word, cwd)
     if len(paths) > _MOST_FILES:
         raise BadArgument("source", f"{word[:80]} meets {len(paths)} files, more than {_MOST_FILES}.")
     yield from (find_config(each, cwd) for each in paths if each.endswith((".yaml", ".yml")))
@@ -77,12 +95,11 @@ def _build_cell(name: str, files: Sequence[Path], cwd: Path | None, query: Sourc
         notes += _read_defaults(part, each, query.kind)
         notes += [f"{each.name} replaces {key}." for key in _join(config, part, "")]
     file = ", ".join(map(str, files))
+    settings = _list_settings(config, file)
     if query.kind == "verl":
-        _check_sections(config, file)
-    try:
-        settings = dict(list_overrides(config))
-    except NotAnOverride as error:
-        raise BadArgument("source", f"{file}: {error} cannot be written as an override of Hydra.") from None
+        settings, renamed = _name_for_verl(settings, file)
+        notes += renamed
+        _check_sections(settings, file)
     params = _apply_overrides(settings, query.overrides)
     if missing := [key for key, value in params.items() if value == f'"{_MISSING}"']:
         notes.append(f"{', '.join(missing)} must be given, in params or in the grid: the file says {_MISSING}.")
@@ -123,12 +140,40 @@ def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[st
     raise BadArgument("source", cause, f"Leave source out, and write {words} behind the program in command.")
 
 
-def _missing_sections(config: Mapping[str, object]) -> list[str]:
-    return [name for name in SECTIONS if not isinstance(config.get(name), dict)]
+def _list_settings(config: Mapping[str, object], file: str) -> dict[str, Scalar]:
+    try:
+        return dict(list_overrides(config))
+    except NotAnOverride as error:
+        raise BadArgument("source", f"{file}: {error} cannot be written as an override of Hydra.") from None
 
 
-def _check_sections(config: Mapping[str, object], file: str) -> None:
-    if missing := _missing_sections(config):
+def _name_for_verl(settings: Mapping[str, Scalar], file: str) -> tuple[dict[str, Scalar], list[str]]:
+    try:
+        return use_verl_names(settings)
+    except NotOfVerl as error:
+        raise BadArgument("source", f"{file}: {error}.") from None
+
+
+def _is_part(file: Path) -> bool:
+    """Return whether a file is no whole configuration of VERL, but a part of one."""
+    config = read_config(file)
+    config.pop("defaults", None)
+    return bool(_missing_sections(_name_for_verl(_list_settings(config, str(file)), str(file))[0]))
+
+
+def _missing_sections(settings: Mapping[str, Scalar]) -> list[str]:
+    names = {name.lstrip("+~"): value for name, value in settings.items()}
+    present = {section for section, dot, _ in (name.partition(".") for name in names) if dot or names[section] == "{}"}
+    return [name for name in SECTIONS if name not in present]
+
+
+def _check_sections(settings: Mapping[str, Scalar], file: str) -> None:
+    """Refuse settings that are no whole configuration of VERL.
+
+    Raises:
+        BadArgument: names the sections that are missing.
+    """
+    if missing := _missing_sections(settings):
         cause = f"{file} has no section {', '.join(missing)}, and VERL's {', '.join(SECTIONS)} are expected."
         raise BadArgument("source", cause, "For another Hydra program write hydra:CONFIG.")
 

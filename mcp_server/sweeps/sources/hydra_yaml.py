@@ -36,18 +36,24 @@ _HydraLoader.yaml_implicit_resolvers = {
 _HydraLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
+def list_candidates(word: str, cwd: Path | None) -> list[Path]:
+    """Return the files that a source may mean, in the order in which they are looked for."""
+    path, base = Path(word).expanduser(), cwd or Path("/")
+    if not path.name:
+        return [base / path]
+    names = [path] if path.suffix in _SUFFIXES else [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
+    return [base / directory / name for directory in _DIRECTORIES for name in names]
+
+
 def find_config(word: str, cwd: Path | None) -> Path:
     """Return the file that a source means: a path, relative to ``cwd``, or a name in a directory of configs.
 
     Raises:
         BadArgument: there is no such file; names those that are like it.
     """
-    path = Path(word).expanduser()
-    if not path.is_absolute() and cwd is None:
+    if not Path(word).expanduser().is_absolute() and cwd is None:
         raise BadArgument("source", f"names the file {word[:200]!r} by a relative path, and cwd is not given.")
-    base = cwd or Path("/")
-    names = [path] if path.suffix in _SUFFIXES else [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
-    files = [base / directory / name for directory in _DIRECTORIES for name in names]
+    files = list_candidates(word, cwd)
     for file in files:
         if file.is_file():
             return file

@@ -154,6 +154,30 @@ def test_parts_of_one_verl_configuration_are_joined_in_their_order(tmp_path: Pat
         read("verl:agent.yaml,train.yaml", tmp_path)
 
 
+def test_the_tutorials_files_are_one_configuration_in_verls_names(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "t.json").write_text("[]")
+    (tmp_path / "agent.yaml").write_text(
+        "agent: {tools: [answer], model_name_or_path: Q/q-7B}\ndata: {train_files: data/t.json, train_batch_size: 16}\n"
+    )
+    train = (
+        "training: {algorithm: grpo, learning_rate: 5e-7}\nhardware: {num_gpus: 8}\nmonitoring: {loggers: [console]}\n"
+    )
+    (tmp_path / "train.yaml").write_text(train)
+    (cell,) = read("verl:agent.yaml,train.yaml", tmp_path, {"trainer.nnodes": 2})
+    assert cell.params["actor_rollout_ref.actor.optim.lr"] == 5e-7
+    assert cell.params["actor_rollout_ref.model.path"] == "Q/q-7B"
+    assert cell.params["trainer.n_gpus_per_node"] == 8
+    assert (cell.params["trainer.logger"], cell.params["trainer.nnodes"]) == ("[console]", 2)
+    assert not [name for name in cell.params if name.startswith(("training", "hardware", "monitoring"))]
+    (tmp_path / "train.yaml").write_text(train.replace("algorithm", "algo"))
+    with pytest.raises(BadArgument, match=r"VERL's name of training\.algo is not certain"):
+        read("verl:agent.yaml,train.yaml", tmp_path)
+    (tmp_path / "train.yaml").write_text(train)
+    with pytest.raises(BadArgument, match=r"train\.yaml has no section"):
+        read("verl:train.yaml", tmp_path)
+
+
 def test_whole_verl_configurations_stay_cells_of_their_own(tmp_path: Path) -> None:
     write_ppo(tmp_path)
     (tmp_path / "big.yaml").write_text(PPO.replace("1e-6", "1e-5"))
