@@ -193,6 +193,7 @@ class EventLog:
         self._durable = durable
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._waiting: list[bytes] = []
+        self._torn_at: int | None = None  # where a line begins that was not written whole
         self._lock = threading.RLock()  # a conductor's threads append
         self._seq = 0
         self.on_event: Callable[[Event], None] | None = None  # hears of each event, also where the disk is full
@@ -208,7 +209,9 @@ class EventLog:
     @property
     def is_removed(self) -> bool:
         """Whether somebody has removed the file: what is appended reaches no reader."""
-        return os.fstat(self._fd).st_nlink == 0
+        with contextlib.suppress(OSError):  # a file system that fails for a moment has not removed it
+            return os.fstat(self._fd).st_nlink == 0
+        return False
 
     def append(self, kind: EventKind, text: str, **facts: Any) -> None:
         """Add one event. ``facts`` that are None are left out."""
@@ -222,20 +225,23 @@ class EventLog:
             self.on_event(event)
 
     def flush(self) -> None:
-        """Write the waiting events. A line that did not fit whole is removed again."""
-        with self._lock:
+        """Write the waiting events. A line that did not fit whole is removed again, at the latest before the next."""
+        with self._lock, contextlib.suppress(OSError):  # even a size may be unknown for a moment: tried again later
             while self._waiting:
-                before = os.fstat(self._fd).st_size
-                line = self._waiting[0]
-                with contextlib.suppress(OSError):
-                    if os.write(self._fd, line) == len(line):
-                        del self._waiting[0]
-                        if self._durable:
-                            os.fsync(self._fd)
-                        continue
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, before)
-                return
+                self._remove_torn_line()
+                before, line = os.fstat(self._fd).st_size, self._waiting[0]
+                if os.write(self._fd, line) != len(line):
+                    self._torn_at = before
+                    self._remove_torn_line()
+                    return
+                del self._waiting[0]
+                if self._durable:
+                    os.fsync(self._fd)
+
+    def _remove_torn_line(self) -> None:
+        if self._torn_at is not None:
+            os.ftruncate(self._fd, self._torn_at)
+            self._torn_at = None
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:

@@ -25,8 +25,16 @@ class ExitRecord:
         self._path = path
         self._part = path.with_name(".exit.json")
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(self._fd, b" " * _RECORD_BYTES)
-        os.fsync(self._fd)
+        try:
+            os.write(self._fd, b" " * _RECORD_BYTES)
+            os.fsync(self._fd)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def close(self) -> None:
+        """Give the record up: nothing started whose end it could keep."""
+        os.close(self._fd)
 
     def write(self, value: Facts) -> None:
         """Write the end and publish the file under its name, atomically."""

@@ -81,6 +81,7 @@ _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
 # The command may go on without it.
 NO_END = "Its supervisor is gone and wrote no end"
 NEVER_BEGAN = {"began": False}  # what a guard records of a command whose supervisor died before it let it begin
+UNJUDGED = "Its supervisor died before it judged the end: why the command failed is not known."
 UNKNOWN_END = f"{NO_END}: whether the command still runs, or how it ended, is unknown."
 
 
@@ -318,8 +319,10 @@ def _last_failure(events: Sequence[Event]) -> dict[str, Any] | None:
     return newest.get("failure")
 
 
-def _state_by_exit_record(exit_record: dict[str, Any], events: Sequence[Event]) -> tuple[RunState, str | None]:
-    """Return state and reason of a run whose supervisor wrote an attempt's end, and then died."""
+def _state_by_exit_record(
+    exit_record: dict[str, Any], events: Sequence[Event], *, is_dead: bool
+) -> tuple[RunState, str | None]:
+    """Return state and reason of a run whose supervisor wrote an attempt's end, and then died, if it did."""
     state: RunState = exit_record.get("state") or "failed"
     if events and events[-1]["kind"] == "retrying" and exit_record.get("stopped_by") == "policy":
         state = "failed"  # the policy stopped the attempt for the sake of the next one
@@ -327,7 +330,9 @@ def _state_by_exit_record(exit_record: dict[str, Any], events: Sequence[Event]) 
         state = "finished" if exit_record.get("exit_code") == 0 else "failed"
     if state == "failed" and events and events[-1]["kind"] == "retrying":
         return state, "Its supervisor is gone: the retry that was due did not start."
-    return state, None
+    # Runs of former layouts wrote no events, or no state: their record is all that there ever was.
+    is_unjudged = exit_record.get("state") == "failed" and bool(events) and is_dead
+    return state, UNJUDGED if is_unjudged else None
 
 
 def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
@@ -351,7 +356,7 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
         is_fresh = evidence.age_s < STARTING_S and not evidence.events
         return "starting" if is_fresh and reason is None else "queued", reason
     if evidence.exit is not None and not (liveness is Liveness.UNKNOWN and newest == "retrying"):
-        return _state_by_exit_record(evidence.exit, evidence.events)
+        return _state_by_exit_record(evidence.exit, evidence.events, is_dead=liveness is Liveness.DEAD)
     if liveness is Liveness.UNKNOWN:
         # Runs of former layouts wrote no events.
         return newest or "running", reason or "Whether it still lives is unknown: this is the last known state."

@@ -95,18 +95,22 @@ class Attempt:
         """
         rundir, events = control.rundir, control.events
         rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
-        rundir.attempt(number).mkdir(mode=0o700)
+        rundir.attempt(number).mkdir(mode=0o700, exist_ok=True)  # a start that met a full disk is made up
         log = (_load_shared_log() if control.job else OutputLog)(
             rundir.log(number),
             lambda cause: events.append(
                 "log_lost", f"Output is not being written to the log: {cause}. The run goes on."
             ),
         )
-        record = ExitRecord(rundir.exit(number))
-        processes.become_subreaper()
-        started_s, started_at = time.monotonic(), now()
-        gpu_environment, lease_fds = (allocation.environment, allocation.lease_fds) if allocation else ({}, ())
-        child = start_command(control, handover, number, inputs, gpu_environment, lease_fds)
+        with contextlib.ExitStack() as undo:  # where nothing starts, no descriptor stays
+            undo.callback(log.close)
+            record = ExitRecord(rundir.exit(number))
+            undo.callback(record.close)
+            processes.become_subreaper()
+            started_s, started_at = time.monotonic(), now()
+            gpu_environment, lease_fds = (allocation.environment, allocation.lease_fds) if allocation else ({}, ())
+            child = start_command(control, handover, number, inputs, gpu_environment, lease_fds)
+            undo.pop_all()
         gpu_monitor = make_gpu_monitor(control, number, allocation.gpus if allocation else (), handover)
         attempt = cls(control, handover, number, child, log, record, gpu_monitor, started_at)
         attempt.arguments = attempt_arguments(control.spec, inputs)

@@ -25,7 +25,10 @@ _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
 _REPORTED_ERRORS = 5
 _ERROR_PAUSE_S = 0.05
-_LOOK_S = 5.0  # after the end, for a repair
+_LOOK_S, _DISK_LOOK_S = 5.0, 1.0  # after the end: for a repair, for a disk that takes writes again
+# While the disk takes no writes: how long a supervisor keeps what it has to write. A job holds its nodes meanwhile, and
+# its scheduler remembers how it ended.
+_HELD_S, _JOB_HELD_S = 1800.0, 60.0
 # tmux closes the panes a moment before it is gone itself; then it is asked whether it goes on.
 _TMUX_DEATH_S, _TMUX_ANSWER_S = 2.0, 30.0
 # A request from another process namespace, or another host, comes without a signal. It is looked for a little earlier
@@ -215,10 +218,11 @@ class ControlInputs:
             self._tmux_probe = None
 
     def report_error(self, error: Exception) -> None:
-        """Report an internal error of the supervisor as an event, five times at most."""
+        """Report an internal error of the supervisor as an event, five times at most. Never raises."""
         self._error_count += 1
         if self._error_count <= _REPORTED_ERRORS:
-            self.events.append("observer_error", f"The supervisor met {error!r}; the run goes on.")
+            with contextlib.suppress(Exception):  # the run outlives what cannot be reported either
+                self.events.append("observer_error", f"The supervisor met {error!r}; the run goes on.")
         time.sleep(_ERROR_PAUSE_S)
 
     def show(self, text: str) -> None:
@@ -248,10 +252,10 @@ class ControlInputs:
     def _is_stopped(self) -> bool:
         return self.stop_request is not None or self.job_stop is not None
 
-    def wait_after_end(self, wait_s: float, is_over: Callable[[], bool]) -> None:
+    def wait_after_end(self, wait_s: float, is_over: Callable[[], bool], look_s: float = _LOOK_S) -> None:
         """Wait ``wait_s`` after the run's end, or until ``is_over``, SIGTERM, Ctrl-C or the end of the pane.
 
-        No event may follow an end, so nothing is recorded.
+        ``is_over`` is asked every ``look_s``. No event may follow an end, so nothing is recorded.
         """
         until_s = time.monotonic() + wait_s
         while (left_s := until_s - time.monotonic()) > 0 and not is_over():
@@ -259,7 +263,7 @@ class ControlInputs:
             poll.register(self._wakeup_fd, select.POLLIN)
             if self.pane and self.pane.is_open:
                 poll.register(self.pane.fd, select.POLLIN)
-            for fd, _ in poll.poll(round(1000 * min(left_s, _LOOK_S)) + 1):
+            for fd, _ in poll.poll(round(1000 * min(left_s, look_s)) + 1):
                 if fd == self._wakeup_fd:
                     is_ended = bool({signal.SIGTERM, signal.SIGHUP}.intersection(os.read(fd, 4096)))
                 else:
@@ -267,6 +271,27 @@ class ControlInputs:
                     is_ended = keys is None or _INTERRUPT in keys
                 if is_ended:
                     return
+
+    @property
+    def held_s(self) -> float:
+        """How long what this supervisor has to write may wait for a disk that takes no writes."""
+        return _JOB_HELD_S if self.job else _HELD_S
+
+    def await_record(self) -> bool:
+        """Wait, as ``wait_after_end`` does, while events wait for the disk: without them the end is unknown for ever.
+
+        The caller still holds the run's lock: readers see a living supervisor. Return whether there was a wait.
+        """
+        if not self.events.behind:
+            return False
+        until = f"for {self.held_s / 60:.0f} min at most; Ctrl-C gives it up"
+        self.show(f"{self.rundir.path} takes no writes: the end is recorded once it does, {until}.")
+        self.wait_after_end(self.held_s, self._is_recorded, _DISK_LOOK_S)
+        return True
+
+    def _is_recorded(self) -> bool:
+        self.events.flush()
+        return not self.events.behind or self.events.is_removed
 
     def _read_keys(self, pane: Pane) -> None:
         pane.write()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -41,6 +42,8 @@ _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
 _LOCK_PATIENCE_S = 2.0
 _DECISION_LIMIT_S = 30.0  # a rule's pattern is the user's; leasing a GPU takes a while
 _UNKNOWN = StopRequest("failed", "Slurm", "")
+_NO_WRITES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+_ROOM_S = 5.0  # until a disk without room is tried again
 _CALLED_OFF = "The retry was called off."
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
@@ -148,6 +151,7 @@ def _refuse(control: ControlInputs, lock: int, number: int, why: str, **facts: o
     _write_results(control, state=str(facts["state"]), text=text, failure=None, attempts=attempts, elapsed_s=0.0)
     _remove_handover(control)
     control.events.append("refused", text, **facts)
+    control.await_record()
     release_lock(lock)
     return 1
 
@@ -287,13 +291,20 @@ class Supervision:
     def _leave_flag(self, end: Mapping[str, Any]) -> None:
         """Write the flag of a failed run unless it is repaired: launched again, or finished by its executor."""
         control, spec = self._control, self._spec
-        with contextlib.suppress(Exception):  # the end is recorded: there is nobody left to hear of it
-            from mcp_server.record.plain_results import is_repaired, write_end  # noqa: PLC0415 - few runs need it
+        with contextlib.suppress(Exception):
+            from mcp_server.record.plain_results import is_repaired  # noqa: PLC0415 - few runs need it
 
             result_dir, run_id = str(spec.result_dir), control.rundir.run_id
             control.wait_after_end(spec.repair_grace_s, lambda: is_repaired(result_dir, run_id))
             if not is_repaired(result_dir, run_id):
-                write_end(spec.facts(), control.rundir, **end)
+                self._write_end(end)
+
+    def _write_end(self, end: Mapping[str, Any]) -> None:
+        """Write the end into the result directory after the event that reports it: nobody is left to hear of errors."""
+        with contextlib.suppress(Exception):
+            from mcp_server.record.plain_results import write_end  # noqa: PLC0415 - few runs need it
+
+            write_end(self._spec.facts(), self._control.rundir, **end)
 
     def _diagnose(self, attempt: Attempt) -> tuple[Ending, Failure | None]:
         """Return how the attempt ended and why it failed: an end that was requested from outside is not a failure."""
@@ -332,12 +343,31 @@ class Supervision:
         try:
             if self._services is not None:
                 self._services.await_answers()
-            return self.start_attempt(attempt.number + 1), ""
+            return self._start_once_there_is_room(attempt.number + 1), ""
         except StoppedBeforeStart:
             self._control.request_stop(StopRequest("killed", "stop.json", "requested before the retry"))
             return None, _CALLED_OFF
         except (ServiceEnded, OSError) as error:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."
+
+    def _start_once_there_is_room(self, number: int) -> Attempt:
+        """Start attempt ``number``. While the state directory takes no writes, wait: a retry that is owed is made up.
+
+        Raises:
+            OSError, StoppedBeforeStart: it was not started.
+        """
+        control, until_s, is_shown = self._control, time.monotonic() + self._control.held_s, False
+        while True:
+            try:
+                return self.start_attempt(number)
+            except OSError as error:
+                if error.errno not in _NO_WRITES or time.monotonic() >= until_s:
+                    raise
+                if not is_shown:
+                    control.show(f"Attempt {number} waits: {error.strerror}. It starts once the disk takes writes.")
+                    is_shown = True
+            if not control.wait(_ROOM_S):
+                raise StoppedBeforeStart
 
     def _decide(
         self, attempt: Attempt, ending: Ending, failure: Failure | None
@@ -430,6 +460,8 @@ class Supervision:
             text = f"{text} {follows}"
         facts = {**end_facts, "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
         control.events.append("ended", text, then=then or None, attempt=attempt.number, **end, **facts)
+        if control.await_record() and self._spec.result_dir and not waits:
+            self._write_end(results)  # that directory may have taken no writes either
         release_lock(self._lock)  # until here a reader sees a living supervisor, and believes no end
         attempt.close_outputs()
         if waits:

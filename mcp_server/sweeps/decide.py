@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server.diagnosis.failure.kinds import CRASH_SIGNALS
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
@@ -39,9 +40,9 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
       better, or that a person or an agent stopped.
     - A run that failed, or that its policy stopped, counts as a failure; below ``cell_failures`` the cell starts again.
     - A job that Ray ended while it waited for resources is handed in again, as often as that happens.
-    - A run that ended by nobody's wish (lost, killed from outside, preempted, dropped by Ray before it began) is
-      started again, at most three times, and never beside processes of it that could not be stopped
-      (``has_leftovers``).
+    - A run that ended by nobody's wish (lost, killed from outside, also together with its supervisor, preempted,
+      dropped by Ray before it began) is started again, at most three times, and never beside processes of it that
+      could not be stopped (``has_leftovers``).
     """
     if run.state in ("finished", "timed_out"):
         return CellEnd(run.state, again=False)
@@ -50,7 +51,9 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     is_dropped = run.state == "failed" and run.stopped_by == "scheduler" and kind == "ray_error"
     if is_dropped and (run.failure or {}).get("retryable") and not stopping:
         return CellEnd(WAITED, again=True)
-    is_killed = is_dropped or (run.state == "failed" and by_nobody and kind == "killed")
+    # Whatever ends a machine's processes ends a supervisor a moment after its command: nobody judged that end.
+    is_unjudged = run.abandoned and kind is None and run.signal is not None and run.signal not in CRASH_SIGNALS
+    is_killed = is_dropped or (run.state == "failed" and by_nobody and (kind == "killed" or is_unjudged))
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)

@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
 from mcp_server.errors import StopUnknown
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
+from mcp_server.recovery.policy import normalize_policy
 from mcp_server.runs import stop
 from mcp_server.runs.stop import stop_run
 from mcp_server.store.file_watch import FileWatch
@@ -40,11 +43,12 @@ sys.exit(supervise(Path(sys.argv[1])))
 """
 
 
-def _supervise(sandbox: Sandbox, command: str, line: str) -> RunDir:
+def _supervise(sandbox: Sandbox, command: str, line: str, **more: Any) -> RunDir:
     """Supervise a command in this process's session, and return the run's directory once the supervisor has ended."""
     path = sandbox.path / "state" / "runs" / "odd-aaaa"
     path.mkdir(parents=True)
     spec = {"layout": 3, "run_id": "odd-aaaa", "created_at": now(), "command": command, "cwd": str(sandbox.path)}
+    spec |= more
     (path / "spec.json").write_text(json.dumps(spec))
     os.mkfifo(path / "handover", 0o600)
     launcher = os.open(path / "handover", os.O_RDWR)
@@ -131,3 +135,80 @@ async def test_a_stop_in_a_shortage_goes_on_when_it_is_over(sandbox: Sandbox, mo
         result = await request()
         assert left[0] < 0
         assert (result.run.state, result.survivors) == ("killed", ())
+
+
+# From the start on, until the file `mended` is there, a file system fails what is asked of it: `broken` names how.
+FAILING = """
+import errno as e, threading
+home, mended = str(Path(sys.argv[1])), Path(sys.argv[1]).parents[2] / "mended"
+def fail(name):
+    real = getattr(os, name)
+    def act(what, *rest, **more):
+        path = what
+        if isinstance(what, int):
+            try: path = os.readlink("/proc/self/fd/%d" % what)
+            except OSError: path = ""
+        if str(path).startswith(home) and not mended.exists():
+            raise OSError(e.{code}, os.strerror(e.{code}))
+        return real(what, *rest, **more)
+    setattr(os, name, act)
+for name in {calls}:
+    fail(name)
+""".strip()
+
+
+def _break(code: str, *calls: str) -> str:
+    lines = FAILING.replace("{code}", code).replace("{calls}", repr(calls))
+    return f"exec({lines!r}, globals())"
+
+
+EVERYTHING = ("fstat", "stat", "open", "read", "pread", "write", "pwrite", "fsync", "ftruncate", "rename", "replace")
+
+
+@pytest.mark.parametrize("calls", [("fstat",), EVERYTHING])
+def test_a_supervisor_outlives_a_file_system_that_fails_for_a_moment(sandbox: Sandbox, calls: tuple[str, ...]) -> None:
+    """A handler of errors that met the same error ended it: the run was lost, and its command went on alone."""
+    command = f"echo step 1; sleep 0.5; echo step 2; touch {sandbox.path}/mended; sleep 0.5; echo step 3; exit 7"
+    directory = _supervise(sandbox, command, _break("EIO", *calls))
+    run = sandbox.run(directory.run_id)
+    assert (run.state, run.exit_code) == ("failed", 7)
+    assert sandbox.log(directory.run_id).rstrip().endswith("step 3")
+
+
+@pytest.mark.parametrize("code", ["EIO", "EROFS", "ENOSPC"])
+def test_an_end_while_the_disk_takes_no_writes_is_recorded_once_it_does(sandbox: Sandbox, code: str) -> None:
+    """The run had failed with 7, its pane said so, and its record said `lost`."""
+    seen: list[str] = []
+
+    def mend() -> None:
+        until((sandbox.path / "ending").exists, "the last command")
+        until(lambda: not processes.find_by_variable("RUNWARD_RUN_ID", "odd-aaaa"), "the end of the command")
+        seen.append(sandbox.run("odd-aaaa").state)
+        (sandbox.path / "mended").touch()
+
+    with ThreadPoolExecutor() as pool:
+        mending = pool.submit(mend)
+        line = _break(code, "open", "write", "pwrite", "fsync", "ftruncate", "rename", "replace")
+        directory = _supervise(sandbox, f"touch {sandbox.path}/ending; exit 7", line)
+        mending.result()
+    run = sandbox.run(directory.run_id)
+    assert (run.state, run.exit_code, run.reason) == ("failed", 7, None)
+    assert seen in (["running"], ["starting"])  # as nothing of it was written
+
+
+def test_a_retry_that_meets_a_full_disk_is_made_up_when_there_is_room(sandbox: Sandbox) -> None:
+    begun, mended = sandbox.path / "begun", sandbox.path / "mended"
+    second = sandbox.path / "state" / "runs" / "odd-aaaa" / "attempts" / "2"
+
+    def mend() -> None:
+        until(second.is_dir, "the start of the retry")
+        mended.touch()
+
+    line = "if facts['attempt'] == 1: " + _break("ENOSPC", "write", "pwrite")
+    recovery = normalize_policy({"any": "retry"})
+    with ThreadPoolExecutor() as pool:
+        mending = pool.submit(mend)
+        directory = _supervise(sandbox, f"test -e {begun} && exit 0; touch {begun}; exit 3", line, recovery=recovery)
+        mending.result()
+    run = sandbox.run(directory.run_id)
+    assert (run.state, run.exit_code, run.attempt) == ("finished", 0, 2)

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.sweep_spec import Cell
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.file_watch import FileWatch
@@ -258,6 +259,35 @@ async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost
     assert {run.state for run in started} == {"finished"}
     kinds = Counter(event["kind"] for event in observe(sandbox, sweep_id).events)
     assert (kinds["conducting"], kinds["cell_ended"], kinds["ended"]) == (4, 12, 1)
+
+
+async def test_a_cell_that_is_killed_together_with_its_supervisor_is_started_again(sandbox: Sandbox) -> None:
+    """As a reboot or the kernel's OOM killer does it: the exit record was written, and nobody judged it."""
+    go = sandbox.path / "go"
+    common = {"command": f"test -e {go} || exec sleep 600", "cwd": str(sandbox.path), "env": {"N": "{n}"}}
+    async with sandbox.agent() as agent:
+        sweep_id = (await agent.call("launch_sweep", name="killed", common=common, grid={"n": [1]}))["sweep_id"]
+        await until_async(lambda: [run.state for run in sandbox.store.list_runs()] == ["running"], "the command")
+        run_id = sandbox.store.list_runs()[0].run_id
+        supervisor, commands = sandbox.supervisor(run_id), processes.find_by_variable("RUNWARD_RUN_ID", run_id)
+        go.touch()
+        exit_record = sandbox.rundir(run_id).exit(1)
+        os.kill(supervisor, signal.SIGSTOP)  # it reads the end of its command, and nothing more, before it is killed
+        for process in commands:
+            if process.command == "sleep 600":
+                os.kill(process.pid, signal.SIGKILL)
+        write_json(exit_record, {"exit_code": None, "signal": "SIGKILL", "state": "failed"} | times(sandbox, run_id))
+        os.kill(supervisor, signal.SIGKILL)
+        answers = await to_end(agent, sweep_id)
+        assert answers[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
+        looked = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]
+    assert looked["reason"].startswith("Its supervisor died before it judged the end")
+    ends = [event["text"] for event in observe(sandbox, sweep_id).events if event["kind"] == "cell_ended"]
+    assert ends[0] == "cell: interrupted (SIGKILL). It is started again."
+
+
+def times(sandbox: Sandbox, run_id: str) -> dict[str, Any]:
+    return {"started_at": sandbox.run(run_id).started_at, "ended_at": now()}
 
 
 def stop_on_a_terminal(sandbox: Sandbox, sweep_id: str) -> None:

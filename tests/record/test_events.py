@@ -120,6 +120,44 @@ def test_no_event_is_lost_wherever_the_disk_runs_full(tmp_path: Path, disk: Disk
         assert numbers_and_kinds(path) == [*enumerate(KINDS, 1)], room
 
 
+def test_a_file_system_that_fails_reads_and_sizes_for_a_moment_costs_no_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It killed the supervisor: its handler of errors met the same error."""
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fstat", fail)
+        log.append("started", "")
+        assert (log.behind, log.is_removed) == (True, False)
+    log.append("ended", "")
+    assert numbers_and_kinds(path) == [(1, "started"), (2, "ended")]
+
+
+def test_a_line_that_could_not_be_taken_back_is_taken_back_before_the_next(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.append("started", "")
+    disk.room = 20
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "ftruncate", fail)
+        log.append("stalled", "")
+        log.append("resumed", "")
+    disk.room = 10**9
+    log.append("ended", "")
+    assert numbers_and_kinds(path) == [(1, "started"), (2, "stalled"), (3, "resumed"), (4, "ended")]
+
+
 def test_an_event_that_is_not_unicode_is_written_all_the_same(tmp_path: Path) -> None:
     # json.loads takes the half of an emoji at the end of a stop.json; writing it must not end the run.
     log = EventLog(tmp_path / "events.jsonl")

@@ -200,7 +200,9 @@ def test_evidence_proves_a_state(case: str) -> None:
     assert (run.state, run.ended, run.events) == (state, state in ENDED, evidence.events)
     silent = evidence.supervisor.liveness in (Liveness.UNKNOWN, Liveness.UNREACHABLE)
     doubted = case.startswith("ended by its own word")
-    assert (run.reason is not None) == (state == "lost" or doubted or (silent and state not in ENDED))
+    dead = evidence.supervisor.liveness is Liveness.DEAD
+    unjudged = dead and run.abandoned and (evidence.exit or {}).get("state") == state == "failed"
+    assert (run.reason is not None) == (state == "lost" or doubted or unjudged or (silent and state not in ENDED))
 
 
 @for_each(TABLE)
@@ -245,6 +247,23 @@ def test_a_job_that_its_scheduler_ends_before_its_retry_has_the_schedulers_end()
     assert find_end(CANCELLED) == ("killed", "Slurm: CANCELLED of job 12 by user 1000.", None, "person")
     assert find_end(FORGOTTEN) == ("failed", did_not_start, 3, None)
     assert find_end(LivenessReport(Liveness.DEAD)) == ("failed", did_not_start, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "liveness", "events", "reason"),
+    [
+        ("failed", Liveness.DEAD, (STARTED,), "Its supervisor died before it judged the end"),
+        ("failed", Liveness.UNKNOWN, (STARTED,), None),
+        ("failed", Liveness.DEAD, (), None),  # former layouts wrote no events
+        ("finished", Liveness.DEAD, (STARTED,), None),
+        ("timed_out", Liveness.DEAD, (STARTED,), None),
+    ],
+)
+def test_a_failure_that_nobody_judged_says_so(
+    state: Any, liveness: Liveness, events: tuple[Event, ...], reason: str | None
+) -> None:
+    run = fold(Evidence(SPEC, events, record(state, 137), supervisor=LivenessReport(liveness)))
+    assert (run.state, run.reason and run.reason.partition(":")[0]) == (state, reason)
 
 
 @pytest.mark.parametrize("liveness", [Liveness.UNKNOWN, Liveness.UNREACHABLE])

@@ -42,6 +42,10 @@ def run(state: Any, stopped_by: str | None = None) -> Run:
     return Run(RunSpec(run_id="r"), state, stopped_by=stopped_by)
 
 
+def unjudged(signal: str | None, failure: dict[str, Any] | None = None, *, abandoned: bool = True) -> Run:
+    return Run(RunSpec(run_id="r"), "failed", signal=signal, failure=failure, abandoned=abandoned)
+
+
 def job_failed(kind: str, *, retryable: bool = False) -> Run:
     failure = {"kind": kind, "retryable": retryable}
     return Run(RunSpec(run_id="r"), "failed", stopped_by="scheduler", failure=failure)
@@ -63,6 +67,12 @@ def names(cells: list[CellState]) -> list[str]:
         (run("killed"), CellEnd("interrupted", again=True)),
         (run("lost"), CellEnd("interrupted", again=True)),
         (run("lost", "agent"), CellEnd("killed", again=False)),
+        (unjudged("SIGKILL"), CellEnd("interrupted", again=True)),
+        (unjudged("SIGTERM"), CellEnd("interrupted", again=True)),
+        (unjudged("SIGSEGV"), CellEnd("failed", again=False)),
+        (unjudged(None), CellEnd("failed", again=False)),
+        (unjudged("SIGKILL", abandoned=False), CellEnd("failed", again=False)),
+        (unjudged("SIGKILL", {"kind": "oom_gpu"}), CellEnd("failed", again=False)),
         (job_failed("killed"), CellEnd("interrupted", again=True)),
         (job_failed("oom_host"), CellEnd("failed", again=False)),
         (job_failed("ray_error", retryable=True), CellEnd("waited", again=True)),

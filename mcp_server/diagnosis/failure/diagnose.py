@@ -53,7 +53,6 @@ _LINES_OF_SSH = 6
 _SIGNAL_NAMES = dict(
     enumerate("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split(), 1)  # noqa: SIM905
 )
-_CRASHES = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGTRAP", "SIGSYS"})
 # Do not retry: a person or a limit stopped the run.
 _DELIBERATE_STOP = compile_lazily(
     r"(?i)TIME LIMIT|walltime|RUNLIMIT|DeadlineExceeded|TERM_OWNER|TERM_ADMIN|timed.out"
@@ -192,7 +191,7 @@ def _diagnose_failed_run(
         )
         advice = {"timeout": kinds.NO_FIRST_STEP, "other": kinds.IMBALANCE}.get(kind, failure.advice)
         return replace(failure, advice=advice)
-    by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
+    by_signal = ("segfault" if signal in kinds.CRASH_SIGNALS else "killed") if signal else None
     if evidence is None and exit_code in _SHELL_CODES:
         return replace(_failure_from(lines, None, "config_error", run_facts.command), advice=_SHELL_CODES[exit_code])
     if evidence is None:

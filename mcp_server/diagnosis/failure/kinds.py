@@ -7,6 +7,9 @@ from typing import NamedTuple
 # Proposed next steps: none, retry unchanged, retry with less, retry later, on another port, on another GPU.
 ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", "retry_other_gpu")
 
+# Native code ends by these; by any other signal, a process was ended from outside.
+CRASH_SIGNALS = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGTRAP", "SIGSYS"})
+
 
 class KindPolicy(NamedTuple):
     """Defaults for one kind. The proving line may refine them: see next_steps.py and steps/."""

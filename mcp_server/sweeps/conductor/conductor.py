@@ -103,7 +103,11 @@ class Conductor:
                     await run_in_thread(self._show_silence)
                     await anyio.sleep(_TICK_S)
                     continue
-                sweep, is_busy = await self._advance(group)
+                try:
+                    sweep, is_busy = await self._advance(group)
+                except (OSError, RunUnreadable):  # a file system that fails for a moment: what was left undone is due
+                    await anyio.sleep(_TICK_S)
+                    continue
                 self._watch_live(changes)
                 self._newest = sweep
                 self._has_news.set()
@@ -220,7 +224,8 @@ class Conductor:
         """Note the live cells whose runs have ended; return whether there were any."""
         ended = await self._observe_live(sweep)
         for cell, run in ended:
-            survivors = await self._stop_leftovers(run) if run.state == "lost" else False
+            is_unwatched = run.state == "lost" or (run.state == "failed" and run.abandoned)
+            survivors = await self._stop_leftovers(run) if is_unwatched else False
             await run_in_thread(self._note_end, cell, run, sweep, survivors)
         self._unmeasured += ended
         return bool(ended)
@@ -261,7 +266,7 @@ class Conductor:
         self._seen[run.run_id] = Cursor.at(run)
 
     async def _stop_leftovers(self, run: Run) -> bool:
-        """Stop what a lost run left behind, as its cell is started again; return whether any of it survives."""
+        """Stop what a run without its supervisor left behind: its cell is started again. Return whether any lives."""
         backend = backend_of(run.spec)
         if not await run_in_thread(backend.find_leftovers, run):
             return False
