@@ -12,14 +12,12 @@ from typing import Literal
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.scalars.condition import match_tags
-from mcp_server.scalars.from_log import LogMetrics, LogPoints, read_log_metrics
+from mcp_server.scalars.from_log import LogMetrics, LogPoints, count_alike, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.scalars.summary import summarise_series
 
 PRINTED = "the run's output"  # a source, beside files
 Best = Literal["max", "min"]
-# A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
-_SAME_COUNTER, _AHEAD = 1.25, 10
 
 # First match wins, on the words of a tag: the loss of a reward model is a loss.
 _BETTER: tuple[tuple[Best, frozenset[str]], ...] = (
@@ -190,7 +188,7 @@ def _find_step(run: Run, metrics: Sequence[Metric], rundir: RunDir | None) -> in
         step = step if printed.step is None else printed.step
     if "round" in run.progress:  # the files may hold the rounds before
         return step
-    return max([step, *(one for one in steps if one <= step * _SAME_COUNTER + _AHEAD)])
+    return max([step, *(one for one in steps if count_alike(one, step))])
 
 
 def _metric(tag: str, points: LogPoints) -> Metric:

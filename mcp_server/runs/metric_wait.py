@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
+from mcp_server.runs.met_moment import MetPoint
 from mcp_server.scalars.condition import (
     PROGRESS,
     Condition,
@@ -67,6 +68,7 @@ class MetricWait:
         read_printed: ReadPrinted | None = None,
     ) -> None:
         self._condition = condition
+        self.met: MetPoint | None = None  # the point that met the condition, where it has a step
         self._checks = {
             run_id: MetricCheck(scalars, condition, positions.get(run_id, MetricPosition()), read_printed)
             for run_id in run_ids
@@ -87,6 +89,8 @@ class MetricWait:
             with use_threads_for(run.spec.cwd or ""):
                 match = await run_in_thread(self._checks[run.run_id].check, run)
             if match is not None:
+                if (point := self._checks[run.run_id].met) is not None and point[2] is not None:
+                    self.met = MetPoint(run.run_id, point[0], point[1], point[2])
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 
@@ -168,6 +172,7 @@ class MetricCheck:
         )
         self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
         self.newest = ""  # the newest value, as text
+        self.met: tuple[str, float, int | None] | None = None  # tag, value and step of the curve that met the condition
         self._scalars, self._condition = scalars, condition
         self._is_first = True
         self._read_printed, self._printed_points = read_printed, 0
@@ -213,7 +218,11 @@ class MetricCheck:
         step, value = points[-1]
         self.newest = describe_value(tag, value, step)
         met = next((point for point in points[max(0, first) :] if self._condition(point[1])), None)
-        return None if met is None else describe_value(tag, met[1], met[0])
+        return None if met is None else self._meet(tag, met[1], met[0])
+
+    def _meet(self, tag: str, value: float, step: int | None) -> str:
+        self.met = (tag, value, step)
+        return describe_value(tag, value, step)
 
     def _find_series(self, run: Run) -> Series | None:
         """Return the condition's series, None where there is none yet; choose its tag."""
@@ -273,7 +282,7 @@ class MetricCheck:
         self.position = replace(self.position, checked=count, restarts=series.restarts, late=series.late, wall=wall)
         self.newest = describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
         index = first_match(self._condition, points, first)
-        return None if index is None else describe_value(tag, float(points.values[index]), int(points.steps[index]))
+        return None if index is None else self._meet(tag, float(points.values[index]), int(points.steps[index]))
 
 
 def _points_after(series: Series, wall: float, first: int) -> Series:

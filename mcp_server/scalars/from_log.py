@@ -31,6 +31,8 @@ _OWN_NAME = re.compile(
 )
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
+# A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
+_SAME_COUNTER, _AHEAD = 1.25, 10
 _PATTERN_S = 5.0  # for all lines of a log
 
 _CUT = "The log is long: only its beginning and end were read for metrics."
@@ -86,6 +88,11 @@ def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | No
             return metrics
         notes = notes or metrics.notes
     return LogMetrics({}, notes)
+
+
+def count_alike(step_of_file: int, step: int) -> bool:
+    """Return whether a step of a run's files counts what its output counts, which may be a little behind."""
+    return step_of_file <= step * _SAME_COUNTER + _AHEAD
 
 
 def open_tracker(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_server.answer import Answer
@@ -35,6 +36,7 @@ from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import SweepStatus, describe_sweep
 
 if TYPE_CHECKING:
+    from mcp_server.runs.met_moment import MetPoint
     from mcp_server.runs.metric_wait import MetricWait
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 45.
@@ -79,6 +81,8 @@ async def describe_outcome(
     is_heartbeat = outcome.reason == "heartbeat"
     if outcome.runs and isinstance(outcome.runs[0], SweepRun):
         return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])
+    if metric is not None and metric.met is not None:
+        outcome = await run_in_thread(_show_moment, server, outcome, metric.met)
     if len(outcome.runs) == 1:
         (run,) = outcome.runs
         status = await run_in_thread(_describe_run, server, run, spec, shows_owner)
@@ -101,6 +105,22 @@ async def describe_outcome(
     note = metric.describe_unmet(ended=not is_heartbeat) if metric is not None and outcome.met is None else None
     cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
     return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
+
+
+def _show_moment(server: ServerContext, outcome: WaitOutcome, met: MetPoint) -> WaitOutcome:
+    """Return ``outcome`` with the run that met the condition as it was at that moment."""
+    # Loaded with the condition.
+    from mcp_server.runs.met_moment import show_moment  # noqa: PLC0415 - as above
+    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
+
+    def show(run: Run) -> Run:
+        if run.run_id != met.run_id or run.ended or met.step <= run.progress.get("step", met.step):
+            return run
+        server.store.fetch_log(run)
+        log = read_log_metrics(server.store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern)
+        return show_moment(run, met, log)
+
+    return replace(outcome, runs=tuple(map(show, outcome.runs)))
 
 
 def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: SweepRun) -> Described:

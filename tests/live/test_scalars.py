@@ -107,6 +107,24 @@ async def test_printed_numbers_stand_in_for_files_that_cannot_be_read_and_say_wh
         assert "does not begin like wandb's files" in answer["notes"][0]
 
 
+SLOWLY_NOTED = """
+import time
+for step in range(1, 401):
+    print(f"step {step}/400 - train/loss:{1 / step:.4f} - critic/score/mean:{step / 400:.4f}", flush=True)
+    time.sleep(0.02)
+"""
+
+
+async def test_the_row_beside_a_met_condition_is_of_its_moment(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch([sys.executable, "-c", SLOWLY_NOTED], cwd=str(sandbox.path))
+        answer = await agent.call("wait_run", run_ids=run_id, until="critic/score/mean >= 0.8")
+        (row,) = answer["runs"]
+        assert row["state"] == "running"
+        assert row["step"] >= int(answer["met"].rpartition(" ")[2]) >= 320, answer
+        assert row["metrics"]["reward"] == pytest.approx(row["step"] / 400, abs=0.001)
+
+
 PRINTING = """
 for step in range(1, 31):
     print(f"step {step}/30 - train/loss:{1 / step:.4f} - critic/score/mean:{step / 30:.4f}", flush=True)
