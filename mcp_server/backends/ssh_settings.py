@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import ConfigInvalid
+from mcp_server.system.files import read_configuration
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ def read_ssh_settings(mirror: Path) -> SshSettings:
     """
     name, file = mirror.name, mirror.parents[1] / "hosts.toml"
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        tables = tomllib.loads(read_configuration(file).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigInvalid(file, f"{error}.") from error
     host = _table(_table(tables, "hosts"), name)
     alias = host.get("ssh")

@@ -15,7 +15,7 @@ from mcp_server.errors import BadArgument, ConfigInvalid
 from mcp_server.gpus.request import Requirements
 from mcp_server.hosts.environment import check_environment
 from mcp_server.store.state_home import StateHome
-from mcp_server.system.files import is_shortage
+from mcp_server.system.files import is_shortage, read_configuration
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.regex import compile_user_pattern
@@ -201,7 +201,7 @@ def read_hosts_file(home: StateHome) -> Site:
     """
     file = home.path / "hosts.toml"
     try:
-        site = Site.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        site = Site.model_validate(tomllib.loads(read_configuration(file).decode()))
         site = site.model_copy(
             update={"hosts": {name: host.model_copy(update={"name": name}) for name, host in site.hosts.items()}}
         )
@@ -212,7 +212,7 @@ def read_hosts_file(home: StateHome) -> Site:
         first = error.errors()[0]
         cause = first["msg"].removeprefix("Value error, ")
         raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {cause.rstrip('.')}.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if is_shortage(error):
             raise
         raise ConfigInvalid(file, f"{error}.") from error

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
+from mcp_server.system.files import read_configuration
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.secret_patterns import is_distinct, names_a_secret
 
@@ -86,14 +87,16 @@ def read_secrets_file(file: Path) -> dict[str, str]:
         SecretsFileOpen, SecretsFileUnreadable: other users can read the file, or it is not a list of NAME=VALUE.
     """
     try:
-        mode = file.stat().st_mode
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        data = read_configuration(file)
+        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise SecretsFileOpen(file)
-        lines = file.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
+        lines = data.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError) as error:
-        raise SecretsFileUnreadable(file, "it cannot be read as text") from error
+    except OSError as error:
+        raise SecretsFileUnreadable(file, str(error.strerror)) from error
+    except ValueError as error:
+        raise SecretsFileUnreadable(file, "it is not text in UTF-8") from error
     secrets = {}
     for number, line in enumerate(lines, 1):
         if (match := _LINE.fullmatch(line.strip())) is not None:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import h11
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -95,6 +96,18 @@ class _Connection(H11Protocol):
             self.registry.touch(self)
         elif (before is None or before.response_complete) and self._deadline.cancelled():
             self._deadline = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def send_400_response(self, msg: str) -> None:
+        """End a connection whose request breaks the protocol: nothing can be sent after that, so no answer is tried.
+
+        The gateway would write its own answer to whatever the request was before it broke.
+        """
+        with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun already
+            super().send_400_response(msg)
+        self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

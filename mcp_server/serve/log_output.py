@@ -14,6 +14,7 @@ import sys
 import time
 import tokenize  # noqa: F401
 import traceback
+from collections.abc import Hashable
 from typing import Any
 
 _REPEAT_S = 60.0
@@ -25,15 +26,59 @@ def configure_logging() -> None:
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(OncePerMinute())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     traceback.format_exception(OSError())  # what it imports at its first use is imported now
+
+
+class _Repeats:
+    """Which kinds of errors were written within the last minute: a caller can cause thousands of a kind a second."""
+
+    def __init__(self) -> None:
+        self._written_s: dict[Hashable, float] = {}
+        self._left_out: dict[Hashable, int] = {}
+
+    def admit(self, kind: Hashable) -> int | None:
+        """Return how many errors of this kind were left out since the last written one; None: leave out this one."""
+        now_s = time.monotonic()
+        if now_s - self._written_s.get(kind, -_REPEAT_S) < _REPEAT_S:
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return None
+        if len(self._written_s) >= _MOST_KINDS:
+            self._written_s.clear()
+            self._left_out.clear()
+        self._written_s[kind] = now_s
+        return self._left_out.pop(kind, 0)
+
+
+class OncePerMinute(logging.Filter):
+    """Writes each kind of log record at most once a minute. Its kind is where it is logged, and where it was raised.
+
+    The texts differ: they repeat a caller's words.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeats = _Repeats()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record; it then says how many of its kind were not."""
+        error = record.exc_info[1] if record.exc_info else None
+        trace = error.__traceback__ if error is not None else None
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        raised = (type(error).__name__, trace.tb_frame.f_code, trace.tb_lineno) if trace is not None else None
+        left_out = self._repeats.admit((record.pathname, record.lineno, raised))
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out:,} more of these since the last one)", None
+        return left_out is not None
 
 
 class LoopErrors:
     """The exception handler of an event loop: each kind of error is written at most once a minute."""
 
     def __init__(self) -> None:
-        self._written_s: dict[str, float] = {}
+        self._repeats = _Repeats()
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Write one error of the loop to stderr."""
@@ -41,12 +86,8 @@ class LoopErrors:
         with contextlib.suppress(Exception):
             error = context.get("exception")
             kind = f"{context.get('message', 'Error in the event loop')}: {type(error).__name__}"
-            now_s = time.monotonic()
-            if now_s - self._written_s.get(kind, -_REPEAT_S) < _REPEAT_S:
+            if self._repeats.admit(kind) is None:
                 return
-            if len(self._written_s) >= _MOST_KINDS:
-                self._written_s.clear()
-            self._written_s[kind] = now_s
             if isinstance(error, OSError):  # the reason is in its words
                 text = f"{kind}: {error}\n"
             else:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
 from mcp_server.record.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
-from mcp_server.system.files import is_shortage, read_regular_file
+from mcp_server.system.files import is_shortage, read_configuration
 from mcp_server.system.lock_files import user_name
 
 
@@ -173,38 +173,43 @@ class StateHome:
         """
         file = self.path / "config.toml"
         try:
-            return Config.model_validate(tomllib.loads(file.read_text()))
+            return Config.model_validate(tomllib.loads(read_configuration(file).decode()))
         except (FileNotFoundError, NotADirectoryError):
             return Config()
         except ValidationError as error:
             first = error.errors()[0]
             raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             if is_shortage(error):
                 raise
             raise ConfigInvalid(file, f"{error}.") from error
 
     def read_kill_policy(self) -> Literal["confirm", "human"]:
-        """Return who may confirm a stop. A broken ``config.toml`` prevents no stop, and takes no stop from people."""
-        policy, text = self._read_valid_settings()
-        return policy.kill_policy if "kill_policy" in policy.model_fields_set or "pol" not in text else "human"
+        """Return who may confirm a stop. A broken ``config.toml`` prevents no stop, and takes no stop from people.
 
-    def _read_valid_settings(self) -> tuple[Config, str]:
+        One that cannot be read at all may say ``human``, so it counts as if it did.
+        """
+        policy, text = self._read_valid_settings()
+        is_certain = "kill_policy" in policy.model_fields_set or (text is not None and "pol" not in text)
+        return policy.kill_policy if is_certain else "human"
+
+    def _read_valid_settings(self) -> tuple[Config, str | None]:
         """Return the settings, of a broken file those in lines that are valid by themselves, and the file's text.
 
-        Raises:
-            ConfigInvalid: the file cannot be read at all.
+        The text is None, and the settings are the defaults, where the file cannot be read at all.
         """
         try:
             return self.read_config(), ""
-        except ConfigInvalid as error:
+        except ConfigInvalid:
             settings: dict[str, object] = {}
             try:
-                text = read_regular_file(self.path / "config.toml").decode(errors="replace")
+                text = read_configuration(self.path / "config.toml").decode(errors="replace")
             except OSError:
-                raise error from None
+                return Config(), None
             for line in text.splitlines():
-                with contextlib.suppress(ValueError):  # of TOML, and of a setting
+                if line.partition("=")[0].strip() not in Config.model_fields:
+                    continue
+                with contextlib.suppress(ValueError, RecursionError):  # of TOML, and of a setting
                     setting = tomllib.loads(line)
                     Config.model_validate(setting)
                     settings |= setting
@@ -224,11 +229,7 @@ class StateHome:
         return None
 
     def owner(self, environ: Mapping[str, str]) -> str:
-        """Return the owner of new runs: ``$RUNWARD_OWNER``, else the configured owner, else the user's name.
-
-        Raises:
-            ConfigInvalid: ``config.toml`` cannot be read.
-        """
+        """Return the owner of new runs: ``$RUNWARD_OWNER``, else the configured owner, else the user's name."""
         return environ.get("RUNWARD_OWNER") or self._read_valid_settings()[0].owner or _user()
 
 

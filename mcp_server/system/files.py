@@ -21,6 +21,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, err
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _MOST_BYTES = 16 * 2**20
+_MOST_CONFIGURATION_BYTES = 2**20
 
 
 def is_absent(error: OSError) -> bool:
@@ -69,6 +70,18 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
         if len(data) > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB", str(path))
         return data
+
+
+def read_configuration(path: Path) -> bytes:
+    """Return the content of a file that a person wrote by hand: a regular one, of at most 1 MiB.
+
+    Raises:
+        OSError: as ``open_regular_file``; also of a larger file. Its text says which, as a sentence's end.
+    """
+    data = read_regular_file(path, max_bytes=_MOST_CONFIGURATION_BYTES + 1)
+    if len(data) > _MOST_CONFIGURATION_BYTES:
+        raise OSError(errno.EFBIG, "it has more than 1 MiB, too much for a configuration")
+    return data
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:

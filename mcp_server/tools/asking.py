@@ -6,6 +6,7 @@ from mcp.server.mcpserver import Elicit
 from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
+from mcp_server.errors import ConfigInvalid
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.tools.context import Call, ServerContext
 
@@ -30,9 +31,21 @@ def put_question(question: str) -> Elicit[Confirm]:
     return Elicit(escape_unsendable(question), Confirm)  # older protocols send it as a request, past all middleware
 
 
-def asks_people_only(server: ServerContext) -> bool:
-    """Return whether this machine gives no tokens to agents. Reads config.toml: call it in a thread."""
-    return "human" in (server.home.read_kill_policy(), server.environ.get("RUNWARD_KILL_POLICY"))
+def find_people_rule(server: ServerContext) -> str:
+    """Return the rule that only people stop runs here, and why it holds; empty where agents are given tokens.
+
+    Reads config.toml: call it in a thread.
+    """
+    rule = "On this machine only a person may stop runs"
+    if server.environ.get("RUNWARD_KILL_POLICY") == "human":
+        return rule
+    if server.home.read_kill_policy() != "human":
+        return ""
+    try:
+        server.home.read_config()
+    except ConfigInvalid as error:
+        return f"{rule}, as its settings may say so and cannot be read ({error.cause.rstrip('.')})"
+    return rule
 
 
 def can_ask(ctx: Call) -> bool:

@@ -16,7 +16,7 @@ from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.asking import Confirm, asks_people_only, can_ask, put_question
+from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.kill_several import (
     Stops,
@@ -134,8 +134,8 @@ async def kill_run(
     await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
     by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
-        if await run_in_thread(asks_people_only, server):
-            raise KillNotConfirmed(_for_people(run))
+        if rule := await run_in_thread(find_people_rule, server):
+            raise KillNotConfirmed(_for_people(run, rule))
         server.confirmations.redeem_token(confirm_token, run)
     else:
         decision = _read_decision(answer, run, came_at_once=came_at_once) if can_ask(ctx) else None
@@ -198,8 +198,8 @@ async def _kill_several(
     targets = await find_targets_in_thread(ctx, words, force=force)
     by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
-        if await run_in_thread(asks_people_only, server):
-            raise KillNotConfirmed(_describe_several_for_people(targets))
+        if rule := await run_in_thread(find_people_rule, server):
+            raise KillNotConfirmed(_describe_several_for_people(targets, rule))
         confirmed = server.run_sets.redeem_token(confirm_token, words)
         attempts: Mapping[str, int | None] = confirmed.attempts
     elif not can_ask(ctx):
@@ -231,17 +231,15 @@ _COMMANDS_FOR_PEOPLE = "A person can stop each on this machine: runward kill RUN
 def _require_confirmation_of_several(server: ServerContext, words: list[str], targets: Targets) -> KillResult:
     if not targets.runs:
         return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
-    if asks_people_only(server):
-        return KillResult(status="confirmation_required", message=_describe_several_for_people(targets))
+    if rule := find_people_rule(server):
+        return KillResult(status="confirmation_required", message=_describe_several_for_people(targets, rule))
     message = f"Kill not confirmed: all still live. {targets.question}. To stop exactly these, call again with "
     token = server.run_sets.grant_token(words, targets.attempts)
     return KillResult(status="confirmation_required", message=f"{message}confirm_token.", confirm_token=token)
 
 
-def _describe_several_for_people(targets: Targets) -> str:
-    return (
-        f"Kill not confirmed: {targets.question}. On this machine only a person may stop runs. {_COMMANDS_FOR_PEOPLE}"
-    )
+def _describe_several_for_people(targets: Targets, rule: str) -> str:
+    return f"Kill not confirmed: {targets.question}. {rule}. {_COMMANDS_FOR_PEOPLE}"
 
 
 def _describe_stops(targets: Targets, attempts: Mapping[str, int | None], stops: Stops) -> KillResult:
@@ -298,8 +296,8 @@ def _describe_refusal(run: Run) -> str:
 
 def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
     """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
-    if asks_people_only(server):
-        return _result("confirmation_required", run, _for_people(run))
+    if rule := find_people_rule(server):
+        return _result("confirmation_required", run, _for_people(run, rule))
     about = describe_sweep_for_confirmation(run.sweep) if isinstance(run, SweepRun) else _describe(server, run)
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
     return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
@@ -336,8 +334,5 @@ def _is_over(run: Run) -> bool:
     return run.ended and not backend_of(run.spec).find_leftovers(run)
 
 
-def _for_people(run: Run) -> str:
-    return (
-        f"Kill not confirmed: {run.run_id} is still {run.state}. On this machine only a person may stop a run: "
-        f"ask one to type: runward kill {run.run_id}"
-    )
+def _for_people(run: Run, rule: str) -> str:
+    return f"Kill not confirmed: {run.run_id} is still {run.state}. {rule}: ask one to type: runward kill {run.run_id}"

@@ -17,7 +17,7 @@ from mcp_server.runs.idempotency import find_run_of_key
 from mcp_server.runs.launch import plan
 from mcp_server.runs.launch_risk import LaunchNotConfirmed, Risk
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.asking import Confirm, asks_people_only, can_ask, put_question
+from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Approval:
         if risk is None:
             return
         if self._token is not None:
-            if await run_in_thread(asks_people_only, server):
+            if await run_in_thread(find_people_rule, server):
                 raise KillNotConfirmed("Launch not confirmed:", "nothing was started.", _FOR_PEOPLE)
             confirmed: Mapping[str, int] = server.launches_at_risk.redeem_token(self._token, [risk.command]).attempts
             if risk.attempts.items() <= confirmed.items():
@@ -183,7 +183,7 @@ async def describe_unconfirmed(ctx: Call, error: LaunchNotConfirmed) -> Unconfir
         step = "Nothing was started: declined, dismissed, or another answer was typed. Leave that part out."
         return Unconfirmed("declined", runs, killers, step)
     about = risk.text.removeprefix(" ".join(risk.killers)).strip()
-    if await run_in_thread(asks_people_only, server):
+    if await run_in_thread(find_people_rule, server):
         return Unconfirmed("confirmation_required", runs, killers, f"Nothing was started. {about} {_FOR_PEOPLE}")
     token = server.launches_at_risk.grant_token([risk.command], risk.attempts)
     step = (

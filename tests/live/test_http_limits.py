@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import resource
@@ -225,3 +226,45 @@ def test_the_sessions_of_one_token_take_no_others_places(sandbox: Sandbox) -> No
         assert ping(of_bob, bobs) == 200
         assert ping(service.open_session(bobs), bobs) == 200
         assert "Traceback" not in service.log.read_text()
+
+
+_BROKEN = b"Host: {host}\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+_BEGUN = b"Host: {host}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{{}"
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"evil.example"])
+@pytest.mark.parametrize("line", [b"GET /healthz HTTP/1.1\r\n", b"POST /mcp HTTP/1.1\r\n", b"PUT /x HTTP/1.1\r\n"])
+async def test_a_request_that_breaks_off_in_the_midst_gets_one_answer_and_writes_nothing_to_the_log(
+    sandbox: Sandbox, host: bytes, line: bytes
+) -> None:
+    tokens(sandbox).add("alice")
+    with serve(sandbox) as service:
+        before = service.log.read_text()
+        for _ in range(20):
+            status, told = service.send(line + _BROKEN.replace(b"{host}", host))
+            assert (status, told.count(b"HTTP/1.1 ")) == (400, 1)
+        with socket.create_connection((service.host, service.port), timeout=10) as connection:
+            connection.sendall(line + _BEGUN.replace(b"{host}", host))
+            answer = connection.recv(1 << 16)  # before the request is whole: refused, or the health
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"ZZ\r\nZZ\r\n")
+                answer += connection.recv(1 << 16)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert service.health()["status"] == "ok"
+        assert service.log.read_text() == before
+
+
+async def test_notifications_that_cannot_be_read_are_written_to_the_log_once(sandbox: Sandbox) -> None:
+    token = tokens(sandbox).add("alice")
+    with serve(sandbox) as service:
+        session = service.open_session(token)
+        lines = service.log.read_text().count("\n")
+        for number in range(30):
+            body = json.dumps(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [number]}}
+            )
+            sent = hostile_requests.request(body.encode(), host="localhost", token=token, Mcp_Session_Id=session)
+            assert service.send(sent)[0] in (202, 400)
+        async with service.agent(token) as alice:
+            assert (await alice.call("list_runs"))["total"] == 0
+        assert service.log.read_text().count("\n") <= lines + 1, service.log.read_text()

@@ -209,6 +209,30 @@ async def test_under_the_human_policy_no_token_is_given(sandbox: Sandbox, enviro
     assert sandbox.run(run_id).state == "running"
 
 
+async def test_a_configuration_that_cannot_be_read_holds_up_no_stop_and_leaves_it_to_people(sandbox: Sandbox) -> None:
+    questions = []
+
+    async def elicit(_: Any, question: Any) -> ElicitResult:
+        questions.append(question.message)
+        return ElicitResult(action="accept", content={"run_id": run_id})
+
+    state = sandbox.path / "state"
+    async with sandbox.agent() as agent, sandbox.agent(elicit=elicit) as of_person:
+        run_id = await agent.launch("sleep 300")
+        for name in ("config.toml", "hosts.toml", "secrets.env"):
+            os.mkfifo(state / name, 0o600)
+        asked = await agent.call("kill_run", run_id=run_id)
+        assert "confirm_token" not in asked
+        assert "only a person may stop runs, as its settings may say so and cannot be read" in asked["message"]
+        assert "config.toml: [Errno 22] not a regular file" in asked["message"]
+        told = await agent.refusal("launch_run", command="true", secrets=["KEY"])
+        assert "not a regular file" in told
+        assert "A person should fix the file" in told
+        assert (await agent.call("list_runs"))["total"] == 1
+        assert (await of_person.call("kill_run", run_id=run_id))["status"] == "killed"
+        assert len(questions) == 1
+
+
 async def test_a_person_kills_by_typing_the_id_on_a_terminal(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")

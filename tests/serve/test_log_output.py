@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from mcp_server.serve.log_output import OncePerMinute
 
 _PROGRAM = """
 import asyncio, logging, os, resource, sys
@@ -27,10 +33,13 @@ for _ in range(3):
 loop.call_soon(fail)
 loop.call_soon(loop.stop)
 loop.run_forever()
-try:
-    fail()
-except ZeroDivisionError:
-    logging.getLogger("asyncio").exception("of a logger")
+for number in range(3):
+    try:
+        fail()
+    except ZeroDivisionError:
+        logging.getLogger("asyncio").exception(f"of a logger {number}")
+    logging.getLogger("mcp").warning("dropped %r", number)
+logging.getLogger("mcp").warning("of another line")
 sys.stderr = None
 loop.call_exception_handler({"message": "nowhere to write"})
 print(kinds, sorted(set(sys.modules) - before))
@@ -50,4 +59,24 @@ def test_trouble_is_written_without_a_descriptor_and_without_an_import_and_once(
     assert done.stdout == "['StreamHandler'] []\n"
     assert done.stderr.count("Too many open files") == 1
     assert "ZeroDivisionError: of a callback" in done.stderr
-    assert "of a logger" in done.stderr
+    assert re.findall("of a logger .|dropped .|of another line", done.stderr) == [
+        *("of a logger 0", "dropped 0", "of another line"),
+    ]
+
+
+def test_after_a_minute_an_error_is_written_again_with_the_number_of_those_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    written = OncePerMinute()
+
+    def log(text: str, line: int) -> str | None:
+        record = logging.LogRecord("mcp", logging.WARNING, "runner.py", line, text, ("a",), None)
+        return record.getMessage() if written.filter(record) else None
+
+    assert [log("dropped %r", 1), log("dropped %s", 1), log("dropped %s", 1), log("other %r", 2)] == [
+        *("dropped 'a'", None, None, "other 'a'"),
+    ]
+    now_s[0] += 61
+    assert log("dropped %r", 1) == "dropped 'a' (2 more of these since the last one)"

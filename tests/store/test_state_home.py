@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mcp_server.errors import ConfigInvalid, StateUnusable
+from mcp_server.backends.ssh_settings import read_ssh_settings
+from mcp_server.errors import ConfigInvalid, SecretsFileUnreadable, StateUnusable
 from mcp_server.hosts.config import read_hosts_file
+from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.store.state_home import Config, StateHome
 
 
@@ -95,10 +98,45 @@ def test_a_config_that_is_not_what_it_should_be_is_refused(tmp_path: Path, text:
     assert str(refused.value).endswith(" Nothing was done. A person should fix the file.")
 
 
-def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").mkdir()
-    with pytest.raises(ConfigInvalid, match="Is a directory"):
-        StateHome(tmp_path).read_config()
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+UNREADABLE: list[tuple[Callable[[Path], object], str]] = [
+    (Path.mkdir, "not a regular file"),
+    (make_fifo, "not a regular file"),
+    (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+    (lambda path: path.write_bytes(b"#" * (2**20 + 1)), "it has more than 1 MiB"),
+]
+
+
+@pytest.mark.parametrize(("make", "cause"), UNREADABLE, ids=["directory", "FIFO", "device", "too large"])
+def test_configuration_that_cannot_be_read_is_refused_at_once_and_leaves_stops_to_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], cause: str
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "alice")
+    home = StateHome(tmp_path)
+    for name in ("config.toml", "hosts.toml", "secrets.env"):
+        make(tmp_path / name)
+    with pytest.raises(ConfigInvalid, match=cause):
+        home.read_config()
+    with pytest.raises(ConfigInvalid, match=cause):
+        read_hosts_file(home)
+    with pytest.raises(ConfigInvalid, match=cause):
+        read_ssh_settings(home.hosts / "far")
+    with pytest.raises(SecretsFileUnreadable, match=cause):
+        read_secrets_file(home.secrets)
+    assert (home.read_kill_policy(), home.owner({})) == ("human", "alice")
+
+
+def test_nesting_without_end_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    text = "quotas = " + "[" * 100_000
+    with pytest.raises(ConfigInvalid):
+        config(tmp_path, text)
+    (tmp_path / "hosts.toml").write_text(text)
+    with pytest.raises(ConfigInvalid):
+        read_hosts_file(StateHome(tmp_path))
+    assert StateHome(tmp_path).read_kill_policy() == "confirm"
 
 
 def test_the_owner_is_the_environments_then_the_configs_then_the_user(
@@ -149,10 +187,10 @@ def test_a_want_of_descriptors_is_no_fault_of_the_file(
 ) -> None:
     """Nobody should fix a file that is in order."""
 
-    def read_text(*_: object, **__: object) -> str:
+    def open_file(*_: object, **__: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr("os.open", open_file)
     for read in (StateHome(tmp_path).read_config, lambda: read_hosts_file(StateHome(tmp_path))):
         with pytest.raises(OSError, match=os.strerror(number)):
             read()
