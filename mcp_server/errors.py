@@ -83,6 +83,18 @@ class TmuxMissing(RunwardError):
         )
 
 
+class InterpreterGone(RunwardError):
+    """The environment that runward itself runs in was removed or moved under a live server."""
+
+    def __init__(self, python: Path, fault: str) -> None:
+        super().__init__(
+            f"runward's own environment is gone: {python} {fault}.",
+            "Nothing was started; live runs go on.",
+            "A person should install runward again, and start this server anew.",
+        )
+        self.python = python
+
+
 class LaunchFailed(RunwardError):
     """The supervisor did not start the command."""
 

@@ -26,7 +26,8 @@ views
 runs(anyio)  results(yaml)
 sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.halving(optuna)  sweeps.optuna_extra(optuna)
 sweeps.sources.doit_child(doit)
-tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)  serve(tools resources anyio mcp mcp_types uvicorn)
+tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)
+serve(tools resources anyio h11 mcp mcp_types uvicorn)
 cli(resources anyio mcp rich)  cli.demo_training(numpy tensorboard)
 __main__
 """

@@ -21,7 +21,7 @@ import anyio.to_thread
 from mcp_server.backends import tmux_client
 from mcp_server.backends.base import GpuState, Record, refuse_options
 from mcp_server.backends.supervisor_copy import supervisor_program
-from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere, RunwardError
+from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, RunElsewhere, RunwardError
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
@@ -66,12 +66,13 @@ class LocalBackend:
         refuse_options(request)
 
     def check_usable(self) -> None:
-        """Check that tmux is installed.
+        """Check that tmux is installed, and that this server's own interpreter can still be started.
 
         Raises:
-            TmuxMissing: it is not.
+            TmuxMissing, InterpreterGone: it is not.
         """
         tmux_client.check_installed()
+        check_interpreter()
 
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
         """Name the run's session after it, so that a launch that dies between two steps leaves something to find."""
@@ -115,6 +116,7 @@ class LocalBackend:
             LaunchFailed: tmux refused, or no event came within 15 s.
         """
         fifo = await run_in_thread(_open_handover, directory)
+        argv: list[str] = []
         try:
             with anyio.move_on_after(_STARTED_WITHIN_S):
                 argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
@@ -138,7 +140,7 @@ class LocalBackend:
             os.close(fifo)
         raise LaunchFailed(
             f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: "
-            f"{await _explain_silence(spec)}.",
+            f"{await _explain_silence(spec, argv)}.",
             "If it starts later, it stops at once.",
             "Try again; runward doctor says what is wrong.",
         )
@@ -255,6 +257,17 @@ class LocalBackend:
         await tmux_client.query_in_thread(partial(_close_old_sessions, spec.tmux_socket, keep, ended))
 
 
+def check_interpreter() -> None:
+    """Check that the interpreter of this process, with which it starts supervisors, is there and may be executed.
+
+    Raises:
+        InterpreterGone: its environment was removed, moved, or closed to this user.
+    """
+    python = Path(sys.executable)
+    if not os.access(python, os.X_OK):
+        raise InterpreterGone(python, "may not be executed" if python.exists() else "is missing")
+
+
 def _open_handover(directory: RunDir) -> int:
     """Return a descriptor of the handover's FIFO, open at both ends."""
     fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -323,8 +336,11 @@ async def _capture(session: str, server: str, *, history: bool) -> list[str]:
     return await tmux_client.query_in_thread(partial(tmux_client.capture_pane, session, socket=server, history=history))
 
 
-async def _explain_silence(spec: RunSpec) -> str:
-    """Return why a supervisor may not have started, as far as tmux says."""
+async def _explain_silence(spec: RunSpec, argv: Sequence[str]) -> str:
+    """Return why a supervisor may not have started, as far as its command line ``argv`` and tmux say."""
+    for path in (argv[0], argv[-2]) if argv else ():
+        if not await run_in_thread(Path(path).exists):
+            return f"its program {path} is missing"
     try:
         sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, spec.tmux_socket))
     except RunwardError:

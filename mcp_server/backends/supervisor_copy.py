@@ -10,13 +10,13 @@ under its exclusive lock, so none that a launch under way has chosen.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib.util
 import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,11 @@ _DIGITS = 16
 _TRIES = 5  # of what another process may remove in the same moment
 _COPY = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
 _PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{8}")
+_MAIN = "__main__.py"
 _ABANDONED_S = 3600.0  # the writer of a half-made copy of that age has exited
+
+_chosen: dict[Path, Path] = {}  # the program by the state directory
+_choosing = threading.Lock()
 
 
 def supervisor_program(home: Path) -> Path:
@@ -73,8 +77,19 @@ def _remove_unless_used(directory: Path) -> None:
             os.close(fd)
 
 
-@functools.cache  # a server whose package is removed or replaced goes on with its copy
 def _copied_program(home: Path) -> Path:
+    """Return the copy that this process chose for ``home``, made anew where somebody has removed or moved it.
+
+    A server whose package is removed or replaced goes on with its copy, so it does not look at the package again.
+    """
+    with _choosing:
+        program = _chosen.get(home)
+        if program is None or not (program / _MAIN).exists():
+            program = _chosen[home] = _choose_copy(home)
+        return program
+
+
+def _choose_copy(home: Path) -> Path:
     files = list(source_files())
     digest = hashlib.sha256()
     for file in files:

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends import tmux_client
+from mcp_server.backends.base import load_backend
 from mcp_server.backends.local import write_handover
 from mcp_server.errors import LaunchFailed
 from mcp_server.record.handover import Handover
@@ -57,8 +58,9 @@ async def start_conductor(
 
     Raises:
         LaunchFailed: tmux refused, or it did not begin within 15 s.
+        TmuxMissing, InterpreterGone: it cannot begin.
     """
-    await run_in_thread(tmux_client.check_installed)
+    await run_in_thread(load_backend("tmux").check_usable)
     socket = sweep.spec.tmux_socket
     token = secrets.token_hex(2)
     session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))

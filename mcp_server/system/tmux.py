@@ -16,6 +16,7 @@ from mcp_server.errors import LaunchFailed, ScreenNotAnswering, ScreenNotFound, 
 _ANSWER_WITHIN_S = 10.0
 # Wide enough for the tables that trainers print. An attached terminal replaces the size by its own.
 _COLUMNS, _ROWS = 200, 50
+_MOST_WORDS = 500  # characters of its errors
 # All that a tmux server may inherit: the environment of the process that starts it becomes every session's.
 _INHERITED = (
     "HOME",
@@ -64,7 +65,13 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
     _change(["-L", socket, "start-server", ";", "set-option", "-s", "exit-empty", "off"], env)
     result = _change(command, env)
     if result.returncode != 0:
-        raise LaunchFailed(f"tmux could not start the session: {result.stderr.strip()}.", "Nothing was started.")
+        words = result.stderr.strip()[:_MOST_WORDS] or f"it ended without a word ({_describe_end(result.returncode)})"
+        raise LaunchFailed(f"tmux could not start the session: {words}.", "Nothing was started.")
+
+
+def _describe_end(returncode: int) -> str:
+    """Return how tmux ended: killed by a signal, or with an exit status."""
+    return f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
 
 
 def _change(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

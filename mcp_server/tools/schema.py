@@ -99,6 +99,11 @@ def _find_message(tool_name: str, error: ToolError) -> tuple[str, str] | None:
     if isinstance(cause, OSError):  # a full disk, a name that is too long
         why = cause.strerror or type(cause).__name__
         return f"{tool_name} was cut off: {why}.", "Runs go on; list_runs names them."
+    if isinstance(cause, ImportError):  # modules are imported at their first use
+        return (
+            f"{tool_name} was cut off: runward's own environment has changed or is gone ({cause}).",
+            "Runs go on. A person should start this server anew, from an installation that is whole.",
+        )
     if (shortage := _name_shortage(cause)) is not None:
         return f"{tool_name} was cut off: {shortage}.", "Call again in a moment."
     return None

@@ -98,3 +98,21 @@ def test_a_copy_that_is_removed_while_it_is_chosen_is_made_again(
     monkeypatch.setattr(supervisor_copy, "_hold", remove_first)
     assert _copied_program(tmp_path).exists()
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("move", [False, True], ids=["removed", "moved"])
+@pytest.mark.parametrize("whole", [False, True], ids=["the copies", "the state directory"])
+def test_a_copy_that_is_gone_under_a_living_server_is_made_again(tmp_path: Path, *, move: bool, whole: bool) -> None:
+    home = tmp_path / "state"
+    home.mkdir()
+    program = _copied_program(home)
+    gone = home if whole else home / "supervisors"
+    if move:
+        gone.rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(gone)
+    home.mkdir(exist_ok=True)
+    assert _copied_program(home) == program
+    assert (program / "__main__.py").exists()
+    remove_unused_copies(home, lambda: False)
+    assert (program / "__main__.py").exists()

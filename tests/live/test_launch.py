@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from tests.support.sandbox import Sandbox, until_async
+from tests.support.sandbox import Agent, Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -357,3 +360,47 @@ async def test_the_runs_id_and_attempt_stand_in_parameters_and_environment_and_a
         )
         assert (await agent.end(run_id))["state"] == "finished"
     assert sandbox.log(run_id).split() == ["3", "['--run_name',", f"'{run_id}-1']", f"out/{run_id}", "{run_id}"]
+
+
+@pytest.mark.parametrize("gone", ["state", "state/supervisors"])
+async def test_a_server_whose_state_is_removed_or_moved_launches_again(sandbox: Sandbox, gone: str) -> None:
+    async with sandbox.agent() as agent:
+        await agent.end(await agent.launch("true"))
+
+        def is_removed() -> bool:  # in several tries: the supervisor of the run still writes for a moment
+            shutil.rmtree(sandbox.path / gone, ignore_errors=True)
+            return not (sandbox.path / gone).exists()
+
+        await until_async(is_removed)
+        assert (await agent.end(await agent.launch("echo after a removal")))["state"] == "finished"
+        (sandbox.path / gone).rename(sandbox.path / "moved")
+        assert (await agent.end(await agent.launch("echo after a move")))["state"] == "finished"
+
+
+@pytest.mark.parametrize("fault", ["is missing", "may not be executed"])
+async def test_a_server_whose_environment_is_gone_says_so_and_starts_nothing(sandbox: Sandbox, fault: str) -> None:
+    venv = sandbox.path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    packages = next((venv / "lib").glob("python3*/site-packages"))
+    paths = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
+    (packages / "of_the_tests.pth").write_text("\n".join(paths))
+    server = StdioServerParameters(
+        command=str(venv / "bin" / "python"), args=["-m", "mcp_server"], env=sandbox.environ, cwd=sandbox.path
+    )
+    async with Client(stdio_client(server)) as client:
+        agent = Agent(client)
+        run_id = await agent.launch("sleep 300")
+        python = venv / "bin" / "python"
+        if fault == "is missing":
+            shutil.rmtree(venv)
+        else:
+            python.unlink()
+            python.touch(0o600)
+        for told in (
+            await agent.refusal("launch_run", command="true"),
+            await agent.refusal("launch_sweep", name="s", common={"command": "true {a}"}, grid={"a": [1]}),
+        ):
+            assert f"runward's own environment is gone: {python} {fault}" in told
+            assert "overloaded" not in told
+        assert (await agent.call("list_runs"))["total"] == 1
+        assert (await agent.kill(run_id))["status"] == "killed"
