@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
+from mcp_server.record.welch import Welch, compare_means
 from mcp_server.text.formatting import significant
 from mcp_server.text.regex import compile_lazily
 
@@ -43,6 +44,11 @@ class Group:
         )
 
     @property
+    def values(self) -> Sequence[float]:
+        """The values of its results."""
+        return [cell.value for cell in self.results if cell.value is not None]
+
+    @property
     def label(self) -> str:
         """The name of its first cell, with the settings that a retry changed, as they ran."""
         cell = self.first
@@ -67,10 +73,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Best:
-    """The setting with the best mean. ``runner_up``: the next other one, if the difference is inside the deviation."""
+    """The setting with the best mean. ``other``: the next one with other settings, ``count``: how many have a value."""
 
     group: Group
-    runner_up: Group | None = None
+    other: Group | None = None
+    count: int = 1
 
     @property
     def cell(self) -> CellState:
@@ -78,36 +85,69 @@ class Best:
         return self.group.first
 
     @property
+    def runner_up(self) -> Group | None:
+        """The next setting, if the difference is inside the deviation."""
+        return self.other if self.other is not None and _is_close(self.group, self.other) else None
+
+    @property
+    def test(self) -> Welch | None:
+        """Whether it differs from the next setting by more than chance; None where either has no deviation."""
+        return None if self.other is None else compare_means(self.group.values, self.other.values)
+
+    @property
     def text(self) -> str:
-        """The best value, whose it is, and the runner-up."""
-        return f"{self.group.text} by {self.group.label}{self._close}"
+        """The best value, whose it is, and how it compares with the next."""
+        return f"{self.group.text} by {self.group.label}{self._against}"
 
     @property
     def text_with_run(self) -> str:
         """The same, with the run of the best cell."""
-        return f"{self.group.text} by {self.group.label} ({self.cell.run_id}){self._close}"
+        return f"{self.group.text} by {self.group.label} ({self.cell.run_id}){self._against}"
 
     @property
-    def _close(self) -> str:
-        return "" if self.runner_up is None else f"; within the deviation: {self.runner_up_text}"
+    def _against(self) -> str:
+        if self.runner_up is not None:
+            return f"; within the deviation: {self.runner_up_text}"
+        return "" if self.test is None else f"; against {self.other_text}"
 
     @property
     def runner_up_text(self) -> str:
-        """The runner-up with its value. Empty where there is none, or the difference is beyond the deviation."""
-        close = self.runner_up
-        return "" if close is None else f"{close.label} {close.text}"
+        """The runner-up with its value, and the test. Empty where the difference is beyond the deviation."""
+        return "" if self.runner_up is None else self.other_text
+
+    @property
+    def other_text(self) -> str:
+        """The next setting with its value, and the test. Empty where there is none."""
+        if self.other is None:
+            return ""
+        tested = "" if self.test is None else f", {self.test.text}"
+        return f"{self.other.label} {self.other.text}{tested}"
 
 
 def find_best(sweep: Sweep) -> Best | None:
     """Return the best setting of a sweep. None without a metric, or before any result."""
     if sweep.spec.metric is None or not any(cell.value is not None for cell in sweep.cells):
         return None
-    groups = [group for group in rank_groups(sweep.cells, sweep.spec.goal) if group.mean is not None]
+    return choose_best(rank_groups(sweep.cells, sweep.spec.goal))
+
+
+def choose_best(ranked: Sequence[Group]) -> Best | None:
+    """Return the best of groups in their order; None before any result."""
+    groups = [group for group in ranked if group.mean is not None]
     if not groups:
         return None
     # A promotion has the settings of the group that it comes from.
-    other = next((group for group in groups[1:] if group.settings != groups[0].settings), None)
-    return Best(groups[0], other if other is not None and _is_close(groups[0], other) else None)
+    others = [group for group in groups[1:] if group.settings != groups[0].settings]
+    return Best(groups[0], others[0] if others else None, len({_text(dict(group.settings)) for group in groups}))
+
+
+def describe_test(ranked: Sequence[Group]) -> str:
+    """Return whether the best two settings differ by more than chance, as one sentence; empty where that is unknown."""
+    best = choose_best(ranked)
+    if best is None or best.other is None or best.test is None:
+        return ""
+    chosen = f", best of {best.count} uncorrected" if best.count > 2 else ""  # noqa: PLR2004 - two make no choice
+    return f"Best against {best.other.label}: {best.test.text} (two-sided{chosen})."
 
 
 def is_seed(name: str) -> bool:

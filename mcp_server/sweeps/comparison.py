@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, is_changed, rank_groups
+from mcp_server.record.sweep_ranking import (
+    Group,
+    average,
+    describe_test,
+    find_best,
+    find_differing,
+    is_changed,
+    rank_groups,
+)
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table
@@ -27,7 +35,7 @@ from mcp_server.text.formatting import count_digits, plain_value, shorten_facts,
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
-_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 310, 3, 16
+_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 265, 3, 16
 _BENCHMARK_TOKENS = 200
 _MOST_SETTINGS, _MOST_FAILED, _MOST_LIVE = 8, 3, 16
 _WHY_CHARS, _NOTE_CHARS = 90, 60
@@ -109,7 +117,7 @@ def compare_sweep(
         failed = failed[-_MOST_FAILED:]
     best = find_best(sweep)
     if best is not None and benchmarks:
-        best = replace(best, runner_up=None)  # may be that of another benchmark
+        best = replace(best, other=None)  # may be that of another benchmark
     facts = SweepFacts(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -181,6 +189,8 @@ def make_table(
     found = None if by.metric is None else build_benchmarks(groups, by.label)
     if found is not None:
         notes.append(describe_best_by(groups, found[1]))
+    elif by.metric is not None and (test := describe_test(groups)):
+        notes.append(test)
     return SweepTable(
         names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, found and found[0]
     )

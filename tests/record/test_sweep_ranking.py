@@ -121,8 +121,8 @@ def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_ru
     others = [cell("b1", 6.0, lr=0.2, seed=1), cell("b2", 7.0, lr=0.2, seed=2)]
     best = best_of(*seeds, *others)
     assert best is not None
-    assert (best.cell.cell.name, best.runner_up_text) == ("b2", "a1 5±5.7 (n 2)")
-    assert best.text == "6.5±0.71 (n 2) by b2; within the deviation: a1 5±5.7 (n 2)"
+    assert (best.cell.cell.name, best.runner_up_text) == ("b2", "a1 5±5.7 (n 2), Welch t 0.372, df 1.03, p 0.77")
+    assert best.text == "6.5±0.71 (n 2) by b2; within the deviation: a1 5±5.7 (n 2), Welch t 0.372, df 1.03, p 0.77"
     clear = best_of(*others, cell("c", 3.0, lr=0.3, seed=1), cell("d", 2.0, lr=0.4))
     assert clear is not None
     assert (clear.text, clear.runner_up) == ("6.5±0.71 (n 2) by b2", None)
@@ -130,7 +130,9 @@ def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_ru
         CellState(Cell("p", "2", {"lr": 0.2, "seed": 2}), 9, "finished", ("r",), value=7.5), *seeds, *others
     )
     assert promoted is not None
-    assert promoted.text == "6.5±0.71 (n 2) by b2; within the deviation: a1 5±5.7 (n 2)", "p is one seed more of b"
+    assert (
+        promoted.text == "6.5±0.71 (n 2) by b2; within the deviation: a1 5±5.7 (n 2), Welch t 0.372, df 1.03, p 0.77"
+    ), "p is one seed more of b"
     alone = best_of(cell("c", 3.0, lr=0.3), cell("d", 2.9, lr=0.4), cell("e", 9.0, "failed", lr=0.5))
     assert alone is not None
     assert alone.text == "3 by c", "of single values no deviation is known"

@@ -51,7 +51,10 @@ def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path:
         "0.2|6±1.4|2|7@2800|lr0.2-seed2|1 failed oom_gpu|lr0.2-seed2: keep ¦ best so far",
         "0.3||0||lr0.3-seed1|queued|",
     ]
-    assert table.notes == ["lr0.2-seed2 is better with fewer seeds, and ranks behind."]
+    assert table.notes == [
+        "lr0.2-seed2 is better with fewer seeds, and ranks behind.",
+        "Best against lr0.2-seed2: Welch t -3.46, df 1.68, p 0.094 (two-sided).",
+    ]
     assert table.sweep is not None
     assert table.sweep.best is not None
     assert (table.sweep.best.run_id, table.sweep.best.value) == ("night-lr0.1-seed3-k7qz", 3)
