@@ -175,6 +175,7 @@ class Event(_Numbered, total=False):
     tries: list[str]
     why: str
     rung: int
+    total: int  # cells that the end of a phase or of a sweep is about
     curves: str
     metrics: dict[str, Any]
     step_s: float

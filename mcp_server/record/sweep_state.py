@@ -120,7 +120,14 @@ class Sweep:
     @property
     def phase(self) -> str | None:
         """The first phase that is not done, or None once all are."""
-        return next((cell.cell.phase for cell in self.cells if not cell.done), None)
+        is_open = {cell.cell.phase for cell in self.cells if not cell.done}
+        return next((phase for phase in self.spec.phases if phase in is_open), None)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its last conductor has ended it, and none has begun since: cells may have been added after that."""
+        kinds = (event["kind"] for event in reversed(self.events))
+        return next((kind for kind in kinds if kind in ("conducting", "ended")), None) == "ended"
 
     @property
     def failed(self) -> tuple[CellState, ...]:
@@ -189,8 +196,9 @@ def fold_sweep(
         if kind == "conducting":
             state, reason = "running", None
         elif kind == "ended":
-            state, reason = _end_state(event), event.get("text")
-            cells = [replace(cell, state=SKIPPED) if cell.state == WAITING else cell for cell in cells]
+            known = event.get("total", len(cells))  # of cells that are added later nobody has said that they are over
+            state, reason = (_end_state(event), event.get("text")) if known >= len(cells) else ("running", None)
+            cells = [replace(c, state=SKIPPED) if c.state == WAITING and c.number <= known else c for c in cells]
         elif (position := positions.get(event.get("cell", ""))) is not None:
             cells[position] = _apply(cells[position], event)
     if state == "starting" and liveness is not Liveness.ALIVE:

@@ -181,5 +181,7 @@ def find_finished_phases(sweep: Sweep) -> Sequence[str]:
     """Return the phases whose cells are all done and that no event has reported, but for the last."""
     if not (phases := sweep.spec.phases[:-1]):
         return []
-    reported = {event.get("phase") for event in sweep.events if event["kind"] == "phase_done"}
+    told = [event for event in sweep.events if event["kind"] == "phase_done"]
+    sizes = Counter(cell.cell.phase for cell in sweep.cells)  # a phase that got more cells is reported again
+    reported = {event.get("phase") for event in told if event.get("total") in (None, sizes[str(event.get("phase"))])}
     return [p for p in phases if p not in reported and all(c.done for c in sweep.cells if c.cell.phase == p)]

@@ -151,24 +151,41 @@ def _check_types(argument: str, values: Mapping[str, Any]) -> None:
             raise BadArgument(argument, f"{name}: {value!r:.80} is of another type than it takes.")
 
 
-def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
+def expand(phases: Sequence[Phase], sweep_id: str, known: Sequence[Cell] = ()) -> tuple[Cell, ...]:
     """Return the cells of all phases in order, each with a name of its own.
+
+    ``known``: the cells that a sweep has; those that are the same keep their names, and no other gets one of these.
 
     Raises:
         BadArgument: a value is not a parameter, a name is used twice, there are no cells, or more than 1,000.
     """
     cells: list[Cell] = []
-    names: set[str] = set()
+    names = {cell.name for cell in known}
+    kept: dict[str, list[str]] = {}
+    for cell in known:
+        kept.setdefault(identify(cell), []).append(cell.name)
     for phase in phases:
         for unnamed in _expand_phase(phase):
             if len(cells) == MOST_CELLS:
                 raise BadArgument("grid", f"makes more than {MOST_CELLS:,} cells.", "Use several sweeps.")
-            cell = replace(unnamed, name=_make_unique(unnamed.name, names), variant=_describe_variant(unnamed))
+            cell = replace(unnamed, variant=_describe_variant(unnamed))
+            former = kept.get(identify(_fill(cell, sweep_id))) if kept else None
+            cell = replace(cell, name=former.pop(0) if former else _make_unique(cell.name, names))
             names.add(cell.name)
-            cells.append(fill_names(cell, sweep_id) if cell.promote is None and cell.trial is None else cell)
+            cells.append(_fill(cell, sweep_id))
     if not cells:
         raise BadArgument("grid", "makes no cells: a parameter has no values.")
     return tuple(cells)
+
+
+def _fill(cell: Cell, sweep_id: str) -> Cell:
+    return fill_names(cell, sweep_id) if cell.promote is None and cell.trial is None else cell
+
+
+def identify(cell: Cell) -> str:
+    """Return what makes a cell the one that it is, whatever its name: two plans that contain it mean the same run."""
+    own = [cell.phase, cell.params, cell.variant, find_seeds(cell), cell.promote, cell.trial]
+    return json.dumps(own, default=str, sort_keys=True)
 
 
 def _describe_variant(cell: Cell) -> str:

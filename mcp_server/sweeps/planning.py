@@ -91,7 +91,15 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
     Raises:
         RunwardError: the sweep cannot be started; names the cell.
     """
-    spec = await run_in_thread(make_spec, request, store, environ)
+    return await check_plan(await run_in_thread(make_spec, request, store, environ), request.goal, store, environ)
+
+
+async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
+    """Check the launch of the cells of ``spec``. ``goal``: what the caller said of it.
+
+    Raises:
+        RunwardError: a cell cannot be launched; names it.
+    """
     await run_in_thread(check_values, spec, store.home, environ)
     await run_in_thread(_check_quota, spec, store)
     checked: dict[str, RunSpec] = {}
@@ -104,7 +112,7 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
-    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_goal(spec, request.goal), *_doubt_choice(spec))
+    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_goal(spec, goal), *_doubt_choice(spec))
     return PlannedSweep(spec, checked, warnings)
 
 
@@ -171,13 +179,17 @@ def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def make_spec(
-    request: SweepRequest, store: RunStore, environ: Mapping[str, str], sweep_id: str | None = None
+    request: SweepRequest, store: RunStore, environ: Mapping[str, str], former: SweepSpec | None = None
 ) -> SweepSpec:
-    """Return the spec of a sweep. Reads its sources: call it in a thread."""
+    """Return the spec of a sweep. Reads its sources: call it in a thread.
+
+    ``former``: the sweep that the request continues. Cells that it has keep their names.
+    """
     check_name(request.name)
     _check_numbers(request)
-    if sweep_id is None:
-        sweep_id = _choose_id(request.name, store)
+    if former is not None and request.max_parallel is None:
+        request = replace(request, max_parallel=former.max_parallel)
+    sweep_id = _choose_id(request.name, store) if former is None else former.sweep_id
     only = {name: getattr(request, name) for name in DEFINING}
     phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
     if any(phase.promote == BEST for phase in phases) and request.metric is None:
@@ -189,7 +201,7 @@ def make_spec(
         raise BadArgument("metric", "is needed by halving and by this search: what best means.")
     if request.halving is not None:
         parse_halving(request.halving)
-    expanded = expand(phases, sweep_id)
+    expanded = expand(phases, sweep_id, former.cells if former is not None else ())
     for phase in phases:
         _check_meaning(phase)
     cells = name_runs([spell_switches(with_slots(cell, request.max_parallel)) for cell in expanded])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -19,8 +19,15 @@ from mcp_server.runs.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
-from mcp_server.sweeps.plan import DEFINING, find_seeds
-from mcp_server.sweeps.planning import PlannedSweep, SweepRequest, list_distinct_runs, make_spec, plan_sweep
+from mcp_server.sweeps.plan import DEFINING, identify
+from mcp_server.sweeps.planning import (
+    PlannedSweep,
+    SweepRequest,
+    check_plan,
+    list_distinct_runs,
+    make_spec,
+    plan_sweep,
+)
 from mcp_server.threads import run_in_thread
 
 
@@ -31,6 +38,7 @@ class StartedSweep:
     sweep: Sweep
     how: Literal["started", "continued", "repeated"]
     warnings: tuple[str, ...] = ()
+    added: str = ""  # how many cells the call has added to a sweep, and how many were kept
 
 
 async def start_sweep(
@@ -55,10 +63,10 @@ async def start_sweep(
             return StartedSweep(await run_in_thread(store.sweeps.observe, first.sweep_id), "repeated")
         former = await run_in_thread(_find_former, request, store, environ)
         if former is not None and request.resume != "wipe":
-            return await _continue(request, former, store, file_watch, environ)
+            return await _continue(request, former, store, file_watch, environ, approve)
         if former is not None:
             await run_in_thread(_check_wipe, former)
-        planned = await plan_sweep(request, store, environ)
+        planned = await _plan_new(request, store, environ)
         if approve is not None:
             await approve(*list_distinct_runs(planned))
         directory = await run_in_thread(_create, planned.spec, store)
@@ -73,7 +81,7 @@ async def start_sweep(
 async def rehearse_sweep(
     request: SweepRequest, store: RunStore, environ: Mapping[str, str]
 ) -> tuple[PlannedSweep, Sweep | None]:
-    """Return the plan of a sweep that would start; or, with the sweep that would go on, the plan of its open cells.
+    """Return the plan of a sweep that would start; or, with the sweep that would go on, that of its open and new cells.
 
     Raises:
         RunwardError: the sweep cannot be started, or not continued with this plan.
@@ -83,10 +91,31 @@ async def rehearse_sweep(
     if former is None or request.resume == "wipe":
         if former is not None:
             _check_wipe(former)
-        return await plan_sweep(request, store, environ), None
-    await _check_same_plan(request, former, store, environ)
+        return await _plan_new(request, store, environ), None
+    added = await _find_added(request, former, store, environ)
     open_cells = tuple(state.cell for state in former.cells if state.state not in COMPLETE)
-    return PlannedSweep(replace(former.spec, cells=open_cells), {}), former
+    planned = PlannedSweep(replace(former.spec, cells=open_cells), {})
+    if added is not None:
+        checked = await _check_added(added, former, store, environ)
+        spec = replace(former.spec, cells=(*open_cells, *checked.spec.cells))
+        planned = PlannedSweep(spec, checked.checked, checked.warnings)
+    return planned, former
+
+
+async def _plan_new(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
+    """Return the plan of a new sweep; it warns where an ended one of its name has some of its cells."""
+    planned = await plan_sweep(request, store, environ)
+    warnings = await run_in_thread(lambda: list(_name_kept(planned.spec, store)) if request.resume is None else [])
+    return replace(planned, warnings=(*planned.warnings, *warnings))
+
+
+def _name_kept(spec: SweepSpec, store: RunStore) -> Iterator[str]:
+    for former in (store.sweeps.observe(sweep_id) for sweep_id in store.sweeps.list_named(spec.name)[:1]):
+        planned = {identify(cell) for cell in spec.cells}
+        kept = len(planned.intersection(map(identify, former.spec.cells)))
+        if kept == len(former.cells) < len(planned) and former.spec.owner in ("", spec.owner):
+            count = "other" if len(planned) - kept == 1 else f"{len(planned) - kept} others"
+            yield f'{former.sweep_id} has {kept} of these cells: resume="continue" runs the {count} alone.'
 
 
 def _key_of(request: SweepRequest) -> str | None:
@@ -159,45 +188,88 @@ def _check_wipe(former: Sweep) -> None:
 
 
 async def _continue(
-    request: SweepRequest, former: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
+    request: SweepRequest,
+    former: Sweep,
+    store: RunStore,
+    file_watch: FileWatch,
+    environ: Mapping[str, str],
+    approve: Callable[..., Awaitable[None]] | None,
 ) -> StartedSweep:
-    """Continue a sweep whose plan is the same; one under way goes on as it is."""
-    await _check_same_plan(request, former, store, environ)
-    changed = await run_in_thread(_change_limits, request, former, store)
+    """Continue a sweep by a plan that contains its own; one under way goes on as it is, with the cells that are new."""
+    warnings: tuple[str, ...] = ()
+    added = ""
+    if (extended := await _find_added(request, former, store, environ)) is not None:
+        planned = await _check_added(extended, former, store, environ)
+        if approve is not None:
+            await approve(*list_distinct_runs(planned))
+        warnings, added = planned.warnings, describe_added(planned.spec, former)
+    changed = await run_in_thread(_change_spec, request, former, extended or former.spec, store)
     former = await run_in_thread(store.sweeps.observe, former.sweep_id)
     if not former.ended or any(cell.state not in COMPLETE for cell in former.cells):
         await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
-    return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued", changed)
+    sweep = await run_in_thread(store.sweeps.observe, former.sweep_id)
+    return StartedSweep(sweep, "continued", (*changed, *warnings), added)
 
 
-def _change_limits(request: SweepRequest, former: Sweep, store: RunStore) -> tuple[str, ...]:
-    """Give a sweep the limits that a call names; return what is changed. Its conductor reads them at its next look."""
+def describe_added(planned: SweepSpec, former: Sweep) -> str:
+    """Return how many cells of a plan are new to a sweep, and how many it keeps; empty where none is new."""
+    count = sum(cell.name not in former.spec.positions for cell in planned.cells)
+    cells = "1 cell" if count == 1 else f"{count} cells"
+    return f"{cells} added, {len(former.cells)} kept" if count else ""
+
+
+async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
+    """Return the plan of the cells that are new to a sweep.
+
+    Raises:
+        RunwardError: one of them cannot be launched.
+    """
+    added = extended.cells[len(former.cells) :]
+    planned = await check_plan(replace(extended, cells=added), former.spec.goal, store, environ)
+    after = former.spec.phases[former.spec.phases.index(added[0].phase) + 1 :]
+    begun = [phase for phase in after if any(each.runs and each.cell.phase == phase for each in former.cells)]
+    notes = [f"Phase {phase} has run, and does not run again for the new cells." for phase in begun]
+    return replace(planned, warnings=(*planned.warnings, *notes))
+
+
+def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: RunStore) -> tuple[str, ...]:
+    """Give a sweep the cells of ``spec``, and the limits that a call names; return which limits are changed.
+
+    One file appears whole, and its conductor reads it at its next look: no crash loses a cell, or adds one twice.
+    """
     limits = {"max_parallel": request.max_parallel, "max_failures": request.max_failures}
     new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
     if any(most is not None and most < 1 for most in new.values()):
         raise BadArgument(next(iter(new)), "must be at least 1.")
-    if new:
-        spec = replace(former.spec, **new)  # type: ignore[arg-type]  # both are whole numbers
+    if new or spec is not former.spec:
+        spec = replace(spec, **new)  # type: ignore[arg-type]  # both are whole numbers
         write_json(store.sweeps.files_of(former).spec, spec.facts())
     return tuple(f"{name} is {most} now, it was {getattr(former.spec, name)}." for name, most in new.items())
 
 
-async def _check_same_plan(request: SweepRequest, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> None:
-    """Refuse to continue ``former`` by a request with another plan.
+async def _find_added(
+    request: SweepRequest, former: Sweep, store: RunStore, environ: Mapping[str, str]
+) -> SweepSpec | None:
+    """Return the spec of ``former`` with the cells of a request behind its own; None where it has them all.
 
     Raises:
-        BadArgument: its plan is another one.
+        BadArgument: the request's plan does not contain that of ``former``.
     """
-    if _has_plan(request):
-        spec = await run_in_thread(make_spec, request, store, environ, former.sweep_id)
-        if _outline(spec) != _outline(former.spec):
-            raise BadArgument(
-                "resume",
-                f"{former.sweep_id} is {'unfinished' if former.ended else 'under way'} and has another plan: "
-                f"{_name_difference(spec, former.spec)}.",
-                "Pass the name alone to go on with its plan, "
-                'resume="wipe" to begin anew (its runs are kept), or another name.',
-            )
+    if not _has_plan(request):
+        return None
+    spec = await run_in_thread(make_spec, request, store, environ, former.spec)
+    if difference := _name_difference(request, spec, former.spec):
+        raise BadArgument(
+            "resume",
+            f"{former.sweep_id} is {'unfinished' if former.ended else 'under way'} and has another plan: {difference}.",
+            "Pass the name alone to go on with its plan, all its values and the new ones to add cells, "
+            'resume="wipe" to begin anew (its runs are kept), or another name.',
+        )
+    planned = {cell.name: cell for cell in spec.cells}
+    # Which arguments are settings depends on all cells.
+    kept = tuple(replace(cell, overrides=planned[cell.name].overrides) for cell in former.spec.cells)
+    added = tuple(cell for cell in spec.cells if cell.name not in former.spec.positions)
+    return replace(former.spec, cells=(*kept, *added)) if added else None
 
 
 async def _continue_unless_ended(
@@ -205,26 +277,32 @@ async def _continue_unless_ended(
 ) -> None:
     directory = store.sweeps.files_of(sweep)
     await run_in_thread(resume_conductor, sweep)
-    # The conductor of an ended sweep is about to exit.
-    if not reopen if sweep.ended else sweep.conducted:
+    # The conductor of a sweep that has ended is about to exit, also where cells were added since.
+    if (sweep.ended and not reopen) or (sweep.conducted and not sweep.is_paused):
         return
-    if sweep.ended:
+    if sweep.is_paused and reopen:
         await run_in_thread(partial(directory.stop.unlink, missing_ok=True))
     await start_conductor(directory, sweep, store, file_watch, environ)
 
 
-def _outline(spec: SweepSpec) -> list[tuple[str, ...]]:
-    return [
-        (cell.name, cell.phase, repr(sorted(cell.params.items())), f"{cell.variant}{find_seeds(cell) or ''}")
-        for cell in spec.cells
-    ]
-
-
-def _name_difference(spec: SweepSpec, former: SweepSpec) -> str:
-    if len(spec.cells) != len(former.cells):
+def _name_difference(request: SweepRequest, spec: SweepSpec, former: SweepSpec) -> str:
+    """Return why the plan of a call does not contain that of a sweep, empty where it does."""
+    if spec.phases != former.phases:
+        return f"its phases are {', '.join(former.phases)}, those of this call {', '.join(spec.phases)}"
+    if spec.searches != former.searches:
+        return "its search is another one"
+    for name in ("metric", "goal", "halving"):
+        own, new = (f"{each.ranked_by}" if name == "metric" else getattr(each, name) for each in (former, spec))
+        if getattr(request, name) is not None and new != own:
+            return f"its {name} is {own}, that of this call {new}"
+    planned = {identify(cell) for cell in spec.cells}
+    gone = [cell for cell in former.cells if identify(cell) not in planned]
+    if not gone:
+        return ""
+    if len(spec.cells) < len(former.cells):
         return f"{len(former.cells)} cells, this call {len(spec.cells)}"
-    one, other = next((a, b) for a, b in zip(_outline(spec), _outline(former), strict=True) if a != b)
-    return f"cell {other[0]} has other " + ("launch arguments" if one[:-1] == other[:-1] else "parameters")
+    is_other = any((cell.phase, cell.params) == (gone[0].phase, gone[0].params) for cell in spec.cells)
+    return f"cell {gone[0].name} " + ("has other launch arguments" if is_other else "is not in this call")
 
 
 def _create(spec: SweepSpec, store: RunStore) -> SweepDir:

@@ -126,7 +126,7 @@ async def launch_sweep(
     """
     # A server starts without sweeps.
     from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_hours, describe_plan  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.start import rehearse_sweep, start_sweep  # noqa: PLC0415 - as above
+    from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep  # noqa: PLC0415 - as above
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
     server = server_of(ctx)
@@ -142,7 +142,10 @@ async def launch_sweep(
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
         lines = describe_plan(planned)
-        goes_on = f"{former.sweep_id} would go on with these cells. " if former is not None else ""
+        goes_on = ""
+        if former is not None:
+            added = describe_added(planned.spec, former)
+            goes_on = f"{former.sweep_id} would go on with these cells{added and f': {added}'}. "
         return StartedSweepAnswer(
             sweep_id=former.sweep_id if former is not None else None,
             cells={"total": len(planned.spec.cells)},
@@ -191,7 +194,7 @@ TOOL = tool(
 def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
     steps = {
         "started": "",
-        "continued": "The sweep of this name goes on. ",
+        "continued": f"The sweep of this name goes on{started.added and f': {started.added}'}. ",
         "repeated": "This key started the sweep before. ",
     }
     return StartedSweepAnswer(

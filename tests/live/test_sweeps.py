@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -632,3 +633,81 @@ async def test_a_sweep_at_its_ceiling_goes_on_with_a_higher_one_and_never_run_ce
         refused = await agent.refusal("launch_sweep", resume="continue", **other)
         assert "has another plan" in refused
         assert (await agent.call("launch_sweep", resume="continue", **plan))["sweep_id"] == sweep_id
+
+
+async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table(sandbox: Sandbox) -> None:
+    plan: dict[str, Any] = {"name": "more", "common": script(sandbox), "metric": "reward", "resume": "continue"}
+    grid = {"lr": [0.1, 0.2], "seed": [1, 2]}
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", grid=grid, **plan))["sweep_id"]
+        await to_end(agent, sweep_id)
+        before = observe(sandbox, sweep_id)
+        assert (before.state, before.count()) == ("finished", {"total": 4, "finished": 4})
+        fresh = await agent.call(
+            "launch_sweep", dry_run=True, **{**plan, "resume": None, "grid": {**grid, "lr": [0.1, 0.2, 0.3]}}
+        )
+        assert f'{sweep_id} has 4 of these cells: resume="continue" runs the 2 others alone.' in fresh["warnings"]
+        fewer = await agent.refusal("launch_sweep", grid={"lr": [0.1, 0.2], "seed": [4, 5, 6]}, **plan)
+        assert "cell lr0.1-seed1 is not in this call" in fewer
+        assert "all its values and the new ones" in fewer
+        other = await agent.refusal("launch_sweep", grid=grid, **{**plan, "metric": "step"})
+        assert "its metric is reward (last), that of this call step (last)" in other
+        grid = {"lr": [0.3, 0.1, 0.2], "seed": [1, 2, 4]}
+        planned = await agent.call("launch_sweep", grid=grid, dry_run=True, **plan)
+        names = ["lr0.3-seed1", "lr0.3-seed2", "lr0.3-seed4", "lr0.1-seed4", "lr0.2-seed4"]
+        assert [line.partition(":")[0].split()[-1] for line in planned["plan"]] == names
+        assert f"{sweep_id} would go on with these cells: 5 cells added, 4 kept." in planned["next_step"]
+        assert observe(sandbox, sweep_id) == before, "a dry run adds nothing"
+        started = await agent.call("launch_sweep", grid=grid, **plan)
+        assert (started["sweep_id"], started["cells"]["total"]) == (sweep_id, 9)
+        assert "goes on: 5 cells added, 4 kept." in started["next_step"]
+        again = await agent.call("launch_sweep", grid=grid, **plan)
+        assert "added" not in again["next_step"]
+        await to_end(agent, sweep_id)
+        after = observe(sandbox, sweep_id)
+        assert after.count() == {"total": 9, "finished": 9}
+        assert [each.cell.name for each in after.cells] == [each.cell.name for each in before.cells] + names
+        assert [each.runs for each in after.cells[:4]] == [each.runs for each in before.cells], "none ran again"
+        assert all(len(each.runs) == 1 for each in after.cells)
+        table = await agent.call("compare_runs", sweep="more")
+        assert (table["sweep"]["best"]["mean"], table["sweep"]["best"]["n"]) == (35.33, 3)
+        assert [row.split("|")[2] for row in table["rows"]] == ["3", "3", "3"]
+
+
+async def test_cells_that_are_added_open_their_phase_again_and_survive_a_crash_before_a_conductor_begins(
+    sandbox: Sandbox,
+) -> None:
+    def plan(*seeds: int) -> dict[str, Any]:
+        phases = [
+            {"name": "explore", "grid": {"lr": [0.1, 0.2], "seed": list(seeds)}},
+            {"name": "final", "promote": "best", "common": {"params": {"steps": 4}}},
+        ]
+        return {"name": "open", "common": script(sandbox), "metric": "reward", "phases": phases, "resume": "continue"}
+
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", **plan(1)))["sweep_id"]
+        await to_end(agent, sweep_id)
+        first = observe(sandbox, sweep_id)
+        refused = await agent.refusal("launch_sweep", **{**plan(1, 2), "phases": plan(1, 2)["phases"][:1]})
+        assert "its phases are explore, final, those of this call explore" in refused
+        # The file that a call writes, and then dies: no conductor has begun.
+        added = [
+            replace(each, name=f"{each.name}-x", params={**each.params, "seed": 2}) for each in first.spec.cells[:2]
+        ]
+        added = [replace(each, launch={**each.launch, "params": each.params}) for each in added]
+        spec = replace(first.spec, cells=(*first.spec.cells, *added))
+        write_json(sandbox.store.sweeps.files_of(first).spec, spec.facts())
+        open_now = observe(sandbox, sweep_id)
+        assert (open_now.state, open_now.phase, open_now.count()["queued"]) == ("running", "explore", 2)
+        answers = await to_end(agent, sweep_id)
+        assert answers[-1]["sweep"]["cells"] == {"total": 5, "finished": 5}
+        again = await agent.call("launch_sweep", **plan(1, 2))
+        assert (again["sweep_id"], "added" in again["next_step"]) == (sweep_id, False)
+        three = await agent.call("launch_sweep", **plan(1, 2, 4))
+        assert "2 cells added, 5 kept" in three["next_step"]
+        assert three["warnings"] == ["Phase final has run, and does not run again for the new cells."]
+        await to_end(agent, sweep_id)
+        done = observe(sandbox, sweep_id)
+        assert [len(each.runs) for each in done.cells] == [1] * 7
+        told = [event["text"].split(",")[0] for event in done.events if event["kind"] == "phase_done"]
+        assert told == [f"Phase explore: {count} cells done" for count in (2, 4, 6)]

@@ -152,6 +152,30 @@ def test_a_phase_begins_when_the_one_before_is_done() -> None:
     assert (sweep.phase, names(find_next(sweep, {})), find_finished_phases(sweep)) == ("2", ["c2", "c3"], ["1"])
 
 
+def test_a_phase_that_got_more_cells_opens_again_and_is_reported_again() -> None:
+    all_done = [event for n in range(4) for event in (started(f"c{n}"), ended(f"c{n}"))]
+    told = [{"kind": "phase_done", "phase": "1", "total": 2}, {"kind": "ended", "state": "finished", "total": 4}]
+    former = make(4, *all_done, *told, phases=2)
+    assert (former.state, former.is_paused, former.phase) == ("finished", True, None)
+    cells = (*former.spec.cells, Cell("c4", "1", {"n": 4}))
+    grown = fold_sweep(replace(former.spec, cells=cells), former.events)
+    assert (grown.state, grown.is_paused, grown.phase) == ("running", True, "1"), "cells wait that nobody ended"
+    assert [cell.state for cell in grown.cells] == ["finished"] * 4 + ["waiting"]
+    going_on = fold_sweep(grown.spec, [*former.events, *renumber(former, {"kind": "conducting"})])
+    assert (names(find_next(going_on, {})), find_finished_phases(going_on)) == (["c4"], [])
+    more = renumber(former, {"kind": "conducting"}, started("c4"), ended("c4"))
+    assert find_finished_phases(fold_sweep(grown.spec, [*former.events, *more])) == ["1"]
+    again = {"kind": "phase_done", "phase": "1", "total": 3}
+    more = renumber(former, {"kind": "conducting"}, started("c4"), ended("c4"), again)
+    assert find_finished_phases(fold_sweep(grown.spec, [*former.events, *more])) == []
+    old = [*former.events[:-1], *renumber(former, {"kind": "ended", "state": "finished"})]
+    assert fold_sweep(grown.spec, old).state == "finished", "a version that did not say how many cells it ended"
+
+
+def renumber(former: Sweep, *events: dict[str, Any]) -> list[Any]:
+    return [{"seq": len(former.events) + n, **event} for n, event in enumerate(events, 1)]
+
+
 def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_live_cells() -> None:
     failed = [started("c0"), ended("c0", "failed"), started("c1"), ended("c1", "failed"), started("c2")]
     sweep = make(4, *failed, max_failures=2)

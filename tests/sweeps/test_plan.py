@@ -26,6 +26,20 @@ def test_a_grid_is_a_cross_product_whose_last_parameter_varies_fastest() -> None
     assert cells[1].launch == {**COMMON, "params": {"lr": 1e-3, "seed": 2}}
 
 
+def test_cells_that_a_sweep_has_keep_their_names_in_a_larger_plan_and_no_other_gets_one() -> None:
+    common = {**COMMON, "env": {"SEED": "{seed}"}}
+    former = plan(common, grid={"lr": [1e-3, 3e-4], "seed": [1]})
+    grid = {"lr": [3e-4, 1e-3], "seed": [2, 1]}
+    cells = expand(parse_phases(None, {"grid": grid}, common), "night-abcd", former)
+    assert [cell.name for cell in cells] == ["lr0.0003-seed2", "lr0.0003", "lr0.001-seed2", "lr0.001"]
+    assert [cell for cell in cells if cell in former] == [former[1], former[0]]
+    other = expand(parse_phases(None, {"grid": {"lr": [1e-3]}}, {**common, "cwd": "/v"}), "night-abcd", former)
+    assert [cell.name for cell in other] == ["cell"], "another directory is another run"
+    listed = [{"lr": 5e-4, "launch": {"name": "lr0.001"}}]
+    other = expand(parse_phases(None, {"cells": listed}, common), "night-abcd", former)
+    assert [cell.name for cell in other] == ["lr0.001-2"]
+
+
 def test_a_parameter_in_the_command_is_filled_in_and_no_argument() -> None:
     common = {
         "command": "python t.py --out /o/{sweep}/{cell} --lr {lr} ${lr} {run_id} {other}",

@@ -108,6 +108,8 @@ class Conductor:
                 except (OSError, RunUnreadable):  # a file system that fails for a moment: what was left undone is due
                     await anyio.sleep(_TICK_S)
                     continue
+                if sweep.is_paused and not sweep.ended:  # cells were added while it ended
+                    self._note("conducting", "Cells were added: it goes on.", session=self.session, pid=os.getpid())
                 self._watch_live(changes)
                 self._newest = sweep
                 self._has_news.set()
@@ -167,7 +169,7 @@ class Conductor:
             if cell.end and cell.run_id is not None and cell.run_id not in measured:
                 with contextlib.suppress(RunwardError):
                     self._unmeasured.append((cell, self.store.observe(cell.run_id)))
-        if before.ended and before.stop is None:  # stopped, and continued
+        if before.is_paused and before.stop is None:  # it had ended, and is continued
             # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
             for cell in before.cells:
                 if cell.state not in COMPLETE:
@@ -206,11 +208,13 @@ class Conductor:
         return await run_in_thread(self.read), False
 
     def _end(self, sweep: Sweep, state: str, text: str) -> None:
+        total = len(sweep.cells)  # those that are added meanwhile are not over
         event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
+        event["total"] = total
         # Before the event that readers wait for.
         self._newest = fold_sweep(sweep.spec, [*sweep.events, event], former=sweep)
         self._show()
-        self._note("ended", text, state=state)
+        self._note("ended", text, state=state, total=total)
 
     def _note_phases(self, sweep: Sweep) -> None:
         for phase in find_finished_phases(sweep):
@@ -218,7 +222,8 @@ class Conductor:
             failed = sum(cell.state in ("failed", "lost") for cell in cells)
             best = find_best(sweep)
             value = f" Best so far: {best.text}." if best is not None else ""
-            self._note("phase_done", f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}", phase=phase)
+            text = f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}"
+            self._note("phase_done", text, phase=phase, total=len(cells))
 
     async def _note_ends(self, sweep: Sweep) -> bool:
         """Note the live cells whose runs have ended; return whether there were any."""
