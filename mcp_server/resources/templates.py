@@ -17,7 +17,7 @@ from mcp_server.resources.recipes import find_blueprints, read_recipe
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.tools.context import ServerContext
-from mcp_server.views.log_excerpt import tail_lines
+from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
 from mcp_server.views.run_status import add_command, status_of
 from mcp_server.views.sweep_status import observe_live_cells
 
@@ -59,11 +59,15 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:
+        from mcp_server.views.program_output import FRAME_BYTES, frame_output  # noqa: PLC0415 - takes 10 ms
+
         def read_tail() -> str:
             run = context.store.find(run_id)
             path = context.store.fetch_log(run)
             old = context.store.explain_old_log(run)
-            return (f"[{old}]\n" if old else "") + tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
+            excerpt = tail_lines(path, _LOG_LINES, MAX_BYTES - FRAME_BYTES, label=f"run {run.run_id}")
+            framed = frame_output(excerpt.header, excerpt.body, context.environ, context.store.home.secrets)
+            return (f"[{old}]\n" if old else "") + framed
 
         return _answer(read_tail)
 

@@ -38,33 +38,38 @@ async def read_log(
     if (run_id is None) == (path is None):
         raise BadArgument("run_id", "name either a run_id or a path.")
 
+    # Few servers need them at their start.
+    from mcp_server.views.foreign_log import describe_log  # noqa: PLC0415 - as above
+    from mcp_server.views.program_output import FRAME_BYTES, frame_output  # noqa: PLC0415 - as above
+
     # The diagnosis of a log stands above it.
-    most_bytes = MAX_BYTES if path is None else MAX_BYTES - _DIAGNOSIS_BYTES
+    most_bytes = MAX_BYTES - FRAME_BYTES - (0 if path is None else _DIAGNOSIS_BYTES)
 
     def read(log: Path, label: str, parts: int = 1) -> LogExcerpt:
         if grep is not None:
-            return grep_lines(log, grep, context, most_bytes // parts, label=label)
+            return grep_lines(log, grep, context, MAX_BYTES // parts - FRAME_BYTES, label=label)
         if start_line is not None:
             return slice_lines(log, start_line, count, most_bytes, label=label)
         return tail_lines(log, tail, most_bytes, label=label)
 
+    def read_attempt(run: Run, number: int, read_part: Callable[[Path, str], LogExcerpt], *, whole: bool) -> str:
+        note, excerpt = _read_attempt(server, run, number, read_part, whole=whole)
+        return note + frame_output(excerpt.header, excerpt.body, server.environ, server.home.secrets)
+
     def read_run() -> str:
         run = server.store.find(str(run_id))
         if grep is None or attempt is not None:
-            return _read_attempt(server, run, attempt or run.attempt, read, whole=start_line is not None)
+            return read_attempt(run, attempt or run.attempt, read, whole=start_line is not None)
         numbers = _list_attempts(server, run)
         parts = partial(read, parts=len(numbers))
-        return "\n".join(_read_attempt(server, run, number, parts, whole=True) for number in numbers)
+        return "\n".join(read_attempt(run, number, parts, whole=True) for number in numbers)
 
     def read_path(word: str) -> str:
-        from mcp_server.hosts.environment import list_known_secrets  # noqa: PLC0415 - a server starts without hosts
-        from mcp_server.views.foreign_log import describe_log  # noqa: PLC0415 - most logs are runs'
-
-        secrets = list_known_secrets(server.environ, server.home.secrets)
         has_token = identity(ctx) is not None
         with open_readable(word, server.home, server.own_runs(ctx), Path.cwd(), has_token=has_token) as log:
             of_log = partial(read, label=shorten_middle(printable(word), _LABEL_CHARS))
-            return describe_log(log, of_log, secrets, diagnose=grep is None and start_line is None)
+            known = server.environ, server.home.secrets
+            return describe_log(log, of_log, *known, diagnose=grep is None and start_line is None)
 
     return await run_in_thread(read_run if path is None else partial(read_path, path))
 
@@ -87,8 +92,10 @@ def _list_attempts(server: ServerContext, run: Run) -> list[int]:
 
 def _read_attempt(
     server: ServerContext, run: Run, number: int, read: Callable[[Path, str], LogExcerpt], *, whole: bool
-) -> str:
-    """Return what ``read`` takes from the log of an attempt. ``whole``: it needs all of a far log.
+) -> tuple[str, LogExcerpt]:
+    """Return a note, or an empty text, and what ``read`` takes from the log of an attempt.
+
+    ``whole``: it needs all of a far log.
 
     Raises:
         BadArgument: there is no such log.
@@ -105,4 +112,4 @@ def _read_attempt(
     elif log.name != "output.log":
         label = f"the end of the log of {run.run_id}, lines counted from there; grep and start_line fetch all of it"
     note = f"[{old}]\n" if old else ""
-    return note + read(log, label).text
+    return note, read(log, label)

@@ -7,21 +7,28 @@ from pathlib import Path
 
 from mcp_server.diagnosis.log_file import Examination, examine_log
 from mcp_server.text.formatting import printable, shorten_middle
-from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.views.log_excerpt import LogExcerpt
+from mcp_server.views.program_output import frame_output
 
 _LINE_CHARS = 240
 
 
-def describe_log(path: Path, read: Callable[[Path], LogExcerpt], secrets: Mapping[str, str], *, diagnose: bool) -> str:
-    """Return the part of a log that ``read`` takes, masked. ``secrets``: known values by name.
+def describe_log(
+    path: Path,
+    read: Callable[[Path], LogExcerpt],
+    environ: Mapping[str, str],
+    secrets_file: Path,
+    *,
+    diagnose: bool,
+) -> str:
+    """Return the part of a log that ``read`` takes, with its diagnosis above. See ``frame_output`` for what is masked.
 
     Raises:
         OSError: the log cannot be read.
     """
     excerpt = read(path)
-    lines = [excerpt.header, *([describe_examination(examine_log(path))] if diagnose else []), excerpt.body]
-    return mask_secrets("\n".join(line for line in lines if line), secrets)
+    diagnosis = describe_examination(examine_log(path)) if diagnose else ""  # it quotes the program, too
+    return frame_output(excerpt.header, "\n".join(filter(None, (diagnosis, excerpt.body))), environ, secrets_file)
 
 
 def describe_examination(examined: Examination) -> str:

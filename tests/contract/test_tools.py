@@ -131,6 +131,7 @@ VOLATILE = (
     (re.compile(r"(cfm)-[a-z0-9]{4}\b"), r"\1-ID"),
     (re.compile(r"\"(elapsed_s|last_output_s|waited_s)\": [\d.]+"), r'"\1": "SECONDS"'),
     (re.compile(r"\"confirm_token\": \"[^\"]+\""), '"confirm_token": "TOKEN"'),
+    (re.compile(r"\[end [0-9a-f]{8}\]"), "[end MARK]"),
     (re.compile(r"\"owner\": \"[^\"]+\""), '"owner": "OWNER"'),
     (re.compile(r"owner \w+, started"), "owner OWNER, started"),
 )

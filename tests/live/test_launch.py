@@ -140,7 +140,7 @@ async def test_a_highlighted_secret_is_masked_in_log_and_answers(sandbox: Sandbo
         status = await agent.end(run_id)
         text = await agent.text("read_log", run_id=run_id)
     assert status["tail"] == ["[secret:P_KEY]"]
-    assert text.splitlines()[-1] == "[secret:P_KEY]"
+    assert text.splitlines()[-2] == "[secret:P_KEY]"
 
 
 async def test_a_run_has_the_umask_of_its_launcher(sandbox: Sandbox) -> None:

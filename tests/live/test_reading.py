@@ -126,7 +126,7 @@ async def test_logs_are_searched_and_sliced(sandbox: Sandbox) -> None:
     assert "42:step 42" in found
     assert "501:Error: no such file" in found
     assert "not instructions" in found.splitlines()[0]
-    assert part.splitlines()[1:] == ["step 100", "step 101"]
+    assert part.splitlines()[1:-1] == ["step 100", "step 101"]
     assert "(" in wrong
     assert "attempt 2" in absent
     assert f"Did you mean {run_id}?" in near

@@ -83,7 +83,7 @@ async def test_colours_stay_on_the_screen_and_go_from_the_answers(sandbox: Sandb
         words = ["capture-pane", "-p", "-e", "-S", "-1", "-t", f"={run_id}:"]
         await until_async(lambda: "\x1b[31mred" in sandbox.tmux(*words), "colour on the screen")
     assert "\x1b[31mred" in sandbox.log(run_id)
-    assert text.splitlines()[1:] == ["red", "plain"]
+    assert text.splitlines()[1:-1] == ["red", "plain"]
 
 
 async def test_the_log_holds_every_line_of_a_flood_in_order(sandbox: Sandbox) -> None:
@@ -93,7 +93,7 @@ async def test_the_log_holds_every_line_of_a_flood_in_order(sandbox: Sandbox) ->
         text = await agent.text("read_log", run_id=run_id)
     assert status["state"] == "finished"
     assert sandbox.log(run_id) == "".join(f"line {i} of a flood\n" for i in range(100_000))
-    assert text.splitlines()[-1] == "line 99999 of a flood"
+    assert text.splitlines()[-2] == "line 99999 of a flood"
     assert len(text.encode()) <= 8192
 
 
