@@ -7,15 +7,18 @@ import math
 import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Optional
 
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.record.welch import Welch, compare_means
+from mcp_server.text.equal_settings import Place, find_equal_forms
 from mcp_server.text.formatting import significant
 from mcp_server.text.regex import compile_lazily
 
 _SEED = compile_lazily(r"(?:^|[$._-])(?:random_)?seed$", re.IGNORECASE)
+
+Form = Optional[str]  # of a value; None: the cell does not set it
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Group:
     results: tuple[CellState, ...]
     mean: float | None = None
     deviation: float | None = None
+    forms: tuple[Form, ...] = ()  # of the settings: those of a promotion are equal
 
     @property
     def partial(self) -> tuple[CellState, ...]:
@@ -137,8 +141,8 @@ def choose_best(ranked: Sequence[Group]) -> Best | None:
     if not groups:
         return None
     # A promotion has the settings of the group that it comes from.
-    others = [group for group in groups[1:] if group.settings != groups[0].settings]
-    return Best(groups[0], others[0] if others else None, len({_text(dict(group.settings)) for group in groups}))
+    others = [group for group in groups[1:] if group.forms != groups[0].forms]
+    return Best(groups[0], others[0] if others else None, len({group.forms for group in groups}))
 
 
 def describe_test(ranked: Sequence[Group]) -> str:
@@ -157,7 +161,8 @@ def is_seed(name: str) -> bool:
 
 def name_setting(cell: CellState) -> str:
     """Return what cells that differ in their seed alone have in common: phase, launch and settings as they ran."""
-    return _key(cell, sorted(name for name in cell.settings if not is_seed(name)))
+    names = sorted(name for name in cell.settings if not is_seed(name))
+    return _name_key(cell, [forms[0] for forms in _find_forms([cell], names)])
 
 
 def _is_close(one: Group, other: Group) -> bool:
@@ -180,10 +185,15 @@ def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
     """
     grouped: dict[str, list[CellState]] = {}
     names = list(dict.fromkeys(name for cell in cells for name in cell.settings if not is_seed(name)))
-    for cell in cells:
-        grouped.setdefault(_key(cell, names), []).append(cell)
+    forms = _find_forms(cells, names)
+    for number, cell in enumerate(cells):
+        grouped.setdefault(_name_key(cell, [one[number] for one in forms]), []).append(cell)
     finished = {cell.cell.phase for cell in cells if cell.state == "finished"}
-    groups = [_make_group(names, members, goal, finished) for members in grouped.values()]
+    forms_of = {cell.cell.name: tuple(one[number] for one in forms) for number, cell in enumerate(cells)}
+    groups = [
+        replace(_make_group(names, members, goal, finished), forms=forms_of[members[0].cell.name])
+        for members in grouped.values()
+    ]
     return sorted(groups, key=lambda group: _rank(group, goal))
 
 
@@ -196,7 +206,10 @@ def find_whole(cells: Sequence[CellState]) -> set[str]:
 def find_differing(groups: Sequence[Group]) -> list[str]:
     """Return the settings whose values are not the same in all groups."""
     names = dict.fromkeys(name for group in groups for name in group.settings)
-    return [name for name in names if len({_text(group.settings.get(name)) for group in groups}) > 1]
+    places = [_place(group.first) for group in groups]
+    return [
+        name for name in names if len(set(_unify(name, [group.settings.get(name) for group in groups], places))) > 1
+    ]
 
 
 def average(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -223,9 +236,27 @@ def _is_whole(cell: CellState, finished: Collection[str]) -> bool:
     return cell.state == "finished" or (cell.state == "timed_out" and cell.cell.phase not in finished)
 
 
-def _key(cell: CellState, names: Sequence[str]) -> str:
-    settings = [cell.setting(name) for name in names]
-    return _text([cell.cell.phase, cell.cell.variant, settings])
+def _find_forms(cells: Sequence[CellState], names: Sequence[str]) -> list[list[Form]]:
+    """Return for each setting the normal forms of its values in ``cells``."""
+    places = [_place(cell) for cell in cells]
+    return [_unify(name, [cell.setting(name) for cell in cells], places) for name in names]
+
+
+def _unify(name: str, values: Sequence[Any], places: Sequence[Place]) -> list[Form]:
+    """Return the normal forms of one setting's values: ``1e-3`` and ``0.001`` are one setting, as in compare_runs."""
+    texts = [value if isinstance(value, str) else _text(value) for value in values]
+    distinct = dict.fromkeys(zip(texts, places))
+    forms = find_equal_forms(name, [text for text, _ in distinct], [place for _, place in distinct])
+    known = dict(zip(distinct, forms))
+    return [None if value is None else known[pair] for value, pair in zip(values, zip(texts, places))]
+
+
+def _place(cell: CellState) -> Place:
+    return Place(str(cell.cell.launch.get("cwd") or ""))
+
+
+def _name_key(cell: CellState, forms: Sequence[Form]) -> str:
+    return _text([cell.cell.phase, cell.cell.variant, forms])
 
 
 def _rank(group: Group, goal: str) -> tuple[int, int, float]:

@@ -18,7 +18,8 @@ from mcp_server.store.cell_notes import read_notes
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
-from mcp_server.views.run_status import add_command, status_of
+from mcp_server.views.ran_status import describe_ran
+from mcp_server.views.run_status import status_of
 from mcp_server.views.sweep_status import observe_live_cells
 
 _LOG_LINES = 200
@@ -48,14 +49,13 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
         return _answer(lambda: read_recipe(context.store, Path.cwd(), name, context.environ))
 
     @server.resource(
-        "run://{run_id}", title="Run", description="The RunStatus of a run, and its command as it ran", mime_type=JSON
+        "run://{run_id}",
+        title="Run",
+        description="The RunStatus of a run, its command as it ran, digests of its configs and code",
+        mime_type=JSON,
     )
     def read_run(run_id: str) -> str:
-        def read_status() -> str:
-            run = context.store.find(run_id)
-            return add_command(status_of(context.store, run), run).model_dump_json()
-
-        return _answer(read_status)
+        return _answer(lambda: describe_ran(context.store, context.store.find(run_id)).model_dump_json())
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from mcp_server.record.sweep_ranking import average, is_seed
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.comparison_cells import fit, shorten_names, shorten_paths
-from mcp_server.results.equal_settings import Place, find_equal_forms
 from mcp_server.results.evaluation_series import (
     BENCHMARK_NAMES,
     MODEL_NAMES,
@@ -23,6 +22,7 @@ from mcp_server.results.evaluation_series import (
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
 from mcp_server.scalars.condition import match_tags
+from mcp_server.text.equal_settings import Place, find_equal_forms
 from mcp_server.text.formatting import spread
 from mcp_server.views.brevity import fit as fit_rows
 

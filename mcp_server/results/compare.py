@@ -37,7 +37,6 @@ from mcp_server.results.comparison_cells import (
     shorten_names,
     shorten_paths,
 )
-from mcp_server.results.equal_settings import Place
 from mcp_server.results.evaluation_series import (
     EvaluationSeries,
     build_series,
@@ -55,6 +54,7 @@ from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.equal_settings import Place
 from mcp_server.text.formatting import count_digits
 from mcp_server.text.near_names import find_near_names
 

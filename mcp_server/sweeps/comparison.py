@@ -37,7 +37,7 @@ from mcp_server.views.sweep_status import describe_best
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 265, 3, 16
 _BENCHMARK_TOKENS = 200
-_MOST_SETTINGS, _MOST_FAILED, _MOST_LIVE = 8, 3, 16
+_MOST_SETTINGS, _MOST_FAILED, _MOST_LIVE, _MOST_CHANGED = 8, 3, 16, 4
 _WHY_CHARS, _NOTE_CHARS = 90, 60
 _FACTS = (
     "phase",
@@ -184,6 +184,7 @@ def make_table(
     if by.metric is not None and (uncertain := explain_missing(top_groups, store, scalars)):
         notes.append(uncertain)
     names, rows = _make_rows(sweep, groups, top_groups, by, columns, remarks, notes)
+    notes += _describe_code_changes(top_groups, store)
     if (behind := _find_better_with_fewer(groups, by.goal)) is not None:
         notes.append(f"{behind.label} is better with fewer seeds, and ranks behind.")
     found = None if by.metric is None else build_benchmarks(groups, by.label)
@@ -194,6 +195,20 @@ def make_table(
     return SweepTable(
         names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, found and found[0]
     )
+
+
+def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str]:
+    """Return which cells of a table ran other code than at their sweep's launch, those with the same files together."""
+    cells_of: dict[str, list[str]] = {}
+    for cell in [cell for group in groups for cell in group.cells if cell.run_id is not None][:MOST_READ]:
+        run = observe_cell(cell, store)
+        if run is not None and run.code_change:
+            cells_of.setdefault(run.code_change, []).append(cell.cell.name)
+    described = []
+    for change, names in cells_of.items():
+        more = f" and {len(names) - _MOST_CHANGED} more" if len(names) > _MOST_CHANGED else ""
+        described.append(f"{', '.join(names[:_MOST_CHANGED])}{more}: {change}")
+    return described
 
 
 def _make_rows(
@@ -244,7 +259,7 @@ def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
     """Return the best setting that ranks behind the first one for its fewer seeds alone."""
     sign = 1 if goal == "max" else -1
     first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
-    others = [group for group in groups[1:] if group.settings != groups[0].settings]  # else it is promoted from there
+    others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
     better = [group for group in others if group.mean is not None and sign * group.mean > first]
     return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
 

@@ -38,6 +38,12 @@ def changes(sandbox: Sandbox, run_id: str) -> list[str]:
     return [event["text"] for event in sandbox.run(run_id).events if event["kind"] == "code_changed"]
 
 
+async def read_run(agent: Agent, run_id: str) -> dict[str, Any]:
+    content = (await agent.client.read_resource(f"run://{run_id}")).contents[0]
+    status: dict[str, Any] = json.loads(content.text)  # type: ignore[union-attr]
+    return status
+
+
 async def hold_slot(sandbox: Sandbox, agent: Agent) -> str:
     return await agent.launch("until test -e release; do sleep 0.02; done", gpus="cpu", cwd=str(sandbox.path))
 
@@ -115,7 +121,10 @@ async def test_a_cell_that_starts_with_other_code_than_its_sweep_says_so(sandbox
         (sandbox.path / "go").touch()
         await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
         runs = (await agent.call("list_runs", sweep=sweep["sweep_id"]))["runs"]
+        compared = await agent.call("compare_runs", sweep=sweep["sweep_id"])
     by_cell = {run["cell"]: changes(sandbox, run["run_id"]) for run in runs}
+    (second,) = (cell for cell, texts in by_cell.items() if texts)
+    assert f"{second}: Code changed between launch and start: train.py." in compared["notes"]
     assert sorted(map(json.dumps, by_cell.values())) == [
         '["Code changed between launch and start: train.py."]',
         "[]",
@@ -179,3 +188,27 @@ async def test_kept_code_runs_as_it_was_at_the_launch_and_its_outputs_stay_in_th
     assert f"Code: a copy of {project} in " in run["code"]
     assert f"Code: a copy of {project} in " in planned["code"]
     assert "has none" in refusal
+
+
+async def test_one_read_of_a_run_has_the_digests_of_its_configuration_and_its_code(sandbox: Sandbox) -> None:
+    write_code(sandbox.path)
+    command = f"{sys.executable} train.py --config a.yaml"
+    async with sandbox.agent_in_process() as agent:
+        read = []
+        for name, text in (("a.yaml", "lr: 0.1\n"), ("a.yaml", "lr: 0.2\n"), ("train.py", TRAIN + "# better\n")):
+            (sandbox.path / name).write_text(text)
+            run_id = await agent.launch(command, cwd=str(sandbox.path))
+            await agent.end(run_id)
+            await until_async((sandbox.rundir(run_id).code(1) / "code.json").exists, "its copy")
+            read.append(await read_run(agent, run_id))
+        kept = await agent.launch(command, cwd=str(sandbox.path), code="kept")
+        await agent.end(kept)
+        read.append(await read_run(agent, kept))
+    first, second, third, copied = read
+    assert first["configs"] == {"a.yaml": hashlib.sha256(b"lr: 0.1\n").hexdigest()[:12]}
+    assert second["configs"] == third["configs"] == {"a.yaml": hashlib.sha256(b"lr: 0.2\n").hexdigest()[:12]}
+    assert first["code"]["sources"] == second["code"]["sources"] != third["code"]["sources"]
+    assert first["code"]["files"] == 2
+    code = sandbox.run(kept).spec.code
+    assert code is not None
+    assert copied["code"]["copy_hash"] == code["hash"][:12]

@@ -50,6 +50,27 @@ def test_cells_that_differ_in_seeds_are_one_group_and_only_whole_trainings_count
     assert find_differing(groups) == ["lr"]
 
 
+def test_equal_settings_are_one_group_however_they_are_written() -> None:
+    pairs = [(0.001, "1e-3"), (True, "true"), ("True", True), (2, 2.0), ("x", "x")]
+    for one, other in pairs:
+        groups = rank_groups([cell("a", 1.0, v=one, seed=1), cell("b", 3.0, v=other, seed=2)], "max")
+        assert [(group.mean, len(group.results)) for group in groups] == [(2.0, 2)], (one, other)
+        assert find_differing([*groups, *groups]) == []
+    for one, other in [(1, True), ("1.10", "1.1x"), (None, ""), (None, "None"), ("a", "A"), ([1], [2])]:
+        assert len(rank_groups([cell("a", 1.0, v=one), cell("b", 3.0, v=other)], "max")) == 2, (one, other)
+    versions = [cell("a", 1.0, version="1.10"), cell("b", 3.0, version="1.1")]
+    assert len(rank_groups(versions, "max")) == 2, "names are no numbers"
+
+
+def test_a_path_is_the_one_that_it_means_in_its_cells_directory() -> None:
+    def placed(name: str, path: str, cwd: str) -> CellState:
+        return CellState(Cell(name, "1", {"data": path}, {"cwd": cwd}), 1, "finished", params={"data": path}, value=1.0)
+
+    same = rank_groups([placed("a", "d/x.npz", "/p"), placed("b", "/p/d/x.npz", "/p")], "max")
+    other = rank_groups([placed("a", "d/x.npz", "/q"), placed("b", "/p/d/x.npz", "/p")], "max")
+    assert (len(same), len(other)) == (1, 2)
+
+
 def test_a_seed_that_was_cut_short_neither_lifts_nor_lowers_its_setting() -> None:
     whole = [cell("a1", 1.780, q=1.8, seed=1), cell("a2", 1.776, q=1.8, seed=2)]
     cut = [cell("a3", 1.66, state, q=1.8, seed=3) for state in ("stopped", "killed", "timed_out", "live")]

@@ -28,12 +28,11 @@ class Place:
 
 def find_equal_forms(name: str, values: Sequence[str | None], places: Sequence[Place]) -> list[str]:
     """Return the normal forms of one setting's values in several runs. A run that lacks it has an empty one."""
+    if len(places) != len(values):
+        raise ValueError("each value has a place")
     words = [(value or "").split(" ") for value in values]
     absolute = {os.path.normpath(word) for each in words for word in each if word.startswith("/")}
-    return [
-        " ".join(_normal_word(name, word, place, absolute) for word in each)
-        for each, place in zip(words, places, strict=True)
-    ]
+    return [" ".join(_normal_word(name, word, place, absolute) for word in each) for each, place in zip(words, places)]
 
 
 def _normal_word(name: str, word: str, place: Place, absolute: Collection[str]) -> str:

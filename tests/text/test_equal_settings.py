@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_server.results.comparison_cells import find_differences
-from mcp_server.results.equal_settings import Place, find_equal_forms
+from mcp_server.text.equal_settings import Place, find_equal_forms
 
 HERE, THERE = Place("/w/a", "/v/bin/python"), Place("/w/b", "/v/bin/python3")
 
