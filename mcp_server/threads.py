@@ -51,14 +51,19 @@ class CallAbandoned(Exception):
     """Nobody waits for the result of this work any more."""
 
 
+def is_abandoned() -> bool:
+    """Return whether the caller of ``run_in_thread`` was cancelled."""
+    abandoned = _abandoned.get()
+    return abandoned is not None and abandoned.is_set()
+
+
 def stop_if_abandoned() -> None:
     """Call this between the steps of long work in a thread.
 
     Raises:
         CallAbandoned: the caller of ``run_in_thread`` was cancelled.
     """
-    abandoned = _abandoned.get()
-    if abandoned is not None and abandoned.is_set():
+    if is_abandoned():
         raise CallAbandoned
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_TAGS = 10_000  # of a file or run; otherwise one with a new tag in every record fills the memory
 _MOST_LISTED = 3  # of a kind in the notes
 _STRETCH = 3  # points that can repeat a stretch; fewer are late ones
 _LONE = 10  # usual distances between steps: a point so far before the others of its file is on its own

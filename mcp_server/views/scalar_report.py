@@ -25,6 +25,7 @@ from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds
 from mcp_server.text.near_names import find_near_names
+from mcp_server.threads import stop_if_abandoned
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import MetricLocation
@@ -35,6 +36,7 @@ DEFAULT_POINTS = 20
 
 _IN_FULL = 4  # tags shown as objects with points; more tags are shown as lines
 _WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and named tags; of more only the last values
+_MOST_SUMMARISED = 5_000  # tags: 0.1 ms each
 _MOST_LISTED = 20  # runs
 _PRINTED_OF = 3  # the newest runs whose logs are read for printed numbers
 _MOST_COMPARED, _MOST_BELOW = 16, 8  # runs that are named, and runs that are only stored below a directory
@@ -91,11 +93,13 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     elif len(targets) > 1:
         targets, root = _shorten_names(targets)
     readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
-    tags, unmatched = _select_tags(query, readings)
+    selected, unmatched = _select_tags(query, readings)
+    tags = selected[:_MOST_SUMMARISED]
     summaries = [_summarise(reading, tags, now_s, query.smooth) for reading in readings]
     panels = _build_panels(readings, summaries, tags, query) if query.plot else ()
     notes = [
         *([f"Not among the tags: {', '.join(unmatched)}."] if unmatched else []),
+        *([_describe_rest(len(selected) - len(tags), query)] if len(selected) > len(tags) else []),
         *([f"Only {most} of {len(targets)} runs are shown."] if len(targets) > most else []),
         *([f"{first.left_out} more directories below it were left out."] if first.left_out else []),
         *(target.note for target in targets[:most] if target.note),
@@ -106,8 +110,16 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         answer = _report_one(first, readings[0], summaries[0], query, notes)
     else:
         answer = _report_side_by_side(readings, summaries, notes, root)
+    if len(selected) > len(tags) and len(readings) == 1:
+        answer = answer.model_copy(update={"total": len(selected)})
     by_run = {reading.name: summary for reading, summary in zip(readings, summaries, strict=True)}
     return DrawableReport(answer, panels, by_run)
+
+
+def _describe_rest(count: int, query: ScalarQuery) -> str:
+    """Return the sentence on so many tags that are not looked at."""
+    remedy = "narrow the globs" if query.tags else "name them in tags, globs allowed"
+    return f"Only the first {_MOST_SUMMARISED:,} tags are looked at, {count:,} more are not: {remedy}."
 
 
 def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, ScalarReading]) -> Target:
@@ -190,8 +202,12 @@ def _select_tags(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple
 
 
 def _summarise(reading: ScalarReading, tags: Sequence[str], now_s: float, smooth: float) -> dict[str, SeriesSummary]:
-    series = {tag: reading.series[tag] for tag in tags if tag in reading.series}
-    return {tag: summarise_series(one, now_s=now_s, smooth=smooth) for tag, one in series.items()}
+    summaries = {}
+    for tag in tags:
+        if tag in reading.series:
+            stop_if_abandoned()
+            summaries[tag] = summarise_series(reading.series[tag], now_s=now_s, smooth=smooth)
+    return summaries
 
 
 def _report_one(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.series import FilePoints, Series, merge_files
+from mcp_server.scalars.series import MOST_TAGS, FilePoints, Series, merge_files
 
 # The first of these names in a file, in lower case, is its step. An epoch comes last: several rows may share it.
 STEP_KEYS = (
@@ -32,7 +32,6 @@ STEP_KEYS = (
     "epoch",
 )
 TIME_KEYS = ("_timestamp", "timestamp", "wall_time", "ts", "time")
-MOST_TAGS = 10_000  # otherwise a file with new keys in every line fills the memory
 
 _DEPTH = 16  # of objects in objects
 _LARGEST_STEP = 2.0**62

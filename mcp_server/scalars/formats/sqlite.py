@@ -8,11 +8,13 @@ with SQLite 3.40: ``mode=ro`` alone creates or touches the -wal and -shm files, 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sqlite3
 import sys
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -23,8 +25,8 @@ import numpy as np
 
 from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
-from mcp_server.scalars.series import FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
-from mcp_server.threads import stop_if_abandoned
+from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
+from mcp_server.threads import is_abandoned, stop_if_abandoned
 
 DatabaseKind = Literal["trackio", "mlflow"]
 
@@ -33,8 +35,11 @@ _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES, _WAL_MODE = 100, 2  # at byte 18 of the header
 _MOST_COPIED_BYTES = 2**30
 _MOST_STORE_BYTES = 64 * 2**20  # as Python objects a point takes five times as much
+_MOST_POINTS = 2_000_000  # of a run: what so many bytes of the file store hold
+_MOST_CELL_CHARS = 2**20  # Python's parser lets no other thread run
+_STEPS_BETWEEN_LOOKS = 1_000_000  # of SQLite's machine: some 10 ms
 _MOST_METRICS = 10_000
-_ROWS_AT_ONCE = 10_000
+_ROWS_AT_ONCE, _BLOCK_CHARS = 10_000, 2**22
 
 # The id, experiment and name of each run, oldest first.
 _RUNS = {
@@ -159,21 +164,45 @@ def _point(line: bytes) -> tuple[float, float, float] | None:
 
 
 def _series(points: Sequence[tuple[float, float, float]]) -> Series:
-    steps, walls, values = (np.array(numbers, np.float64) for numbers in zip(*points, strict=True))
+    return _series_of_columns(list(zip(*points, strict=True)))
+
+
+def _series_of_columns(columns: Sequence[Sequence[float]]) -> Series:
+    stop_if_abandoned()
+    steps, walls, values = (np.array(numbers, np.float64) for numbers in columns)
     whole = steps.astype(np.int64), walls, values
-    for array in whole:
-        array.flags.writeable = False
+    for column in whole:
+        column.flags.writeable = False
     return merge_files([FilePoints(whole[0], walls, values)])
 
 
 def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], tuple[str, ...]]:
-    rows = Rows(step_key="step")
-    query = "SELECT step, timestamp, metrics FROM metrics WHERE {run} = ? ORDER BY id"
-    cursor = database.execute(query.format(run=_run_column(database)), (run,))
-    while block := cursor.fetchmany(_ROWS_AT_ONCE):
-        stop_if_abandoned()
+    rows, column = Rows(step_key="step"), _run_column(database)
+    query = "SELECT count(*), coalesce(sum(length(metrics)), 0) FROM metrics WHERE {run} = ?"
+    [(count, size)] = database.execute(query.format(run=column), (run,))
+    left_out = max(0, count - _MOST_POINTS, math.ceil(count * (1 - _MOST_STORE_BYTES / size)) if size else 0)
+    query = (
+        "SELECT step, timestamp, CASE WHEN length(metrics) <= ? THEN metrics END"
+        " FROM metrics WHERE {run} = ? ORDER BY id LIMIT -1 OFFSET ?"
+    )
+    for block in _read_blocks(database.execute(query.format(run=column), (_MOST_CELL_CHARS, run, left_out))):
         rows.add(*collect_columns(_logged_values(*row) for row in block))
-    return rows.series(), rows.notes
+    notes = [f"The {left_out:,} oldest rows are left out: together they exceed 64 MiB."] if left_out else []
+    return rows.series(), (*notes, *rows.notes)
+
+
+def _read_blocks(cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows in blocks of 10,000, or of some 4 MiB of text."""
+    block: list[tuple[Any, ...]] = []
+    size = 0
+    for row in cursor:
+        block.append(row)
+        size += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+        if len(block) >= _ROWS_AT_ONCE or size >= _BLOCK_CHARS:
+            stop_if_abandoned()
+            yield block
+            block, size = [], 0
+    yield block
 
 
 def _logged_values(step: Any, timestamp: Any, metrics: Any) -> list[tuple[str, Any]]:
@@ -189,12 +218,27 @@ def _logged_values(step: Any, timestamp: Any, metrics: Any) -> list[tuple[str, A
 
 
 def _mlflow(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], tuple[str, ...]]:
+    [(count,)] = database.execute("SELECT count(*) FROM metrics WHERE run_uuid = ?", (run,))
+    left_out, tags_left_out = max(0, count - _MOST_POINTS), set[int]()
     query = "SELECT key, step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, rowid"
-    points: dict[str, list[tuple[float, float, float]]] = {}
-    for key, step, wall_ms, value, is_nan in database.execute(query, (run,)):
-        if all(isinstance(cell, int | float) for cell in (step, wall_ms, value)) and abs(step) < 2**62:
-            points.setdefault(str(key), []).append((step, wall_ms / 1000, _decode_value(value, bool(is_nan))))
-    return {key: _series(of_key) for key, of_key in points.items()}, ()
+    cursor = database.execute(f"{query} LIMIT -1 OFFSET ?", (run, left_out))
+    points: dict[str, tuple[array[float], array[float], array[float]]] = {}
+    for block in _read_blocks(cursor):
+        for key, step, wall_ms, value, is_nan in block:
+            if not all(isinstance(cell, int | float) for cell in (step, wall_ms, value)) or abs(step) >= 2**62:
+                continue
+            tag = str(key)
+            if tag not in points and len(points) >= MOST_TAGS:
+                tags_left_out.add(hash(tag))
+                continue
+            of_tag = points.setdefault(tag, (array("d"), array("d"), array("d")))
+            for column, number in zip(of_tag, (step, wall_ms / 1000, _decode_value(value, bool(is_nan))), strict=True):
+                column.append(number)
+    notes = [
+        *([f"The {left_out:,} oldest points are left out, the newest {_MOST_POINTS:,} are kept."] if left_out else []),
+        *([f"Only {MOST_TAGS:,} tags are kept, {len(tags_left_out):,} more are left out."] if tags_left_out else []),
+    ]
+    return {tag: _series_of_columns(columns) for tag, columns in points.items()}, tuple(notes)
 
 
 def _decode_value(value: float, is_nan: bool) -> float:
@@ -262,11 +306,13 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         with _readable(path, header[18] == _WAL_MODE) as uri, closing(_open(uri)) as database:
             yield database
     except (sqlite3.Error, OSError, UnicodeError, MemoryError) as error:  # the last two from damaged databases
+        stop_if_abandoned()  # which interrupts a query
         raise unreadable_error(path, f"SQLite says {error}") from None
 
 
 def _open(uri: str) -> sqlite3.Connection:
     database = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+    database.set_progress_handler(is_abandoned, _STEPS_BETWEEN_LOOKS)  # a query may sort for long before its first row
     database.text_factory = lambda text: text.decode("utf-8", "replace")
     return database
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mcp_server.scalars.series import MOST_TAGS
 from mcp_server.scalars.tensorboard.batch_decode import DecodedBatch, Span, UnsupportedLayout, ValueColumn, decode_batch
 from mcp_server.scalars.tensorboard.decode import SCALARS, ScalarEvent, decode_event, plugin_name
 from mcp_server.scalars.tensorboard.group_by_tag import group_records
@@ -73,6 +74,7 @@ class Collector:
         self._block = _Block()
         self._damage: list[tuple[int, str]] = []
         self._more_damage = 0
+        self._left_out: set[int] = set()  # hashes of tags
 
     def add_damage(self, offset: int, what: str) -> None:
         """Note why bytes at an offset were skipped."""
@@ -85,7 +87,9 @@ class Collector:
     def damage(self) -> tuple[str, ...]:
         """One sentence per skipped part of the file."""
         reports = [f"offset {offset}: {what}" for offset, what in sorted(self._damage)]
-        return (*reports, f"and {self._more_damage} more places") if self._more_damage else tuple(reports)
+        if self._more_damage:
+            reports.append(f"and {self._more_damage} more places")
+        return (*describe_left_out(len(self._left_out)), *reports)
 
     def add_records(self, data: Bytes, starts: Positions, lengths: Positions, base: int) -> None:
         """Read records whose headers are at ``starts`` in ``data``, which begins at the file's offset ``base``."""
@@ -113,7 +117,13 @@ class Collector:
         for (tag, needs_plugin), singles in block.singles.items():
             block.pieces.setdefault(tag, []).append(_piece(singles, needs_plugin))
         fresh: dict[str, _Piece] = {}
-        for tag, pieces in block.pieces.items():
+        tags = list(block.pieces.items())
+        if len(self._series) + len(tags) > MOST_TAGS:  # a block has its tags in no order
+            tags.sort(key=lambda tag: min(int(piece.offsets[0]) for piece in tag[1]))
+        for tag, pieces in tags:
+            if tag not in self._series and len(self._series) >= MOST_TAGS:
+                self._left_out.add(hash(tag))
+                continue
             known_from = self._known_from(tag, block)
             if parts := [part for piece in pieces if (part := _select_scalars(piece, known_from)) is not None]:
                 fresh[tag] = _join(parts)
@@ -200,6 +210,11 @@ class Collector:
             if value.number is not None:
                 singles = self._block.singles.setdefault((value.tag, value.needs_plugin), [])
                 singles.append((offset + index, event.step, event.wall, value.number))
+
+
+def describe_left_out(count: int) -> list[str]:
+    """Return the sentence on so many tags that were left out; none for 0."""
+    return [f"only the first {MOST_TAGS:,} tags are kept, {count:,} more are left out"] if count else []
 
 
 def _name(data: Bytes, column: ValueColumn, row: int) -> tuple[str, str | None]:

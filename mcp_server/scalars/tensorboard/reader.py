@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.scalars.series import (
+    MOST_TAGS,
     FilePoints,
     RunScalars,
     ScalarsUnreadable,
@@ -25,11 +26,12 @@ from mcp_server.scalars.series import (
 )
 from mcp_server.scalars.tensorboard import scan
 from mcp_server.scalars.tensorboard.cache import Cache
+from mcp_server.scalars.tensorboard.collector import describe_left_out
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.scalars.tensorboard.scan import TagPoints
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts
 from mcp_server.system.files import open_regular_file
-from mcp_server.threads import CallAbandoned
+from mcp_server.threads import CallAbandoned, stop_if_abandoned
 
 _KEPT_BYTES = 64 * 2**20
 _MOST_POSITIONS = 4096  # runs whose read positions are kept: about 1 KB each
@@ -133,6 +135,7 @@ class _RunFiles:
         self._merged: dict[str, _MergedSeries] = {}
         self._structure: object = None
         self._problems: list[str] = []
+        self._left_out = 0  # tags
         self._scalars: RunScalars | None = None
 
     def positions(self) -> frozenset[tuple[str, FilePosition]]:
@@ -178,7 +181,8 @@ class _RunFiles:
             self._files, self._problems = files, problems
             series = self._merge(list(files.values()))
             damage = [f"{name}: {text}" for name, key in names.items() for text in files[key].all_damage()]
-            notes = (*problems, *shorten_list(damage), *describe_series(series))
+            left_out = [f"All files together: {text}." for text in describe_left_out(self._left_out)]
+            notes = (*problems, *left_out, *shorten_list(damage), *describe_series(series))
             scalars = RunScalars(directory, series, notes, total)
             self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._merged.values())
         self._names = names
@@ -205,7 +209,10 @@ class _RunFiles:
             self._merged = {}
         self._structure = structure if settled else None
         series = {}
-        for tag in dict.fromkeys(tag for file in files for tag in file.tags()):
+        tags = list(dict.fromkeys(tag for file in files for tag in file.tags()))
+        self._left_out = max(0, len(tags) - MOST_TAGS)
+        for tag in tags[:MOST_TAGS]:
+            stop_if_abandoned()
             columns = [file.columns.get(tag) for file in files]
             merged = self._merged.get(tag)
             if merged is None or not merged.extend(columns):

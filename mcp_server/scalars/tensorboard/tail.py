@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import google_crc32c
 import numpy as np
 
+from mcp_server.scalars.series import MOST_TAGS
+from mcp_server.scalars.tensorboard.collector import describe_left_out
 from mcp_server.scalars.tensorboard.scan import ScanResult, TagPoints, scan
 
 _HEAD_BYTES = 64  # a writer begins with a record of its start time, in which two files differ
@@ -216,15 +218,18 @@ class EventFile:
     def add(self, scanned: ScanResult) -> None:
         """Append the result of a scan that continued at the position."""
         self.starts += self._starts_of(scanned)
+        left_out = 0
         for tag, points in scanned.points.items():
             if not len(points.steps):
                 continue
             if tag in self.columns:
                 self.columns[tag].append(points)
-            else:
+            elif len(self.columns) < MOST_TAGS:
                 self.columns[tag] = GrowingPoints(points)
+            else:
+                left_out += 1
         self.plugins.update(scanned.plugins)
-        self.damage = _distinct([*self.damage, *scanned.damage])
+        self.damage = _distinct([*self.damage, *describe_left_out(left_out), *scanned.damage])
 
     def _starts_of(self, scanned: ScanResult) -> list[SessionStart]:
         """Return the START events of a scan that continues where the columns end."""

@@ -13,6 +13,7 @@ import pytest
 
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
 from mcp_server.scalars.series import ScalarsUnreadable
+from mcp_server.threads import CallAbandoned
 from tests.support.scalar_files import START_S, points, read, unchanged
 
 TRACKIO = (
@@ -172,6 +173,64 @@ def test_an_mlflow_database_names_its_runs_by_experiment(tmp_path: Path) -> None
     assert series.steps.tolist() == [10, 20, 30]
     assert str(series.values.tolist()) == "[0.5, nan, -inf]"
     assert series.walls.tolist() == [START_S + 0.5, START_S + 1, START_S + 2]
+
+
+def test_of_an_mlflow_run_with_too_many_points_and_tags_the_newest_points_are_read_and_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow(tmp_path / "mlflow.db")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.executemany(
+            "INSERT INTO metrics VALUES (?, 1, ?, 'aa', ?, 0)",
+            [(f"tag{n % 10}", 1700000003000 + n, n) for n in range(100)],
+        )
+    monkeypatch.setattr("mcp_server.scalars.formats.sqlite._MOST_POINTS", 50)
+    monkeypatch.setattr("mcp_server.scalars.formats.sqlite.MOST_TAGS", 4)
+    run = SourceReader().read(ScalarSource("mlflow", tmp_path / "mlflow.db", "mnist/bold-crow-1"))
+    assert {tag: series.steps.tolist() for tag, series in run.series.items()} == {
+        f"tag{n}": [50 + n, 60 + n, 70 + n, 80 + n, 90 + n] for n in range(4)
+    }
+    assert run.notes == (
+        "The 53 oldest points are left out, the newest 50 are kept.",
+        "Only 4 tags are kept, 6 more are left out.",
+    )
+
+
+def test_of_a_trackio_run_with_too_much_text_the_newest_rows_are_read_and_a_huge_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("a1" * 16, "one", step, b'{"loss":%7d}' % step) for step in range(100)]
+    huge = ("a1" * 16, "one", 100, b'{"loss":1,"x":"' + b"x" * 2**20 + b'"}')
+    with closing(trackio(tmp_path / "p.db", [*rows, huge, ("a1" * 16, "one", 101, b'{"loss":101}')])):
+        run = SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
+    assert run.series["loss"].steps.tolist() == [*range(100), 101]
+    assert run.notes == ()
+    (tmp_path / "q").mkdir()
+    monkeypatch.setattr("mcp_server.scalars.formats.sqlite._MOST_STORE_BYTES", 16 * 25)
+    with closing(trackio(tmp_path / "q" / "p.db", rows)):
+        run = SourceReader().read(ScalarSource("trackio", tmp_path / "q" / "p.db", "p/one"))
+    assert run.series["loss"].steps.tolist() == [*range(75, 100)]
+    assert run.notes == ("The 75 oldest rows are left out: together they exceed 64 MiB.",)
+
+
+def test_a_query_whose_caller_has_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow(tmp_path / "mlflow.db")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.executemany(
+            "INSERT INTO metrics VALUES ('loss', 1, ?, 'aa', 1, 0)", [(1700000003000 + n,) for n in range(20_000)]
+        )
+    monkeypatch.setattr("mcp_server.scalars.formats.sqlite._STEPS_BETWEEN_LOOKS", 1000)
+    looks = []
+
+    def has_gone() -> bool:
+        looks.append(1)
+        return True
+
+    monkeypatch.setattr("mcp_server.threads.is_abandoned", has_gone)
+    monkeypatch.setattr("mcp_server.scalars.formats.sqlite.is_abandoned", has_gone)
+    with pytest.raises(CallAbandoned):
+        SourceReader().read(ScalarSource("mlflow", tmp_path / "mlflow.db", "mnist/bold-crow-1"))
+    assert len(looks) >= 2  # one interrupted the query
 
 
 def test_each_run_in_a_store_of_mlflow_is_a_source(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.text_tables import iter_log_history
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import START_S, csv_file, points, read
 
@@ -269,6 +270,45 @@ def test_the_newest_trainer_state_counts_also_where_a_checkpoint_of_an_older_run
     top.unlink()
     (tmp_path / "checkpoint-final").mkdir()
     assert find_sources(tmp_path) == [ScalarSource("trainer_state", new)]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        *([], [{}], [1, -2.5e3, None, "a]b", [1, [2]], {"a": {"b": "}"}}]),
+        [{"step": step, "note": "x" * (step * 37 % 9000)} for step in range(300)],
+        [{"step": 1, "ü": "\\ud83d", "long": "x" * 300_000}, 123456789],
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_log_history_is_parsed_entry_by_entry_as_if_it_were_parsed_whole(
+    history: list[Any], indent: int | None
+) -> None:
+    text = json.dumps({"best": '\\"log_history\\": [', "log_history": history, "max_steps": 5}, indent=indent)
+    assert list(iter_log_history(text)) == history
+
+
+def test_no_parse_of_a_trainer_state_takes_more_than_a_mebibyte_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's parser lets no other thread run."""
+    decode, sizes = json.JSONDecoder.raw_decode, []
+
+    def note_size(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
+        sizes.append(len(text))
+        return decode(decoder, text)
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", note_size)
+    entries = iter_log_history('{"log_history": [' + "[]," * 10**6 + '{"a":"' + "x" * 2**21 + '"}]}')
+    assert [next(entries) for _ in range(1000)] == [[]] * 1000
+    assert max(sizes) <= 4096
+    with pytest.raises(ValueError):  # noqa: PT011 - of Python's parser
+        list(iter_log_history('{"log_history": [{"a":"' + "x" * 2**21 + '"}]}'))
+    assert max(sizes) <= 2**20
+
+
+def test_a_log_history_of_too_many_entries_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_server.scalars.formats.text_tables._MOST_ENTRIES", 1000)
+    with pytest.raises(ScalarsUnreadable, match="more than 1,000 entries"):
+        read(trainer_state(tmp_path, [{"step": 1}] * 1001))
 
 
 @pytest.mark.parametrize("text", ["", '{"log_history": [{"st', "[]", "{}", "[" * 100_000])

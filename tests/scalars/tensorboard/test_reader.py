@@ -575,3 +575,22 @@ def test_a_last_read_after_any_history_equals_a_first_read(tmp_path: Path, monke
         assert everything(EventReader(tmp_path / "cache").read(directory)) == fresh, seed
         assert not reader.changed(directory), seed
         shutil.rmtree(directory)
+
+
+def test_of_more_tags_than_a_run_may_have_the_first_are_kept_and_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("collector", "tail", "reader"):
+        monkeypatch.setattr(f"mcp_server.scalars.tensorboard.{module}.MOST_TAGS", 50)
+    path = write(tmp_path / FIRST, header(), *(scalar_record(1, 1.0, 1.0, f"tag{n}") for n in range(200)))
+    reader = EventReader()
+    run = reader.read(tmp_path)
+    assert set(run.series) == {f"tag{n}" for n in range(50)}
+    assert run.notes == (f"{FIRST}: only the first 50 tags are kept, 150 more are left out",)
+    append(path, *(scalar_record(2, 2.0, 2.0, f"tag{n}") for n in (0, 100, 300)))
+    run = reader.read(tmp_path)
+    assert (len(run.series), steps_of(run, "tag0")) == (50, [1, 2])
+    write(tmp_path / SECOND, header(), scalar_record(9, 9.0, 9.0, "tag1"), scalar_record(9, 9.0, 9.0, "another"))
+    run = reader.read(tmp_path)
+    assert (len(run.series), steps_of(run, "tag1")) == (50, [1, 9])
+    assert run.notes[0] == "All files together: only the first 50 tags are kept, 1 more are left out."
