@@ -29,7 +29,35 @@ _KEY_VARIABLES = {
     "openai": "OPENAI_API_KEY",
 }
 NOT_IN_NAMES = ("/", "\\", ":", "..")
+_MOST_TAGS, _LONGEST_TAG = 64, 64
+_MOST_VARIABLES, _MOST_NAMES = 1000, 1000
+_LONGEST_COMMAND = 256 * 1024  # characters; more belongs in a script
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
+
+
+def check_sizes(request: LaunchRequest) -> None:
+    """Refuse arguments of a size that no run has and every answer on it would have to carry. Looks at no content.
+
+    Raises:
+        BadArgument: names the argument and its limit.
+    """
+    command = [request.command] if isinstance(request.command, str) else request.command
+    size = sum(map(len, command))
+    if size > _LONGEST_COMMAND:
+        cause = f"has {size:,} characters; it may have {_LONGEST_COMMAND:,}."
+        raise BadArgument("command", cause, "Write it to a script, and launch that.")
+    if len(request.tags) > _MOST_TAGS or any(len(tag) > _LONGEST_TAG for tag in request.tags):
+        raise BadArgument("tags", f"takes at most {_MOST_TAGS} tags of {_LONGEST_TAG} characters.")
+    if len(request.env) > _MOST_VARIABLES:
+        raise BadArgument("env", f"has {len(request.env):,} variables; it may have {_MOST_VARIABLES:,}.")
+    for name, value in request.env.items():
+        if len(name) + len(value) > _LONGEST_ARGUMENTS:
+            raise BadArgument(
+                "env", f"{name[:80]!r} is longer than a variable may be: {_LONGEST_ARGUMENTS:,} characters."
+            )
+    for argument in ("secrets", "needs"):
+        if len(getattr(request, argument)) > _MOST_NAMES:
+            raise BadArgument(argument, f"takes at most {_MOST_NAMES:,} names.")
 
 
 def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequest:
@@ -40,6 +68,7 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
     Raises:
         BadArgument, PatternError: an argument cannot be used.
     """
+    check_sizes(request)
     words = (command.source,) if isinstance(command.source, str) else command.source
     if not words or not words[0].strip():
         raise BadArgument("command", "is empty.")

@@ -38,7 +38,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_unicode
+from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_sizes, check_unicode
 from mcp_server.runs.gpu_admission import count_cpu_slots, names_mig, requests_gpus
 from mcp_server.runs.own_ray import find_ray_variables, starts_ray
 from mcp_server.runs.warning_inputs import read_scripts
@@ -91,6 +91,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         ConfigInvalid: config.toml or hosts.toml cannot be used.
         SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: a secret has no value.
     """
+    check_sizes(request)
     request = _read_params(request)
     site = read_hosts_file(home)
     host, is_far = find_host(site, request.host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import LONGEST_NAME
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.arguments import check_name, check_no_key, check_no_secret
+from mcp_server.runs.arguments import check_name, check_no_key, check_no_secret, check_sizes
+from mcp_server.runs.resolve import resolve
+from mcp_server.store.state_home import StateHome
 from mcp_server.text.shell import parse
 
 
@@ -94,3 +97,33 @@ def test_a_key_that_a_scheduler_would_show_to_its_users_is_refused(arguments: di
 )
 def test_ordinary_options_of_a_scheduler_are_taken(options: dict[str, Any]) -> None:
     check_no_key(LaunchRequest("true", backend_options=options), parse("true"))
+
+
+LARGE: list[tuple[dict[str, Any], str]] = [
+    ({"command": "#" * (256 * 1024 + 1)}, "command: has 262,145 characters; it may have 262,144"),
+    ({"command": ["echo", *["x" * 1024] * 256]}, "command: has 262,148 characters"),
+    ({"tags": ["x"] * 65}, "tags: takes at most 64 tags of 64 characters"),
+    ({"tags": ["x" * 65]}, "tags: takes at most 64 tags of 64 characters"),
+    ({"env": {f"V{n}": "" for n in range(1001)}}, "env: has 1,001 variables; it may have 1,000"),
+    ({"env": {"V": "x" * 100_000}}, "env: 'V' is longer than a variable may be"),
+    ({"secrets": ["S"] * 1001}, "secrets: takes at most 1,000 names"),
+    ({"needs": ["run"] * 1001}, "needs: takes at most 1,000 names"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), LARGE)
+def test_arguments_of_a_size_that_no_run_has_are_refused_before_they_are_parsed(
+    arguments: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_server.runs.resolve.parse", lambda _: pytest.fail("it was parsed"))
+    with pytest.raises(BadArgument) as refused:
+        resolve(LaunchRequest(**{"command": "true", **arguments}), StateHome(tmp_path), {})
+    assert str(refused.value).startswith(told)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_largest_arguments_are_taken() -> None:
+    request = LaunchRequest(
+        command="#" * 256 * 1024, tags=["x" * 64] * 64, env={f"V{n}": "1" for n in range(1000)}, secrets=["S"] * 1000
+    )
+    check_sizes(request)
