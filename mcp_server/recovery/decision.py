@@ -218,7 +218,7 @@ def _retry(
         return GiveUp(f"A retry after {last.kind} needs a change that cannot be made: {error}")
     wait_s = _wait_s(step, sum(t.applied == key for t in since[:-1]))
     count = sum(not t.preempted for t in since)
-    which = "a preemption is not a failure" if last.preempted else f"retry {count} of {max_retries}"
+    which = "a preemption is not a failure" if last.preempted else f"retry {count}, at most {max_retries}"
     what = f"with {', '.join(changes.descriptions)}" if changes.descriptions else "as it was"
     text = f"Trying again in {wait_s:g} s {what} ({which})."
     is_changed = bool(changes.descriptions)

@@ -92,6 +92,8 @@ def _group(codes: Sequence[RanCode], names: Sequence[str]) -> str:
     """Return the runs with equal code, in groups of several."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for code in codes:
-        key = tuple(f"{code.files.get(name)} {(code.changes or {}).get(name)}" for name in names)
+        # Where all changes to a commit are known, they say more than the files that happen to be kept.
+        parts = code.files if code.changes is None else code.changes
+        key = (code.commit if code.changes is not None else "", *(str(parts.get(name)) for name in names))
         groups.setdefault(key, []).append(code.run_id)
     return "; ".join(", ".join(ids) for ids in groups.values() if len(ids) > 1)

@@ -128,12 +128,17 @@ def is_literal_pattern(word: str) -> bool:
     return not re.search(r"[$`{}]", word)
 
 
-def find_killers(command: str | Sequence[str], scripts: Mapping[str, str] | None = None) -> list[Killer]:
-    """Return what ``command`` runs that ends processes of others, each sort once. ``scripts``: as in find_warnings."""
+def find_killers(
+    command: str | Sequence[str], scripts: Mapping[str, str] | None = None, *, closes_sessions: bool = False
+) -> list[Killer]:
+    """Return what ``command`` runs that ends processes of others, each sort once. ``scripts``: as in find_warnings.
+
+    ``closes_sessions``: also what closes a tmux session by its name, which may be one of its own.
+    """
     killers: dict[str, Killer] = {}
     for where, programs in _list_programs(command, scripts or {}):
         for program in programs:
-            if any(rule(program) for rule in _KILLERS):
+            if any(rule(program) for rule in _KILLERS) or (closes_sessions and find_closed_session(program)):
                 place = f" ({where} line {program.line})" if where else ""
                 text = next(iter(_warn(program))).format(place=place)
                 killers.setdefault(text, Killer(program, text))
@@ -250,12 +255,24 @@ def _stops_ray(program: Program) -> bool:
     )
 
 
+_CLOSES = frozenset({"kill-session", "kill-window", "kill-pane", "killw", "killp"})
+
+
 def _closes_other_sessions(program: Program) -> bool:
     words = program.words
     if program.name != "tmux" or any(word.startswith(("-L", "-S")) for word in words):
         return False  # of a tmux server of its own
     is_computed = program.by_xargs or any(source[:1] == ("tmux",) for source in program.substituted)
     return "kill-server" in words or ("kill-session" in words and ("-a" in words or is_computed))
+
+
+def find_closed_session(program: Program) -> str:
+    """Return the tmux session that a program closes by its name; empty where it closes none, or one that is unknown."""
+    words = program.words
+    if program.name != "tmux" or _CLOSES.isdisjoint(words):
+        return ""
+    target = next((after for word, after in pairwise(words) if word == "-t"), "")
+    return target.lstrip("=").partition(":")[0].partition(".")[0]
 
 
 def _removes_found_containers(program: Program) -> bool:

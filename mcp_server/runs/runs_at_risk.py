@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.launch_risk import Risk
-from mcp_server.runs.launch_warnings import NAME_CHARS, Killer, find_killers
+from mcp_server.runs.launch_warnings import NAME_CHARS, Killer, find_closed_session, find_killers
 from mcp_server.runs.warning_inputs import read_scripts
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
@@ -23,7 +23,7 @@ def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
 
     Reads files and processes: call it in a thread.
     """
-    killers = [(spec, killer) for spec in specs for killer in find_killers_of(spec)]
+    killers = [(spec, killer) for spec in specs for killer in find_killers_of(spec, closes_sessions=True)]
     if not killers:
         return None
     live = [run for run in store.list_runs() if not run.ended and run.state not in _IDLE]
@@ -37,18 +37,20 @@ def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
     return Risk(f"launch {digest}", texts, tuple(at_risk.values()))
 
 
-def find_killers_of(spec: RunSpec) -> list[Killer]:
+def find_killers_of(spec: RunSpec, *, closes_sessions: bool = False) -> list[Killer]:
     """Return what the command of a run, its scripts and its parameters run that ends processes of others."""
     from mcp_server.record.script import format_arguments  # noqa: PLC0415 - few launches come so far
 
     scripts = {} if spec.mirror else read_scripts(spec.command, Path(spec.cwd))
-    killers = find_killers(spec.command, scripts)
+    killers = find_killers(spec.command, scripts, closes_sessions=closes_sessions)
     return killers + (find_killers(["params", *format_arguments(spec.params, spec.param_style)]) if spec.params else [])
 
 
 def _may_hit(killer: Killer, spec: RunSpec, run: Run) -> bool:
     if run.run_id == spec.run_id or run.spec.mirror != spec.mirror:
         return False
+    if session := find_closed_session(killer.program):  # tmux takes the beginning of a name, too
+        return f"{run.spec.session}".startswith(session)
     if killer.of_jobs or spec.backend == "slurm" or run.spec.backend == "slurm":
         return killer.of_jobs and run.spec.backend == "slurm"  # a job is on a node of its own
     if spec.mirror:

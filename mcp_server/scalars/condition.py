@@ -158,7 +158,11 @@ def _match_loosely(pattern: str, names: Sequence[str]) -> list[str]:
     if found or plain not in HEADLINES:
         return found
     classes = {name: classify_name(name) for name in names}
-    return [name for name, known in classes.items() if known is not None and known.headline == plain]
+    found = [name for name, known in classes.items() if known is not None and known.headline == plain]
+    if found:
+        return found
+    named = [name for name in names if plain in re.split(r"[^a-z0-9]+", name.lower())]
+    return named if len(named) == 1 else []  # `Loss/surrogate` alone is the loss
 
 
 def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:

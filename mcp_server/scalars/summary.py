@@ -102,8 +102,17 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
         steps_per_s=_rate(steps[-tail:], series.walls[-tail:]),
         restarts=series.restarts,
         writers=series.writers,
-        **(_summarise_finite(at, good, good * unit, exponent, smooth) if good.size else {}),
+        **(
+            {}
+            if not good.size
+            else _summarise_finite(at, good, good * unit, exponent, smooth) | _unknown_end(finite[-tail:])
+        ),
     )
+
+
+def _unknown_end(finite: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return slope and trend as unknown where the last tenth, which they are about, has no numbers."""
+    return {} if finite.any() else {"slope": None, "trend": None, "plateau": None}
 
 
 def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:

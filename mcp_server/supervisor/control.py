@@ -35,7 +35,7 @@ _TMUX_DEATH_S, _TMUX_ANSWER_S = 2.0, 30.0
 # when the supervisor is awake: waking up only for that costs more than the look.
 _STOP_FILE_S, _STOP_FILE_EARLY_S = 5.0, 1.5
 _SERVICES_S = 1.0
-_SESSION_CLOSED = StopRequest("killed", "a person", "the tmux session was closed", "person")
+_SESSION_CLOSED = StopRequest("killed", "whoever closed it", "the tmux session was closed", "person")
 _INTERRUPT = b"\x03"
 
 

@@ -235,7 +235,7 @@ def _make_rows(
         row |= {short[name]: _setting(group, name) for name in settings}
         if by.metric is not None and has_seeds:
             row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation, digits), "n": str(len(group.results))}
-            row[f"{by.ranking}@step"] = _value(group.results[0], digits) if len(group.results) > 1 else ""
+            row[f"{by.ranking}@step"] = _value(group.results[0], digits) if group.results else ""
         elif by.metric is not None:
             row[f"{by.label}@step"] = _value(group.results[0], digits) if group.results else ""
         else:

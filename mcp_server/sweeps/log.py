@@ -164,7 +164,7 @@ def _render_head(sweep: Sweep) -> list[str]:
 def _result_row(cell: CellState, names: Sequence[str], note: str | None, ranked_by: str | None) -> list[str]:
     """Return the fields of a cell. ``ranked_by``: what its value is, None where that does not count."""
     values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *(cell.setting(n) for n in names)]
-    values += [cell.value, cell.value_step] if ranked_by else [cell.bad_end, cell.end.get("step")]
+    values += [cell.value, cell.value_step] if ranked_by else [None, cell.end.get("step")]
     values += [ranked_by]
     for ranking in ("best", "last"):
         values += list(cell.figures.get(ranking) or (None, None))

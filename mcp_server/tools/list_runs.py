@@ -148,11 +148,15 @@ def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | 
         return None
     newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)
     sweeps = [one for one in newest if not one.ended or one.sweep_id in listed]
-    return [line_of_sweep(sweep, server.store) for sweep in sweeps[:_MOST_SWEEPS]] or None
+    lines = [line_of_sweep(sweep, server.store) for sweep in sweeps[:_MOST_SWEEPS]]
+    left = [sweep.sweep_id for sweep in sweeps[_MOST_SWEEPS:]]
+    return [*lines, *([f"{len(left)} more: {', '.join(left[:_MOST_SWEEPS])}"] if left else [])] or None
 
 
 def _matches(run: Run, state: str | None, owner: str | None, tag: str | None, name: str | None) -> bool:
     kinds = {run.state, "ended" if run.ended else "live"}
+    if run.spec.sweep and run.stopped_by == "policy":
+        kinds.add("failed")  # as its cell is called: the policy gave it up
     return (
         (state is None or state in kinds)
         and (owner is None or run.spec.owner == owner)

@@ -132,6 +132,7 @@ def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome,
         reason=outcome.reason,
         runs=[],
         sweep=status,
+        met=outcome.met,
         waited_s=None if is_heartbeat else round(outcome.waited_s, 1),
         next_timeout_s=outcome.next_timeout_s,
     )

@@ -93,7 +93,8 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     elif len(targets) > 1:
         targets, root = _shorten_names(targets)
     readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
-    selected, unmatched = _select_tags(query, readings)
+    has_ended = all(target.run_id and store.find(target.run_id).ended for target in targets[:most])
+    selected, unmatched = _select_tags(query, readings, has_ended=has_ended)
     tags = selected[:_MOST_SUMMARISED]
     summaries = [_summarise(reading, tags, now_s, query.smooth) for reading in readings]
     panels = _build_panels(readings, summaries, tags, query) if query.plot else ()
@@ -185,19 +186,23 @@ def _read_target(
     return replace(reading, series=later, notes=(*reading.notes, f"Only steps from {since_step} on."))
 
 
-def _select_tags(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple[list[str], list[str]]:
+def _select_tags(
+    query: ScalarQuery, readings: Sequence[ScalarReading], *, has_ended: bool
+) -> tuple[list[str], list[str]]:
     """Return the tags that the query names, in its order, or all where it names none. And the patterns without one."""
     tags = list(dict.fromkeys(tag for reading in readings for tag in reading.series))
     name = readings[0].name
     if not tags and query.since_step is not None:
         raise NoScalars(f"No scalars in {name} from step {query.since_step} on.", remedy="Ask for earlier steps.")
+    if not tags and has_ended:
+        raise NoScalars(f"No scalars in {name}: it ended without any.", remedy="read_log shows what it printed.")
     if not tags:
         raise NoScalars(f"No scalars in {name} yet.", remedy="Call again later.")
     matches = {pattern: match_tags(pattern, tags) for pattern in query.tags}
     selected = list(dict.fromkeys(tag for matched in matches.values() for tag in matched)) if matches else tags
     if not selected:
         near = find_near_names(query.tags[0], tags, most=5) or tags[:5]
-        raise BadArgument("tags", f"none of {len(tags)} tags matches; the nearest are {', '.join(near)}.")
+        raise BadArgument("tags", f"no tag matches, of {len(tags)} that there are; the nearest are {', '.join(near)}.")
     return selected, [pattern for pattern, matched in matches.items() if not matched]
 
 

@@ -61,6 +61,17 @@ async def test_a_pattern_puts_only_runs_with_such_processes_at_risk(sandbox: San
         await agent.kill(run_id)
 
 
+async def test_closing_the_session_of_a_live_run_is_a_kill_and_that_of_another_name_is_not(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.call("launch_run", command="sleep 300", name="victim")
+        command = f"[ -e never ] && tmux kill-session -t {run['session']}; true"
+        asked = await agent.call("launch_run", command=command)
+        assert (asked["status"], asked["runs_at_risk"]) == ("confirmation_required", [run["run_id"]])
+        other = await agent.call("launch_run", command="[ -e never ] && tmux kill-session -t mine; true")
+        assert (await agent.end(other["run_id"]))["state"] == "finished"
+        await agent.kill(run["run_id"])
+
+
 async def test_under_the_policy_human_no_token_is_given(sandbox: Sandbox) -> None:
     (sandbox.path / "state").mkdir(mode=0o700)
     (sandbox.path / "state" / "config.toml").write_text('kill_policy = "human"\n')

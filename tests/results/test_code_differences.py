@@ -15,6 +15,13 @@ def test_of_several_runs_those_with_equal_code_are_grouped() -> None:
     assert find_code_differences(codes) == ["Code differs: train.py. Alike: a, c."]
 
 
+def test_runs_with_equal_changes_are_alike_whatever_files_were_kept_of_each() -> None:
+    changes = {"train.py": "1"}
+    kept = [RanCode("a", "c1", {"train.py": "x"}, changes), RanCode("b", "c1", {"kv.py": "y"}, changes)]
+    other = RanCode("c", "c1", {"train.py": "z"}, {"train.py": "2"})
+    assert find_code_differences([*kept, other]) == ["Code differs: train.py. Alike: a, b."]
+
+
 def test_uncommitted_changes_of_one_commit_are_compared_and_of_two_are_not() -> None:
     clean, changed = RanCode("a", "c1", changes={}), RanCode("b", "c1", changes={"src/m.py": "1"})
     assert find_code_differences([clean, changed]) == ["Code differs: src/m.py."]

@@ -119,6 +119,10 @@ def test_a_pattern_matches_a_name_a_glob_or_the_last_part(pattern: str, meant: l
     assert match_tags(pattern, TAGS) == meant
 
 
+def test_the_word_of_a_status_means_the_one_tag_that_has_it_in_its_name() -> None:
+    assert match_tags("loss", ["Loss/surrogate", "Train/mean_reward"]) == ["Loss/surrogate"]
+
+
 def test_a_tag_that_could_be_several_is_refused_with_the_candidates() -> None:
     with pytest.raises(BadArgument, match=r"could be any of train/loss, eval/loss"):
         describe_match(parse_condition("loss < 1"), {"train/loss": (1, 3.0), "eval/loss": (1, 3.0)})

@@ -65,6 +65,22 @@ def test_a_run_without_a_step_has_no_metrics(tmp_path: Path) -> None:
     assert read(tmp_path, ["Initial validation metrics: {'mean_reward': 0.31}", "Traceback"]) == {}
 
 
+def test_a_number_is_known_by_the_name_that_the_program_prints(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path)
+    rundir.log(1).parent.mkdir(parents=True)
+    lines = [
+        "Learning iteration 1/9",
+        "  Mean reward: 3.5",
+        "  Surrogate loss: 0.0167",
+        "{'eval loss': 0.31, 'acc': 1}",
+    ]
+    rundir.log(1).write_text("\n".join([*lines, "Learning iteration 2/9", "  Surrogate loss: 0.01"]) + "\n")
+    printed = read_log_metrics(rundir, 1).printed
+    assert [value for _, value in printed["Surrogate loss"]] == [0.0167, 0.01]
+    assert printed["eval loss"][0][1] == 0.31
+    assert printed["Mean reward"][0][1] == 3.5
+
+
 def test_an_attempt_without_a_step_does_not_hide_the_one_before(tmp_path: Path) -> None:
     points = read(tmp_path, STEPS, ["Initial validation metrics: {'mean_reward': 0.31}"])
     assert len(points["reward"]) == 9

@@ -40,6 +40,11 @@ def test_the_slope_is_that_of_the_last_tenth() -> None:
     assert summary.trend == "down"
 
 
+def test_a_curve_that_ends_in_nan_has_no_slope_at_its_end() -> None:
+    summary = figures([*range(40), *([math.nan] * 60)])
+    assert (summary.slope, summary.trend, summary.first_nan_step) == (None, None, 40)
+
+
 def test_a_slope_that_could_be_noise_is_flat() -> None:
     assert figures(noise(1000)).trend == "flat"
     assert figures(noise(1000) + np.arange(1000) * 0.1).trend == "up"

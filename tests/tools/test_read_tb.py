@@ -260,7 +260,7 @@ async def test_every_answer_keeps_to_the_schema_and_has_no_bare_nan(read_tb: Too
     [
         ({"logdir": "logs"}, "logdir: is not absolute"),
         ({"logdir": "/no/such/place"}, "there is no /no/such/place"),
-        ({"logdir": "{logs}", "tags": ["nothing"]}, "none of 3 tags matches; the nearest are"),
+        ({"logdir": "{logs}", "tags": ["nothing"]}, "no tag matches, of 3 that there are; the nearest are"),
         ({"logdir": "{logs}/../state"}, "No scalars under"),
         ({"run_id": "cfm-none"}, "Run not found"),
         ({}, "None of the newest runs has written scalars"),

@@ -130,7 +130,7 @@ def test_an_event_is_listed_without_its_facts() -> None:
 
 
 def test_of_a_long_event_the_error_is_cut_and_never_what_to_do() -> None:
-    then = f"Trying again in 1 s with {'num_envs 8192 -> 4096, ' * 6}(retry 1 of 3)."
+    then = f"Trying again in 1 s with {'num_envs 8192 -> 4096, ' * 6}(retry 1, at most 3)."
     long = event(2, "retrying", text=f"Attempt 1 failed: {'x' * 400}. {then}", then=then)
     (shown,) = describe(run(events=(STARTED, long)), now_s=BEGAN_S).events or []
     assert shown.text.endswith(f" {then}")

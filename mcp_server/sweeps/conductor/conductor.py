@@ -222,7 +222,7 @@ class Conductor:
             failed = sum(cell.state in ("failed", "lost") for cell in cells)
             best = find_best(sweep)
             value = f" Best so far: {best.text}." if best is not None else ""
-            text = f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}"
+            text = f"Phase {phase}: {len(cells)} cells done, {failed} of them failed.{value}"
             self._note("phase_done", text, phase=phase, total=len(cells))
 
     async def _note_ends(self, sweep: Sweep) -> bool:
@@ -289,7 +289,8 @@ class Conductor:
             has_leftovers=has_leftovers,
             stopping=sweep.stop is not None,
         )
-        stop = read_stop(self.store.run_directory(run.run_id).stop) if end.state == STOPPED else None
+        is_stopped = end.state in (STOPPED, "killed")
+        stop = read_stop(self.store.run_directory(run.run_id).stop) if is_stopped else None
         kind, text, facts = describe_end(cell, run, end, str((stop or {}).get("reason") or ""))
         self._note(kind, text, **facts)
 
