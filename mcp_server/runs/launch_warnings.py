@@ -140,7 +140,8 @@ def find_killers(
         for program in programs:
             if any(rule(program) for rule in _KILLERS) or (closes_sessions and find_closed_session(program)):
                 place = f" ({where} line {program.line})" if where else ""
-                text = next(iter(_warn(program))).format(place=place)
+                warning = next(iter(_warn(program)), "").format(place=place)
+                text = warning or _CLOSES_A_SESSION.format(words=_quote(program), place=place)
                 killers.setdefault(text, Killer(program, text))
     return list(killers.values())
 
@@ -255,6 +256,7 @@ def _stops_ray(program: Program) -> bool:
     )
 
 
+_CLOSES_A_SESSION = "`{words}`{place} closes a tmux session, and so stops the run in it."
 _CLOSES = frozenset({"kill-session", "kill-window", "kill-pane", "killw", "killp"})
 
 
