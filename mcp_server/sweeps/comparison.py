@@ -31,6 +31,7 @@ from mcp_server.sweeps.benchmarks import build_benchmarks
 from mcp_server.sweeps.benchmarks import describe_best as describe_best_by
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, parse_metric
+from mcp_server.sweeps.merging import merge_sweeps
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
@@ -91,14 +92,20 @@ class SweepTable:
 
 
 def compare_sweep(
-    sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, as_markdown: bool = False
+    sweep: Sweep,
+    store: RunStore,
+    scalars: Scalars,
+    metrics: Sequence[str] = (),
+    *,
+    as_markdown: bool = False,
+    remarks: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Return the comparison of a sweep's settings. Without ``as_markdown`` its best rows, as far as they fit.
 
-    Reads files: call it in a thread.
+    ``remarks``: notes on cells, of a sweep that is made of several. Reads files: call it in a thread.
     """
     most_rows = None if as_markdown else _MOST_ROWS
-    table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True)
+    table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True, remarks=remarks)
     notes = list(table.notes)
     if not as_markdown and _CHECKPOINT in table.columns and fit(_lines(table), _ROW_TOKENS, least=1) < len(table.rows):
         row = dict(zip(table.columns, table.rows[0], strict=True))
@@ -142,6 +149,31 @@ def compare_sweep(
     )
 
 
+def compare_sweeps(
+    sweeps: Sequence[Sweep],
+    store: RunStore,
+    scalars: Scalars,
+    metrics: Sequence[str] = (),
+    *,
+    as_markdown: bool = False,
+) -> Comparison:
+    """Return the comparison of the settings of several sweeps, with seeds grouped over them, or that of a single one.
+
+    Reads files: call it in a thread.
+
+    Raises:
+        BadArgument: they rank by different figures.
+    """
+    if len(sweeps) == 1:
+        return compare_sweep(sweeps[0], store, scalars, metrics, as_markdown=as_markdown)
+    merged = merge_sweeps(sweeps)
+    remarks = {each.sweep_id: read_notes(store.sweeps.files_of(each)) for each in sweeps}
+    own = {name: remarks[each.sweep_id].get(cell, "") for name, (each, cell) in merged.sources.items()}
+    known = {name: text for name, text in own.items() if text}
+    result = compare_sweep(merged.sweep, store, scalars, metrics, as_markdown=as_markdown, remarks=known)
+    return result.model_copy(update={"notes": [*merged.notes, *(result.notes or ())] or None})
+
+
 def _lines(table: SweepTable) -> list[str]:
     return ["|".join(row) for row in table.rows]
 
@@ -154,6 +186,7 @@ def make_table(
     *,
     most_rows: int | None = None,
     with_results: bool = False,
+    remarks: Mapping[str, str] | None = None,
 ) -> SweepTable:
     """Return the settings of a sweep as a table. ``metrics`` become columns. Reads files: call it in a thread.
 
@@ -174,7 +207,7 @@ def make_table(
         cells = _measure(cells, store, scalars, by, {LIVE}, _MOST_LIVE)
     groups = rank_groups(cells, by.goal)
     top_groups = groups[:most_rows]
-    remarks = read_notes(store.sweeps.files_of(sweep))
+    remarks = read_notes(store.sweeps.files_of(sweep)) if remarks is None else remarks
     further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
     if further:
         columns = read_columns(top_groups, store, scalars, further, {by.metric: by.goal} if by.metric else {})

@@ -40,7 +40,8 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("environment", "source", "promote"), str),
 }
 _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_args", "blueprints"})
-_FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
+# Arguments of launch_run in which {name} stands for a parameter.
+FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 _LABELS = frozenset({"params", "tags"})  # parameters by themselves, and what is said of a run
 _PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
@@ -377,7 +378,7 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
     ``{cell}`` and ``{sweep}`` are filled in as well. The supervisor fills in ``{run_id}`` and ``{attempt}``. A program
     that would write beside other runs gets a name of its own (``sources/run_name``).
     """
-    names = {"sweep": sweep_id, "cell": cell.name} | {name: _as_text(value) for name, value in cell.params.items()}
+    names = {"sweep": sweep_id, "cell": cell.name} | {name: as_text(value) for name, value in cell.params.items()}
     used: set[str] = set()
 
     def replace_name(match: re.Match[str]) -> str:
@@ -391,7 +392,7 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
             return {name: fill(inner) for name, inner in value.items()}
         return [fill(inner) for inner in value] if isinstance(value, list) else value
 
-    launch = {name: fill(value) if name in _FILLED else value for name, value in cell.launch.items()}
+    launch = {name: fill(value) if name in FILLED else value for name, value in cell.launch.items()}
     rest = {name: value for name, value in cell.params.items() if name not in used}
     common = launch.get("params")
     launch["params"] = {**(common if isinstance(common, Mapping) else {}), **rest}
@@ -428,10 +429,11 @@ def _join_label(parts: Sequence[str]) -> str:
 
 
 def _describe(params: Mapping[str, Any]) -> list[str]:
-    return [f"{name.rpartition('.')[2]}{_as_text(value)}" for name, value in params.items()]
+    return [f"{name.rpartition('.')[2]}{as_text(value)}" for name, value in params.items()]
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return a parameter's value as a command has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -18,7 +18,9 @@ async def compare_runs(
     ctx: Call,
     run_ids: Annotated[list[str] | None, Field(description="Run ids or names")] = None,
     tags: Annotated[list[str] | None, Field(description="All runs that were launched with all of these")] = None,
-    sweep: Annotated[str | None, Field(description="A sweep instead: its settings ranked, seeds grouped")] = None,
+    sweep: Annotated[
+        str | list[str] | None, Field(description="A sweep instead, or several: settings ranked, seeds grouped")
+    ] = None,
     metrics: Annotated[
         list[str] | None,
         Field(
@@ -35,32 +37,38 @@ async def compare_runs(
     if sweep is not None:
         if run_ids or tags:
             raise BadArgument("sweep", "stands alone: leave run_ids and tags out.", "Nothing was compared.")
-        return await run_in_thread(_compare_sweep, server, sweep, metrics or (), markdown)
+        names = [sweep] if isinstance(sweep, str) else sweep
+        return await run_in_thread(_compare_sweeps, server, names, metrics or (), markdown)
     return await run_in_thread(_compare_runs, server, run_ids or (), tags or (), metrics or (), markdown)
 
 
 def _compare_runs(
     server: ServerContext, words: Sequence[str], tags: Sequence[str], metrics: Sequence[str], as_markdown: bool
 ) -> Comparison:
-    """Compare the runs that ``words`` mean, as wait_run takes them; a sweep that is named alone is compared as one."""
+    """Compare the runs that ``words`` mean, as wait_run takes them; where all are sweeps, by settings."""
     from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - loads numpy
 
     run_ids: list[str] = []
     for word in words:
         is_group = word == LIVE or word.startswith(TAG)
         run_ids += [run.run_id for run in select(server.store, [word])[1]] if is_group else [word]
-    if len(words) == len(run_ids) == 1 and not tags and isinstance(server.store.find_any(run_ids[0]), SweepRun):
-        return _compare_sweep(server, run_ids[0], metrics, as_markdown)
+    is_named = bool(words) and list(words) == run_ids and not tags
+    if is_named and all(isinstance(server.store.find_any(word), SweepRun) for word in words):
+        return _compare_sweeps(server, run_ids, metrics, as_markdown)
     return build_comparison(
         server.store, server.scalars, run_ids=run_ids, tags=tags, metrics=metrics, as_markdown=as_markdown
     )
 
 
-def _compare_sweep(server: ServerContext, name: str, metrics: Sequence[str], as_markdown: bool) -> Comparison:
-    from mcp_server.sweeps.comparison import compare_sweep  # noqa: PLC0415 - loads numpy
+def _compare_sweeps(
+    server: ServerContext, names: Sequence[str], metrics: Sequence[str], as_markdown: bool
+) -> Comparison:
+    from mcp_server.sweeps.comparison import compare_sweeps  # noqa: PLC0415 - loads numpy
 
-    sweep = server.store.sweeps.find(name)
-    return compare_sweep(sweep, server.store, server.scalars, metrics, as_markdown=as_markdown)
+    found = {sweep.sweep_id: sweep for sweep in map(server.store.sweeps.find, names)}
+    if not found:
+        raise BadArgument("sweep", "names no sweep.")
+    return compare_sweeps(list(found.values()), server.store, server.scalars, metrics, as_markdown=as_markdown)
 
 
 TOOL = tool(

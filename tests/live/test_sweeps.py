@@ -657,7 +657,7 @@ async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table
         names = ["lr0.3-seed1", "lr0.3-seed2", "lr0.3-seed4", "lr0.1-seed4", "lr0.2-seed4"]
         assert [line.partition(":")[0].split()[-1] for line in planned["plan"]] == names
         assert f"{sweep_id} would go on with these cells: 5 cells added, 4 kept." in planned["next_step"]
-        assert observe(sandbox, sweep_id) == before, "a dry run adds nothing"
+        assert observe(sandbox, sweep_id).spec == before.spec, "a dry run adds nothing"
         started = await agent.call("launch_sweep", grid=grid, **plan)
         assert (started["sweep_id"], started["cells"]["total"]) == (sweep_id, 9)
         assert "goes on: 5 cells added, 4 kept." in started["next_step"]
@@ -672,6 +672,20 @@ async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table
         table = await agent.call("compare_runs", sweep="more")
         assert (table["sweep"]["best"]["mean"], table["sweep"]["best"]["n"]) == (35.33, 3)
         assert [row.split("|")[2] for row in table["rows"]] == ["3", "3", "3"]
+        later = {**plan, "name": "later", "common": {**plan["common"], "tags": ["later"]}}
+        later_id = (await agent.call("launch_sweep", grid={"lr": [0.2, 0.4], "seed": [4, 5]}, **later))["sweep_id"]
+        await to_end(agent, later_id)
+        both = await agent.call("compare_runs", sweep=["more", "later"])
+        assert both == await agent.call("compare_runs", run_ids=[sweep_id, later_id])
+        shown = {row.split("|")[0]: row.split("|")[1:3] for row in both["rows"]}
+        assert (shown["0.2"], shown["0.4"][1]) == (["26±1.8", "4"], "2"), "the seeds 1, 2, 4 and 5, and 4 once"
+        assert "1 cell ran in several sweeps with the same seed: it counts once." in both["notes"]
+        assert both["sweep"]["sweep_id"] == f"{sweep_id}, {later_id}"
+        loss = {**later, "name": "loss", "metric": "loss"}
+        loss_id = (await agent.call("launch_sweep", grid={"seed": [7]}, **loss))["sweep_id"]
+        await to_end(agent, loss_id)
+        refused = await agent.refusal("compare_runs", sweep=["more", "loss"])
+        assert f"{sweep_id} by reward (last), max; {loss_id} by loss (last), min" in refused
 
 
 async def test_cells_that_are_added_open_their_phase_again_and_survive_a_crash_before_a_conductor_begins(
