@@ -10,6 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,6 +35,7 @@ from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.record.notices.account import RECORD, find_undelivered
 from mcp_server.record.slurm.commands import SlurmError, find_missing
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
@@ -45,6 +47,7 @@ from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
 from mcp_server.text.secret_patterns import names_a_secret
 
 _LOW_DISK_BYTES = 2**30
+_WEEK_S, _MOST_RECORDS = 7 * 86_400.0, 500  # of notices
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
@@ -196,6 +199,21 @@ def _state(home: StateHome) -> Iterator[Finding]:
         yield from (Finding("notices", "warning", problem) for problem in problems)
         if targets:
             yield Finding("notices", "ok", f"{', '.join(each.name for each in targets)}; try runward notify test")
+    yield from _lost_notices(home)
+
+
+def _lost_notices(home: StateHome) -> Iterator[Finding]:
+    """Name the newest notices of the last week that never arrived."""
+    with suppress(OSError):
+        newest: list[tuple[float, Path]] = []
+        for entry in os.scandir(home.runs):
+            with suppress(OSError):
+                newest.append(((Path(entry.path) / RECORD).stat().st_mtime, Path(entry.path)))
+        fresh = [path for at_s, path in sorted(newest, reverse=True) if at_s > time.time() - _WEEK_S][:_MOST_RECORDS]
+        lost = [f"{path.name}, {each}" for path in fresh for each in find_undelivered(path)]
+        if lost:
+            more = f" ({len(lost) - 1} more)" if len(lost) > 1 else ""
+            yield Finding("notices", "warning", f"not delivered: {lost[0]}{more}", "runward notify test")
 
 
 def _readable(what: str, read: Callable[[], object]) -> Finding:

@@ -21,13 +21,28 @@ _RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal
 class Notifier:
     """The writing end of the pipe to that process."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, targets: Sequence[Mapping[str, Any]], rundir: RunDir) -> None:
+        self._fd, self._targets, self._rundir = fd, targets, rundir
 
     def add(self, event: Event) -> None:
-        """Hand over an event. Never waits: a process that does not read, or is gone, gets nothing."""
-        with contextlib.suppress(OSError):
+        """Hand over an event. Never waits: a process that does not read, or is gone, gets nothing, which is noted."""
+        try:
             os.write(self._fd, json.dumps(event).encode() + b"\n")
+        except OSError as error:
+            with contextlib.suppress(Exception):  # a run goes on without its notices
+                self._note_loss(event, is_gone=isinstance(error, BrokenPipeError))
+
+    def _note_loss(self, event: Event, *, is_gone: bool) -> None:
+        from mcp_server.record.notices import account  # noqa: PLC0415 - only where notices are lost
+        from mcp_server.record.notices.target import Target  # noqa: PLC0415 - as above
+
+        cause = account.SENDER_DIED if is_gone else "the process that sends notices reads nothing"
+        for target in map(Target.from_facts, self._targets):
+            if target.accepts(event["kind"], event.get("state", "")):
+                facts = {"at": event.get("at"), "target": target.name, "kind": event["kind"], "seq": event["seq"]}
+                fd = account.write_line(self._rundir.path / account.RECORD, {**facts, "sent": False, "cause": cause})
+                if fd is not None:
+                    os.close(fd)
 
 
 def start_notifier(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> Notifier:
@@ -48,7 +63,7 @@ def start_notifier(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: R
     os.close(read_fd)
     os.waitpid(child, 0)  # the process that is left belongs to init
     os.set_blocking(write_fd, False)
-    return Notifier(write_fd)
+    return Notifier(write_fd, targets, rundir)
 
 
 def _detach(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
+from mcp_server.record.notices.account import find_undelivered
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
@@ -15,7 +16,15 @@ from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
-from mcp_server.text.formatting import duration, fold_bars, round_seconds, shorten_facts, shorten_middle, significant
+from mcp_server.text.formatting import (
+    duration,
+    fold_bars,
+    printable,
+    round_seconds,
+    shorten_facts,
+    shorten_middle,
+    significant,
+)
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.text.shell import parse
 from mcp_server.views.cell_advice import advise_on_cell
@@ -150,6 +159,7 @@ def status_of(
     """
     leftovers = [] if listed else _leftovers(run)
     tracker = _read_tracker(store, run, since, brief=brief, listed=listed)
+    unheard = [] if listed or brief else find_undelivered(store.directory_of(run.run_id))
     if run.spec.mirror and not run.ended:  # its host may have fallen silent over these questions
         report = backend_of(run.spec).liveness(store.run_directory(run.run_id), run.spec)
         run = replace(run, unreachable=report.unreachable, reason=None if run.unreachable else run.reason)
@@ -164,6 +174,7 @@ def status_of(
         running_s=_measure_running(run),
         leftovers=leftovers,
         tracker=tracker,
+        unheard=unheard,
     )
 
 
@@ -204,6 +215,7 @@ def describe(
     tail: list[str] | None = None,
     leftovers: list[Leftover] | None = None,
     tracker: Tracker | None = None,
+    unheard: Sequence[str] = (),
     brief: bool = False,
     listed: bool = False,
 ) -> RunStatus:
@@ -212,6 +224,7 @@ def describe(
     ``brief`` omits what the launch has already answered: a heartbeat has 100 tokens. ``listed``: one line among many.
     A failure has 300 tokens and no room for other facts; the name is part of the run's id. ``last_output_at_s`` is
     POSIX time, and used for live runs only. ``running_s``: for how long it has run, where that is measured.
+    ``unheard``: the notices that never arrived.
     """
     elapsed_s = run.elapsed_s(now_s) if running_s is None else running_s
     silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
@@ -253,11 +266,17 @@ def describe(
         last_output_s=None if run.unreachable else _round(silent_s),
         tracker=tracker,
         failure=_failure(run.failure, run.spec.sweep, listed=listed) if run.failure else None,
-        note=None if brief else _note(run, short=listed),
+        note=None if brief else _join_notes(_note(run, short=listed), unheard),
         leftovers=leftovers or None,
         events=[_event(e) for e in new] or None,
         tail=tail or None,
     )
+
+
+def _join_notes(note: str | None, unheard: Sequence[str]) -> str | None:
+    """Return ``note``, and how many notices nobody got, with the first of them."""
+    lost = shorten_middle(f"Not notified ({len(unheard)}): {printable(unheard[0])}.", _EVENT_CHARS) if unheard else None
+    return " ".join(filter(None, (note, lost))) or None
 
 
 def _reason(run: Run, leftovers: int) -> str | None:

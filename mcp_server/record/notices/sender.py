@@ -1,8 +1,9 @@
 """The process that sends the notices of one run: it reads events from a pipe, and outlives the supervisor.
 
 Each target has a thread, so a service that does not answer delays no other. A notice that does not arrive is tried
-again for about 20 minutes, in order; one that cannot arrive is given up. What was sent, and what was not, is a line of
-`notices.jsonl` in the run's directory. Notices that wait when the machine goes down are lost.
+again for about 20 minutes, in order; one that cannot arrive is given up. What was accepted, what was sent, and what was
+not, are lines of `notices.jsonl` in the run's directory. Notices that wait when the machine goes down are lost, and
+readers of that file say so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.events import ENDING
+from mcp_server.record.notices.account import RECORD, write_line
 from mcp_server.record.notices.allowance import Allowance
 from mcp_server.record.notices.delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.notice import Notice, Run, make_notice
@@ -26,7 +28,6 @@ from mcp_server.text.redaction import Redactor
 from mcp_server.text.secret_patterns import mask_secrets
 
 RETRIES_S = (2.0, 10.0, 60.0, 240.0, 900.0)
-RECORD = "notices.jsonl"
 _MOST_WAITING = 200
 _LOST = {
     "kind": "ended",
@@ -52,6 +53,7 @@ class Sender:
         self._counts = directory.parent.parent / "notices"  # of the state directory
         self._env, self._wait, self._ended = env, wait, False
         self._lock = threading.Lock()
+        self._record_fd: int | None = None
         self._queues: list[tuple[Target, queue.Queue[Notice | None]]] = [
             (each, queue.Queue(_MOST_WAITING)) for each in targets
         ]
@@ -66,6 +68,7 @@ class Sender:
         notice = make_notice(event, self._run, self._mask_text)
         for target, waiting in self._queues:
             if target.accepts(kind, state):
+                self._write_line(target, notice, accepted=True)
                 try:
                     waiting.put_nowait(notice)
                 except queue.Full:
@@ -85,7 +88,7 @@ class Sender:
         while (notice := waiting.get()) is not None:
             may_send, left_out = allowance.take(time.time())
             if not may_send:
-                self._note(target, notice, f"more than {target.max_per_hour} in an hour")
+                self._note(target, notice, f"more than {target.max_per_hour} in an hour", left_out=True)
                 continue
             if left_out:
                 notice = notice.add(
@@ -115,20 +118,14 @@ class Sender:
         """Return ``text`` without the run's secrets, nor what looks like one: notices leave the machine."""
         return mask_secrets(self._mask.text(text))
 
-    def _note(self, target: Target, notice: Notice, cause: str) -> None:
-        facts = {"at": now(), "target": target.name, "kind": notice.facts.get("kind"), "seq": notice.facts.get("seq")}
-        facts |= {"sent": not cause} | ({"cause": self._mask_text(cause)} if cause else {})
+    def _note(self, target: Target, notice: Notice, cause: str, *, left_out: bool = False) -> None:
+        facts = {"sent": not cause} | ({"cause": self._mask_text(cause)} if cause else {})
+        self._write_line(target, notice, **facts, **({"left_out": True} if left_out else {}))
+
+    def _write_line(self, target: Target, notice: Notice, **facts: object) -> None:
+        about = {"at": now(), "target": target.name, "kind": notice.facts.get("kind"), "seq": notice.facts.get("seq")}
         with self._lock:
-            try:
-                fd = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError:
-                return
-            try:
-                os.write(fd, json.dumps(facts, ensure_ascii=False).encode(errors="replace") + b"\n")
-            except OSError:
-                pass  # a full disk keeps no record; the notice was sent all the same
-            finally:
-                os.close(fd)
+            self._record_fd = write_line(self._record, {**about, **facts}, self._record_fd)
 
 
 def send_from_pipe(fd: int, sender: Sender) -> None:

@@ -44,7 +44,9 @@ def make_sender(directory: Path, *targets: Target, wait: Callable[[float], None]
 
 
 def record(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "notices.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (directory / "notices.jsonl").read_text().splitlines()]
+    assert all(line["accepted"] for line in lines if "sent" not in line)
+    return [line for line in lines if "sent" in line]
 
 
 def test_each_target_gets_what_it_wants_in_order(receiver: Receiver, directory: Path) -> None:
