@@ -144,7 +144,10 @@ class RunNameAmbiguous(RunNotFound):
         listed = ", ".join(run_ids[:_MOST_RUN_IDS])
         more = f" and {len(run_ids) - _MOST_RUN_IDS} more" if len(run_ids) > _MOST_RUN_IDS else ""
         RunwardError.__init__(
-            self, f"{len(run_ids)} runs are named {name[:80]!r}: {listed}{more}.", "Nothing was done.", "Pass a run_id."
+            self,
+            f"{len(run_ids)} runs are named {name[:80]!r}, the newest first: {listed}{more}.",
+            "Nothing was done.",
+            "Pass a run_id.",
         )
         self.run_id, self.near = name, run_ids
 

@@ -17,7 +17,7 @@ from mcp_server.blueprints.paths import BlueprintPaths, FarPlace, find_unusable_
 from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.errors import BadArgument, PatternError, RunwardError
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
-from mcp_server.record.script import LONGEST_NAME, slug
+from mcp_server.record.script import LONGEST_NAME, slug, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import find_assigned_secrets, mask_assigned_secrets
@@ -207,7 +207,7 @@ def apply_blueprint(
             *_find_secrets(blueprint),
             *_find_unfilled(paths, blueprint),
             *_find_option_faults(paths, blueprint, check_options, request),
-            *(replace(fault, fatal=True) for fault in _find_seed_faults(blueprint, request)),
+            *_find_seed_faults(blueprint, request),
         )
         if fault.fatal and not replaced.get(fault.section)
     ]
@@ -293,21 +293,27 @@ def _find_option_faults(
         name = {"command": "launch_command"}.get(argument := getattr(error, "argument", "recovery"), argument)
         if name == "launch_command" and any(_find_secrets(blueprint)):
             return  # named already
-        line = blueprint.lines.get(name, blueprint.lines.get("seeds", 1))
         cause = " ".join(filter(None, (getattr(error, "reason", None) or str(error), error.remedy)))
-        yield BlueprintFault(line, f"[exp_{name}] {cause}", section=name)
+        written = "seeds" if name == "params" and name not in blueprint.lines else name  # a seed is a parameter
+        yield BlueprintFault(blueprint.lines.get(written, 1), f"[exp_{written}] {cause}", section=name)
 
 
 def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None) -> Iterator[BlueprintFault]:
-    """Yield a fault if a run would take several seeds: it is not a fault of the document."""
+    """Yield a fault if a run would take several seeds, which a launch refuses as well."""
     seeds = blueprint.options.seeds
     launch_sets_seed = request is not None and ("seed" in request.params or bool(request.command))
-    if len(seeds) > 1 and not launch_sets_seed and not _names_seeds(blueprint.launch_command or ""):
+    command = blueprint.launch_command or ""
+    if len(seeds) > 1 and not launch_sets_seed and not _names_seeds(command):
+        place = (
+            ""
+            if not command or takes_arguments(parse_command(command))
+            else "write {params} as a word of its own behind the training program, then "
+        )
         text = (
-            f"[exp_seeds] has {len(seeds)} seeds, and a run takes one: launch once for each, with "
+            f"[exp_seeds] has {len(seeds)} seeds, and a run takes one: {place}launch once for each, with "
             f'params={{"seed": {seeds[0]}}}, or name ${{exp_seeds}} in the command.'
         )
-        yield BlueprintFault(blueprint.lines.get("seeds", 1), text, fatal=False)
+        yield BlueprintFault(blueprint.lines.get("seeds", 1), text, section="seeds")
 
 
 def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:

@@ -47,6 +47,13 @@ _COMMENT_WORDS = frozenset(
     via was when where which will with you your""".split()  # noqa: SIM905 - as prose has them
 )
 _MAX_WORDS_IN_PATH = 8
+_PATH_AND_REMARK = re.compile(
+    r"\s*(?P<path>`[^`]+`|\"[^\"]+\"|[^\s`'\"，。；、,;<>|()（）]+)\s*(?:[，。；、]|[,;](?=\s)|(?=（)|\s(?=[(]))\s*(?P<remark>\S.*)$"
+)
+# What makes a remark behind a path more than a remark: another path, or a choice.
+_OTHER_PATH = re.compile(
+    r"[\w.~}]*/[\w.]|\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)\b|\b(?:or|and|oder|ou|then)\b|或|然后|和"
+)
 _LINK = re.compile(r"!?\[(?P<text>[^\[\]]*)\]\(\s*<?(?P<target>[^()<>]+?)>?(?:\s+[\"'][^\"']*[\"'])?\s*\)")
 _ELLIPSIS = r"(?<!\S)(?:\.{3,}|…+)(?!\S)|(?<=/)(?:\.{3,}|…+)(?=/|\s|$)"
 PLACEHOLDER = re.compile(
@@ -133,7 +140,8 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
     section = reader.sections.get(name)
     is_exact = section is not None and section.exact is not None
     for item in content_items(reader, name):
-        item = replace(item, text=_follow_links(item.text))  # noqa: PLW2901
+        text, remark = _split_remark(_follow_links(item.text)) if not is_exact else (item.text, "")
+        item = replace(item, text=text)  # noqa: PLW2901
         value = _bare_value(item.text)
         candidates.first = candidates.first or (item.line, value)
         if candidates.whole:
@@ -149,6 +157,8 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
             reader.lines[name] = item.line
             reader.add_fault(item.line, fault)
             return None
+        if remark:
+            reader.add_note(name, remark)
     chosen = candidates.whole or candidates.in_text or candidates.words[-1:]
     if candidates.first and not chosen:
         line, written = candidates.first
@@ -169,10 +179,14 @@ def _follow_links(text: str) -> str:
     return _LINK.sub(follow, text) if "](" in text else text
 
 
-def says_none(reader: BlueprintReader, name: str) -> bool:
-    """Return whether a section says that there is none, instead of leaving it to the default."""
-    values = (_bare_value(item.text) for item in content_items(reader, name))
-    return any(ABSENT.fullmatch(value) and not _DEFAULT.match(value) for value in values)
+def _split_remark(text: str) -> tuple[str, str]:
+    """Return ``base.json, 2 KB`` as its path and the remark behind it; the remark is empty where it may mean a path."""
+    match = _PATH_AND_REMARK.match(text)
+    if match is None or not _PATH.fullmatch(_bare_value(match["path"])):
+        return text, ""
+    remark = match["remark"]
+    is_plain = not (NEGATION.search(remark) or _OTHER_PATH.search(remark) or PLACEHOLDER.search(remark))
+    return (match["path"], remark) if is_plain else (text, "")
 
 
 def leaves_open(reader: BlueprintReader, name: str) -> bool:

@@ -94,8 +94,8 @@ def parse_blueprint(text: str) -> Blueprint:
     reader.assign_faults(faults_before, "launch_command")
     fields.keep_hints(reader)
     absent = {name for name, path in paths.items() if path is None}
-    if fields.says_none(reader, "yaml_path"):  # and it has no default
-        absent.discard("yaml_path")
+    # There is no configuration where it says none, and this host's python where it says python: neither is a default.
+    absent -= {name for name in ("yaml_path", "venv_exe") if not fields.leaves_open(reader, name)}
     absent |= {name for name, value in (("purpose", purpose), ("max_time", time_limit_s)) if not value}
     return Blueprint(
         purpose=purpose or document.title,

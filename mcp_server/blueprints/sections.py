@@ -59,6 +59,7 @@ _MAX_MISSPELT = 200  # candidates: each is compared with every name
 _LIKE_OWN_NAME = re.compile(
     r"[\[【［]?\s*(exp[_ -][a-z]{2,20}(?:[_ -][a-z]{2,20}){0,2})\s*(?:[\]】］:：=]|-\s|$)", re.IGNORECASE
 )
+_IN_BRACKETS = re.compile(r"[\[【［]\s*exp[_ -]", re.IGNORECASE)
 _OWN_BRACKETS = re.compile(r"[\[【]([^\W\d_][\w -]{1,40})[\]】]\s*(?:[:：].*)?")
 _CLOSING_FENCE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})\s*")
 _PURPOSE = re.compile(r"purpose|zweck|objectif|目的", re.IGNORECASE)
@@ -386,7 +387,7 @@ def _keep_own_sections(headings: dict[int, Heading]) -> None:
 def _find_own_sections(lines: Sequence[SourceLine], headings: Mapping[int, Heading]) -> dict[int, Heading]:
     """Return the headings of the writer's own sections, ``[exp_owner]`` or ``[hardware]``, which are notes.
 
-    In a command and in options such a line is something else.
+    In a command and in options such a line without brackets, or without ``exp``, is something else.
     """
     has_brackets = sum(heading.strength >= BRACKETED for heading in headings.values()) > 1
     own: dict[int, Heading] = {}
@@ -395,9 +396,11 @@ def _find_own_sections(lines: Sequence[SourceLine], headings: Mapping[int, Headi
         if (heading := headings.get(line.number)) is not None:
             section = heading.section
             continue
-        if line.fence is not None or line.level or section in ("launch_command", *OPTIONS):
+        if line.fence is not None or line.level:
             continue
         text = LOOSE_MARK.sub("", line.plain[:200], count=1).strip("*_ ")
+        if section in ("launch_command", *OPTIONS) and not _IN_BRACKETS.match(text):
+            continue
         name = _LIKE_OWN_NAME.match(text) or (_OWN_BRACKETS.fullmatch(text) if has_brackets else None)
         if name is not None and find_section(name[1]) is None:
             own[line.number] = Heading(NOTES, OWN_NAME, NO_HASHES, text, line.text)
@@ -426,8 +429,7 @@ def _is_shell_comment(section: Section, line: SourceLine) -> bool:
 
 
 def _find_misspelt(lines: Sequence[SourceLine]) -> Iterator[BlueprintFault]:
-    """Yield misspelt and unknown section names: a default would silently replace the section."""
-    own_names = [f"exp_{section}" for section in (*SECTIONS, *OPTIONS)]
+    """Yield misspelt section names: a default would silently replace the section. Any other name is a note's."""
     seen = 0
     for line in lines:
         if line.fence is not None or "exp" not in line.content[:80].lower():
@@ -437,9 +439,7 @@ def _find_misspelt(lines: Sequence[SourceLine]) -> Iterator[BlueprintFault]:
         if name is None or find_section(name[1]) is not None or seen > _MAX_MISSPELT:
             continue
         seen += 1
-        near = difflib.get_close_matches(re.sub(r"[\s-]+", "_", name[1].lower()), own_names, 1, 0.75)
-        if near:
-            yield BlueprintFault(line.number, f"[{name[1]}] is not a section: did you mean [{near[0]}]?")
-        elif line.level or text.startswith(("[", "【")):
-            text = f"[{name[1]}] is not a section: nothing reads it. Pass it to launch_run, or write it into the notes."
-            yield BlueprintFault(line.number, text, fatal=False)
+        # Compared without the prefix, which would make any two names alike.
+        own = re.sub(r"[\s-]+", "_", name[1].lower()).removeprefix("exp_")
+        if near := difflib.get_close_matches(own, (*SECTIONS, *OPTIONS), 1, 0.75):
+            yield BlueprintFault(line.number, f"[{name[1]}] is not a section: did you mean [exp_{near[0]}]?")

@@ -12,7 +12,8 @@ lines suffice as the end of a log than while the run goes on.
   Alone it proves nothing: mixed precision skips steps, and some trainers never compute a norm.
 - All optimizer steps skipped, and an exploding loss: see loss_trends.py. Losses mean little in reinforcement learning.
 
-Losses on held-out data, rewards and accuracies prove nothing by themselves.
+A NaN loss on held-out data, or a NaN reward, proves nothing by itself: no episode has ended yet, or the data are at
+fault. Where it lasts it is a ``doubt``, which is reported as well. Both together are proof.
 
 One proof is reported. A run is stopped only where ``is_certain``: with two independent signs of ``Sign``.
 """
@@ -55,6 +56,7 @@ _NEVER_FINITE_IN_BAR = _StreakLimits(5, 200)
 _RL_NEVER_FINITE = _StreakLimits(20, 100)
 _DEAD_GRADIENT = _StreakLimits(3, 5)
 _GRADIENT_ALONE = _StreakLimits(20, 40)
+_DOUBTED = _StreakLimits(5, 20)
 _ZERO_LOSS = _StreakLimits(5, 5)  # with a NaN loss on held-out data
 
 _FALLS = 0.98  # a loss that still trains falls below this share of its start
@@ -68,8 +70,9 @@ class _Role(IntEnum):
     LOSS_COMPONENT = 1
     GRADIENT = 2
     HELD_OUT = 3  # a loss on held-out data
-    RL = 4  # occurs in reinforcement learning only: rewards, returns
-    NONE = 5
+    REWARD = 4
+    RL = 5  # occurs in reinforcement learning only, as the length of an episode
+    NONE = 6
 
 
 def _words(text: str) -> frozenset[str]:
@@ -82,7 +85,8 @@ _TOTAL_WORDS = _words(
 )
 _HELD_OUT_WORDS = _words("val valid validation eval evaluation test testing dev holdout valloss testloss evalloss")
 _SETTING_WORDS = _words("scale scaler weight weights coef coeff best min lowest max target")
-_RL_WORDS = _words("reward rewards rew return returns episode episodes episodic rollout")
+_REWARD_WORDS = _words("reward rewards rew return returns")
+_RL_WORDS = _REWARD_WORDS | _words("episode episodes episodic rollout")
 _SPLIT = compile_lazily(r"[^a-z0-9]+")
 
 
@@ -97,6 +101,8 @@ def _role_of(name: str) -> _Role:
         return _Role.TOTAL_LOSS if kinds <= _TOTAL_WORDS else _Role.LOSS_COMPONENT
     if any(word.startswith(("grad", "gnorm")) for word in words):
         return _Role.GRADIENT if words == ["grad"] or any("norm" in word for word in words) else _Role.NONE
+    if kinds & _REWARD_WORDS and not kinds & _SETTING_WORDS:
+        return _Role.REWARD
     return _Role.RL if kinds & _RL_WORDS else _Role.NONE
 
 
@@ -134,11 +140,22 @@ class _Streak:
         return Grade.END_OF_LOG if self.count >= limits.at_end else None
 
 
+class Doubt(NamedTuple):
+    """A metric that is NaN, line after line. ``text``: one sentence, once it has been so for long, else empty."""
+
+    name: str
+    since: int | None
+    text: str
+    line: str
+    first_line: str
+
+
 class DivergenceDetector:
     """Reads metric lines. ``line`` and ``text`` are None while the metrics are healthy.
 
     ``line``: the newest line that would prove divergence if the log ended there. ``text``: one sentence, set once
     divergence is proven whatever follows. ``since_step``: its first step. ``recovered``: the metrics are healthy again.
+    ``doubts``: by rule, what has been NaN for long and proves nothing by itself.
     """
 
     def __init__(self) -> None:
@@ -148,6 +165,7 @@ class DivergenceDetector:
         self.first_line = ""  # the first of the bad lines, where it is known
         self.since_step: int | None = None
         self.recovered = False
+        self.doubts: dict[str, Doubt] = {}
         self._rule = ""
         self._good_lines = 0
         self._roles: dict[str, _Role] = {}
@@ -176,6 +194,7 @@ class DivergenceDetector:
         self._round = number
         self._streaks.clear()
         self._finite_components.clear()
+        self.doubts.clear()
         self._last_loss, self._lines_since_finite = None, _TOTAL_COUNTS
         self._skips, self._history = SkippedSteps(), LossHistory()
 
@@ -213,10 +232,10 @@ class DivergenceDetector:
         self.recovered = self._good_lines >= _RECOVERED_AFTER
 
     def _apply_rules(self, metric_line: MetricLine) -> Iterator[RuleResult]:
-        values_by_role: list[dict[str, float]] = [{}, {}, {}, {}, {}, {}]
+        values_by_role: list[dict[str, float]] = [{} for _ in _Role]
         for name, value in metric_line.metrics.items():
             values_by_role[self._role(name)][name] = value
-        self._is_rl = self._is_rl or bool(values_by_role[_Role.RL])
+        self._is_rl = self._is_rl or bool(values_by_role[_Role.RL] or values_by_role[_Role.REWARD])
         totals, components = values_by_role[_Role.TOTAL_LOSS], values_by_role[_Role.LOSS_COMPONENT]
         finite = [value for value in totals.values() if math.isfinite(value)]
         if totals:
@@ -228,8 +247,9 @@ class DivergenceDetector:
         if components:
             yield from self._check_components(components, metric_line)
         held_out = values_by_role[_Role.HELD_OUT]
-        self._note_second_signs("held out", Sign.HELD_OUT, held_out)
-        self._note_second_signs("reward", Sign.REWARD, values_by_role[_Role.RL])
+        for sign, values in ((Sign.HELD_OUT, held_out), (Sign.REWARD, values_by_role[_Role.REWARD])):
+            if values:
+                yield from self._check_doubt(sign, values, metric_line)
         if gradients := values_by_role[_Role.GRADIENT]:
             yield from self._check_gradient(list(gradients.values()), metric_line)
         if totals or held_out:
@@ -238,14 +258,30 @@ class DivergenceDetector:
         if finite and not self._is_rl:
             yield from self._history.check(finite[0], metric_line.step)
 
-    def _note_second_signs(self, rule: str, sign: Sign, values: Mapping[str, float]) -> None:
-        """Note held-out losses or rewards that are NaN. They prove nothing by themselves."""
-        if not values:
-            return
-        if all(map(math.isnan, values.values())):
+    def _check_doubt(self, sign: Sign, values: Mapping[str, float], metric_line: MetricLine) -> Iterator[RuleResult]:
+        """Note held-out losses or rewards that are NaN: a second sign, a doubt where it lasts, together a proof."""
+        rule = sign.name
+        is_bad = all(map(math.isnan, values.values()))
+        streak = self._update_streak(rule, is_bad=is_bad, metric_line=metric_line)
+        if is_bad:
             self._signs[rule] = frozenset({sign})
         else:
             self._signs.pop(rule, None)
+        limits = _DOUBTED if streak.ever_good else _RL_NEVER_FINITE
+        if is_bad and (grade := streak.grade(limits)):
+            name = next(iter(values))
+            text = f"{name} has been nan in {streak.count} readings in a row{_since(streak.since)}."
+            proven = text if grade is Grade.PROVEN else ""
+            self.doubts[rule] = Doubt(name, streak.since, proven, metric_line.line, streak.first_line)
+        else:
+            self.doubts.pop(rule, None)
+        lasting = [doubt for doubt in self.doubts.values() if doubt.text]
+        if len(lasting) >= _SIGNS_NEEDED:
+            text = " ".join(doubt.text for doubt in lasting)
+            signs = frozenset({Sign.HELD_OUT, Sign.REWARD})
+            yield RuleResult("doubts", Grade.PROVEN, text, lasting[0].since, signs, lasting[0].first_line)
+        elif not is_bad:
+            yield RuleResult("doubts", Grade.GOOD)
 
     def _role(self, name: str) -> _Role:
         if (role := self._roles.get(name)) is None:

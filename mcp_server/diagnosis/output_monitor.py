@@ -110,6 +110,7 @@ class OutputMonitor:
         self._unread_flood, self._flood_read_s = b"", -math.inf
         self._unfinished_read, self._received_s = b"", started_s
         self._divergence_reported = False
+        self._doubts_reported: set[str] = set()
         # Metrics that are NaN every few steps, or errors that steps follow, would wake an agent without end.
         self._divergence_limit, self._suspect_limit = ReportLimit(), ReportLimit()
         self._suspect_reported = False
@@ -218,7 +219,7 @@ class OutputMonitor:
         if self.progress.round > former_round:
             self.stall_detector.begin_round()
         events = self._note_progress(advances, at_s)
-        return events + self._note_divergence(at_s)
+        return events + self._note_divergence(at_s) + self._note_doubts(at_s)
 
     def _note_divergence(self, at_s: float) -> list[OutputEvent]:
         if self._divergence_reported and self.divergence.recovered:
@@ -231,7 +232,25 @@ class OutputMonitor:
         self._divergence_reported = True
         self._divergence_limit.note_report(at_s)
         text = f"Diverged: {self.divergence.text} {self._divergence_limit.remark}".strip()
-        return [OutputEvent("error_seen", text, {"divergence": True})]
+        return [OutputEvent("error_seen", text, {"divergence": None})]
+
+    def _note_doubts(self, at_s: float) -> list[OutputEvent]:
+        """Report what has been NaN for long and proves no divergence by itself, and the end of it."""
+        lasting = {rule: doubt for rule, doubt in self.divergence.doubts.items() if doubt.text}
+        gone = self._doubts_reported - set(self.divergence.doubts)
+        self._doubts_reported -= gone
+        if self._divergence_reported:
+            return []
+        if gone and not self._doubts_reported:
+            return [OutputEvent("resumed", "The metrics are healthy again.")]
+        rule = next((rule for rule in lasting if rule not in self._doubts_reported), None)
+        if rule is None or at_s < self._divergence_limit.quiet_until_s:
+            return []
+        self._doubts_reported.add(rule)
+        self._divergence_limit.note_report(at_s)
+        doubt = lasting[rule]
+        text = f"{doubt.text} By itself it proves no divergence: the run goes on. {self._divergence_limit.remark}"
+        return [OutputEvent("error_seen", text.strip(), {"divergence": doubt})]
 
     def _note_progress(self, advances: int, at_s: float) -> list[OutputEvent]:
         events = []
@@ -346,5 +365,6 @@ class OutputMonitor:
             # JSON has no NaN.
             "metrics": {name: v if math.isfinite(v) else str(v) for name, v in progress.metrics.items()},
             "checkpoint": self.checkpoint,
+            "nan_since": {doubt.name: doubt.since for doubt in self.divergence.doubts.values()},
         }
         return {name: value for name, value in facts.items() if value not in (None, {})}

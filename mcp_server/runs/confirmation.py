@@ -18,6 +18,7 @@ TOKEN_VALID_S = 600.0
 # taken for a program would lose the right to say no, so the limit is short.
 _PERSON_S = 0.5
 _MOST_COMMAND_CHARS, _MOST_LEFTOVERS = 200, 10
+_MOST_WORDS_CHARS = 80
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,22 @@ class RunSets:
         """Use a token up, and return the runs that it confirms.
 
         Raises:
-            KillNotConfirmed: the token is unknown, used, expired, or for other words.
+            KillNotConfirmed: the token is unknown, used or expired, or for other words, for which it stays valid.
         """
-        key, confirmed = self._granted.pop(token, (None, None))
-        if confirmed is None or key != tuple(words):
+        key, confirmed = self._granted.get(token, (None, None))
+        if key == tuple(words):
+            del self._granted[token]
+        if confirmed is None:
             cause = "the confirm_token is unknown, used, or for other runs"
+        elif key != tuple(words):
+            cause = f"the confirm_token is for other runs ({shorten_middle(' '.join(key or ()), _MOST_WORDS_CHARS)})"
+            cause += ", and is still valid for them"
         elif self._clock() - confirmed.asked_s >= TOKEN_VALID_S:
             cause = "the confirm_token has expired (10 min)"
         else:
             return confirmed
         if self._of_launches:
-            cause = cause.replace("for other runs", "for another command")
+            cause = cause.replace("for other runs", "for another command").replace("for them", "for it")
             again = "Call again without confirm_token for a new one."
             raise KillNotConfirmed("Launch not confirmed:", f"nothing was started; {cause}.", again)
         raise KillNotConfirmed(
@@ -142,17 +148,22 @@ class Confirmations:
         """Use a token up.
 
         Raises:
-            KillNotConfirmed: the token is unknown, used, expired, or for another run or attempt.
+            KillNotConfirmed: the token is unknown, used, expired, or for an earlier attempt, or for another run, for
+                which it stays valid.
         """
-        grant = self._grants.pop(token, None)
-        if grant is None or grant.run_id != run.run_id:
+        grant = self._grants.get(token)
+        if grant is None:
             cause = "the confirm_token is unknown, used, or for another run"
-        elif grant.attempt != run.attempt:
-            cause = "the confirm_token was for an earlier attempt"
-        elif self._clock() >= grant.expires_s:
-            cause = "the confirm_token has expired (10 min)"
+        elif grant.run_id != run.run_id:
+            cause = f"the confirm_token is for another run ({grant.run_id}), and is still valid for it"
         else:
-            return
+            del self._grants[token]
+            if grant.attempt != run.attempt:
+                cause = "the confirm_token was for an earlier attempt"
+            elif self._clock() >= grant.expires_s:
+                cause = "the confirm_token has expired (10 min)"
+            else:
+                return
         raise KillNotConfirmed(
             "Kill not confirmed:",
             f"{run.run_id!r} is still {run.state}; {cause}.",

@@ -236,9 +236,17 @@ class RunStore:
         return time.time() + (self._clock_offset_s(Path(run.spec.mirror)) if run.spec.mirror else 0.0)
 
     def _list_ids_named(self, name: str) -> list[str]:
-        """Return the ids of the runs with this name, else of those of the blueprint ``NAME.md``, newest first."""
+        """Return the ids of the runs with this name, else of those of this blueprint, newest first.
+
+        A blueprint is named by its path, by its file's name, or by that without the end.
+        """
         specs = list(reversed(self._list_specs()))
         named = [spec.run_id for spec in specs if spec.name == name]
+        if name.endswith(".md"):
+            of_file = [spec.run_id for spec in specs if f"/{spec.blueprint or ''}".endswith(f"/{name.lstrip('/')}")]
+            if name.startswith("/"):
+                of_file = [spec.run_id for spec in specs if spec.blueprint == name]
+            return named or of_file
         return named or [spec.run_id for spec in specs if f"blueprint:{name}" in spec.tags]
 
     def _list_specs(self) -> list[RunSpec]:

@@ -26,6 +26,7 @@ from mcp_server.system.time_limit import within
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
+    from mcp_server.diagnosis.divergence import Doubt
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
     from mcp_server.supervisor.gpu_monitor import GpuMonitor
@@ -281,8 +282,8 @@ class Observer:
         if self._is_stopping:
             return
         facts = dict(event.facts)
-        if facts.pop("divergence", False):
-            facts["failure"] = describe_failure(self._examine(0, None))
+        if "divergence" in facts:
+            facts["failure"] = describe_failure(self._examine(0, None, doubt=facts.pop("divergence")))
         self._events.append(event.kind, event.text, **facts)
 
     def _stop_certain_divergence(self) -> None:
@@ -395,10 +396,15 @@ class Observer:
     def _last_line(self) -> str:
         return f"Last line: {mask_line(self._reader.newest_line)[:LINE_CHARS]!r}."
 
-    def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
+    def _examine(
+        self, exit_code: int | None, signal: str | None, *, ended: bool = False, doubt: Doubt | None = None
+    ) -> Failure | None:
         """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
         monitor = self._reader
         until, diverged = None, None if monitor.divergence.recovered else monitor.divergence.line
+        since = (monitor.divergence.summary, monitor.divergence.first_line)
+        if doubt is not None:
+            diverged, since = doubt.line, (doubt.text, doubt.first_line)
         if ended and self._stopped_for is not None:  # the exit status is that of the supervisor's own signals
             exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
             until, diverged = self._stopping_from, self._diverged_before_stop
@@ -410,7 +416,7 @@ class Observer:
         run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=diverged,
-            diverged_since=(monitor.divergence.summary, monitor.divergence.first_line),
+            diverged_since=since,
             command=_describe_start(self._spec),
             stopped_for=self._stopped_for if ended else None,
         )

@@ -296,6 +296,18 @@ def printed_exception(run: Run) -> str | None:
     return next((e.get("text", "") for e in reversed(run.events) if e["kind"] == "exception_printed"), None)
 
 
+def describe_nan_end(run: Run) -> str | None:
+    """Return which reward or held-out loss of a finished run was NaN up to its end, None where none was."""
+    since = run.progress.get("nan_since")
+    if run.state != "finished" or not isinstance(since, Mapping):
+        return None
+    texts = [
+        f"{name} ended as nan" + (f" since step {step}." if isinstance(step, int) else ".")
+        for name, step in since.items()
+    ]
+    return " ".join(texts) or None
+
+
 def describe_left_behind(run: Run, *, short: bool = False) -> str | None:
     """Return what the command of a finished run left behind, which was stopped: perhaps the training itself."""
     end: Mapping[str, Any] = run.events[-1] if run.events else {}
@@ -321,6 +333,8 @@ def _note(run: Run, *, short: bool) -> str | None:
     notes = []
     if text := printed_exception(run):
         notes.append("printed an exception" if short else shorten_facts(text, _EVENT_CHARS))
+    if text := describe_nan_end(run):
+        notes.append(text.rstrip(".") if short else text)
     if text := describe_left_behind(run, short=short):
         notes.append(text)
     if text := run.code_change:

@@ -392,13 +392,29 @@ def test_several_seeds_are_several_launches_unless_the_command_takes_them(tmp_pa
     path = tmp_path / "lora_ablation.md"
     path.write_text("[exp_launch_command]: python train.py\n[exp_seeds]: 3, 1, 2\n")
     answer = check_file(str(path))
-    assert (answer.ok, answer.seeds, [problem.line for problem in answer.problems]) == (True, [3, 1, 2], [2])
+    assert (answer.ok, answer.seeds, [problem.line for problem in answer.problems]) == (False, [3, 1, 2], [2])
     with pytest.raises(BlueprintInvalid, match=r"Line 2: .*a run takes one: .*params=\{\"seed\": 3\}"):
         apply_blueprint(request(), *read_blueprint(str(path)))
     assert apply_blueprint(request(params={"seed": 1}), *read_blueprint(str(path))).params == {"seed": 1}
     path.write_text("[exp_launch_command]: python train.py --seeds ${exp_seeds}\n[exp_seeds]: 3, 1, 2\n")
     filled = apply_blueprint(request(), *read_blueprint(str(path)))
     assert (filled.command, filled.params) == ("python train.py --seeds 3 1 2", {})
+
+
+HELPER = "[exp_launch_command]\n```bash\ntensorboard --logdir out &\npython train.py{place}\n```\n\n"
+
+
+def test_the_remedy_for_several_seeds_works_where_a_helper_stands_before_the_training(tmp_path: Path) -> None:
+    path = tmp_path / "lora_ablation.md"
+    path.write_text(HELPER.format(place="") + "[exp_seeds]: 3, 1, 2\n")
+    (problem,) = check_file(str(path), check_options=check_options).problems
+    assert "write {params} as a word of its own" in problem.text
+    path.write_text(HELPER.format(place="") + "[exp_seeds]: 3\n")
+    with pytest.raises(BlueprintInvalid, match=r"Line 7: \[exp_seeds\] has no position .*write \{params\} as a word"):
+        apply_blueprint(request(), *read_blueprint(str(path)), check_options=check_options)
+    path.write_text(HELPER.format(place=" {params}") + "[exp_seeds]: 3, 1, 2\n")
+    filled = apply_blueprint(request(params={"seed": 3}), *read_blueprint(str(path)), check_options=check_options)
+    assert filled.params == {"seed": 3}
 
 
 def test_a_file_of_nearly_1_mb_is_read_in_bounded_time(tmp_path: Path) -> None:

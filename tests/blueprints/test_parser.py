@@ -385,7 +385,7 @@ def test_a_limit_with_the_shells_default_is_that_default() -> None:
 def test_python_without_a_path_is_this_hosts_python() -> None:
     blueprint = parse_blueprint("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
     assert (blueprint.ok, blueprint.venv_exe) == (True, None)
-    assert "exp_venv_exe" in blueprint.defaults_used
+    assert "exp_venv_exe" not in blueprint.defaults_used  # it is written
 
 
 @pytest.mark.parametrize(

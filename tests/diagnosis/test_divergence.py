@@ -340,3 +340,35 @@ def test_no_random_healthy_loss_diverges() -> None:
         for _ in range(chance.randint(0, 6)):  # spikes
             values[chance.randrange(400)] *= chance.choice([5, 50, 500])
         assert after(*losses(*values)).text is None, seed
+
+
+# --- rewards and held-out losses that stay NaN
+
+
+@pytest.mark.parametrize("name", ["reward", "train/mean_reward", "ep_rew_mean", "val_loss"])
+def test_a_reward_or_held_out_loss_that_stays_nan_is_a_doubt_and_never_proof(name: str) -> None:
+    finite, ill = (
+        [row(n, {"loss": 0.5, name: 1.0}) for n in (1, 2)],
+        [row(n, {"loss": 0.5, name: NAN}) for n in range(3, 363)],
+    )
+    assert after(*finite, *ill[:4]).doubts == {}
+    (short,) = after(*finite, *ill[:19]).doubts.values()
+    assert (short.name, short.since, short.text) == (name, 3, "")
+    (doubt,) = after(*finite, *ill[:20]).doubts.values()
+    assert (doubt.text, doubt.line) == (f"{name} has been nan in 20 readings in a row, since step 3.", ill[19].line)
+    divergence = after(*finite, *ill)
+    assert (divergence.line, divergence.text, divergence.is_certain) == (None, None, False)
+    assert after(*finite, *ill, row(400, {name: 0.1})).doubts == {}
+
+
+def test_a_reward_is_no_doubt_before_the_first_episodes_have_ended() -> None:
+    ill = [row(n, {"loss": 0.5, "reward": NAN, "episode_length": 7.0}) for n in range(1, 101)]
+    assert all(doubt.text == "" for doubt in after(*ill[:99]).doubts.values())
+    assert after(*ill).doubts["REWARD"].text == "reward has been nan in 100 readings in a row, since step 1."
+
+
+def test_a_reward_and_a_held_out_loss_that_both_stay_nan_are_two_independent_signs() -> None:
+    lines = [row(n, {"loss": 0.5, "reward": v, "val_loss": v}) for n, v in enumerate([1.0, *[NAN] * 20], 1)]
+    assert not after(*lines[:-1]).is_certain
+    assert after(*lines).is_certain
+    assert not after(*lines, *[row(n, {"reward": 1.0, "val_loss": 1.0}) for n in range(22, 28)]).is_certain

@@ -315,3 +315,20 @@ def test_an_exception_after_which_another_round_began_is_remembered_and_a_caught
         for n, one in enumerate(text.splitlines(keepends=True)):
             monitor.read_output(one, n)
         assert (monitor.passed_over and monitor.passed_over.number) == line
+
+
+def test_a_reward_that_stays_nan_is_reported_once_and_its_end_too() -> None:
+    monitor = OutputMonitor({}, started_s=0)
+
+    def read(numbers: range, reward: str) -> list[OutputEvent]:
+        lines = (b"step %d/1000 loss 0.5 reward: %s\n" % (n, reward.encode()) for n in numbers)
+        return [event for n, line in enumerate(lines) for event in monitor.read_output(line, numbers[n])]
+
+    assert kinds(read(range(1, 6), "1.5")) == ["first_step"]
+    (found,) = read(range(6, 366), "nan")
+    assert found.kind == "error_seen"
+    assert "reward has been nan in 20 readings in a row, since step 6. By itself it proves no divergence" in found.text
+    assert "reward: nan" in found.facts["divergence"].line
+    assert monitor.progress_facts()["nan_since"] == {"reward": 6}
+    assert kinds(read(range(366, 368), "0.5")) == ["resumed"]
+    assert "nan_since" not in monitor.progress_facts()

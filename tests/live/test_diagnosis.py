@@ -335,3 +335,21 @@ async def test_the_answer_about_a_failure_amid_ten_bars_has_300_tokens(sandbox: 
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
     assert not set("█▌━╸") & set(text)
     assert openai.o200k_base().count(text) <= 300, text
+
+
+async def test_a_reward_that_stays_nan_is_reported_and_noted_and_stops_nothing(sandbox: Sandbox) -> None:
+    code = f"""{GO_ON}
+for step in range(1, 361):
+    print(f"step {{step}} loss 0.5 reward: {{1.5 if step < 8 else float('nan')}}", flush=True)
+until("end")
+"""
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path), recovery="default")
+        kinds = ["started", "first_step", "error_seen"]
+        await until_async(lambda: [e["kind"] for e in sandbox.run(run_id).events] == kinds, "the report")
+        seen = sandbox.run(run_id).events[-1]
+        (sandbox.path / "end").touch()
+        end = await agent.end(run_id)
+    assert re.match(r"reward has been nan in \d+ readings in a row, since step 8\. By itself it proves", seen["text"])
+    assert "reward: nan" in seen["failure"]["line"]
+    assert (end["state"], "failure" in end, end["note"]) == ("finished", False, "reward ended as nan since step 8.")

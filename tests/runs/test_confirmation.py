@@ -96,7 +96,9 @@ def test_an_unknown_token_confirms_nothing(token: str) -> None:
 def test_a_token_is_for_its_run_alone() -> None:
     confirmations = Confirmations()
     token = confirmations.grant_token(OTHER)
-    assert "for another run" in refusal(confirmations, token, RUN)
+    expected = f"the confirm_token is for another run ({OTHER.run_id}), and is still valid for it."
+    assert expected in refusal(confirmations, token, RUN)
+    confirmations.redeem_token(token, OTHER)
 
 
 def test_a_token_is_for_its_attempt_alone() -> None:
@@ -235,6 +237,20 @@ def test_a_token_for_several_is_for_its_words_and_one_use() -> None:
     token = sets.grant_token(["tag:a"], {"x-1": 2})
     assert sets.redeem_token(token, ["tag:a"]).attempts == {"x-1": 2}
     other = sets.grant_token(["a", "b"], {"a": 1})
-    for void, words in ((old, ["tag:a"]), (token, ["tag:a"]), (other, ["a"]), (other, ["a", "b"])):
+    for void in (old, token):
         with pytest.raises(KillNotConfirmed, match="no run was stopped; the confirm_token is unknown, used"):
-            sets.redeem_token(void, words)
+            sets.redeem_token(void, ["tag:a"])
+    with pytest.raises(KillNotConfirmed, match=r"for other runs \(a b\), and is still valid for them"):
+        sets.redeem_token(other, ["a"])
+    assert sets.redeem_token(other, ["a", "b"]).attempts == {"a": 1}
+
+
+def test_a_token_for_a_launch_survives_a_call_with_another_command() -> None:
+    launches = RunSets(of_launches=True)
+    token = launches.grant_token(["pkill python"], {"x-1": 1})
+    with pytest.raises(
+        KillNotConfirmed,
+        match=r"nothing was started; .*for another command \(pkill python\), and is still valid for it",
+    ):
+        launches.redeem_token(token, ["pkill -f train"])
+    assert launches.redeem_token(token, ["pkill python"]).attempts == {"x-1": 1}

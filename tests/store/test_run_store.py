@@ -100,7 +100,7 @@ def test_a_name_that_one_run_alone_has_resolves_to_it(store: RunStore) -> None:
 
 def test_a_name_of_several_runs_is_refused_with_their_ids(store: RunStore) -> None:
     with pytest.raises(
-        RunNameAmbiguous, match=r"2 runs are named 'cfm': cfm-\w+, cfm-\w+\. Nothing was done"
+        RunNameAmbiguous, match=r"2 runs are named 'cfm', the newest first: cfm-\w+, cfm-\w+\. Nothing was done"
     ) as refused:
         store.find("cfm")
     assert sorted(refused.value.near) == ["cfm-7kqz", "cfm-8abc"]
@@ -112,6 +112,23 @@ def test_the_name_of_a_blueprints_file_finds_its_run(store: RunStore) -> None:
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "tags": ["blueprint:exp_mid"]}))
     assert store.find("exp_mid").run_id == "exp_mid-does-it-4zzz"
     assert store.find_any("exp_mid").run_id == "exp_mid-does-it-4zzz"
+
+
+@pytest.mark.parametrize("name", ["exp_mid.md", "/w/plans/exp_mid.md", "plans/exp_mid.md"])
+def test_the_file_of_a_blueprint_finds_its_run_and_several_are_named(store: RunStore, name: str) -> None:
+    for run_id, blueprint in (("a-1zzz", "/w/plans/exp_mid.md"), ("b-2zzz", "/w/plans/other_exp_mid.md")):
+        add_run(store.home.path, run_id, run_id)
+        spec = store.home.path / "runs" / run_id / "spec.json"
+        spec.write_text(json.dumps({**json.loads(spec.read_text()), "blueprint": blueprint}))
+    assert store.find(name).run_id == "a-1zzz"
+    with pytest.raises(RunNotFound):
+        store.find("mid.md")
+    add_run(store.home.path, "c-3zzz", "c-3zzz")
+    again = store.home.path / "runs" / "c-3zzz" / "spec.json"
+    again.write_text(json.dumps({**json.loads(again.read_text()), "blueprint": "/w/plans/exp_mid.md"}))
+    with pytest.raises(RunNameAmbiguous) as refused:
+        store.find(name)
+    assert sorted(refused.value.near) == ["a-1zzz", "c-3zzz"]
 
 
 def test_an_id_wins_over_a_name(store: RunStore) -> None:

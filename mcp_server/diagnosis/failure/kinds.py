@@ -61,7 +61,7 @@ KINDS: dict[str, KindPolicy] = {
     "timeout": KindPolicy(
         False, "stop", "The time limit was reached: raise it, or resume from the last checkpoint."),
     "other": KindPolicy(
-        True, "retry", "The cause is not known: read the end of the log with read_log before a retry."),
+        True, "retry", "It is of no known kind: read its line and the end of the log (read_log) before a retry."),
 }
 
 NO_FIRST_STEP = "No training step came in time: see what it did with read_log, or raise first_step_timeout_s."

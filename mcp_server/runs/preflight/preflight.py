@@ -116,6 +116,7 @@ def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Proble
         "yaml_path": request.command,
     }
     arguments |= {"max_time": request.launch.time_limit_s, "recovery": request.recovery, "params": request.params}
+    arguments["seeds"] = request.command or "seed" in request.params
     given = {name for name, value in arguments.items() if value}
     try:
         check = check_file(path, request.cwd, roots, check_options, given)
