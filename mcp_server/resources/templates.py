@@ -6,12 +6,16 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.resources.recipes import find_blueprints, read_recipe
 from mcp_server.store.cell_notes import read_notes
@@ -21,6 +25,9 @@ from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
 from mcp_server.views.ran_status import describe_ran
 from mcp_server.views.run_status import status_of
 from mcp_server.views.sweep_status import observe_live_cells
+
+if TYPE_CHECKING:
+    from mcp_server.sweeps.figures import Figure
 
 _LOG_LINES = 200
 _MOST_CELLS = 200
@@ -92,7 +99,15 @@ def _read_sweep(context: ServerContext, name: str) -> str:
     except SweepNotFound:
         return _describe_tagged(context, name)
     directory = context.store.sweeps.files_of(sweep)
-    return SweepLog(directory).render(sweep, observe_live_cells(sweep, context.store), read_notes(directory))
+    return SweepLog(directory, partial(_measure, context, sweep)).render(
+        sweep, observe_live_cells(sweep, context.store), read_notes(directory)
+    )
+
+
+def _measure(context: ServerContext, sweep: Sweep, run: Run) -> Figure:
+    from mcp_server.sweeps.figures import measure  # noqa: PLC0415 - numpy starts slowly
+
+    return measure(run, context.store, context.scalars, sweep.spec.metric, sweep.spec.goal, sweep.spec.ranking)
 
 
 def _describe_tagged(context: ServerContext, tag: str) -> str:

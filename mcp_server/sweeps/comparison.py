@@ -3,69 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.sweep_ranking import (
-    Group,
-    average,
-    describe_test,
-    find_best,
-    find_differing,
-    is_changed,
-    rank_groups,
-)
-from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweep_ranking import Group, find_best, rank_groups
+from mcp_server.record.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table
-from mcp_server.results.comparison_cells import fit as fit_cell
-from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.benchmarks import build_benchmarks
-from mcp_server.sweeps.benchmarks import describe_best as describe_best_by
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
-from mcp_server.sweeps.figures import RANKINGS, choose_goal, measure, parse_metric
+from mcp_server.sweeps.figures import choose_goal, measure, parse_metric
 from mcp_server.sweeps.merging import merge_sweeps
-from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
+from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows
+from mcp_server.text.formatting import shorten_facts
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 265, 3, 16
 _BENCHMARK_TOKENS = 200
-_MOST_SETTINGS, _MOST_FAILED, _MOST_LIVE, _MOST_CHANGED = 8, 3, 16, 4
-_WHY_CHARS, _NOTE_CHARS = 90, 60
-_FACTS = (
-    "phase",
-    "n",
-    *(f"{ranking}@step" for ranking in RANKINGS),
-    "step",
-    "cell",
-    "tries",
-    "state",
-    "note",
-    "checkpoint",
-)
-_CHECKPOINT = "checkpoint"
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Which value of which metric ranks, and whether more or less of it is better."""
-
-    metric: str | None
-    ranking: str
-    goal: str
-
-    @property
-    def label(self) -> str:
-        """The metric as tables name it, e.g. ``loss (last)``."""
-        return f"{self.metric} ({self.ranking})"
+_MOST_FAILED, _MOST_LIVE, _MOST_CHANGED = 3, 16, 4
+_WHY_CHARS = 90
 
 
 @dataclass(frozen=True)
@@ -107,10 +69,10 @@ def compare_sweep(
     most_rows = None if as_markdown else _MOST_ROWS
     table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True, remarks=remarks)
     notes = list(table.notes)
-    if not as_markdown and _CHECKPOINT in table.columns and fit(_lines(table), _ROW_TOKENS, least=1) < len(table.rows):
+    if not as_markdown and CHECKPOINT in table.columns and fit(_lines(table), _ROW_TOKENS, least=1) < len(table.rows):
         row = dict(zip(table.columns, table.rows[0], strict=True))
-        first = f"Newest checkpoint of {row['cell']}: {table.root}/{row[_CHECKPOINT]}; " if row[_CHECKPOINT] else ""
-        table = replace(table.without(_CHECKPOINT), root="")
+        first = f"Newest checkpoint of {row['cell']}: {table.root}/{row[CHECKPOINT]}; " if row[CHECKPOINT] else ""
+        table = replace(table.without(CHECKPOINT), root="")
         notes.append(f"{first}markdown=true has the checkpoints of all.")
     rows = _lines(table)
     rows = rows[: fit(rows, _ROW_TOKENS, least=_FEWEST_ROWS)]
@@ -216,18 +178,11 @@ def make_table(
     notes += columns.notes
     if by.metric is not None and (uncertain := explain_missing(top_groups, store, scalars)):
         notes.append(uncertain)
-    names, rows = _make_rows(sweep, groups, top_groups, by, columns, remarks, notes)
+    names, rows = make_rows(groups, top_groups, by, remarks, notes, columns)
     notes += _describe_code_changes(top_groups, store)
-    if (behind := _find_better_with_fewer(groups, by.goal)) is not None:
-        notes.append(f"{behind.label} is better with fewer seeds, and ranks behind.")
-    found = None if by.metric is None else build_benchmarks(groups, by.label)
-    if found is not None:
-        notes.append(describe_best_by(groups, found[1]))
-    elif by.metric is not None and (test := describe_test(groups)):
-        notes.append(test)
-    return SweepTable(
-        names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, found and found[0]
-    )
+    ranked = describe_ranking(groups, by)
+    notes += ranked.notes
+    return SweepTable(names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, ranked.benchmarks)
 
 
 def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str]:
@@ -242,124 +197,6 @@ def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str
         more = f" and {len(names) - _MOST_CHANGED} more" if len(names) > _MOST_CHANGED else ""
         described.append(f"{', '.join(names[:_MOST_CHANGED])}{more}: {change}")
     return described
-
-
-def _make_rows(
-    sweep: Sweep,
-    groups: Sequence[Group],
-    shown: Sequence[Group],
-    by: Ranking,
-    columns: Columns,
-    remarks: Mapping[str, str],
-    notes: list[str],
-) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns that are not empty, and the rows of the ``shown`` groups."""
-    settings = find_differing(groups)
-    if len(settings) > _MOST_SETTINGS:
-        notes.append(f"More settings differ: {', '.join(settings[_MOST_SETTINGS:][:_MOST_SETTINGS])}.")
-        settings = settings[:_MOST_SETTINGS]
-    short = {name: f"{end} set" if end in _FACTS else end for name, end in shorten_names(settings, _FACTS).items()}
-    has_seeds = any(len(group.cells) > 1 for group in groups)
-    has_phases = len(sweep.spec.phases) > 1
-    digits = count_digits([cell.value for group in shown for cell in group.results if cell.value is not None], least=4)
-    rows = []
-    for group in shown:
-        row = {"phase": group.first.cell.phase} if has_phases else {}
-        row |= {short[name]: _setting(group, name) for name in settings}
-        if by.metric is not None and has_seeds:
-            row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation, digits), "n": str(len(group.results))}
-            row[f"{by.ranking}@step"] = _value(group.results[0], digits) if group.results else ""
-        elif by.metric is not None:
-            row[f"{by.label}@step"] = _value(group.results[0], digits) if group.results else ""
-        else:
-            row["step"] = str(group.first.end.get("step", ""))
-        if by.ranking != "best" and by.metric is not None:
-            row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
-        row |= columns.describe(group)
-        row |= {
-            "cell": group.first.cell.name,
-            "tries": _describe_tries(group),
-            "state": _describe_states(group, by.metric),
-            "note": _join_notes(group, remarks),
-            _CHECKPOINT: columns.checkpoints.get(group.first.cell.name, ""),
-        }
-        rows.append(row)
-    names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    return names, [[row[name] for name in names] for row in rows]
-
-
-def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
-    """Return the best setting that ranks behind the first one for its fewer seeds alone."""
-    sign = 1 if goal == "max" else -1
-    first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
-    others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
-    better = [group for group in others if group.mean is not None and sign * group.mean > first]
-    return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
-
-
-def _setting(group: Group, name: str) -> str:
-    cell, value = group.cells[0], group.settings.get(name)
-    return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else plain_value(value))
-
-
-def _value(cell: CellState, digits: int = 4) -> str:
-    return (
-        ""
-        if cell.value is None
-        else f"{cell.value:.{digits}g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
-    )
-
-
-def _best(group: Group) -> str:
-    """Return the best value over all steps: the mean of those of its results, or of a single one with its step."""
-    known = [best for cell in group.results if (best := cell.figures.get("best"))]
-    if len(known) != 1:
-        return spread(*average([value for value, _ in known]))
-    ((value, step),) = known
-    return f"{value:.4g}{'' if step is None else f'@{step}'}"
-
-
-def _describe_tries(group: Group) -> str:
-    """Return how attempts ended before a retry: ``2 oom_gpu``."""
-    kinds = Counter(kind for cell in group.cells for kind in cell.end.get("tries") or ())
-    kinds.update(
-        _kind(cell) or "failed" for cell in group.cells for _ in range(cell.failures - (cell.state == "failed"))
-    )
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-
-
-def _describe_states(group: Group, metric: str | None) -> str:
-    """Return what is no result: ``1 failed oom_gpu, 1 running 12.3@500``; of a cell alone without the number."""
-    states: dict[str, list[str]] = {}
-    whole = {cell.cell.name for cell in group.results}
-    for cell in group.cells:
-        if cell.state == "finished" and cell.cell.name in whole:
-            continue
-        state = {LIVE: "running", WAITING: "queued"}.get(cell.state, cell.state)
-        if metric is not None and state == "finished":
-            state = "finished" if cell.bad_end else "finished without value"
-        detail = _value(cell) if cell.state in (LIVE, *CUT_SHORT) else _kind(cell)
-        if cell.bad_end:
-            detail = f"{cell.bad_end}{'' if cell.value_step is None else f'@{cell.value_step}'}"
-        elif why := cell.end.get("why"):
-            detail = str(why)
-        states.setdefault(state, []).append(detail)
-    parts = []
-    for state, details in states.items():
-        known = "/".join(filter(None, dict.fromkeys(details)))
-        parts.append(f"{len(details)} {state} {known}" if len(group.cells) > 1 else f"{state} {known}")
-    return ", ".join(part.strip() for part in parts)
-
-
-def _kind(cell: CellState) -> str:
-    return str((cell.end.get("failure") or {}).get("kind") or "") if cell.state == "failed" else ""
-
-
-def _join_notes(group: Group, remarks: Mapping[str, str]) -> str:
-    own = {cell.cell.name: remarks[cell.cell.name] for cell in group.cells if cell.cell.name in remarks}
-    if len(group.cells) == 1:
-        return shorten_facts(" ".join(own.values()), _NOTE_CHARS).replace("|", "¦")
-    return shorten_facts("; ".join(f"{name}: {text}" for name, text in own.items()), _NOTE_CHARS).replace("|", "¦")
 
 
 def describe_failed(cell: CellState) -> str:

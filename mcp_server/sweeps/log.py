@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mcp_server.errors import RunwardError
 from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_ranking import find_best, find_whole
+from mcp_server.record.sweep_ranking import Best, choose_best, find_whole, rank_groups
 from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic
-from mcp_server.text.formatting import duration, printable, significant
+from mcp_server.text.formatting import duration, printable, rough_duration, significant
+from mcp_server.views.progress_text import first_metrics
+from mcp_server.views.sweep_eta import estimate_rest_s
+
+if TYPE_CHECKING:
+    from mcp_server.sweeps.figures import Figure
 
 _MIB_PER_GIB = 1024
 _LONGEST_TEXT = 120
-_FIGURES = ("ranked_by", "best", "best_step", "last", "last_step")
+_MOST_ROWS, _MOST_LIVE = 100, 50
+_LOOKED_EVERY_S, _MOST_MEASURED = 30.0, 16
+# The columns of results.tsv before and after the settings.
+_BEFORE = ("cell", "phase", "state", "run")
+_AFTER = ("value", "step", "ranked_by", "best", "best_step", "last", "last_step", "elapsed_s", "why", "note")
 
 
 @dataclass
@@ -59,11 +74,46 @@ class _Table:
         return [*render_table(names, []), *(row.line for row in rows)]
 
 
-class SweepLog:
-    """The two files of one sweep. A change of one cell renders its rows alone: there may be 1,000 others."""
+@dataclass(frozen=True)
+class _Look:
+    """What was seen of the live cells at a time: by run a line of the table, and its value; and when the sweep ends."""
 
-    def __init__(self, directory: SweepDir) -> None:
-        self._directory = directory
+    at_s: float
+    lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    values: Mapping[str, tuple[float, int | None]] = field(default_factory=dict)
+    rest_s: float | None = None
+
+    @property
+    def time(self) -> str:
+        """When it was, e.g. ``12:00:03 UTC``."""
+        return datetime.fromtimestamp(self.at_s, UTC).strftime("%H:%M:%S UTC")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The table of settings as compare_runs has it, what a reader has to know of it, and the best one."""
+
+    sources: tuple[object, ...]  # what it is made from
+    lines: Sequence[str] = ()
+    best: Best | None = None
+
+
+class SweepLog:
+    """The two files of one sweep. A change of one cell renders its rows alone: there may be 1,000 others.
+
+    The steps of live cells change all the time, so they are looked at every half minute, and the log says when.
+    ``measure``: reads the value that a live run has now; without it the log has none of live cells.
+    """
+
+    def __init__(
+        self,
+        directory: SweepDir,
+        measure: Callable[[Run], Figure] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._directory, self._measure, self._clock = directory, measure, clock
+        self._look: _Look | None = None
+        self._settings = _Settings(())
         self._plan, self._runs, self._results = _Table(), _Table(), _Table()
         self._events: Sequence[Event] = ()
         self._events_of: dict[str, list[Event]] = {}  # by run
@@ -87,7 +137,8 @@ class SweepLog:
                 write_atomic(path, data, durable=False)
 
     def render(self, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
-        """Return the log. It changes only with the record, not with the time."""
+        """Return the log. It changes with the record, and every half minute with the steps of live cells."""
+        look = self._look_at(sweep, live)
         metric, names = sweep.spec.metric, _varying(sweep.cells)
         headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s", "fps"]
         headers += [sweep.spec.ranked_by or "metrics", "note"]
@@ -97,7 +148,11 @@ class SweepLog:
             sources = cell, names, note, counts, None if run is None else (run.state, run.gpu_names)
             make = partial(_plan_row, cell, names, run, note, metric, counts=counts)
             rows.append(self._plan.read(cell.cell.name, sources, make))
-        lines = [*_render_head(sweep), "", "## Plan", "", *self._plan.render(headers, rows)]
+        settings = self._rank_settings(sweep, look, notes)
+        lines = [*_render_head(sweep, look, settings.best), "", "## Settings", "", *settings.lines]
+        if live and look is not None:
+            lines += ["", f"## Live cells at {look.time}", "", *_render_live(sweep, live, look)]
+        lines += ["", "## Plan", "", *self._plan.render(headers, rows)]
         self._sort_events(sweep.events)
         headers = [
             "cell",
@@ -116,20 +171,46 @@ class SweepLog:
         lines += self._runs.render(headers, rows) if rows else ["No run has begun."]
         return "\n".join(map(printable, lines)) + "\n"
 
-    def render_results(self, sweep: Sweep, notes: Mapping[str, str]) -> str:
-        """Return one row a cell, with tabs between: what programs read.
+    def render_results(self, sweep: Sweep, notes: Mapping[str, str], separator: str = "\t") -> str:
+        """Return one row a cell, with tabs between: what programs read. A field with a quote is quoted, as in CSV.
 
         ``value`` is empty where it does not count, so that a mean over it is that of the tables.
         """
         names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.settings))
-        header = ["cell", "phase", "state", "run", *names, "value", "step", *_FIGURES, "elapsed_s", "why", "note"]
-        lines = ["\t".join(map(_as_field, header))]
+        columns = [f"{name} set" if name in (*_BEFORE, *_AFTER) else name for name in names]
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+        writer.writerow(map(_as_field, [*_BEFORE, *columns, *_AFTER]))
         whole = find_whole(sweep.cells)
         for cell in sweep.cells:
             note, counts = notes.get(cell.cell.name), cell.cell.name in whole
             make = partial(_result_row, cell, names, note, sweep.spec.ranked_by if counts else None)
-            lines.append("\t".join(self._results.read(cell.cell.name, (cell, names, note, counts), make).cells))
-        return "\n".join(lines) + "\n"
+            writer.writerow(self._results.read(cell.cell.name, (cell, names, note, counts), make).cells)
+        return text.getvalue()
+
+    def _look_at(self, sweep: Sweep, live: Mapping[str, Run]) -> _Look | None:
+        """Return what is known of the live cells, seen half a minute ago at most."""
+        now_s = self._clock()
+        if not live or sweep.ended:
+            self._look = None
+        elif self._look is None or not 0 <= now_s - self._look.at_s < _LOOKED_EVERY_S:
+            lines, values = {}, {}
+            for run in list(live.values())[:_MOST_MEASURED] if self._measure and sweep.spec.metric else ():
+                with contextlib.suppress(RunwardError, OSError):
+                    figure = self._measure(run) if self._measure else None
+                    if figure is not None and figure.value is not None:
+                        values[run.run_id] = figure.value, figure.step
+            for run in live.values():
+                lines[run.run_id] = _describe_live(run, values.get(run.run_id))
+            self._look = _Look(now_s, lines, values, estimate_rest_s(sweep, live, now_s))
+        return self._look
+
+    def _rank_settings(self, sweep: Sweep, look: _Look | None, notes: Mapping[str, str]) -> _Settings:
+        sources = sweep.cells, look, dict(notes)
+        if self._settings.sources != sources:
+            values = {} if look is None else look.values
+            self._settings = _Settings(sources, *_rank_settings(sweep, values, notes))
+        return self._settings
 
     def _read_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> _Row:
         run = live.get(cell.cell.name) if run_id == cell.run_id else None
@@ -147,15 +228,58 @@ class SweepLog:
         self._events = events
 
 
-def _render_head(sweep: Sweep) -> list[str]:
+def _rank_settings(
+    sweep: Sweep, values: Mapping[str, tuple[float, int | None]], notes: Mapping[str, str]
+) -> tuple[list[str], Best | None]:
+    from mcp_server.sweeps.settings_table import Ranking, describe_ranking, make_rows  # noqa: PLC0415 - numpy is slow
+
+    by, cells = Ranking(sweep.spec.metric, sweep.spec.ranking, sweep.spec.goal), []
+    for cell in sweep.cells:
+        value = values.get(cell.run_id or "") if cell.state == LIVE else None
+        cells.append(cell if value is None else replace(cell, value=value[0], value_step=value[1]))
+    groups, remarks = rank_groups(cells, by.goal), list[str]()
+    names, rows = make_rows(groups, groups[:_MOST_ROWS], by, notes, remarks)
+    lines = render_table(names, rows)
+    if len(groups) > _MOST_ROWS:
+        remarks.append(f"The first {_MOST_ROWS} of {len(groups)} settings: `runward sweep {sweep.sweep_id} --csv`.")
+    if by.metric is None:
+        remarks.append("The sweep has no metric: in the order of the plan.")
+    remarks += describe_ranking(groups, by).notes
+    lines += [line for remark in remarks for line in ("", remark)]
+    return lines, choose_best(groups) if by.metric is not None else None
+
+
+def _render_live(sweep: Sweep, live: Mapping[str, Run], look: _Look) -> list[str]:
+    """Return the table of the live cells as they were at the last look; one that began since then has its state."""
+    headers = ["cell", "run", "state", "step", sweep.spec.ranked_by or "metrics", "left"]
+    shown = list(live.items())[:_MOST_LIVE]
+    rows = [[name, run.run_id, run.state, *look.lines.get(run.run_id, ("", "", ""))] for name, run in shown]
+    more = ["", f"{len(live) - _MOST_LIVE} more are live."] if len(live) > _MOST_LIVE else []
+    return [*render_table(headers, rows), *more]
+
+
+def _describe_live(run: Run, value: tuple[float, int | None] | None) -> Sequence[str]:
+    """Return step, value and time left of a live run."""
+    step, total, left_s = (run.progress.get(name) for name in ("step", "total_steps", "eta_s"))
+    at = "" if step is None else f"{step}" if total is None else f"{step}/{total}"
+    if value is not None:
+        newest = f"{_number(value[0])}{'' if value[1] is None else f'@{value[1]}'}"
+    else:
+        newest = ", ".join(f"{name} {_number(v)}" for name, v in first_metrics(run.progress.get("metrics") or {}))
+    is_known = isinstance(left_s, int | float) and run.state == "running" and not run.unreachable
+    return at, newest, rough_duration(left_s) if is_known and left_s is not None else ""
+
+
+def _render_head(sweep: Sweep, look: _Look | None, best: Best | None) -> list[str]:
     spec, counts = sweep.spec, sweep.count()
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     lines = [f"# Sweep {spec.sweep_id}", "", f"State: {sweep.state}; {counts['total']} cells: {tally}"]
+    if look is not None and look.rest_s is not None:
+        lines[-1] += f"; about {rough_duration(look.rest_s)} left at {look.time}"
     lines += [reason for reason in (sweep.reason, sweep.refusal) if reason]
     limit = f"at most {spec.max_parallel} at once" if spec.max_parallel else "as many at once as get a lease"
     lines.append(f"Owner: {spec.owner or 'unknown'}; planned {spec.created_at}; {limit}")
     if spec.metric:
-        best = find_best(sweep)
         value = f": {best.text_with_run}" if best is not None else ": none yet"
         lines.append(f"Best {spec.ranked_by}, {spec.goal}{value}")
     return lines

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,8 @@ class _Lengths:
         self._ended = [_Sample(cell, float(s)) for cell, s in took if isinstance(s, int | float)]
         self._begun_s = _first_starts_s(sweep)
         self._sweep = sweep
+        self._names = sorted(filter(_LENGTH.search, {name for cell in sweep.cells for name in cell.params}))
+        self._known: dict[tuple[object, ...], float | None] = {}  # of 1,000 cells most are alike
 
     def left_s(self, cell: CellState, run: Run) -> float | None:
         """Return how long a running cell still takes, at most until its time limit."""
@@ -96,6 +98,9 @@ class _Lengths:
 
     def length_s(self, cell: CellState) -> float | None:
         """Return how long a waiting cell will hold its slot."""
+        return self._remember("length", cell, self._find_length_s)
+
+    def _find_length_s(self, cell: CellState) -> float | None:
         usual_s = self._usual_s(cell)
         begun_s = self._begun_s.get(cell.cell.phase)
         done = [
@@ -107,13 +112,22 @@ class _Lengths:
         under_way = sum(min(1.0, self._elapsed_s(run) / usual_s) for one, run in self._running if _is_alike(one, cell))
         return (self._now_s - begun_s) * slots / (len(done) + under_way) if usual_s else usual_s
 
+    def _remember(self, what: str, cell: CellState, find: Callable[[CellState], float | None]) -> float | None:
+        key = (what, cell.cell.phase, cell.cell.variant, *(repr(cell.setting(name)) for name in self._names))
+        if key not in self._known:
+            self._known[key] = find(cell)
+        return self._known[key]
+
     def _usual_s(self, cell: CellState) -> float | None:
+        return self._remember("usual", cell, self._find_usual_s)
+
+    def _find_usual_s(self, cell: CellState) -> float | None:
         alike = [sample for sample in self._ended if _is_alike(sample.cell, cell)]
         if not alike:
             alike = [
                 _Sample(one, s) for one, run in self._running if _is_alike(one, cell) and (s := self._whole_s(run))
             ]
-        scaled = [sample.length_s * _ratio(cell, sample.cell) for sample in alike]
+        scaled = [sample.length_s * _ratio(cell, sample.cell, self._names) for sample in alike]
         return sum(scaled) / len(scaled) if scaled else None
 
     def _whole_s(self, run: Run) -> float | None:
@@ -132,14 +146,13 @@ def _ended_s(cell: CellState) -> float:
     return posix(cell.end["at"]) if "at" in cell.end else 0.0
 
 
-def _ratio(cell: CellState, sample: CellState) -> float:
+def _ratio(cell: CellState, sample: CellState, names: Iterable[str]) -> float:
     """Return how many times as long ``cell`` trains, by parameters that set the length."""
     ratio = 1.0
-    for name in {**sample.params, **cell.params}:
-        if _LENGTH.search(name):
-            here, there = cell.setting(name), sample.setting(name)
-            if _is_length(here) and _is_length(there):
-                ratio *= here / there
+    for name in names:
+        here, there = cell.setting(name), sample.setting(name)
+        if _is_length(here) and _is_length(there):
+            ratio *= here / there
     return ratio
 
 

@@ -64,6 +64,15 @@ def expect(curves: dict[str, tuple[int, str, list[float]]], ranking: str, goal: 
     return rows
 
 
+def read_settings(log: str) -> list[dict[str, str]]:
+    """Return the rows of the table of settings in a sweep's log."""
+    lines = [
+        line for line in log.partition("## Settings")[2].partition("\n## ")[0].splitlines() if line.startswith("|")
+    ]
+    header, _, *rows = [[field.strip() for field in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
 @pytest.mark.parametrize("ranking", ["last", "best", "mean10%"])
 @pytest.mark.parametrize("goal", ["max", "min"])
 def test_every_mean_and_rank_is_that_of_the_raw_files(tmp_path: Path, ranking: str, goal: str) -> None:
@@ -88,6 +97,8 @@ def test_every_mean_and_rank_is_that_of_the_raw_files(tmp_path: Path, ranking: s
         expected = expect(curves, ranking, goal)
         label = f"score ({ranking}) mean±sd"
         assert [(row["width"], row[label], int(row["n"])) for row in rows if row["n"] != "0"] == expected
+        shown = read_settings(SweepLog(directory).render(sweep, {}, {}))
+        assert [(row["width"], row[label], int(row["n"])) for row in shown if row["n"] != "0"] == expected
         table = csv.DictReader(io.StringIO(SweepLog(directory).render_results(sweep, {})), delimiter="\t")
         means: dict[str, list[float]] = {}
         for row in table:

@@ -28,7 +28,7 @@ def test_a_run_that_ended_is_told_with_its_frames_a_second_and_its_limit() -> No
         {"seq": 3, "kind": kind, "text": text, **facts},
     ]
     sweep = fold_sweep(SweepSpec("s", "s", cells=(cell, Cell("lr=2", "1", {"lr": 2}))), events, Liveness.ALIVE)
-    lines = SweepLog(SweepDir(Path("home/sweeps/s"))).render(sweep, {}, {}).splitlines()
+    lines = SweepLog(SweepDir(Path("home/sweeps/s"))).render(sweep, {}, {}).partition("## Plan")[2].splitlines()
     (header,) = (line for line in lines if line.startswith("| # |"))
     (row,) = (line for line in lines if line.startswith("| 1 |"))
     shown = dict(zip(header.split(" | "), row.split(" | "), strict=True))

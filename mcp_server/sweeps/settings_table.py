@@ -1,0 +1,186 @@
+"""The table of a sweep's settings, ranked, and what stands beside it. Pure: it is made from the record alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_server.record.sweep_ranking import Group, average, describe_test, find_differing, is_changed
+from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
+from mcp_server.results.answers import BenchmarkTable
+from mcp_server.results.comparison_cells import fit as fit_cell
+from mcp_server.results.comparison_cells import shorten_names
+from mcp_server.sweeps.benchmarks import build_benchmarks
+from mcp_server.sweeps.benchmarks import describe_best as describe_best_by
+from mcp_server.sweeps.figures import RANKINGS
+from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
+
+if TYPE_CHECKING:
+    from mcp_server.sweeps.columns import Columns
+
+CHECKPOINT = "checkpoint"
+_MOST_SETTINGS, _NOTE_CHARS = 8, 60
+_FACTS = (
+    "phase",
+    "n",
+    *(f"{ranking}@step" for ranking in RANKINGS),
+    "step",
+    "cell",
+    "tries",
+    "state",
+    "note",
+    "checkpoint",
+)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which value of which metric ranks, and whether more or less of it is better."""
+
+    metric: str | None
+    ranking: str
+    goal: str
+
+    @property
+    def label(self) -> str:
+        """The metric as tables name it, e.g. ``loss (last)``."""
+        return f"{self.metric} ({self.ranking})"
+
+
+@dataclass(frozen=True)
+class RankingNotes:
+    """What a reader of a ranking has to know. ``benchmarks``: the settings by benchmark, where a parameter names it."""
+
+    notes: Sequence[str]
+    benchmarks: BenchmarkTable | None = None
+
+
+def describe_ranking(groups: Sequence[Group], by: Ranking) -> RankingNotes:
+    """Return which setting is better with fewer seeds, and the test of the best two; of benchmarks the best of each."""
+    behind = _find_better_with_fewer(groups, by.goal)
+    notes = [] if behind is None else [f"{behind.label} is better with fewer seeds, and ranks behind."]
+    found = None if by.metric is None else build_benchmarks(groups, by.label)
+    if found is not None:
+        return RankingNotes([*notes, describe_best_by(groups, found[1])], found[0])
+    test = "" if by.metric is None else describe_test(groups)
+    return RankingNotes([*notes, test] if test else notes)
+
+
+def make_rows(
+    groups: Sequence[Group],
+    shown: Sequence[Group],
+    by: Ranking,
+    remarks: Mapping[str, str],
+    notes: list[str],
+    columns: Columns | None = None,
+) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns that are not empty, and the rows of the ``shown`` groups."""
+    settings = find_differing(groups)
+    if len(settings) > _MOST_SETTINGS:
+        notes.append(f"More settings differ: {', '.join(settings[_MOST_SETTINGS:][:_MOST_SETTINGS])}.")
+        settings = settings[:_MOST_SETTINGS]
+    short = {name: f"{end} set" if end in _FACTS else end for name, end in shorten_names(settings, _FACTS).items()}
+    has_seeds = any(len(group.cells) > 1 for group in groups)
+    has_phases = len({cell.cell.phase for group in groups for cell in group.cells}) > 1
+    digits = count_digits([cell.value for group in shown for cell in group.results if cell.value is not None], least=4)
+    rows = []
+    for group in shown:
+        row = {"phase": group.first.cell.phase} if has_phases else {}
+        row |= {short[name]: _setting(group, name) for name in settings}
+        if by.metric is not None and has_seeds:
+            row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation, digits), "n": str(len(group.results))}
+            row[f"{by.ranking}@step"] = _value(group.results[0], digits) if group.results else ""
+        elif by.metric is not None:
+            row[f"{by.label}@step"] = _value(group.results[0], digits) if group.results else ""
+        else:
+            row["step"] = str(group.first.end.get("step", ""))
+        if by.ranking != "best" and by.metric is not None:
+            row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
+        row |= columns.describe(group) if columns else {}
+        row |= {
+            "cell": group.first.cell.name,
+            "tries": _describe_tries(group),
+            "state": describe_states(group, by.metric),
+            "note": _join_notes(group, remarks),
+            CHECKPOINT: columns.checkpoints.get(group.first.cell.name, "") if columns else "",
+        }
+        rows.append(row)
+    names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    return names, [[row[name] for name in names] for row in rows]
+
+
+def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
+    """Return the best setting that ranks behind the first one for its fewer seeds alone."""
+    sign = 1 if goal == "max" else -1
+    first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
+    others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
+    better = [group for group in others if group.mean is not None and sign * group.mean > first]
+    return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
+
+
+def _setting(group: Group, name: str) -> str:
+    cell, value = group.cells[0], group.settings.get(name)
+    return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else plain_value(value))
+
+
+def _value(cell: CellState, digits: int = 4) -> str:
+    return (
+        ""
+        if cell.value is None
+        else f"{cell.value:.{digits}g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+    )
+
+
+def _best(group: Group) -> str:
+    """Return the best value over all steps: the mean of those of its results, or of a single one with its step."""
+    known = [best for cell in group.results if (best := cell.figures.get("best"))]
+    if len(known) != 1:
+        return spread(*average([value for value, _ in known]))
+    ((value, step),) = known
+    return f"{value:.4g}{'' if step is None else f'@{step}'}"
+
+
+def _describe_tries(group: Group) -> str:
+    """Return how attempts ended before a retry: ``2 oom_gpu``."""
+    kinds = Counter(kind for cell in group.cells for kind in cell.end.get("tries") or ())
+    kinds.update(
+        _kind(cell) or "failed" for cell in group.cells for _ in range(cell.failures - (cell.state == "failed"))
+    )
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def describe_states(group: Group, metric: str | None) -> str:
+    """Return what is no result: ``1 failed oom_gpu, 1 running 12.3@500``; of a cell alone without the number."""
+    states: dict[str, list[str]] = {}
+    whole = {cell.cell.name for cell in group.results}
+    for cell in group.cells:
+        if cell.state == "finished" and cell.cell.name in whole:
+            continue
+        state = {LIVE: "running", WAITING: "queued"}.get(cell.state, cell.state)
+        if metric is not None and state == "finished":
+            state = "finished" if cell.bad_end else "finished without value"
+        detail = _value(cell) if cell.state in (LIVE, *CUT_SHORT) else _kind(cell)
+        if cell.bad_end:
+            detail = f"{cell.bad_end}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+        elif why := cell.end.get("why"):
+            detail = str(why)
+        states.setdefault(state, []).append(detail)
+    parts = []
+    for state, details in states.items():
+        known = "/".join(filter(None, dict.fromkeys(details)))
+        parts.append(f"{len(details)} {state} {known}" if len(group.cells) > 1 else f"{state} {known}")
+    return ", ".join(part.strip() for part in parts)
+
+
+def _kind(cell: CellState) -> str:
+    return str((cell.end.get("failure") or {}).get("kind") or "") if cell.state == "failed" else ""
+
+
+def _join_notes(group: Group, remarks: Mapping[str, str]) -> str:
+    own = {cell.cell.name: remarks[cell.cell.name] for cell in group.cells if cell.cell.name in remarks}
+    if len(group.cells) == 1:
+        return shorten_facts(" ".join(own.values()), _NOTE_CHARS).replace("|", "¦")
+    return shorten_facts("; ".join(f"{name}: {text}" for name, text in own.items()), _NOTE_CHARS).replace("|", "¦")
