@@ -155,7 +155,8 @@ async def _stop_reachable(
                     await run_in_thread(backend.put_stop_request, directory, run.spec, None)
                 raise StopNotSeen(run.run_id)
         run = await run_in_thread(store.observe, run.run_id)
-        if run.ended and (run.state != "lost" or run.may_go_on) and not _is_far_job(run):
+        # Without its events a record does not say what was sent and what survived: that is looked at again.
+        if run.ended and run.events and (run.state != "lost" or run.may_go_on) and not _is_far_job(run):
             return _result_of_supervisor(run)
     elif not run.ended:
         seen = await run_in_thread(store.observe, run.run_id)
@@ -174,9 +175,8 @@ async def _stop_reachable(
         await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **outcome})
     run = await run_in_thread(store.observe, run.run_id)
     is_pending = "killed_paused" in outcome and not run.ended
-    return StopResult(
-        run, result.signals_sent, result.survivors, result.unsupervised, note=result.note, is_pending=is_pending
-    )
+    unsupervised = result.unsupervised and not (run.ended and not run.events)  # else its supervisor stopped it
+    return StopResult(run, result.signals_sent, result.survivors, unsupervised, note=result.note, is_pending=is_pending)
 
 
 async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:
@@ -220,7 +220,7 @@ def _result_of_supervisor(run: Run) -> StopResult:
 
 def _is_far_job(run: Run) -> bool:
     """Return whether the command of a lost run is a job of Ray, which can say how it stands."""
-    return run.may_go_on and str(run.events[-1].get("far_side")).startswith(FAR_SIDE)
+    return run.may_go_on and bool(run.events) and str(run.events[-1].get("far_side")).startswith(FAR_SIDE)
 
 
 def _find_login(spec: RunSpec, host: str) -> str:

@@ -48,7 +48,7 @@ class RunStore:
             NotOfSweeps: it is a sweep's id.
         """
         directory = self._directories.get(run_id) or RunDir(self.home.runs / run_id)
-        if not _RUN_ID.fullmatch(run_id) or not directory.spec.is_file():
+        if not _RUN_ID.fullmatch(run_id) or not _is_run(directory):
             for mirror in self.home.list_mirrors() if _RUN_ID.fullmatch(run_id) else ():
                 directory = RunDir(mirror / "runs" / run_id)
                 if directory.spec.is_file():
@@ -281,7 +281,7 @@ class RunStore:
             name=spec.name or directory.run_id,
             session=spec.session or ("" if spec.mirror else directory.run_id),  # a far host may have no tmux
             run_dir=str(directory.path),
-            created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory.spec),
+            created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory),
         )
         self._specs[directory.run_id] = spec
         return spec
@@ -318,5 +318,14 @@ class RunStore:
         )
 
 
-def _modified_at(path: Path) -> str:
+def _is_run(directory: RunDir) -> bool:
+    """Return whether a directory is a run's: by its spec, or where that was removed, by the events of its supervisor.
+
+    Such a command may go on for days, and only a run can be listed and stopped.
+    """
+    return directory.spec.is_file() or directory.events.is_file()
+
+
+def _modified_at(directory: RunDir) -> str:
+    path = directory.spec if directory.spec.exists() else directory.events
     return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat().replace("+00:00", "Z")

@@ -233,6 +233,22 @@ async def test_a_configuration_that_cannot_be_read_holds_up_no_stop_and_leaves_i
         assert len(questions) == 1
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "spec.json"])
+async def test_a_run_whose_record_lost_a_file_is_listed_and_stopped(sandbox: Sandbox, name: str) -> None:
+    gentle(sandbox)
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("echo begun; sleep 300")
+        await until_async(lambda: "begun" in sandbox.log(run_id))
+    (sandbox.rundir(run_id).path / name).unlink()
+    async with sandbox.agent_in_process() as agent:
+        assert [run["run_id"] for run in (await agent.call("list_runs"))["runs"]] == [run_id]
+        stopped = await agent.kill(run_id, force_other_owner=True)
+        assert (stopped["status"], stopped["message"]) == ("killed", f"{run_id} was stopped.")
+        assert stopped["survivors"] == []
+        assert (await agent.call("list_runs"))["runs"][0]["state"] == "killed"
+    assert survivors(sandbox) == []
+
+
 async def test_a_person_kills_by_typing_the_id_on_a_terminal(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
