@@ -9,11 +9,13 @@ import ipaddress
 import logging
 import os
 import re
+import shlex
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -22,7 +24,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server import __version__
-from mcp_server.errors import RunwardError
+from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.serve import sessions
 from mcp_server.serve.app import build
 from mcp_server.serve.connections import (
@@ -36,6 +38,7 @@ from mcp_server.serve.gateway import LARGEST_BODY, LARGEST_HEAD, PATH, RequestGa
 from mcp_server.serve.log_output import LoopErrors, configure_logging
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens, token_name
+from mcp_server.system.files import write_atomic
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.tools.context import ServerContext
 
@@ -188,7 +191,8 @@ def make_application(environ: Mapping[str, str], names: Iterable[str]) -> Reques
 def serve_http(address: str, *, is_open: bool = False) -> None:
     """Serve over streamable HTTP at ``http://HOST:PORT/mcp`` until SIGINT or SIGTERM.
 
-    Without any token, one is made for this user and printed once; ``is_open`` serves without, on loopback alone.
+    Without any token, one is made for this user, in a file and on the terminal; ``is_open`` serves without, on loopback
+    alone.
 
     Raises:
         RunwardError: the address cannot be used, or other machines could reach it and there are no tokens.
@@ -248,14 +252,31 @@ def _describe_start(address: str, tokens: Tokens, owner: str, *, is_open: bool) 
     lines = [f"runward {__version__} at {url} ({access})"]
     if not is_open and not tokens.names:
         name = token_name(owner)
-        token = tokens.add(name)
+        file, token = _make_first_token(tokens, name)
         lines += [
-            f"A token for {name}, shown this once; only its hash is kept: {token}",
-            f"  export RUNWARD_TOKEN={token}",
+            f"A token for {name} is in {file} (mode 0600). Remove that file once it is used.",
+            # What a service writes is in its journal, which others may read, for years.
+            *([f"  {token}"] if sys.stderr.isatty() else []),
+            f"  export RUNWARD_TOKEN=$(cat {shlex.quote(str(file))})",
             f'  claude mcp add --transport http runward {url} --header "Authorization: Bearer $RUNWARD_TOKEN"',
             "More agents: runward token add NAME. Lost: runward token rm NAME, then add it. Without tokens: --open.",
         ]
     return "\n".join(lines)
+
+
+def _make_first_token(tokens: Tokens, name: str) -> tuple[Path, str]:
+    """Make the token ``name``, and return the file that has it, which its owner alone can read, and the token.
+
+    Raises:
+        StateUnusable: the file cannot be written; there is no token then.
+    """
+    token, file = tokens.add(name), tokens.file.with_name(f"token-{name}")
+    try:
+        write_atomic(file, f"{token}\n".encode())
+    except OSError as error:
+        tokens.remove(name)
+        raise StateUnusable(file, str(error.strerror)) from error
+    return file, token
 
 
 def _is_loopback(at: Any) -> bool:

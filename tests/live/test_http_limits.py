@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import resource
 import signal
@@ -143,7 +144,11 @@ def test_a_server_without_tokens_makes_one_for_its_user_and_lets_nobody_else_in(
         assert service.send(request)[0] == 401
         assert service.health()["status"] == "ok"
         greeting = service.log.read_text()
-        (token,) = set(re.findall(r"runward_[\w-]{43}", greeting))
+        assert re.findall(r"runward_[\w-]{43}", greeting) == []  # a service's journal keeps it for years
+        (file,) = re.findall(r"is in (\S+) \(mode 0600\)", greeting)
+        assert Path(file).stat().st_mode & 0o777 == 0o600
+        token = Path(file).read_text().strip()
+        assert re.fullmatch(r"runward_[\w-]{43}", token)
         assert (
             service.send(request.replace(b"\r\n", b"\r\nAuthorization: Bearer " + token.encode() + b"\r\n", 1))[0]
             == 200
@@ -156,6 +161,25 @@ def test_a_server_without_tokens_makes_one_for_its_user_and_lets_nobody_else_in(
         assert token not in tokens(sandbox).file.read_text()
     with serve(sandbox, words=()) as service:
         assert service.log.read_text().removeprefix(greeting).strip().endswith("(tokens: 1)")
+
+
+def test_a_token_that_a_server_makes_is_shown_on_a_terminal(sandbox: Sandbox) -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{free_port()}"]
+    process = subprocess.Popen(words, env=sandbox.environ, stdin=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    try:
+        while b"More agents" not in told:
+            told += os.read(ours, 1 << 16)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    (token,) = re.findall(r"runward_[\w-]{43}", told.decode())
+    (name,) = tokens(sandbox).names
+    assert tokens(sandbox).holder(token) == name
+    assert (sandbox.path / "state" / f"token-{name}").read_text() == f"{token}\n"
 
 
 def test_an_open_server_is_one_that_somebody_asked_for_and_never_beside_tokens(sandbox: Sandbox) -> None:
