@@ -20,7 +20,7 @@ from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
 from mcp_server.record.script import LONGEST_NAME, slug, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.secret_patterns import find_assigned_secrets, mask_assigned_secrets
+from mcp_server.text.secret_patterns import find_assigned_secrets, mask_assigned_secrets, mask_secrets
 from mcp_server.text.shell import parse as parse_command
 
 _MAX_LABEL_CHARS = 48  # readable in a list of sessions
@@ -239,7 +239,8 @@ def make_name(file: Path, blueprint: Blueprint, keyword: str = "") -> str:
     """Return a run's name: keyword and the file's name, followed by the purpose if the file's name says little."""
     words = slug(file.stem) if re.search(r"[A-Za-z0-9]", file.stem) else ""
     if _GENERIC_NAME.fullmatch(words) or _count_letters(words) < _MIN_NAME_LETTERS:
-        labels = map(slug, (blueprint.purpose, file.parent.name))
+        purpose = blueprint.purpose if mask_secrets(blueprint.purpose) == blueprint.purpose else ""  # names are shown
+        labels = map(slug, (purpose, file.parent.name))
         more = next((label for label in labels if _count_letters(label) >= _FEWEST_LETTERS), "experiment")
         words = f"{words}-{more}".strip("-")
     lead = slug(keyword)[:_MAX_KEYWORD_CHARS].strip("-") if keyword else ""

@@ -201,7 +201,8 @@ def check_no_key(request: LaunchRequest, command: ShellCommand) -> None:
         "resume_args": request.resume_args,
         "env": [f"{name}={value}" for name, value in request.env.items()],
         "recovery": [f"{name}={value}" for name, value in _list_settings(request.recovery)],
-        "name": [request.name or ""],
+        "name": (request.name or "").split(),
+        "idempotency_key": (request.idempotency_key or "").split(),
         "owner": [request.owner or ""],
         "tags": request.tags,
     }

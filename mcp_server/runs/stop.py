@@ -23,6 +23,7 @@ from mcp_server.record.state import Liveness, Run
 from mcp_server.runs.shell_programs import find_programs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.text.ssh_command import parse_ssh
 from mcp_server.threads import run_in_thread
 
@@ -99,7 +100,7 @@ async def stop_run(
         StopNotSeen: its supervisor lives where no signal reaches it, and did not answer.
         StopUnknown: no descriptor or memory is left to look for its processes.
     """
-    give_up_s = anyio.current_time() + _SHORTAGE_S
+    give_up_s, reason = anyio.current_time() + _SHORTAGE_S, mask_secrets(reason)  # it is kept in files
     while True:
         try:
             return await _stop(run, store, file_watch, by=by, reason=reason, stopped_by=stopped_by)

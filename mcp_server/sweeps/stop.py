@@ -15,6 +15,7 @@ from mcp_server.runs.stop import StopResult, stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import ensure_conductor, resume_conductor
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
 _ANSWER_WITHIN_S = 15.0  # a conductor may be in the middle of a launch
@@ -46,6 +47,7 @@ async def stop_sweep(
         OSError: the request could not be written; nothing was stopped.
     """
     directory = store.sweeps.files_of(sweep)
+    reason = mask_secrets(reason)  # it is kept in files
     request = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
     stop = SweepStop(sweep)
     with file_watch.subscribe([directory.path]) as changes:

@@ -283,6 +283,7 @@ def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path)
         ("验证学习率的影响", "实验.md", "", "stage_1"),
         ("验证", "blueprint.md", "", "blueprint-stage_1"),
         ("../../etc: a\\b", "b.md", "", "b-etc-a-b"),
+        ("test, api_key=zQ9wT4mK7xB2nL8vzQ9wT4mK7xB2nL8v", "b.md", "", "b-stage_1"),
         (
             "word " * 100,
             "b.md",

@@ -58,7 +58,7 @@ async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(sandb
             assert run_id in confirmation["message"]
             assert sandbox.run(run_id).state == "running"
             done = await agent.call(
-                "kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"], reason="test"
+                "kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"], reason="test pwd=hunter22x"
             )
             again = await agent.call("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
@@ -67,6 +67,8 @@ async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(sandb
         assert survivors(sandbox) == []
         assert other_process.poll() is None
         assert "test" in sandbox.run(run_id).events[-1]["text"]
+        files = sandbox.rundir(run_id).path.rglob("*.json*")
+        assert not [each for each in files if "hunter22x" in each.read_text(errors="replace")]
     finally:
         other_process.kill()
         other_process.wait()

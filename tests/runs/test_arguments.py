@@ -64,6 +64,11 @@ def test_the_value_of_a_secret_is_found_in_every_name_and_value(argument: object
 TOKEN, PASSWORD = "hf_zQ9wT4mK7xB2nL8v", "pw12345x"
 LISTED_KEYS: list[dict[str, Any]] = [
     {"owner": TOKEN},
+    {"name": f"n-{TOKEN}"},
+    {"name": f"n password={PASSWORD}"},
+    {"idempotency_key": f"k {TOKEN}"},
+    {"idempotency_key": f"k-{TOKEN}"},
+    {"idempotency_key": f"night api_key={TOKEN[3:]}"},
     {"backend_options": {"comment": TOKEN}},
     {"backend_options": {"metadata": {TOKEN: "note"}}},
     {"backend_options": {"metadata": {"api_key": TOKEN[3:] * 2}}},
@@ -97,6 +102,13 @@ def test_a_key_that_a_scheduler_would_show_to_its_users_is_refused(arguments: di
 )
 def test_ordinary_options_of_a_scheduler_are_taken(options: dict[str, Any]) -> None:
     check_no_key(LaunchRequest("true", backend_options=options), parse("true"))
+
+
+@pytest.mark.parametrize(
+    "key", ["night-3", "0f3c9a7d41b26e58f0a1c2d3e4b5a69788c7d6e5", "9b2f6a54-7c1d-4f0e-8a3b-5d6e7f809a1b"]
+)
+def test_hashes_and_uuids_are_ordinary_idempotency_keys(key: str) -> None:
+    check_no_key(LaunchRequest("true", idempotency_key=key, name="cfm lr=0.1"), parse("true"))
 
 
 LARGE: list[tuple[dict[str, Any], str]] = [
