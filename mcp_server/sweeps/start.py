@@ -115,7 +115,7 @@ def _name_kept(spec: SweepSpec, store: RunStore) -> Iterator[str]:
         kept = len(planned.intersection(map(identify, former.spec.cells)))
         if kept == len(former.cells) < len(planned) and former.spec.owner in ("", spec.owner):
             count = "other" if len(planned) - kept == 1 else f"{len(planned) - kept} others"
-            yield f'{former.sweep_id} has {kept} of these cells: resume="continue" runs the {count} alone.'
+            yield f'{former.sweep_id} has {kept} of these cells: resume="continue" adds the {count}, and keeps results.'
 
 
 def _key_of(request: SweepRequest) -> str | None:

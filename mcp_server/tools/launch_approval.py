@@ -92,7 +92,7 @@ async def ask_about_sweep(
         request = SweepRequest(**arguments, owner=server.owner(ctx, owner))
         if not ctx.input_responses and await run_in_thread(_has_live_runs, server):
             planned, former = await rehearse_sweep(request, server.store, server.environ)
-            if former is None:
+            if former is None or planned.checked:  # whose cells are new
                 await note_question(ctx, name_launch(request), list_distinct_runs(planned))
     except RunwardError:
         return Confirm(run_id="")  # launch_sweep says why it is refused

@@ -646,7 +646,10 @@ async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table
         fresh = await agent.call(
             "launch_sweep", dry_run=True, **{**plan, "resume": None, "grid": {**grid, "lr": [0.1, 0.2, 0.3]}}
         )
-        assert f'{sweep_id} has 4 of these cells: resume="continue" runs the 2 others alone.' in fresh["warnings"]
+        assert (
+            f'{sweep_id} has 4 of these cells: resume="continue" adds the 2 others, and keeps results.'
+            in fresh["warnings"]
+        )
         fewer = await agent.refusal("launch_sweep", grid={"lr": [0.1, 0.2], "seed": [4, 5, 6]}, **plan)
         assert "cell lr0.1-seed1 is not in this call" in fewer
         assert "all its values and the new ones" in fewer
@@ -725,3 +728,44 @@ async def test_cells_that_are_added_open_their_phase_again_and_survive_a_crash_b
         assert [len(each.runs) for each in done.cells] == [1] * 7
         told = [event["text"].split(",")[0] for event in done.events if event["kind"] == "phase_done"]
         assert told == [f"Phase explore: {count} cells done" for count in (2, 4, 6)]
+
+
+async def test_cells_join_a_sweep_that_is_under_way_and_one_that_was_stopped(sandbox: Sandbox) -> None:
+    gate = sandbox.path / "open"
+    common = {**script(sandbox), "env": {"GATE": str(gate)}}
+
+    def plan(*seeds: int) -> dict[str, Any]:
+        return {"name": "joined", "common": common, "grid": {"seed": list(seeds)}, "metric": "reward"}
+
+    (sandbox.path / "state").mkdir(exist_ok=True)
+    (sandbox.path / "state" / "config.toml").write_text("stop_grace_s = 0.2\n")
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", max_parallel=5, **plan(1, 2)))["sweep_id"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        joined = await agent.call("launch_sweep", **plan(1, 2, 4))
+        assert "goes on: 1 cell added, 2 kept." in joined["next_step"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 3, "the new one beside them")
+        asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
+        await agent.call("kill_run", run_id=sweep_id, confirm_token=asked["confirm_token"], reason="enough")
+        assert observe(sandbox, sweep_id).count() == {"total": 3, "killed": 3}
+        gate.touch()
+        planned = await agent.call("launch_sweep", dry_run=True, resume="continue", **plan(1, 2, 4, 5))
+        assert [line.split()[2] for line in planned["plan"]] == ["seed1:", "seed2:", "seed4:", "seed5:"]
+        assert "1 cell added, 3 kept" in planned["next_step"]
+        await agent.call("launch_sweep", resume="continue", **plan(1, 2, 4, 5))
+        answers = await to_end(agent, sweep_id)
+    assert answers[-1]["sweep"]["cells"] == {"total": 4, "finished": 4}
+    assert [len(cell.runs) for cell in observe(sandbox, sweep_id).cells] == [2, 2, 2, 1]
+
+
+async def test_cells_that_are_added_while_the_last_ones_end_are_never_lost(sandbox: Sandbox) -> None:
+    common = {**script(sandbox), "gpus": "cpu"}
+    async with sandbox.agent_in_process() as agent:
+        plan: dict[str, Any] = {"name": "race", "common": common, "metric": "reward", "resume": "continue"}
+        sweep_id = (await agent.call("launch_sweep", grid={"seed": [4]}, **plan))["sweep_id"]
+        for last in range(5, 9):
+            await until_async(lambda: observe(sandbox, sweep_id).cells[-1].done, "the end of the last cell")
+            await agent.call("launch_sweep", grid={"seed": list(range(4, last + 1))}, **plan)
+        await until_async(lambda: observe(sandbox, sweep_id).count() == {"total": 5, "finished": 5}, "all")
+        await to_end(agent, sweep_id)
+        assert [len(cell.runs) for cell in observe(sandbox, sweep_id).cells] == [1] * 5
