@@ -19,7 +19,9 @@ from mcp_server.system.lock_files import take_lock
 from mcp_server.threads import run_in_thread
 
 _ABORTED_AFTER_S, _EVERY_S = 3600.0, 600.0
+_SCREENS_EVERY_S = 2.0  # for the cells of a sweep: to list all screens for each of many short ones costs as much again
 _cleaned_s: WeakKeyDictionary[RunStore, float] = WeakKeyDictionary()
+_closed_s: WeakKeyDictionary[RunStore, float] = WeakKeyDictionary()
 
 
 async def clean_up(store: RunStore, spec: RunSpec) -> None:
@@ -35,6 +37,9 @@ async def clean_up(store: RunStore, spec: RunSpec) -> None:
     if time.monotonic() - _cleaned_s.get(store, -math.inf) > _EVERY_S:
         _cleaned_s[store] = time.monotonic()
         await run_in_thread(_remove_remains, store)
+    if spec.sweep and time.monotonic() - _closed_s.get(store, -math.inf) < _SCREENS_EVERY_S:
+        return
+    _closed_s[store] = time.monotonic()
     keep = (await run_in_thread(store.home.read_config)).keep_sessions
     await backend_of(spec).close_old_screens(spec, keep, ended)
 

@@ -16,6 +16,9 @@ from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Swe
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
 # and another agent's launch waits for no more than these.
 AHEAD = 2
+# Launches on this machine that are under way at once, of cells that wait in no line: one takes about as long as a
+# supervisor starts, and short cells would leave most slots empty meanwhile.
+TOGETHER = 8
 # A scheduler has a line of its own: it gets all cells at once, as far as sites allow so many jobs.
 HANDED_IN = 500
 MOST_TOGETHER = 1000  # in one array: Slurm's MaxArraySize is 1001 by default
@@ -125,6 +128,12 @@ def place_of(spec: SweepSpec, cell: Cell) -> str:
 def count_ahead(spec: SweepSpec) -> int:
     """Return how many cells of one place may be launched, or wait in line, at once. Of several hosts each takes one."""
     return len(spec.hosts) or AHEAD
+
+
+def count_together(spec: SweepSpec, place: str) -> int:
+    """Return how many launches may be under way at ``place`` at once: a far host is not asked for many."""
+    is_here = not place and not spec.hosts
+    return TOGETHER if is_here and spec.max_parallel is not None else count_ahead(spec)
 
 
 def find_array(sweep: Sweep, tried: Collection[str]) -> list[CellState]:

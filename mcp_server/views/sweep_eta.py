@@ -1,14 +1,16 @@
 """How long a sweep still takes, by how long like cells took and how far the live ones are. Pure.
 
 A live cell has what its own steps say is left. A waiting one takes what ended cells of its phase and launch took, or
-live ones are about to take, in proportion to a parameter that sets the length (``max_steps``, ``epochs``). Where many
-have ended, their rate counts, which has the time between two cells in it. Where one cell's length is unknown (the first
-of a phase, a hang without a limit), so is the sweep's: a promotion and a hang are not cells of usual length.
+live ones are about to take, in proportion to a parameter that sets the length (``max_steps``, ``epochs``). Once as many
+have ended as run at once, their rate counts, which has the time between two cells in it. Where one cell's length is
+unknown (the first of a phase, a hang without a limit), so is the sweep's: a promotion and a hang are not cells of usual
+length.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,32 +23,49 @@ _LENGTH = re.compile(
     r"(?:^|[._])(?:(?:max|num|total|n|train|training|env|learning)_?)*(?:steps?|iters?|iterations?|epochs?|timesteps?|updates?)$",
     re.IGNORECASE,
 )
-_OVERDUE = 1.5  # times the usual length, without a step that says more: it may hang
-_ENDS_A_SLOT = 2  # ended cells for each slot, from which on their rate is better than their lengths
+_OVERDUE, _UNNOTED_S = 1.5, 5.0  # times, and seconds above the usual length, without a step that says more: a hang
+_ENDS_A_SLOT = 1  # ended cells for each slot, from which on their rate is better than their lengths
 
 
 def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
     """Return how many seconds the rest takes, or None where that is not known. ``live``: the live runs, by cell."""
     if sweep.ended or any(run.unreachable for run in live.values()):
         return None
-    running = {name: run for name, run in live.items() if run.state not in ("queued", "starting")}
-    if not running:
+    # A run that has ended holds its slot until the conductor has noted it, and starts the next one.
+    begun = {name: run for name, run in live.items() if run.state not in ("queued", "starting")}
+    if not begun and (any(run.state == "queued" for run in live.values()) or not _is_between_cells(sweep, now_s)):
         return None
     cells = {cell.cell.name: cell for cell in sweep.cells}
-    known = _Lengths(sweep, [(cells[name], run) for name, run in running.items()], now_s)
-    left = [known.left_s(cells[name], run) for name, run in running.items()]
+    slots = _count_slots(sweep, live, len(begun))
+    known = _Lengths(sweep, [(cells[name], run) for name, run in begun.items()], slots, now_s)
+    left = [known.left_s(cells[name], run) for name, run in begun.items()]
     waiting = [
-        cell for cell in sweep.cells if cell.state == WAITING or (cell.state == LIVE and cell.cell.name not in running)
+        cell for cell in sweep.cells if cell.state == WAITING or (cell.state == LIVE and cell.cell.name not in begun)
     ]
     lengths = [known.length_s(cell) for cell in waiting]
     if None in left or None in lengths:
         return None
-    slots = len(running) if waiting else max(len(running), 1)
     by_phase: dict[str, list[float]] = {}
     for cell, length_s in zip(waiting, lengths, strict=True):
         by_phase.setdefault(cell.cell.phase, []).append(length_s or 0.0)
-    phase = next(iter(cells[name].cell.phase for name in running))
-    return _schedule_s([each or 0.0 for each in left], by_phase.pop(phase, []), by_phase.values(), slots)
+    phase = next((cells[name].cell.phase for name in begun), sweep.phase or "")
+    left_s = [each or 0.0 for each in left]
+    left_s += [0.0] * (slots - len(left_s))  # a cell starts in each of these now
+    return _schedule_s(left_s, by_phase.pop(phase, []), by_phase.values(), slots)
+
+
+def _count_slots(sweep: Sweep, live: Mapping[str, Run], begun: int) -> int:
+    """Return how many cells run at once, of which ``begun`` have begun: more where others are about to start."""
+    most = sweep.spec.max_parallel
+    if most is None or sweep.refusal or any(run.state == "queued" for run in live.values()):
+        return max(1, begun)
+    open_cells = sum(not cell.done for cell in sweep.cells if cell.cell.phase == sweep.phase)
+    return max(1, begun, min(most, open_cells))
+
+
+def _is_between_cells(sweep: Sweep, now_s: float) -> bool:
+    """Return whether a cell has just ended, so that the next one is about to start though none runs now."""
+    return any(now_s - _ended_s(cell) < _UNNOTED_S for cell in sweep.cells if cell.done)
 
 
 def _schedule_s(
@@ -74,17 +93,19 @@ class _Sample:
 class _Lengths:
     """How long cells take, from those that have ended and those that run."""
 
-    def __init__(self, sweep: Sweep, running: Sequence[tuple[CellState, Run]], now_s: float) -> None:
-        self._now_s, self._running = now_s, running
+    def __init__(self, sweep: Sweep, running: Sequence[tuple[CellState, Run]], slots: int, now_s: float) -> None:
+        self._now_s, self._running, self._slots = now_s, running, slots
         took = [(cell, cell.end.get("elapsed_s")) for cell in sweep.cells if cell.state in ("finished", "timed_out")]
         self._ended = [_Sample(cell, float(s)) for cell, s in took if isinstance(s, int | float)]
         self._begun_s = _first_starts_s(sweep)
         self._sweep = sweep
-        self._names = sorted(filter(_LENGTH.search, {name for cell in sweep.cells for name in cell.params}))
-        self._known: dict[tuple[object, ...], float | None] = {}  # of 1,000 cells most are alike
+        self._scales: dict[str, dict[str, float]] = {}
+        self._known: dict[tuple[object, ...], float | None] = {}  # a sweep has many cells, and few lengths
 
     def left_s(self, cell: CellState, run: Run) -> float | None:
         """Return how long a running cell still takes, at most until its time limit."""
+        if run.ended:
+            return 0.0
         elapsed_s = self._elapsed_s(run)
         limit_s = run.spec.time_limit_s
         most_s = None if limit_s is None else max(0.0, limit_s - elapsed_s)
@@ -92,7 +113,7 @@ class _Lengths:
         if isinstance(eta_s, int | float) and run.state == "running":
             return eta_s if most_s is None else min(eta_s, most_s)
         usual_s = self._usual_s(cell)
-        if usual_s is None or run.state != "running" or elapsed_s > _OVERDUE * usual_s:
+        if usual_s is None or run.state != "running" or elapsed_s > max(_OVERDUE * usual_s, usual_s + _UNNOTED_S):
             return most_s
         return max(0.0, usual_s - elapsed_s)
 
@@ -100,23 +121,30 @@ class _Lengths:
         """Return how long a waiting cell will hold its slot."""
         return self._remember("length", cell, self._find_length_s)
 
-    def _find_length_s(self, cell: CellState) -> float | None:
-        usual_s = self._usual_s(cell)
-        begun_s = self._begun_s.get(cell.cell.phase)
-        done = [
-            one for one in self._sweep.cells if _is_alike(one, cell) and one.done and _ended_s(one) >= (begun_s or 0)
-        ]
-        slots = sum(_is_alike(one, cell) for one, _ in self._running)
-        if usual_s is None or begun_s is None or not slots or len(done) < _ENDS_A_SLOT * slots:
-            return usual_s
-        under_way = sum(min(1.0, self._elapsed_s(run) / usual_s) for one, run in self._running if _is_alike(one, cell))
-        return (self._now_s - begun_s) * slots / (len(done) + under_way) if usual_s else usual_s
-
     def _remember(self, what: str, cell: CellState, find: Callable[[CellState], float | None]) -> float | None:
-        key = (what, cell.cell.phase, cell.cell.variant, *(repr(cell.setting(name)) for name in self._names))
+        key = (what, cell.cell.phase, cell.cell.variant, *self._scale(cell).items())
         if key not in self._known:
             self._known[key] = find(cell)
         return self._known[key]
+
+    def _find_length_s(self, cell: CellState) -> float | None:
+        usual_s, begun_s = self._usual_s(cell), self._begun_s.get(cell.cell.phase)
+        running = [(one, run) for one, run in self._running if _is_alike(one, cell)]
+        slots = self._slots * len(running) / len(self._running) if self._running else self._slots
+        if not usual_s or begun_s is None or not slots:
+            return usual_s
+        done = [
+            self._ratio(one, cell)
+            for one in self._sweep.cells
+            if _is_alike(one, cell) and one.done and _ended_s(one) >= begun_s
+        ]
+        if len(done) < _ENDS_A_SLOT * slots:
+            return usual_s
+        under_way = [
+            self._ratio(one, cell) if run.ended else min(self._ratio(one, cell), self._elapsed_s(run) / usual_s)
+            for one, run in running
+        ]
+        return (self._now_s - begun_s) * slots / (sum(done) + sum(under_way))
 
     def _usual_s(self, cell: CellState) -> float | None:
         return self._remember("usual", cell, self._find_usual_s)
@@ -127,8 +155,20 @@ class _Lengths:
             alike = [
                 _Sample(one, s) for one, run in self._running if _is_alike(one, cell) and (s := self._whole_s(run))
             ]
-        scaled = [sample.length_s * _ratio(cell, sample.cell, self._names) for sample in alike]
+        scaled = [sample.length_s * self._ratio(cell, sample.cell) for sample in alike]
         return sum(scaled) / len(scaled) if scaled else None
+
+    def _ratio(self, cell: CellState, other: CellState) -> float:
+        """Return how many times as long as ``other`` a cell trains, by settings that set the length."""
+        here, there = self._scale(cell), self._scale(other)
+        return math.prod(value / there[name] for name, value in here.items() if name in there)
+
+    def _scale(self, cell: CellState) -> dict[str, float]:
+        """Return the settings of a cell that set its length."""
+        if (scale := self._scales.get(cell.cell.name)) is None:
+            named = ((name, cell.setting(name)) for name in cell.settings if _LENGTH.search(name))
+            scale = self._scales[cell.cell.name] = {name: value for name, value in named if _is_length(value)}
+        return scale
 
     def _whole_s(self, run: Run) -> float | None:
         eta_s = run.progress.get("eta_s")
@@ -144,16 +184,6 @@ def _is_alike(one: CellState, other: CellState) -> bool:
 
 def _ended_s(cell: CellState) -> float:
     return posix(cell.end["at"]) if "at" in cell.end else 0.0
-
-
-def _ratio(cell: CellState, sample: CellState, names: Iterable[str]) -> float:
-    """Return how many times as long ``cell`` trains, by parameters that set the length."""
-    ratio = 1.0
-    for name in names:
-        here, there = cell.setting(name), sample.setting(name)
-        if _is_length(here) and _is_length(there):
-            ratio *= here / there
-    return ratio
 
 
 def _is_length(value: Any) -> bool:

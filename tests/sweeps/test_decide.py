@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.events import Event
+from mcp_server.record.events import Event, EventLog
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
 from mcp_server.sweeps.conductor.table import render
 from mcp_server.sweeps.decide import CellEnd, find_array, find_end, find_finished_phases, find_next, judge_end
 from mcp_server.sweeps.log import SweepLog
@@ -53,6 +57,24 @@ def job_failed(kind: str, *, retryable: bool = False) -> Run:
 
 def names(cells: list[CellState]) -> list[str]:
     return [cell.cell.name for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("spec", "place", "expected"),
+    [
+        ({"max_parallel": 20}, "", 8),  # they hold their slots by themselves
+        ({}, "", 2),  # they wait in line for GPUs, beside the launches of others
+        ({"max_parallel": 20}, "m1", 2),
+        ({"max_parallel": 20, "hosts": ("m1", "m2", "m3")}, "", 3),
+    ],
+)
+def test_launches_on_this_machine_overlap_and_another_host_is_asked_for_few(
+    tmp_path: Path, spec: dict[str, Any], place: str, expected: int
+) -> None:
+    cells = tuple(Cell(f"c{n}", "1", launch={"host": place} if place else {}) for n in range(12))
+    sweep = fold_sweep(SweepSpec("s-abcd", "s", cells=cells, **spec), [], Liveness.ALIVE)
+    launcher = CellLauncher(RunStore(StateHome(tmp_path)), FileWatch(), {}, EventLog(tmp_path / "events.jsonl"))
+    assert names(launcher.choose(sweep.spec, list(sweep.cells))) == [f"c{n}" for n in range(expected)]
 
 
 @pytest.mark.parametrize(

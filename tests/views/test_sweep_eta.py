@@ -108,7 +108,7 @@ def test_a_hang_is_no_cell_of_usual_length() -> None:
 def test_a_parameter_that_sets_the_length_scales_it() -> None:
     cells = [Cell("a", "1", {"max_steps": 100}), Cell("b", "1", {"max_steps": 100}), Cell("c", "1", {"max_steps": 300})]
     sweep = sweep_of(cells, [start("a", 0), end("a", 20, 20), start("b", 20)])
-    assert estimate_rest_s(sweep, {"b": live(20)}, BEGUN_S + 25) == 15 + 60
+    assert estimate_rest_s(sweep, {"b": live(20)}, BEGUN_S + 25) == pytest.approx(15 + 60)
 
 
 def test_before_the_first_end_live_cells_tell_how_long_waiting_ones_take() -> None:
@@ -116,3 +116,31 @@ def test_before_the_first_end_live_cells_tell_how_long_waiting_ones_take() -> No
     sweep = sweep_of(cells, [start("a", 0)])
     assert estimate_rest_s(sweep, {"a": live(0, eta_s=30)}, BEGUN_S + 10) == 30 + 2 * 40
     assert estimate_rest_s(sweep, {"a": live(0)}, BEGUN_S + 10) is None
+
+
+def test_a_moment_between_two_short_cells_hides_no_estimate() -> None:
+    cells = [Cell(f"c{n}", "1") for n in range(6)]
+    events = [event for n in range(3) for event in (start(f"c{n}", n), end(f"c{n}", n + 0.5, 0.3))]
+    sweep = sweep_of(cells, events)
+    assert estimate_rest_s(sweep, {}, BEGUN_S + 3) == pytest.approx(3)
+    assert estimate_rest_s(sweep, {}, BEGUN_S + 30) is None  # nothing has started for long
+    waiting = sweep_of(cells, [*events, start("c3", 3)])
+    assert estimate_rest_s(waiting, {"c3": live(3, state="queued")}, BEGUN_S + 3) is None
+
+
+def test_a_short_cell_whose_end_is_not_noted_yet_is_no_hang() -> None:
+    cells = [Cell(f"c{n}", "1") for n in range(4)]
+    events = [event for n in range(2) for event in (start(f"c{n}", n), end(f"c{n}", n + 0.5, 0.3))]
+    sweep = sweep_of(cells, [*events, start("c2", 2)])
+    assert estimate_rest_s(sweep, {"c2": live(2, state="finished")}, BEGUN_S + 3) == pytest.approx(1)
+    assert estimate_rest_s(sweep, {"c2": live(2)}, BEGUN_S + 3) == pytest.approx(1)
+
+
+def test_slots_between_two_cells_count_where_the_sweep_says_how_many_run_at_once() -> None:
+    cells = [Cell(f"c{n}", "1") for n in range(12)]
+    events = [start(f"c{n}", 0) for n in range(5)] + [end("c0", 1, 1)]
+    runs = {f"c{n}": live(0, eta_s=1) for n in range(1, 2)}
+    spec = SweepSpec("s-abcd", "s", cells=tuple(cells), max_parallel=4)
+    numbered: list[Any] = [{"seq": n, **e} for n, e in enumerate([{"kind": "conducting", "at": at(0)}, *events], 1)]
+    sweep = fold_sweep(spec, numbered, Liveness.ALIVE)
+    assert estimate_rest_s(sweep, runs, BEGUN_S + 1) == pytest.approx(3)

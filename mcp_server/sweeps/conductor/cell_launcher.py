@@ -33,7 +33,7 @@ from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.decide import count_ahead, find_array, place_of
+from mcp_server.sweeps.decide import count_together, find_array, place_of
 from mcp_server.sweeps.plan import apply_overrides, fill_names, name_arguments
 from mcp_server.sweeps.plan_checks import spell_switches
 from mcp_server.sweeps.requests import make_request
@@ -91,14 +91,14 @@ class CellLauncher:
     def is_held(self, spec: SweepSpec, cell: Cell) -> bool:
         """Return whether a cell may not be launched now: its host has refused one, or is busy with others."""
         place = place_of(spec, cell)
-        return self._pauses.get(place, _Pause()).left_s > 0 or self._busy[place] >= count_ahead(spec)
+        return self._pauses.get(place, _Pause()).left_s > 0 or self._busy[place] >= count_together(spec, place)
 
     def choose(self, spec: SweepSpec, due: list[CellState]) -> list[CellState]:
         """Return the first of ``due`` whose hosts are busy with no more launches than each takes at once."""
         chosen, busy = [], self._busy.copy()
         for state in due:
             place = place_of(spec, state.cell)
-            if busy[place] < count_ahead(spec):
+            if busy[place] < count_together(spec, place):
                 busy[place] += 1
                 chosen.append(state)
         return chosen

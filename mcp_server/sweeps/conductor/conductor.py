@@ -4,7 +4,8 @@ It alone writes the events of the sweep. Whatever it was doing when it died, the
 events say which runs were launched, and a launch that no event reports is repeated with the same key, which returns the
 run that it started.
 
-A launch goes on beside it where it takes long, so that a host which falls silent in the midst of one holds up no other.
+A launch goes on beside it, so that launches overlap, and a host which falls silent in the midst of one holds up no
+other.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from mcp_server.threads import run_in_thread
 
 _MOST_TAGS = 8
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
-_LAUNCHED_WITHIN_S = 2.0  # a launch that takes longer goes on beside the loop
+_LAUNCHED_WITHIN_S = 2.0  # where the loop has to know first what became of a launch: longer ones go on beside it
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
 _SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 40 ms
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
@@ -340,7 +341,8 @@ class Conductor:
         """Ask what became of launches in doubt; return whether any doubt is settled."""
         asked = [state for state in self.launcher.find_askable(sweep) if state.cell.name not in self._launching]
         before = len(self.launcher.in_doubt)
-        await self._launch(group, {each.cell.name: partial(self.launcher.settle, sweep, each) for each in asked})
+        doubts = {each.cell.name: partial(self.launcher.settle, sweep, each) for each in asked}
+        await self._launch(group, doubts, _LAUNCHED_WITHIN_S)
         return len(self.launcher.in_doubt) < before
 
     async def _launch_due(self, sweep: Sweep, group: TaskGroup) -> bool:
@@ -351,13 +353,17 @@ class Conductor:
         is_held = partial(self.launcher.is_held, sweep.spec)
         due = find_next(sweep, self.live, self._launching, self.launcher.in_doubt.keys() - self._launching, is_held)
         due = self.launcher.choose(sweep.spec, due)
-        if any(not state.is_planned for state in due):  # which depends on the cells before it
+        chooses = any(not state.is_planned for state in due)  # which depends on the cells before it
+        if chooses:
             due = [] if self._unmeasured else due[:1]
-        await self._launch(group, {each.cell.name: partial(self.launcher.launch, sweep, each) for each in due})
+        launches = {each.cell.name: partial(self.launcher.launch, sweep, each) for each in due}
+        await self._launch(group, launches, _LAUNCHED_WITHIN_S if chooses else 0.0)
         return bool(due)
 
-    async def _launch(self, group: TaskGroup, launches: Mapping[str, Callable[[], Awaitable[Run | None]]]) -> None:
-        """Begin launches, by cell, and await them for a moment."""
+    async def _launch(
+        self, group: TaskGroup, launches: Mapping[str, Callable[[], Awaitable[Run | None]]], within_s: float
+    ) -> None:
+        """Begin launches, by cell, and await them for ``within_s`` at most: those that take longer go on beside."""
 
         async def launch(cell: str, end: anyio.Event) -> None:
             try:
@@ -374,7 +380,7 @@ class Conductor:
         for cell, end in zip(launches, ends, strict=True):
             self._launching[cell] = True
             group.start_soon(launch, cell, end)
-        with anyio.move_on_after(_LAUNCHED_WITHIN_S):
+        with anyio.move_on_after(within_s):
             for end in ends:
                 await end.wait()
 
