@@ -1,0 +1,153 @@
+"""How long many short cells take beside `xargs -P`, and how right the estimate of what is left is."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import anyio
+
+from mcp_server.record.state import posix
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from tests.benchmarks import processes
+from tests.benchmarks.harness import NotMeasured, Sandbox, Server, until
+from tests.benchmarks.report import Row, measured, median
+
+_CELLS, _CELL_S, SLOTS = 300, 0.3, 8
+_SHARES, _LOOKS = (0.25, 0.5, 0.75), 3  # of a sweep, and the looks nearest to each
+_TOGETHER = 3  # sweeps whose estimates are noted at once
+_STEPS = 10
+_PRINTS = f'for i in $(seq {_STEPS}); do sleep "$0"; echo "step $i/{_STEPS} loss 0.$i"; done'
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A sweep whose estimates are noted: ``cells`` of about ``cell_s`` seconds, which print steps or nothing."""
+
+    cell_s: float
+    cells: int
+    slots: int
+    steps: bool
+
+
+_SHAPES = (
+    *(_Shape(0.3, 40, 8, False), _Shape(0.3, 24, 4, True), _Shape(0.5, 24, 4, False), _Shape(1, 24, 6, True)),
+    *(_Shape(1, 16, 4, False), _Shape(2, 16, 4, True), _Shape(3, 12, 4, False), _Shape(5, 12, 4, True)),
+    *(_Shape(8, 8, 4, False), _Shape(10, 8, 4, True)),
+)
+
+
+async def measure_speed(sandbox: Sandbox) -> tuple[Row, ...]:
+    """Return the rows of both figures."""
+    peer_s, peer_cpu_s = await anyio.to_thread.run_sync(_run_xargs)
+    async with sandbox.server() as server:
+        short_s, cpu_s, most = await _run_short(sandbox, server)
+        errors, unknown = await _note_estimates(server)
+    return (
+        measured(
+            f"{_CELLS} cells of {_CELL_S:g} s on {SLOTS} slots, from the call to the end; baseline: xargs -P {SLOTS}",
+            short_s,
+            "s",
+            baseline=peer_s,
+            ratio_at_most=4,
+        ),
+        measured(
+            "processor time of conductor, supervisors and commands for such a cell",
+            1e3 * cpu_s / _CELLS,
+            "ms",
+            baseline=1e3 * peer_cpu_s / _CELLS,
+        ),
+        Row("most of these cells at once", f"{most}", bar=f"≤ {SLOTS}", ok=most <= SLOTS),
+        measured(
+            f"eta_s at a quarter, half and three quarters of {len(_SHAPES)} sweeps, error, median; unknown: {unknown} "
+            f"of {len(errors) + unknown} looks",
+            100 * median(errors),
+            "%",
+            at_most=20,
+        ),
+    )
+
+
+def _run_xargs() -> tuple[float, float]:
+    """Return wall and processor seconds of as many commands under xargs."""
+    command = f"seq {_CELLS} | xargs -P {SLOTS} -I@ sh -c 'sleep {_CELL_S:g}'"
+    before, began_s = os.times(), time.monotonic()
+    subprocess.run(command, shell=True, check=True)
+    took_s, after = time.monotonic() - began_s, os.times()
+    return took_s, sum(after[2:4]) - sum(before[2:4])
+
+
+async def _run_short(sandbox: Sandbox, server: Server) -> tuple[float, float, int]:
+    """Return wall and processor seconds of the short cells, and how many ran at once at most."""
+    store = RunStore(StateHome(sandbox.home))
+    before_s, began_s = _tmux_cpu_s(sandbox), time.monotonic()
+    common = {"command": ["sh", "-c", f"sleep {_CELL_S:g}", "cell", "{n}"], "cwd": str(sandbox.work)}
+    cells = [{"n": n} for n in range(_CELLS)]
+    answer = await server.call("launch_sweep", name="short", common=common, cells=cells, max_parallel=SLOTS)
+    sweep_id = answer.data["sweep_id"]
+    while (await server.wait(sweep_id, timeout_s=60)).data["reason"] != "ended":
+        if time.monotonic() - began_s > 300:
+            raise NotMeasured("the short cells have not ended in 300 s")
+    took_s = time.monotonic() - began_s
+    if store.sweeps.observe(sweep_id).count().get("finished") != _CELLS:
+        raise NotMeasured("not all short cells finished")
+    await until(lambda: not store.sweeps.observe(sweep_id).conducted)
+    runs = [run for run in store.list_runs() if run.spec.sweep == sweep_id]
+    spans = [(posix(run.started_at), posix(run.ended_at)) for run in runs if run.started_at and run.ended_at]
+    changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    return took_s, _tmux_cpu_s(sandbox) - before_s, max(accumulate(change for _, change in changes))
+
+
+def _tmux_cpu_s(sandbox: Sandbox) -> float:
+    """Return the processor time of the tmux server, and of all supervisors and conductors that it has reaped."""
+    pid = sandbox.tmux("display-message", "-p", "#{pid}", socket=sandbox.socket).strip()
+    return processes.cpu_s(int(pid)) if pid else 0.0
+
+
+async def _note_estimates(server: Server) -> tuple[list[float], int]:
+    """Return the relative errors of the estimates, and at how many looks there was none."""
+    errors: list[float] = []
+    unknown = 0
+    limit = anyio.Semaphore(_TOGETHER)
+
+    async def play(number: int, shape: _Shape) -> None:
+        nonlocal unknown
+        async with limit:
+            looks = await _play(server, number, shape)
+        begun_s, ended_s = looks[0][0], looks[-1][0]
+        for share in _SHARES:
+            at_s = begun_s + share * (ended_s - begun_s)
+            for look_s, eta_s in sorted(looks[:-1], key=lambda look: abs(look[0] - at_s))[:_LOOKS]:
+                if eta_s is None:
+                    unknown += 1
+                else:
+                    errors.append(abs(eta_s - (ended_s - look_s)) / (ended_s - look_s))
+
+    async with anyio.create_task_group() as group:
+        for number, shape in enumerate(_SHAPES):
+            group.start_soon(play, number, shape)
+    return errors, unknown
+
+
+async def _play(server: Server, number: int, shape: _Shape) -> list[tuple[float, float | None]]:
+    """Run a sweep; return when it was looked at, from its start to its end, and what it said is left."""
+    chance = random.Random(number)
+    each_s = shape.cell_s / (_STEPS if shape.steps else 1)
+    cells = [{"s": round(each_s * chance.uniform(0.85, 1.15), 3), "n": n} for n in range(shape.cells)]
+    common = {"command": ["bash", "-c", _PRINTS if shape.steps else 'sleep "$0"', "{s}", "{n}"], "cwd": "/"}
+    plan = {"cells": cells, "max_parallel": shape.slots}
+    answer = await server.call("launch_sweep", name=f"eta{number}", common=common, **plan)
+    looks: list[tuple[float, float | None]] = []
+    while True:
+        wait = (await server.call("wait_run", run_ids=answer.data["sweep_id"], timeout_s=0)).data
+        sweep: Mapping[str, float | None] = wait["sweep"]
+        looks.append((time.monotonic(), sweep.get("eta_s")))
+        if wait["reason"] == "ended":
+            return looks
+        await anyio.sleep(max(0.2, shape.cell_s / 12))
