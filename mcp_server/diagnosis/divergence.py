@@ -24,10 +24,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from statistics import median
 from typing import NamedTuple
 
 from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, Sign, SkippedSteps
+from mcp_server.diagnosis.median import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 from mcp_server.text.regex import compile_lazily
 

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum, IntEnum
 from itertools import islice
-from statistics import median
 from typing import NamedTuple
 
+from mcp_server.diagnosis.median import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 
 # Consecutive steps. A loss scale that starts at 2^32 reaches 1 within 33 skipped steps.

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from statistics import median
 
+from mcp_server.diagnosis.median import median
 from mcp_server.diagnosis.report_limit import ReportLimit
 from mcp_server.text.regex import compile_lazily
 

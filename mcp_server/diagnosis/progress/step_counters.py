@@ -6,9 +6,9 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
+from mcp_server.diagnosis.median import median
 from mcp_server.diagnosis.progress.frameworks import Rank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
