@@ -144,7 +144,8 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         page = await agent.call("list_runs", sweep=sweep_id, limit=2)
         assert (page["total"], len(page["runs"]), "4 older" in page["more"]) == (6, 2, True)
         (line,) = (await agent.call("list_runs"))["sweeps"]
-        assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best 24.5±0.71 (n 2) by lr0.2-seed2"
+        best = "24.5±0.71 (n 2) by lr0.2-seed2; against lr0.1-seed2 14.5±0.71 (n 2), Welch t 14.1, df 2, p 0.005"
+        assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best {best}"
         assert "Sweep not found" in await agent.refusal("list_runs", sweep="nigth")
         assert "Sweep not found" in await agent.refusal("compare_runs", sweep="nigth")
         noted = await agent.call("launch_sweep", name="night", notes={"lr0.2-seed2": "keep: the best"})
