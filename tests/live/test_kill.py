@@ -58,7 +58,7 @@ async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(sandb
             assert run_id in confirmation["message"]
             assert sandbox.run(run_id).state == "running"
             done = await agent.call(
-                "kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"], reason="test pwd=hunter22x"
+                "kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"], reason="test password=hunter22x"
             )
             again = await agent.call("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
