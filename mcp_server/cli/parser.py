@@ -45,10 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     listing.add_argument("--state", choices=states, metavar="STATE", help=f"only these: {', '.join(states)}")
     listing.add_argument("-n", "--limit", type=_count, default=20, help="at most N runs (20)")
 
-    sweep = verbs.add_parser("sweep", help="list sweeps, newest first; or one: its state, and its cells ranked")
-    sweep.add_argument("sweep", nargs="?", metavar="SWEEP", help="id, or name of the newest")
-    sweep.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"), help="keep a note on a cell, e.g. keep or discard")
-    sweep.add_argument("-n", "--limit", type=_count, default=20, help="at most N sweeps (20)")
+    sweep = _add_sweep(verbs)
 
     wait = verbs.add_parser("wait", help="wait until a run or a sweep has ended; exit with the run's exit code")
     wait.add_argument("run_id", metavar="RUN|SWEEP", help="of a sweep: 0 if no cell failed, else 1")
@@ -98,6 +95,17 @@ def make_parser() -> argparse.ArgumentParser:
     demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
     return parser
+
+
+def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    sweep = verbs.add_parser("sweep", help="list sweeps, newest first; or one: its state, and its cells ranked")
+    sweep.add_argument("sweep", nargs="?", metavar="SWEEP", help="id, or name of the newest")
+    sweep.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"), help="keep a note on a cell, e.g. keep or discard")
+    export = sweep.add_mutually_exclusive_group()
+    export.add_argument("--csv", action="store_true", help="its cells as CSV: a row each, as pandas reads it")
+    export.add_argument("--latex", action="store_true", help="its settings as a LaTeX table, the best in bold")
+    sweep.add_argument("-n", "--limit", type=_count, default=20, help="at most N sweeps (20)")
+    return sweep
 
 
 def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

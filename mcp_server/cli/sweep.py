@@ -25,11 +25,14 @@ _COLUMNS = ("SWEEP", "STATE", "CELLS", "FAILED", "BEST", "OWNER", "PLANNED")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List sweeps, print one, or keep a note, and return the exit status."""
+    """List sweeps, print or export one, or keep a note, and return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     if arguments.sweep is None:
         if arguments.note:
             raise BadArgument("--note", "name the sweep: runward sweep SWEEP --note CELL TEXT.")
+        for option in ("csv", "latex"):
+            if getattr(arguments, option):
+                raise BadArgument(f"--{option}", f"name the sweep: runward sweep SWEEP --{option}.")
         return _list(store, arguments.limit, as_json=arguments.json)
     sweep = store.sweeps.find(arguments.sweep)
     if arguments.note:
@@ -38,6 +41,18 @@ def run(arguments: argparse.Namespace) -> int:
         cell, text = arguments.note
         note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal", os.environ)
         print(f"Noted on {cell} of {sweep.sweep_id}.")
+        return 0
+    if arguments.csv:
+        from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - the list does without, here and below
+        from mcp_server.sweeps.log import SweepLog  # noqa: PLC0415 - as above
+
+        directory = store.sweeps.files_of(sweep)
+        sys.stdout.write(SweepLog(directory).render_results(sweep, read_notes(directory), separator=","))
+        return 0
+    if arguments.latex:
+        from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - as above
+
+        sys.stdout.write(render_latex(sweep))
         return 0
     return _show(sweep, store, as_json=arguments.json)
 

@@ -1,0 +1,75 @@
+"""The settings of a sweep as a LaTeX table for a paper, with the rules of booktabs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from mcp_server.record.sweep_ranking import find_differing, rank_groups
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.results.benchmark_table import find_benchmark
+from mcp_server.sweeps.settings_table import Ranking, describe_ranking, describe_states
+from mcp_server.text.formatting import count_digits, plain_value, printable, spread
+
+_ESCAPES = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"}
+)
+_POWER = re.compile(r"(?P<digits>-?[\d.]+)e(?P<sign>[+-])0*(?P<power>\d+)")
+
+
+def render_latex(sweep: Sweep) -> str:
+    """Return the table, the best setting in bold, of several benchmarks the best of each.
+
+    Comments say what counts in no mean, and how the best two compare.
+    """
+    by = Ranking(sweep.spec.metric, sweep.spec.ranking, sweep.spec.goal)
+    groups = rank_groups(sweep.cells, by.goal)
+    names = find_differing(groups)
+    benchmark = find_benchmark([group.settings for group in groups])
+    digits = count_digits([cell.value for group in groups for cell in group.results if cell.value is not None], least=4)
+    has_phases = len({group.first.cell.phase for group in groups}) > 1
+    header = [*(["phase"] if has_phases else []), *names, by.label if by.metric else "metric", "n"]
+    lines = [f"% Sweep {_comment(sweep.sweep_id)}: mean and deviation of the sample over n whole trainings, {by.goal}."]
+    lines += [f"% {_comment(note)}" for note in describe_ranking(groups, by).notes]
+    lines += [
+        f"\\begin{{tabular}}{{{'l' * (len(header) - 2)}rr}}",
+        "\\toprule",
+        _row(map(_escape, header)),
+        "\\midrule",
+    ]
+    bold: set[str] = set()
+    for group in groups:
+        of = plain_value(group.settings.get(benchmark)) if benchmark else ""
+        is_best = group.mean is not None and of not in bold
+        bold |= {of} if is_best else set()
+        value = "--" if group.mean is None else _math(spread(group.mean, group.deviation, digits), bold=is_best)
+        phase = [_escape(group.first.cell.phase)] if has_phases else []
+        lines.append(_row([*phase, *_settings(group.settings, names), value, str(len(group.results))]))
+        if rest := describe_states(group, by.metric):
+            lines.append(f"% {_comment(group.label)}: {_comment(rest)}")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _settings(settings: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    return [_escape(plain_value(settings.get(name))) for name in names]
+
+
+def _row(fields: Iterable[str]) -> str:
+    return " & ".join(fields) + r" \\"
+
+
+def _escape(text: str) -> str:
+    return printable(" ".join(text.split())).translate(_ESCAPES)
+
+
+def _comment(text: str) -> str:
+    return printable(" ".join(text.split()))
+
+
+def _math(text: str, *, bold: bool) -> str:
+    """Return ``1.2e-05±3e-06`` as mathematics."""
+    shown = _POWER.sub(lambda m: rf"{m['digits']} \times 10^{{{m['sign'].strip('+')}{m['power']}}}", text)
+    shown = shown.replace("±", r" \pm ")
+    return rf"$\mathbf{{{shown}}}$" if bold else f"${shown}$"
