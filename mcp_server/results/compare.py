@@ -54,7 +54,7 @@ from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.equal_settings import Place
+from mcp_server.text.equal_settings import Place, find_directory
 from mcp_server.text.formatting import count_digits
 from mcp_server.text.near_names import find_near_names
 
@@ -294,7 +294,7 @@ def _read_run(
         [replace(one, path=name_there(one.path, run)) for one in saved],
         [path for path in uncertain if path not in read],
         remark,
-        Place(run.spec.cwd, snapshot.python if snapshot else ""),
+        Place(find_directory(run.spec.command, run.spec.cwd), snapshot.python if snapshot else ""),
         code,
     )
 

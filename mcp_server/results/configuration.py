@@ -19,6 +19,7 @@ from mcp_server.results.run_files import select_own
 from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.text.shell import leave_out_helpers
 from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of one file
@@ -74,8 +75,11 @@ def is_search_path(name: str, value: str) -> bool:
 
 
 def read_options(command: str | list[str]) -> dict[str, str]:
-    """Return the options of a command by name, with the last value of each, and its other words as ``command``."""
-    options, rest = parse_command(command).split_options()
+    """Return the options of a command by name, with the last value of each, and its other words as ``command``.
+
+    Those of a helper that it starts in the background, as a tensorboard, are no settings of the run.
+    """
+    options, rest = parse_command(leave_out_helpers(command)).split_options()
     return {**options, "command": " ".join(rest)}
 
 

@@ -8,7 +8,7 @@ import platform
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.record.code_snapshot import PACKAGES, CodeSnapshot
@@ -33,6 +33,10 @@ _MOST_METRICS, _MOST_CHECKPOINTS, _MOST_UNTRACKED = 60, 30, 30
 _SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".cpp", ".cu", ".ipynb")
 _LONG_TITLE, _LONG_VALUE = 160, 300
 _MOST_OF_FILE = 20_000  # characters of a configuration
+_NO_METRICS, _NO_EVALUATIONS = "No scalars were found.", "No result files were found."
+_NO_CHECKPOINTS = "None were found."
+_FIGURES = ("Metrics", "Evaluations", "Checkpoints")
+_SECTION = r"^## {name}\n\n(?P<text>.*?)\n\n(?=## )"
 _SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## (?:End of the run|Verdict)$", re.MULTILINE | re.DOTALL)
 _ORIGINS = {"kept": "as it was at the start", "now": "as it is now", "written": "as the program wrote it"}
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])")
@@ -47,7 +51,8 @@ _LOCKS = ("uv.lock", "poetry.lock", "pixi.lock", "conda-lock.yml", "requirements
 class ResultFacts:
     """The content of the results document of an ended run.
 
-    ``leftovers``: number of its processes that still run. ``left_out``: files that may be another run's.
+    ``leftovers``: number of its processes that still run. ``left_out``: files that may be another run's. ``recorded``:
+    the figures in an earlier document of the run, by section. ``later_writer``: a later run that writes where it did.
     """
 
     run: Run
@@ -62,6 +67,13 @@ class ResultFacts:
     written_configs: Sequence[ConfigFile] = ()
     leftovers: int = 0
     left_out: str | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    later_writer: str | None = None
+
+    def keeps(self, heading: str) -> bool:
+        """Return whether a section stays as an earlier document had it, because nothing is there to replace it."""
+        found = {"Metrics": self.numbers.metrics, "Evaluations": self.evaluations, "Checkpoints": self.checkpoints}
+        return heading in self.recorded and not found[heading]
 
 
 def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> str:
@@ -71,11 +83,14 @@ def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> 
     sections: Sections = [("Purpose", [purpose])] if purpose else []
     if facts.summary:
         sections.append(("Summary", [_lower_headings(facts.summary.strip())]))
+    figures: Sections = [
+        ("Metrics", list(_metrics(facts.numbers, run))),
+        ("Evaluations", list(render_evaluations(facts.evaluations)) or [_NO_EVALUATIONS]),
+        ("Checkpoints", list(_checkpoints(facts.checkpoints)) or [_NO_CHECKPOINTS]),
+    ]
     sections += [
         ("End of the run", [f"**{run.state}**", "", *facts.end.lines]),
-        ("Metrics", list(_metrics(facts.numbers, run))),
-        ("Evaluations", list(render_evaluations(facts.evaluations)) or ["No result files were found."]),
-        ("Checkpoints", list(_checkpoints(facts.checkpoints)) or ["None were found."]),
+        *((name, [facts.recorded[name]] if facts.keeps(name) else lines) for name, lines in figures),
     ]
     if facts.account:
         sections.append(("Attempts", [facts.account]))
@@ -101,6 +116,13 @@ def _make_title(purpose: str) -> str:
 def list_doubts(facts: ResultFacts) -> list[str]:
     """Return one sentence for each part of the document that may be wrong."""
     run, doubts = facts.run, [*facts.numbers.notes[:5], *([facts.left_out] if facts.left_out else [])]
+    if kept := [name for name in _FIGURES if facts.keeps(name)]:
+        now = (
+            f"the files are now those of {facts.later_writer}"
+            if facts.later_writer
+            else "their files are not found now"
+        )
+        doubts.append(f"{' and '.join(kept)} as an earlier call recorded them: {now}.")
     if facts.leftovers:
         what = "process of the run still runs" if facts.leftovers == 1 else "processes of the run still run"
         doubts.append(f"{facts.leftovers} {what}: its results may change. See wait_run.")
@@ -138,6 +160,20 @@ def read_summary(path: Path, run_id: str) -> str | None:
     return match["text"] if match else None
 
 
+def read_recorded(paths: Sequence[Path], run_id: str) -> dict[str, str]:
+    """Return the sections of figures in the first document of this run among ``paths``, those that have any."""
+    for path in paths:
+        if read_origin(path) != (run_id, "finish_blueprint"):
+            continue
+        text = (read_text(path) or "").partition(ADDITIONS_MARK)[0]
+        found = {name: re.search(_SECTION.format(name=name), text, re.MULTILINE | re.DOTALL) for name in _FIGURES}
+        texts = {name: match["text"] for name, match in found.items() if match}
+        return {
+            name: text for name, text in texts.items() if text not in (_NO_METRICS, _NO_EVALUATIONS, _NO_CHECKPOINTS)
+        }
+    return {}
+
+
 def _lower_headings(text: str) -> str:
     """Return the text with an agent's headings below those of the document."""
     text = text.replace(ADDITIONS_MARK, "")
@@ -148,7 +184,7 @@ def _lower_headings(text: str) -> str:
 
 def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
     if not numbers.metrics:
-        yield "No scalars were found."
+        yield _NO_METRICS
         return
     step = run.last_known_step or numbers.step
     place = f"round {run.progress['round']}, step" if "round" in run.progress else "step"

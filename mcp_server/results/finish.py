@@ -18,6 +18,7 @@ from mcp_server.record import result_directory
 from mcp_server.record.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.events import ENDING
 from mcp_server.record.experiment_log import append_end
+from mcp_server.record.output_directories import find_in_command
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
@@ -35,6 +36,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
+from mcp_server.text.equal_settings import find_directory
 from mcp_server.text.secret_patterns import mask_secrets, mask_source, names_a_secret
 
 _DIFF_MARK = "# runward run "
@@ -134,6 +136,7 @@ def write_results(
         written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
         left_out=" ".join(filter(None, (uncertain, remark))) or None,
+        later_writer=_find_later_writer(run, directory, store),
     )
     later_run = _find_later_run(run, directory, store)
     writing = _Writing.of(seen_directory)
@@ -259,6 +262,23 @@ def _find_later_run(run: Run, directory: Path, store: RunStore) -> str | None:
     return None
 
 
+def _find_later_writer(run: Run, directory: Path, store: RunStore) -> str | None:
+    """Return the newest run of the same host that was launched later and writes where this one did."""
+    own = _list_places(run, directory)
+    for other in store.list_runs():
+        if other.spec.created_at <= run.spec.created_at:
+            return None
+        if other.spec.mirror == run.spec.mirror and own & _list_places(other):
+            return other.run_id
+    return None
+
+
+def _list_places(run: Run, directory: Path | None = None) -> set[str]:
+    spec = run.spec
+    named = find_in_command(spec.command, find_directory(spec.command, spec.cwd), spec.params)
+    return {path for path in (*named, directory and str(directory), spec.result_dir) if path and path != spec.cwd}
+
+
 def _find_secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
     """Return every secret that the files of the run could contain, by name."""
     secrets = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
@@ -279,8 +299,10 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
         files.append(_write_diff(directory, run, facts.code))
     own = directory / f"results-{run.run_id}.md"
     path = own if later_run else result_directory.choose_document_path(directory, run.run_id)
+    earlier = [each for each in (path, own, directory / result_directory.RESULTS_DOCUMENT) if each.is_file()]
     if facts.summary is None:
         facts = replace(facts, summary=document.read_summary(path, run.run_id))
+    facts = replace(facts, recorded=document.read_recorded(earlier, run.run_id))
     text = document.render_document(
         facts, diff=files[-1].name if facts.code.diff else None, additions=result_directory.read_additions(path)
     )

@@ -1,4 +1,4 @@
-"""Directories and files that a launch writes into while another live run does. Pure.
+"""Directories and files that a launch writes into while another live run does, or where a former run left its files.
 
 Only what both name counts: the same absolute path, by commands that give their runs no names of their own.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.record.output_directories import find_in_command
+from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.text.shell import is_literal, parse
+from mcp_server.text.shell import is_literal, leave_out_helpers, parse
 
 _NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.
@@ -21,6 +24,8 @@ _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
 _READERS = ("tensorboard", "aim", "mlflow")  # their --logdir is what they read
 _WRITES = (">", ">>", ">|", "&>", "&>>")
 _MOST_NAMED = 3
+_RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
+_OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
 _NOWHERE = "/nowhere/of/a/run"
 
 
@@ -41,7 +46,42 @@ def warn_of_shared_outputs(spec: RunSpec, live: Iterable[Run]) -> list[str]:
     return warnings[:_MOST_NAMED]
 
 
+def warn_of_former_outputs(spec: RunSpec, ended: Iterable[Run]) -> list[str]:
+    """Return a warning that names the newest ended run of this host whose files lie where ``spec`` writes, if any.
+
+    A command that resumes means to go on there. Looks at the disk. ``ended``: the newest first.
+    """
+    own = [
+        path for path in (*_list_outputs(spec), *([spec.result_dir] if spec.result_dir else [])) if _holds_files(path)
+    ]
+    if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
+        return []
+    for run in ended:
+        other = run.spec
+        if run.run_id == spec.run_id or other.mirror or _list_names(spec) != _list_names(other):
+            continue
+        theirs = {*_list_outputs(other), other.result_dir}
+        if (path := next((path for path in own if path in theirs), None)) is not None:
+            return [
+                f"The files of {run.run_id}, which has ended, lie in {path}: this run may overwrite its evaluations "
+                "and checkpoints. Put {run_id} into that path, or name another."
+            ]
+    return []
+
+
+def _holds_files(path: str) -> bool:
+    """Return whether a path is a file, or a directory with any entry but those that runward writes."""
+    try:
+        with os.scandir(path) as entries:
+            return any(entry.name not in _OF_RUNWARD for entry in entries)
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
+
+
 def _list_outputs(spec: RunSpec) -> list[str]:
+    spec = replace(spec, command=leave_out_helpers(spec.command))
     command = parse(spec.command)
     text = json.dumps([spec.command, spec.params, spec.env], default=str)
     if any(mark in text for mark in _OWN) or any(Path(word).name in _READERS for word in command.words):

@@ -20,7 +20,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.launch_warnings import find_warnings
-from mcp_server.runs.live_outputs import warn_of_shared_outputs
+from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
 from mcp_server.runs.makefiles import MAKE, find_makefile, select_recipes
 from mcp_server.runs.shell_programs import Program, find_programs
 from mcp_server.store.run_store import RunStore
@@ -48,7 +48,9 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
         home = StateHome.of(environ)
-        warnings += warn_of_shared_outputs(spec, (run for run in RunStore(home).list_runs() if not run.ended))
+        runs = RunStore(home).list_runs()
+        warnings += warn_of_shared_outputs(spec, (run for run in runs if not run.ended))
+        warnings += warn_of_former_outputs(spec, (run for run in runs if run.ended))
         if of_home := home.find_warning():
             warnings.append(of_home)
         warnings += find_targets(home.read_config(), environ, home.secrets)[1]

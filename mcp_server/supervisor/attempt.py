@@ -62,7 +62,7 @@ class Attempt:
     ) -> None:
         self.control, self.number, self.started_at = control, number, started_at
         self.arguments: list[str] = []
-        self.ended_s = 0.0
+        self.ended_s, self.ended_at = 0.0, ""
         self._handover, self._code_keeper = handover, CodeKeeper()
         self._events, self._child, self._record, self._gpu_monitor = control.events, child, record, gpu_monitor
         self._redactor = Redactor(handover.masked)
@@ -176,7 +176,7 @@ class Attempt:
         self.relay.log.send()
         self.observer.read_end()  # also of a run that was killed: its last step is a fact of the run
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
-            self.ended_s = time.monotonic()
+            self.ended_s, self.ended_at = time.monotonic(), now()
             self._write_record()
         self._flush_outputs()
 
@@ -326,7 +326,7 @@ class Attempt:
 
     def _set_wait_status(self, status: int) -> None:
         if self._wait_status is None:
-            self._wait_status, self.ended_s = status, time.monotonic()
+            self._wait_status, self.ended_s, self.ended_at = status, time.monotonic(), now()
             self._write_record()
             if self._gpu_monitor:
                 self._gpu_monitor.close()
@@ -350,7 +350,7 @@ class Attempt:
 
     def _write_record(self) -> None:
         try:
-            self._record.write(self.ending.record(self.started_at, now()))
+            self._record.write(self.ending.record(self.started_at, self.ended_at))
         except OSError as error:  # e.g. the directory was removed; leftovers must still be stopped
             self._events.append("log_lost", f"The exit record could not be written: {error}.")
 

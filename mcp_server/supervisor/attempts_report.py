@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.run_directory import RunDir
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.system.files import open_private
 
@@ -32,7 +32,7 @@ class AttemptsReport:
         self._append_row(
             attempt.number,
             attempt.started_at,
-            now(),
+            attempt.ended_at,
             attempt.ending.text(),
             "" if attempt.observer.step is None else attempt.observer.step,
             " ".join(attempt.arguments),

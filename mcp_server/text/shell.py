@@ -47,6 +47,12 @@ SHELL_BUILTINS = frozenset(
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;&,:\s]|^~[^/]|^-$")
 _LONGEST_PATH = 4096  # PATH_MAX
 _NAMED_VALUE = compile_lazily(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTALL)
+_JOINS = ("|", "|&", "&&", "||")
+# What may stand in the foreground where the training itself is in the background.
+_BESIDE = frozenset(
+    """wait exit cd export sleep echo kill trap source . set true tail date tensorboard aim mlflow
+    """.split()  # noqa: SIM905 - programs
+)
 _FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
 _NUMBER = compile_lazily(r"-[\d.]\S*")
 
@@ -258,6 +264,40 @@ def _find_end(text: str, opening: str, start: int) -> int | None:
         elif mark[0] != "\\" and (closing[-1] in '"`' or (mark[0] == "#" and closing[-1] == "}")):
             at = piece.start() + 1  # quotes and comments are text there
     return at
+
+
+def leave_out_helpers(command: str | list[str]) -> str | list[str]:
+    """Return a command without the programs that it starts in the background beside its last one, as a tensorboard.
+
+    A command that has nothing else in the foreground (``python train.py & wait``) stays as it is.
+    """
+    if not isinstance(command, str):
+        return command
+    groups: list[list[SimpleCommand]] = [[]]
+    for simple in parse(command).commands:
+        groups[-1].append(simple)
+        if simple.separator not in _JOINS:
+            groups.append([])
+    groups = [group for group in groups if group]
+    kept = [group for group in groups if group[-1].separator != "&"]
+    if not any(simple.program not in _BESIDE and simple.program for group in kept for simple in group):
+        return command
+    ends = [group[0].start for group in groups[1:]] + [len(command)]
+    parts = (
+        command[group[0].start : end]
+        for group, end in zip(groups, ends)
+        if group[-1].separator != "&" or end == ends[-1]
+    )
+    return command[: groups[0][0].start] + "".join(parts)
+
+
+def name_helpers(command: str | list[str]) -> list[str]:
+    """Return the programs that a command starts in the background beside its last one."""
+    kept = parse(leave_out_helpers(command)).commands
+    programs = [simple.program.rpartition("/")[2] for simple in parse(command).commands]
+    for simple in kept:
+        programs.remove(simple.program.rpartition("/")[2])
+    return [program for program in dict.fromkeys(programs) if program not in ("", "cd", "tee", "export")]
 
 
 def is_literal(word: str) -> bool:

@@ -26,7 +26,7 @@ from mcp_server.text.formatting import (
     significant,
 )
 from mcp_server.text.secret_patterns import mask_secrets
-from mcp_server.text.shell import parse
+from mcp_server.text.shell import name_helpers, parse
 from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 
@@ -315,13 +315,18 @@ def describe_left_behind(run: Run, *, short: bool = False) -> str | None:
     if run.state != "finished" or not left:
         return None
     what = f"{len(left)} {'process' if len(left) == 1 else 'processes'}"
+    helpers = ", ".join(name_helpers(run.spec.command)[:_MOST_PROGRAMS])
     if short:
-        return f"left {what} behind, stopped"
+        return f"left {what} behind, stopped" + (" (starts helpers)" if helpers else "")
     programs = dict.fromkeys(shorten_middle(fold_bars(str(one.get("command"))), _PROGRAM_CHARS) for one in left)
     named = ", ".join(list(programs)[:_MOST_PROGRAMS])
-    after = f" after {duration(end['elapsed_s'])}" if "elapsed_s" in end else ""
+    after = f" after {duration(end['elapsed_s'])}" if "elapsed_s" in end and run.attempt == 1 else ""
+    if run.attempt > 1:  # the time of the run counts all its attempts, and the waits between them
+        after = f" in attempt {run.attempt}"
     fate = "not all of which could be stopped" if end.get("survivors") else "which runward stopped"
     text = f"The command ended{after} and left {what} behind, {fate}: {named}."
+    if helpers:
+        text += f" The command itself starts {helpers} in the background: such a helper ends with the run."
     command = parse(run.spec.command)
     if command.ends_in_background or not {"nohup", "setsid", "disown"}.isdisjoint(command.words):
         text += " If that was the training, launch it again without &, nohup or setsid: a run ends with its command."

@@ -64,6 +64,7 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
     report = sandbox.rundir(run_id).account.read_text()
     assert report.count("oom_gpu") == 2
     assert [line.split(" | ")[0] for line in report.splitlines()[4:]] == ["| 1", "| 2", "| 3"]
+    assert report.splitlines()[-1].split(" | ")[2] == sandbox.run(run_id).ended_at  # one moment in all records
 
 
 async def test_a_retry_is_news(sandbox: Sandbox) -> None:

@@ -53,3 +53,10 @@ def test_settings_of_files_have_one_name_whatever_the_files_are_called(tmp_path:
     settings = read_configuration(run, None)
     found = {name: value for name, value in settings.items() if ":" in name}
     assert found == {"config:lr": "0.1", "config:stage": "2", "a:name": "a", "b:name": "b"}
+
+
+def test_options_of_a_helper_in_the_background_are_no_settings() -> None:
+    expected = {"lr": "1", "command": "python train.py"}
+    assert read_options("tensorboard --logdir out --port 6006 & python train.py --lr 1") == expected
+    assert read_options("cd tb && tensorboard --port 1 2>&1 | tee t.log &\npython train.py --lr 1") == expected
+    assert read_options("python train.py --lr 1 & wait")["lr"] == "1"  # nothing else is the training

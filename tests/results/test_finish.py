@@ -129,6 +129,24 @@ def test_a_second_call_updates_the_document_and_keeps_a_persons_part(runs: Runs)
     assert (path.parent / "experiment_log.md").read_text().count("## End of cfm-7kqz") == 1
 
 
+def test_recorded_figures_are_never_replaced_by_nothing(runs: Runs) -> None:
+    cwd = runs.add(command="python train.py --output_dir out")
+    put(cwd / "metrics.json", '{"mean_reward": 0.75}')
+    put(cwd / "out/checkpoint-500/model.safetensors", "x" * 2048)
+    first = Path(done(runs).results_path).read_text()
+    (cwd / "metrics.json").unlink()
+    (cwd / "out/checkpoint-500/model.safetensors").unlink()
+    for _ in range(2):  # a third call keeps them as well
+        answer = done(runs)
+        text = Path(answer.results_path).read_text()
+        for part in ("| mean_reward | 0.75 |", f"| `{cwd}/out/checkpoint-500` | 500 |"):
+            assert part in first
+            assert text.count(part) == 1
+        assert "Evaluations and Checkpoints as an earlier call recorded them: their files are not found now." in (
+            answer.notes or []
+        )
+
+
 def test_a_summary_stays_until_another_is_given(runs: Runs) -> None:
     runs.add()
     summary = "# It helps\n\nA little:\n\n```bash\n# as before\n```\n\n## Why\nUnknown."

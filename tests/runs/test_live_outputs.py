@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.live_outputs import warn_of_shared_outputs
+from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
 
 
 def live(command: str, **more: Any) -> Run:
@@ -54,3 +56,30 @@ def test_another_hosts_run_and_the_run_itself_share_nothing() -> None:
     assert warn_of_shared_outputs(spec, [live("python t.py --logdir a", mirror="/m/other")]) == []
     itself = RunSpec(run_id="one-abcd", command=spec.command, cwd="/p")
     assert warn_of_shared_outputs(itself, [live("python t.py --logdir a")]) == []
+
+
+TRAIN = "tensorboard --logdir out --port 7 &\npython train.py --logdir {place}"
+
+
+def test_a_rerun_into_the_directory_of_an_ended_run_names_it_unless_it_resumes(tmp_path: Path) -> None:
+    former = replace(live(TRAIN.format(place="out"), cwd=str(tmp_path)), state="finished")
+    again = RunSpec(run_id="two-abcd", command=TRAIN.format(place="out"), cwd=str(tmp_path))
+    assert warn_of_former_outputs(again, [former]) == []  # it left nothing
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "eval.json").write_text("{}")
+    (warning,) = warn_of_former_outputs(again, [former])
+    assert warning == (
+        f"The files of one-abcd, which has ended, lie in {tmp_path}/out: this run may overwrite its evaluations and "
+        "checkpoints. Put {run_id} into that path, or name another."
+    )
+    for command in (f"{again.command} --resume", TRAIN.format(place="out/{run_id}"), TRAIN.format(place="other")):
+        assert warn_of_former_outputs(replace(again, command=command), [former]) == []
+
+
+def test_a_rerun_into_the_result_directory_of_an_ended_run_names_it(tmp_path: Path) -> None:
+    former = replace(live("python train.py", result_dir=str(tmp_path)), state="failed")
+    again = RunSpec(run_id="two-abcd", command="python train.py", cwd="/p", result_dir=str(tmp_path))
+    (tmp_path / "experiment_log.md").write_text("")
+    assert warn_of_former_outputs(again, [former]) == []
+    (tmp_path / "results.md").write_text("")
+    assert "The files of one-abcd" in warn_of_former_outputs(again, [former])[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_server.results.comparison_cells import find_differences
-from mcp_server.text.equal_settings import Place, find_equal_forms
+from mcp_server.text.equal_settings import Place, find_directory, find_equal_forms
 
 HERE, THERE = Place("/w/a", "/v/bin/python"), Place("/w/b", "/v/bin/python3")
 
@@ -53,3 +53,14 @@ def test_equal_texts_are_equal_wherever_a_run_ran() -> None:
 
 def test_a_setting_that_one_run_lacks_differs() -> None:
     assert find_differences([{"lr": "1e-3"}, {}, {"lr": "0.001"}], [HERE] * 3)[0] == ["lr"]
+
+
+def test_a_path_below_the_directory_that_a_command_enters_equals_its_absolute_form() -> None:
+    entered = find_directory("cd code && tensorboard --logdir o &\npython train.py --c base.json", "/p")
+    assert (entered, find_directory("cd $CODE && python train.py", "/p"), find_directory(["cd", "a"], "/p")) == (
+        "/p/code",
+        "/p",
+        "/p",
+    )
+    first, second = find_equal_forms("c", ["base.json", "/p/code/base.json"], [Place(entered), Place("/x")])
+    assert first == second

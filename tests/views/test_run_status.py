@@ -10,7 +10,7 @@ from mcp_server.record.state import NEVER_BEGAN, UNKNOWN_END, Evidence, Liveness
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.views import run_status
-from mcp_server.views.run_status import Event, Leftover, describe, status_of
+from mcp_server.views.run_status import Event, Leftover, describe, describe_left_behind, status_of
 from tests.record.test_state import BEGAN, BEGAN_S, ENDED_AT, SPEC, STARTED, ended, event, record, run
 
 # --- which fields an answer has
@@ -283,3 +283,14 @@ def test_a_host_that_answers_again_leaves_nothing_of_its_silence(
     monkeypatch.setattr(run_status, "backend_of", lambda _: Answers())
     status = status_of(RunStore(home), seen, listed=True)
     assert (status.state, status.unreachable, status.reason) == ("running", None, None)
+
+
+def test_what_a_later_attempt_left_behind_is_not_timed_by_the_whole_run_and_helpers_are_named() -> None:
+    left = [{"pid": 5, "command": "tensorboard"}]
+    spec = replace(SPEC, command="tensorboard --logdir o &\npython train.py")
+    end = event(3, "ended", state="finished", leftovers=left, elapsed_s=14.74)
+    folded = replace(Run(spec, "finished"), events=(end,), attempt=2)
+    note = describe_left_behind(folded) or ""
+    assert "The command ended in attempt 2 and left 1 process behind" in note
+    assert "The command itself starts tensorboard in the background: such a helper ends with the run." in note
+    assert describe_left_behind(folded, short=True) == "left 1 process behind, stopped (starts helpers)"
