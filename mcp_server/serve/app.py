@@ -7,6 +7,8 @@ import contextlib
 import gc
 import os
 import signal
+import sys
+import traceback
 from collections.abc import AsyncIterator, Mapping
 
 from mcp.server import MCPServer
@@ -74,4 +76,14 @@ def serve_stdio() -> None:
         # The thread that reads stdin would hold up Python's own interrupt until the client closes it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     configure_logging()
-    build(os.environ).run()
+    status = 1
+    try:
+        build(os.environ).run()
+        status = 0
+    except BaseException:  # it is written, and the process ends
+        traceback.print_exc()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Python would wait for threads whose work nobody hears of any more, such as a search of 10 s.
+    os._exit(status)

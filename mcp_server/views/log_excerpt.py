@@ -176,6 +176,7 @@ class _Search:
     def feed(self, lines: Iterable[Line]) -> int | None:
         """Search lines and return the number of the last one that was searched if the time is over, else None."""
         for line in lines:
+            stop_if_abandoned()
             start = self._search.find(line.text[:SEARCHED_CHARS])
             if self._search.is_over:
                 return line.number - 1

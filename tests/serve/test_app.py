@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 _START = """
 import gc, json, sys
@@ -48,3 +49,17 @@ def test_a_server_starts_without_the_rooms_of_calls_collects_garbage_and_imports
         "results.finish",
     ):
         assert f"mcp_server.{room}" not in loaded
+
+
+def test_a_server_over_stdio_ends_with_its_client_whatever_its_threads_do(tmp_path: Path) -> None:
+    program = """
+import threading
+from types import SimpleNamespace
+from mcp_server.serve import app
+
+search = threading.Thread(target=threading.Event().wait)
+app.build = lambda _: SimpleNamespace(run=search.start)
+app.serve_stdio()
+"""
+    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "RUNWARD_HOME": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", program], env=environ, timeout=30, check=False).returncode == 0
