@@ -256,7 +256,7 @@ GENERAL_ROWS = (
     row("python_error", r"^[\w.]{1,80}: (?=.{0,300}\d)"
         r"(?=.{0,300}(?i:\bshapes?\b|\bdimensions?\b|\bsizes?\b))(.{8,300})",
         "", "stop",
-        "The shapes do not fit {at}: {0}; print both (.shape) there and make them equal."),
+        "The shapes do not fit {at}: \"{0}\"; print both (.shape) there and make them equal."),
     row("python_error", r"(?m)(?i:\bshapes?\b|size of tensor|mat1 and mat2|sizes? (?:of tensors )?must match"
         r"|dimensions?\b"
         r"|batch_size \(\d|broadcast|inhomogeneous|inconsistent (?:sizes|shapes)|cannot reshape"
@@ -283,31 +283,31 @@ GENERAL_ROWS = (
         "A process that it had started ended: that one's own last lines, above, name the cause; correct that, then "
         "launch_run again."),
     row("python_error config_error", r"AssertionError: (.{8,400})", "", "stop",
-        "The check {at} fails: {0}; correct that, then launch_run again."),
+        "The check {at} fails: \"{0}\"; correct that, then launch_run again."),
     row("python_error config_error", r"AssertionError\W*$", r"(?m)^\W*assert\b", "stop",
         "A check fails {at}: {source}; make it true by the settings or the code, then launch_run again."),
     row("python_error", r"AssertionError", "", "stop",
         "The check {at} fails: see what it demands, correct the settings or the code, then launch_run again."),
     row("python_error", r"(?:ValueError|RuntimeError|TypeError|Error|Exception)\b:? (.{8,400})", "", "stop",
-        "{library}, called {at}, says: {0}; correct what it gets there, then launch_run again."),
+        "{library}, called {at}, says: \"{0}\"; correct what it gets there, then launch_run again."),
     row("python_error", r"(?:ValueError|RuntimeError|TypeError|Exception)\b", "", "stop",
         "{library} refuses what it got {at}: correct the values or settings passed there as the line says, then "
         "launch_run "
         "again."),
     row("python_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
-        "The error {at}: {0}; correct that, then launch_run again."),
+        "The error {at}: \"{0}\"; correct that, then launch_run again."),
     row("python_error", "", "", "stop", "The program has an error {at}: correct it there, then launch_run again."),
     row("config_error", r"AssertionError", "", "stop",
         "The check {at} refuses the settings: make them fit what the line demands, then launch_run again."),
     row("config_error", r"^(?:[\w.]{1,80}: )?(.{8,400})", "", "stop",
-        "Refused {at}: {0}; correct that setting, then launch_run again."),
+        "Refused {at}: \"{0}\"; correct that setting, then launch_run again."),
     row("data_error", r"(?<![\w:/.])((?:/|~/|\.{1,2}/)[\w.@+-]+(?:/[\w.@+-]+)+)", "", "stop",
         "{0} is not as expected {at}: correct that path, or what should be there, then launch_run again."),
     row("data_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
-        "Data {at}: {0}; correct the path or the file, then launch_run again."),
+        "Data {at}: \"{0}\"; correct the path or the file, then launch_run again."),
     row("import_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
-        "The environment does not fit: {0}; install or align that package, then launch_run again."),
+        "The environment does not fit: \"{0}\"; install or align that package, then launch_run again."),
     row("other", r"^(?:[\w./-]{1,60}: )?\W{0,3}(?i:fatal|error)\b\W{1,6}(.{10,400})", "", "stop",
-        "The last error says: {0}; correct that first, then launch_run again."),
+        "The last error says: \"{0}\"; correct that first, then launch_run again."),
 )
 # fmt: on

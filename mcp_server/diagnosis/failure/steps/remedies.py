@@ -60,7 +60,7 @@ _SETTING = compile_lazily(
 _OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
 _CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
-_HEAD, _TAIL = "The error says: ", ", then launch_run again."
+_HEAD, _TAIL = 'The error says: "', ", then launch_run again."
 _LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
 _UNKNOWN = compile_lazily(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nknown (?:option|flag|argument):?) '?(--?[\w-]+)"
@@ -137,17 +137,17 @@ def suggest_option(scene: Scene) -> NextStep | None:
 
 def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     """Return the step that quotes what the error says. ``places``: where to make true what must be."""
-    remedy = _CODE_OF_ANSWER.sub("", remedy.replace(";", ","))
+    remedy = _CODE_OF_ANSWER.sub("", remedy.replace(";", ",").replace('"', "'"))  # nothing in it ends the quotation
     if remedy.startswith("(") and remedy.endswith(")"):
         remedy = remedy[1:-1]
-    if len(remedy) > ADVICE_CHARS - len(_HEAD) - 1:
-        return _stop(f"{_HEAD}{remedy[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
+    if len(remedy) > ADVICE_CHARS - len(_HEAD) - 2:
+        return _stop(f'{_HEAD}{remedy[: ADVICE_CHARS - len(_HEAD) - 3].rsplit(" ", 1)[0]} …".')
     do = "make that true" if _IS_DEMAND.search(remedy) else "change that"
     tails = (
         [*(f"; {do} {at}{_TAIL}" for at in places if at not in {"", "there"}), f"; {do}{_TAIL}"] if places else [_TAIL]
     )
     for tail in (*tails, "."):
-        if len(text := f"{_HEAD}{remedy}{tail}") <= ADVICE_CHARS:
+        if len(text := f'{_HEAD}{remedy}"{tail}') <= ADVICE_CHARS:
             return _stop(text)
     return None
 

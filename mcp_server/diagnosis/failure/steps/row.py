@@ -86,6 +86,7 @@ class Row(NamedTuple):
         groups = [*match.groups(""), *(setting.groups("") if setting else ())]
         parts = [part.lstrip(" ,:;'\"`").rstrip(" .,:;'\"`").replace("', '", ", ").replace(";", ",") for part in groups]
         parts = [part.replace("'", "") if "': " in part else part for part in parts]  # of a dictionary
+        parts = [part.replace('"', "'") for part in parts]  # of the program's words none ends a quotation
         template = self.advice.replace("{library}", scene.library)
         if "{source}" in template:
             template, parts = (
