@@ -79,11 +79,15 @@ async def test_a_command_that_does_not_read_its_notice_takes_no_other_target_wit
     hung_up = '[[notify]]\ncommand = ["sh", "-c", "exec <&-; exit 3"]\non = ["ended"]\n'
     configure(sandbox, deaf + hung_up + CONFIG.format(url=receiver.url).replace("[notify]", "[[notify]]"))
     async with sandbox.agent() as agent:
-        # More than a pipe holds, so that the sender is in its write when the command ends.
-        runs = [await agent.launch("false", name=f"r{number}", tags=["x" * 70_000]) for number in range(6)]
+        runs = [await agent.launch("false", name=f"r{number}") for number in range(6)]
+        living = await agent.launch("sleep 600")
+        (sender,) = notifiers(living)
+        ignored = int(Path(f"/proc/{sender.pid}/status").read_text().partition("SigIgn:")[2].split()[0], 16)
+        assert ignored >> (signal.SIGPIPE - 1) & 1, "a write to a command that has ended would end it"
+        await agent.kill(living)
         for run_id in runs:
             await agent.end(run_id)
-        await until_async(lambda: len(receiver.posts) == 2 * len(runs), "both notices of every run")
+        await until_async(lambda: len(receiver.posts) == 2 * len(runs) + 2, "both notices of every run")
         records = [sandbox.rundir(run_id).path / "notices.jsonl" for run_id in runs]
         await until_async(lambda: all(len(each.read_text().splitlines()) >= 8 for each in records), "the record")
 
