@@ -78,9 +78,11 @@ async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         one, two = await agent.launch("sleep 300"), await agent.launch("sleep 300")
         token = (await agent.call("kill_run", run_id=one))["confirm_token"]
-        assert "still running" in await agent.refusal("kill_run", run_id=two, confirm_token=token)
-        assert "still running" in await agent.refusal("kill_run", run_id=one, confirm_token=token), "used up"
-    assert sandbox.run(one).state == sandbox.run(two).state == "running"
+        refused = await agent.refusal("kill_run", run_id=two, confirm_token=token)
+        assert f"is still running; the confirm_token is for another run ({one}), and is still valid for it" in refused
+        assert (await agent.call("kill_run", run_id=one, confirm_token=token))["status"] == "killed"
+        assert "still running" in await agent.refusal("kill_run", run_id=two, confirm_token=token), "used up"
+    assert (sandbox.run(one).state, sandbox.run(two).state) == ("killed", "running")
 
 
 A_PERSON_NEEDS_S = 0.6  # longer than a program that cancels
