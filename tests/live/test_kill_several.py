@@ -32,8 +32,10 @@ async def test_a_token_stops_the_runs_that_it_named_and_none_that_joined(sandbox
         token = asked["confirm_token"]
         other = await agent.refusal("kill_run", run_id=ids, confirm_token=token)
         assert "for other runs" in other
-        assert "used" in await agent.refusal("kill_run", run_id="tag:night", confirm_token=token)
         asked = await agent.call("kill_run", run_id="tag:night")
+        assert "used" in await agent.refusal("kill_run", run_id="tag:night", confirm_token=token), (
+            "the older one is void"
+        )
         late = await agent.launch("sleep 300", tags=["night"])
         done = await agent.call("kill_run", run_id="tag:night", confirm_token=asked["confirm_token"], reason="over")
     assert (done["status"], done["survivors"]) == ("killed", [])

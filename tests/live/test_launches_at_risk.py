@@ -33,6 +33,8 @@ async def test_a_launch_that_may_end_live_runs_needs_a_token_that_is_bound_to_co
         token = asked["confirm_token"]
         other = f"{STOPS_RAY} # another"
         assert "another command" in await agent.refusal("launch_run", command=other, confirm_token=token)
+        kept = await agent.call("launch_run", command=STOPS_RAY, confirm_token=token)  # it is still that command's own
+        assert (await agent.end(kept["run_id"]))["state"] == "finished"
         assert "nothing was started" in await agent.refusal("launch_run", command=STOPS_RAY, confirm_token=token)
         token = (await agent.call("launch_run", command=STOPS_RAY))["confirm_token"]
         joined = await agent.launch("sleep 300", name="joined")

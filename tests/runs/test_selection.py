@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from mcp_server.errors import BadArgument, RunNameAmbiguous, RunNotFound
-from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.runs.selection import Selection, select
 from mcp_server.store.run_store import RunStore
@@ -40,7 +40,7 @@ def test_a_run_that_gets_the_tag_later_joins_and_one_that_is_removed_leaves(runs
     selection, chosen = select(store, ["tag:sweep-a"])
     runs.add("gen-x2mw", tags=["sweep-a"])
     assert set(ids(selection.observe(store, ids(chosen)))) == {"cfm-7kqz", "dp3-b3xq", "gen-x2mw"}
-    RunDir(runs.home.runs / "dp3-b3xq").spec.unlink()
+    shutil.rmtree(runs.home.runs / "dp3-b3xq")
     assert "dp3-b3xq" not in ids(selection.observe(store, ids(chosen)))
 
 
