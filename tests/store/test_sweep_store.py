@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import EventLog
+from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.conductor import Conductor
@@ -46,3 +50,28 @@ def test_a_continuation_that_is_cut_off_leaves_a_sweep_that_has_ended(tmp_path: 
     directory.events.write_text("".join(whole[:-2]))
     cut_off = RunStore(StateHome(tmp_path)).sweeps.observe(directory.sweep_id)
     assert (cut_off.state, cut_off.count()) == ("killed", {"total": 2, "queued": 1, "skipped": 1})
+
+
+@pytest.mark.anyio
+async def test_cells_added_as_a_stop_ends_a_sweep_are_left_to_the_next_conductor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_sweep(tmp_path, [Cell("a", "1")], [{"kind": "cell_ended", "cell": "a", "state": "killed"}])
+    directory.requests.mkdir(exist_ok=True)
+    write_json(directory.stop, {"by": "agent", "reason": "enough", "stopped_by": "agent"})
+    store = RunStore(StateHome(tmp_path))
+    conductor = Conductor(directory, store, {}, EventLog(directory.events), "night")
+    end = conductor._end
+
+    def end_and_add(sweep: Sweep, state: str, text: str) -> None:
+        end(sweep, state, text)
+        write_json(directory.spec, replace(sweep.spec, cells=(*sweep.spec.cells, Cell("b", "1"))).facts())
+
+    monkeypatch.setattr(conductor, "_end", end_and_add)
+    with anyio.fail_after(20):
+        await conductor.run()
+    conductor.file_watch.close()
+    sweep = store.sweeps.observe(directory.sweep_id)
+    assert [event["kind"] for event in sweep.events][-2:] == ["stopping", "ended"]
+    assert sweep.is_paused
+    assert sweep.count() == {"total": 2, "killed": 1, "queued": 1}

@@ -110,6 +110,8 @@ class Conductor:
                     await anyio.sleep(_TICK_S)
                     continue
                 if sweep.is_paused and not sweep.ended:  # cells were added while it ended
+                    if self._is_stopping:  # who continues it starts another, which starts the stopped cells again
+                        return
                     self._note("conducting", "Cells were added: it goes on.", session=self.session, pid=os.getpid())
                 self._watch_live(changes)
                 self._newest = sweep
