@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,6 +102,24 @@ class Roots:
 
         rewritten = self._pattern().sub(replace_root, text)
         return Rewrite(first, rewritten, is_known) if first else None
+
+    def move(self, request: LaunchRequest, cwd: str) -> LaunchRequest:
+        """Return ``request``, begun in ``cwd``, with all paths that it names rewritten."""
+
+        def move(text: str, *, is_command: bool = False) -> str:
+            rewrite = self.rewrite(text, is_command=is_command)
+            return rewrite.text if rewrite else text
+
+        command = request.command
+        return replace(
+            request,
+            command=move(command, is_command=True) if isinstance(command, str) else [move(word) for word in command],
+            cwd=cwd,
+            env={name: move(value) for name, value in request.env.items()},
+            params={name: move(value) if isinstance(value, str) else value for name, value in request.params.items()},
+            resume_args=[move(word) for word in request.resume_args],
+            tensorboard=move(request.tensorboard) if request.tensorboard else None,
+        )
 
     def _pattern(self) -> re.Pattern[str]:
         longest_first = sorted(self.foreign, key=len, reverse=True)

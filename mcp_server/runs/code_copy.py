@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import BadArgument, LaunchFailed
@@ -45,20 +45,7 @@ class CodeCopy:
         """Return ``request`` with the paths of code that it names as they are in the copy."""
         root = str(self.code.root)
         roots = Roots({root: self.there}, tuple(f"{root}/{path.rstrip('/')}" for path in self.linked), "")
-
-        def move(text: str, *, is_command: bool = False) -> str:
-            rewrite = roots.rewrite(text, is_command=is_command)
-            return rewrite.text if rewrite else text
-
-        command = request.command
-        return replace(
-            request,
-            command=move(command, is_command=True) if isinstance(command, str) else [move(word) for word in command],
-            cwd=self.there,
-            env={name: move(value) for name, value in request.env.items()},
-            params={name: move(value) if isinstance(value, str) else value for name, value in request.params.items()},
-            resume_args=[move(word) for word in request.resume_args],
-        )
+        return roots.move(request, self.there)
 
     def send(self) -> None:
         """Make the copy.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +48,7 @@ class CodeSync:
 
     def move(self, request: LaunchRequest) -> LaunchRequest:
         """Return ``request`` with every path of the code as it is on the other host."""
-        roots = Roots({str(self.here): self.there}, (), "")
-
-        def move(text: str, *, is_command: bool = False) -> str:
-            rewrite = roots.rewrite(text, is_command=is_command)
-            return rewrite.text if rewrite else text
-
-        command = request.command
-        return replace(
-            request,
-            command=move(command, is_command=True) if isinstance(command, str) else [move(word) for word in command],
-            cwd=self.cwd,
-            env={name: move(value) for name, value in request.env.items()},
-            params={name: move(value) if isinstance(value, str) else value for name, value in request.params.items()},
-            resume_args=[move(word) for word in request.resume_args],
-            tensorboard=move(request.tensorboard) if request.tensorboard else None,
-        )
+        return Roots({str(self.here): self.there}, (), "").move(request, self.cwd)
 
     def holds(self, path: str) -> bool:
         """Return whether ``path``, of the other host, is a file or a directory of the code."""
