@@ -200,7 +200,7 @@ def test_a_signal_ends_a_server_over_stdio_whose_client_holds_stdin_open(
     reader, writer = os.pipe()
     try:
         with subprocess.Popen(
-            [sys.executable, "-m", "mcp_server"],
+            ["env", "--default-signal=INT,TERM", sys.executable, "-m", "mcp_server"],  # a shell's & ignores SIGINT
             env=sandbox.environ,
             stdin=reader,
             stdout=subprocess.PIPE,
