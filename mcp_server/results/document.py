@@ -39,7 +39,6 @@ _FIGURES = ("Metrics", "Evaluations", "Checkpoints")
 _SECTION = r"^## {name}\n\n(?P<text>.*?)\n\n(?=## )"
 _SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## (?:End of the run|Verdict)$", re.MULTILINE | re.DOTALL)
 _ORIGINS = {"kept": "as it was at the start", "now": "as it is now", "written": "as the program wrote it"}
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])")
 _MAIN_PACKAGES = (
     *("torch", "jax", "tensorflow", "numpy", "transformers", "accelerate", "deepspeed", "vllm", "ray", "lightning"),
     *("gymnasium", "stable-baselines3", "rsl-rl-lib", "isaacsim", "isaaclab", "mani-skill", "verl", "trl", "wandb"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.failure.steps.row import row
 
-_SB3 = r"stable_baselines3|sb3|\b(?:PPO|SAC|TD3|DQN|A2C|DDPG)\("
 # First match wins: special before general.
 # fmt: off
 ROWS = (

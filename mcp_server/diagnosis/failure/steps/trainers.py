@@ -5,7 +5,6 @@ from __future__ import annotations
 from mcp_server.diagnosis.failure.steps.row import row
 
 _ANY = ""
-_TRAINER = r"transformers[/\\]trainer|Trainer\b|TrainingArguments|accelerate"
 # First match wins: special before general.
 # fmt: off
 ROWS = (
