@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from mcp_server.hosts.named_data import find_named_data, is_output_place, names_an_output, split_options
-from mcp_server.text.shell import SHELL_BUILTINS, ShellCommand, SimpleCommand, is_literal, parse
+from mcp_server.text.shell import PYTHON_LAUNCHERS, SHELL_BUILTINS, ShellCommand, SimpleCommand, is_literal, parse
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
@@ -29,8 +29,6 @@ _WRAPPERS = frozenset(
     """timeout nice ionice stdbuf numactl taskset unbuffer xvfb-run chrt catchsegv conda mamba micromamba uv
     poetry""".split()  # noqa: SIM905 - as above
 )
-# These take a Python script as an argument.
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun"})
 # The arguments of these are text, or paths on another machine or in a container.
 REMOTE_PROGRAMS = frozenset(
     """ssh scp rsync sftp mosh docker podman singularity apptainer enroot kubectl sed perl awk grep ln srun sbatch
@@ -276,13 +274,26 @@ def _find_main_program(words: Sequence[str]) -> int | None:
     return index
 
 
+def find_arguments(words: Sequence[str]) -> Sequence[str]:
+    """Return what the program gets that ``words`` start: behind its script or module, where an interpreter runs one."""
+    main = 0
+    if words and PurePath(words[0]).name in _WRAPPERS | REMOTE_PROGRAMS:
+        main = next((i for i, word in enumerate(words) if _is_interpreter(word) or _is_launcher(word)), 0)
+    if not words[main:] or not (_is_interpreter(words[main]) or _is_launcher(words[main])):
+        return words[main + 1 :]
+    if (script := _find_script(words, main)) is not None:
+        return words[script + 1 :]
+    module = _find_module(words, main)
+    return words[words.index(module, main) + 1 :] if module else ()
+
+
 def _is_interpreter(word: str) -> bool:
     name = PurePath(word).name
     return name in _SHELLS or bool(_PYTHON.fullmatch(name))
 
 
 def _is_launcher(word: str) -> bool:
-    return PurePath(word).name in _LAUNCHERS
+    return PurePath(word).name in PYTHON_LAUNCHERS
 
 
 def _find_script(words: Sequence[str], main: int) -> int | None:
@@ -290,7 +301,7 @@ def _find_script(words: Sequence[str], main: int) -> int | None:
     name = PurePath(words[main]).name
     if name in ("source", "."):
         return main + 1 if any("/" in word for word in words[main + 1 : main + 2]) else None
-    if name in _LAUNCHERS:
+    if name in PYTHON_LAUNCHERS:
         if not {"-m", "--module", "--no_python", "--no-python"}.isdisjoint(words):
             return None
         return next((i for i in range(main + 1, len(words)) if words[i].endswith(".py")), None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mcp_server.gpus.request import GpuRequest
 from mcp_server.runs.command_wrappers import TEXT_PROGRAMS
 from mcp_server.runs.shell_programs import Program, find_programs
+from mcp_server.text.shell import PYTHON_LAUNCHERS
 
 _VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")
 _CUDA = re.compile(r"(?:[\w.\-+]*=)?[\"']?(?P<pin>cuda:(?P<index>\d+))[\"']?")
@@ -18,7 +19,7 @@ _COUNT_OPTION = re.compile(r"(?:--?|[\w.]+\.)?gpus", re.IGNORECASE)
 _LIST = re.compile(r"\[?(\d+(?:,\d+)*)\]?")
 _MOST_DIGITS = 3
 _SETS_VARIABLES = frozenset({"export", "declare", "typeset"})
-_COMPUTES = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|horovodrun|mpirun|isaaclab\.sh|ray|tune|trl|vllm")
+_COMPUTES = re.compile(rf"python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|isaaclab\.sh|ray|tune|trl|vllm")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Literal
 from mcp_server.answer import Answer
 from mcp_server.system import processes
 from mcp_server.system.process_title import supervised_run
+from mcp_server.text.shell import PYTHON_LAUNCHERS
 
 Kind = Literal["training", "evaluation", "serving", "ray", "launcher"]
 
@@ -42,7 +43,7 @@ _SCRIPTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("training", re.compile(rf"(?:.*[._-])?(?:main_)?(?:{_TRAINS})(?:[._-].*)?")),
 )
 _PROGRAMS: dict[str, Kind] = {
-    **dict.fromkeys(("torchrun", "accelerate", "deepspeed", "horovodrun", "accelerate-launch"), "launcher"),
+    **dict.fromkeys((*PYTHON_LAUNCHERS, "accelerate-launch"), "launcher"),
     **dict.fromkeys(("vllm", "sglang", "lmdeploy"), "serving"),
     **dict.fromkeys(("raylet", "gcs_server"), "ray"),
     **dict.fromkeys(("lm_eval", "lmms-eval", "lerobot-eval"), "evaluation"),

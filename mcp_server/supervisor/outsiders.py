@@ -18,11 +18,12 @@ from mcp_server.system import processes
 from mcp_server.system.open_files import list_written_files
 from mcp_server.system.process_title import supervised_run
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.shell import PYTHON_LAUNCHERS
 
 _MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000
 _SETTLES_S = 5.0  # a new process may still change its directory and its program
 # A program of one of these may train, and open its files for an instant only.
-_LAUNCHERS = compile_lazily(r"^(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|julia|Rscript)$")
+_LAUNCHERS = compile_lazily(rf"^(?:python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|mpiexec|julia|Rscript)$")
 _SCRIPT = compile_lazily(r"^-m$|\.py$|\.jl$|\.R$")
 _TOOLS = compile_lazily(
     r"^(?:mcp_server|runward|tensorboard|jupyter.*|ipykernel.*|http\.server|pip|pylsp|pyright|debugpy|ruff|mypy|pytest)$"

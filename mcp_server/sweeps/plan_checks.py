@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import find_programs
+from mcp_server.hosts.command_inputs import find_arguments, find_programs
 from mcp_server.hosts.config_contents import find_script_file
 from mcp_server.hosts.param_style import takes_settings
 from mcp_server.record.script import command_text
@@ -26,7 +26,6 @@ _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 _MOST_UNFOLDED = 1_000
 _FUNCTION = re.compile(r"(range|choice|interval|glob)\((.*)\)\s*", re.DOTALL)
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
-_LAUNCHER = re.compile(r"(?:python|pypy)[\d.]*|torchrun|accelerate|deepspeed|uv|poetry|srun|env|nohup")
 _QUOTED_OR_LIST = ("[", "{", "(", "'", '"', "$")
 
 
@@ -67,7 +66,7 @@ def check_multirun(command: str | Sequence[str]) -> None:
         BadArgument: names the grid that it means.
     """
     for simple in parse(command).commands:
-        words = _find_arguments(simple.program_words)
+        words = find_arguments(simple.program_words)
         at = next((at for at, word in enumerate(words) if word in ("-m", "--multirun")), None)
         if at is None:
             continue
@@ -78,16 +77,6 @@ def check_multirun(command: str | Sequence[str]) -> None:
         meant = f"write its values as grid={json.dumps(grid)}" if grid else "write its values as a grid"
         cause = f"{words[at]} in the command runs several trainings in one cell, whose figures could not be told apart."
         raise BadArgument("common", cause, f"Leave {words[at]} and its values out, and {meant}.")
-
-
-def _find_arguments(words: Sequence[str]) -> Sequence[str]:
-    """Return what a program gets that words start: behind the script or module, where an interpreter runs one."""
-    if not words or not (_LAUNCHER.fullmatch(PurePath(words[0]).name)):
-        return words[1:]
-    for at, (before, word) in enumerate(zip(["", *words], words, strict=False)):
-        if word.endswith(".py") or before == "-m":
-            return words[at + 1 :]
-    return ()
 
 
 def check_grid_values(where: str, name: str, values: Iterable[Any], *, is_settings: bool) -> None:

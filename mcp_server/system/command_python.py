@@ -9,11 +9,11 @@ from pathlib import Path
 
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import parse
+from mcp_server.text.shell import PYTHON_LAUNCHERS, parse
 
 PYTHON = compile_lazily(r"python(?:\d(?:\.\d+)?)?")
 # Programs that lie beside the Python that they run.
-_BESIDE = frozenset({"torchrun", "accelerate", "deepspeed", "ray", "vllm", "lightning", "hydra", "doit"})
+_BESIDE = frozenset({*PYTHON_LAUNCHERS, "ray", "vllm", "lightning", "hydra", "doit"})
 _WRAPPERS = frozenset({"timeout", "nice", "ionice", "stdbuf", "numactl", "taskset", "unbuffer", "xvfb-run", "chrt"})
 # Behind these programs the Python that comes first on PATH is still the same. All others may choose another.
 _STARTS_NOTHING = frozenset({"", "export", "set", "unset", "ulimit", "umask", "cd", "mkdir", "echo", "printf", "sleep"})

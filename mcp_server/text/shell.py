@@ -34,6 +34,8 @@ _ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
 _PREFIXES = frozenset({"exec", "nohup", "time", "env", "command"})
 # `exec` in front of these would fail or change what they mean.
+# These start a Python script or module that is their argument, in one process for each GPU.
+PYTHON_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 SHELL_BUILTINS = frozenset(
     """
     . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare

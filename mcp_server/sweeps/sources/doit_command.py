@@ -13,12 +13,12 @@ from mcp_server.gpus.placeholders import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar
 from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask
-from mcp_server.text.shell import ShellCommand, SimpleCommand, parse
+from mcp_server.text.shell import PYTHON_LAUNCHERS, ShellCommand, SimpleCommand, parse
 
 _DEVICE = "device"
 _PIN = f"cuda:{PLACEHOLDERS[1]}"
 # These start the program that takes the arguments; `tee` or `date` in the same line do not.
-_STARTS_PYTHON = re.compile(r"(?:python|pypy)[\d.]*|torchrun|accelerate|deepspeed|horovodrun|uv|isaaclab\.sh|.*\.py")
+_STARTS_PYTHON = re.compile(rf"(?:python|pypy)[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|uv|isaaclab\.sh|.*\.py")
 _NAMED_VALUE = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=")
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 
