@@ -302,9 +302,9 @@ def _find_script(words: Sequence[str], main: int) -> int | None:
     if name in ("source", "."):
         return main + 1 if any("/" in word for word in words[main + 1 : main + 2]) else None
     if name in PYTHON_LAUNCHERS:
-        if not {"-m", "--module", "--no_python", "--no-python"}.isdisjoint(words):
-            return None
-        return next((i for i in range(main + 1, len(words)) if words[i].endswith(".py")), None)
+        script = next((i for i in range(main + 1, len(words)) if words[i].endswith(".py")), None)
+        own = words[main:script]  # behind it they are the script's
+        return None if not {"-m", "--module", "--no_python", "--no-python"}.isdisjoint(own) else script
     if not _is_interpreter(words[main]):
         return None
     return _find_first_argument(words, main, is_python=name not in _SHELLS)
@@ -312,7 +312,8 @@ def _find_script(words: Sequence[str], main: int) -> int | None:
 
 def _find_module(words: Sequence[str], main: int) -> str:
     """Return the module that an interpreter or launcher runs; empty where it runs none."""
-    if not (_is_launcher(words[main]) or _PYTHON.fullmatch(PurePath(words[main]).name)):
+    runs_module = _is_launcher(words[main]) or _PYTHON.fullmatch(PurePath(words[main]).name)
+    if not runs_module or _find_script(words, main) is not None:
         return ""
     options = zip_longest(words[main + 1 :], words[main + 2 :], fillvalue="")
     return next((after for word, after in options if word in ("-m", "--module") and is_literal(after)), "")

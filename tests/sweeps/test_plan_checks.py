@@ -48,6 +48,7 @@ def test_several_values_in_one_text_are_refused_with_the_list_that_they_mean() -
         ("cd /w && python -m pkg.train --multirun 'seed=range(1,3)' | tee log", r'grid={"seed": \[1, 2\]}'),
         (["python", "train.py", "task=a,b", "-m"], r'grid={"task": \["a", "b"\]}'),
         ("torchrun --nproc_per_node=2 train.py --multirun", "as a grid"),
+        ("srun torchrun --nproc_per_node=2 train.py -m lr=1,2", r'grid={"lr": \[1, 2\]}'),
         ("train -m a=1,2", r'grid={"a": \[1, 2\]}'),
     ],
 )
