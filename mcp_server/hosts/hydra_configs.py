@@ -70,7 +70,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(options: Mapping[str, str], script: Path | None, cwd: Path) -> _Settings:
-    main = read_hydra_decorator(_read_script(script)) if script is not None else None
+    main = read_hydra_decorator(read_script_file(script)) if script is not None else None
     config_path = options.get("path") or (main or {}).get("path")
     directories = [cwd / Path(options["dir"]).expanduser()] if "dir" in options else []
     if config_path and is_literal(config_path):  # not `pkg://…`
@@ -83,7 +83,8 @@ def _read_settings(options: Mapping[str, str], script: Path | None, cwd: Path) -
     return _Settings(name, directories, main is not None)
 
 
-def _read_script(script: Path) -> str:
+def read_script_file(script: Path) -> str:
+    """Return the text of a script, empty where it cannot be read."""
     with suppress(OSError, ValueError):
         return read_regular_file(script, max_bytes=_MOST_BYTES).decode(errors="replace")
     return ""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp_server.record.code_snapshot import CodeSnapshot
-from mcp_server.record.code_state import SOURCES, load_code_state
+from mcp_server.record.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
 
 _COMMIT_CHARS, _MOST_FILES = 10, 8
@@ -45,13 +44,8 @@ def read_ran_code(run: Run, snapshot: CodeSnapshot | None) -> RanCode:
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
     changes = split_diff(snapshot.read_diff()) if is_whole else None
     return RanCode(
-        run.run_id, snapshot.git.commit, {_name(path, cwd): digest for path, digest in files.items()}, changes
+        run.run_id, snapshot.git.commit, {name_below(path, cwd): digest for path, digest in files.items()}, changes
     )
-
-
-def _name(path: str, cwd: str) -> str:
-    inside = os.path.relpath(path, cwd) if cwd.startswith("/") and path.startswith("/") else path
-    return path if inside.startswith("..") else inside
 
 
 def split_diff(diff: str) -> dict[str, str]:

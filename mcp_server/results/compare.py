@@ -29,6 +29,7 @@ from mcp_server.results.comparison_cells import (
     Cells,
     checkpoint_cell,
     describe_checkpoint,
+    evaluation_column,
     fact_cells,
     find_differences,
     fit,
@@ -139,7 +140,7 @@ def build_comparison(
         | {name: fit(values_of[long][number]) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()}, digits)
         | {
-            _evaluation_column(name): format_series(entry.figures[name], digits[name])
+            evaluation_column(name): format_series(entry.figures[name], digits[name])
             for name in figures
             if name in entry.figures
         }
@@ -323,10 +324,6 @@ def _is_in_files(tag: str, entries: Sequence[ComparedRun]) -> bool:
         any(repeats_scalar(series, one.tag, one.last, one.last_step) for series in entry.figures.values())
         for entry, one in pairs
     )
-
-
-def _evaluation_column(name: str) -> str:
-    return name if name.lower().startswith("eval") else f"eval {name}"
 
 
 def _episodes_cell(entry: ComparedRun, figures: Sequence[str]) -> Cells:

@@ -32,6 +32,11 @@ def fit(text: str) -> str:
     return shorten_middle(_plain(text), _CELL_CHARS, head=_CELL_CHARS // 2)
 
 
+def evaluation_column(name: str) -> str:
+    """Return the name of the column of an evaluation's figure."""
+    return name if name.lower().startswith("eval") else f"eval {name}"
+
+
 def format_value(value: float | str | None, digits: int = FEWEST_DIGITS) -> str:
     """Return a value as a cell, numbers with so many significant digits, or whole."""
     return "" if value is None else fit(format_figure(value, digits))

@@ -15,7 +15,7 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweep_ranking import Group, average
 from mcp_server.record.sweep_state import CellState
 from mcp_server.results import checkpoints
-from mcp_server.results.comparison_cells import describe_checkpoint
+from mcp_server.results.comparison_cells import describe_checkpoint, evaluation_column
 from mcp_server.results.metrics import best_direction, read_metrics
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
@@ -140,7 +140,7 @@ def read_results(groups: Sequence[Group], store: RunStore, scalars: Scalars, met
                 continue
             with contextlib.suppress(RunwardError, OSError):
                 for name, value in measure_evaluations(run, store, scalars).items():
-                    columns.values.setdefault(_label(name), {})[cell.cell.name] = value
+                    columns.values.setdefault(evaluation_column(name), {})[cell.cell.name] = value
                 own = checkpoints.find_run_checkpoints(run, scalars.attribution.of(run), look)
                 saved.update({cell.cell.name: own} if own and cell is group.first else {})
         left -= len(list_whole(group)[:left])
@@ -160,10 +160,6 @@ def explain_missing(groups: Sequence[Group], store: RunStore, scalars: Scalars) 
     cells = [cell for group in groups for cell in group.cells if cell.state == "finished" and cell.value is None]
     runs = [run for cell in cells[:_CELLS_EXPLAINED] if (run := observe_cell(cell, store)) is not None]
     return describe_uncertain([path for run in runs for path in scalars.locate(run).uncertain]) or ""
-
-
-def _label(name: str) -> str:
-    return name if name.lower().startswith("eval") else f"eval {name}"
 
 
 def _is_same(column: str, metric: str | None) -> bool:

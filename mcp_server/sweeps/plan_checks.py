@@ -14,14 +14,14 @@ from typing import Any
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.command_inputs import find_arguments, find_programs
 from mcp_server.hosts.config_contents import find_script_file
+from mcp_server.hosts.hydra_configs import read_script_file
 from mcp_server.hosts.param_style import takes_settings
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweep_spec import Cell
-from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import parse
 
-_MOST_BYTES, _MOST_MODULES = 1_000_000, 8  # modules: of one line that imports
+_MOST_MODULES = 8  # modules: of one line that imports
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 _MOST_UNFOLDED = 1_000
 _FUNCTION = re.compile(r"(range|choice|interval|glob)\((.*)\)\s*", re.DOTALL)
@@ -129,17 +129,11 @@ def read_script(command: str | Sequence[str], cwd: Path) -> str:
     for step in program.base:
         base /= Path(step).expanduser()
     script = find_script_file(program.script, program.module, base)
-    text = _read(script) if script else ""
+    text = read_script_file(script) if script else ""
     lines = (re.findall(r"\w+", line[1]) for line in _IMPORT.finditer(text))
     modules = dict.fromkeys(name for names in lines for name in names[:_MOST_MODULES])
     beside = [script.with_name(f"{name}.py") for name in modules if script and name != script.stem]
-    return "\n".join([text, *(_read(module) for module in beside if module.is_file())])
-
-
-def _read(path: Path) -> str:
-    with suppress(OSError, ValueError):
-        return read_regular_file(path, max_bytes=_MOST_BYTES).decode(errors="replace")
-    return ""
+    return "\n".join([text, *(read_script_file(module) for module in beside if module.is_file())])
 
 
 def _spell(name: str, value: bool | None, script: str) -> dict[str, Any]:

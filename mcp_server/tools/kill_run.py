@@ -23,6 +23,7 @@ from mcp_server.tools.kill_several import (
     Targets,
     are_several,
     find_targets_in_thread,
+    is_over,
     state_after,
     stop_several,
 )
@@ -74,7 +75,7 @@ async def _ask_person(
             server.questions.ask(caller(ctx), sweep.run_id)
         return put_question(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}")
     run = await run_in_thread(server.store.find, run_id)
-    if confirm_token is not None or await run_in_thread(_is_over, run) or not can_ask(ctx):
+    if confirm_token is not None or await run_in_thread(is_over, run) or not can_ask(ctx):
         return Confirm(run_id="")
     await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
     about = await run_in_thread(_describe, server, run)
@@ -127,7 +128,7 @@ async def kill_run(
     sweep = await run_in_thread(find_sweep, server, words[0])
     run: Run = sweep if sweep is not None else await run_in_thread(server.store.find, words[0])
     came_at_once = server.questions.answer(caller(ctx), run.run_id)
-    if sweep.ended if sweep is not None else await run_in_thread(_is_over, run):
+    if sweep.ended if sweep is not None else await run_in_thread(is_over, run):
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     if sweep is None:
         await run_in_thread(backend_of(run.spec).check_stoppable, run.spec)
@@ -321,17 +322,6 @@ def _describe_result(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -
 
 def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResult:
     return KillResult(status=status, run_id=run.run_id, state=run.state, message=message, **more)
-
-
-def _is_over(run: Run) -> bool:
-    """Return whether nothing is left to stop: a lost run may have left processes behind.
-
-    Raises:
-        HostUnreachable: only its host, which does not answer, knows what it left.
-    """
-    if run.abandoned and run.spec.mirror:
-        backend_of(run.spec).check_stoppable(run.spec)
-    return run.ended and not backend_of(run.spec).find_leftovers(run)
 
 
 def _for_people(run: Run, rule: str) -> str:

@@ -70,7 +70,7 @@ def find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, forc
     if not words:
         raise BadArgument("run_id", "names no run.")
     _, runs = select(server.store, words)
-    stoppable = tuple(run for run in runs if not _is_over(run))
+    stoppable = tuple(run for run in runs if not is_over(run))
     if len(stoppable) > MOST_RUNS:
         raise BadArgument("run_id", f"names {len(stoppable)} runs; at most {MOST_RUNS} are stopped at once.")
     for run in stoppable:
@@ -107,7 +107,7 @@ def state_after(stops: Stops, run: Run) -> RunState:
     return stops.results[run.run_id].run.state if run.run_id in stops.results else run.state
 
 
-def _is_over(run: Run) -> bool:
+def is_over(run: Run) -> bool:
     """Return whether nothing is left to stop: a lost run may have left processes behind.
 
     Raises:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 
 from mcp_server.answer import Answer
 from mcp_server.record.code_snapshot import CodeSnapshot, read_code_snapshot
-from mcp_server.record.code_state import SOURCES, load_code_state
+from mcp_server.record.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
 from mcp_server.views.run_status import RunStatus, add_command, status_of
@@ -45,7 +44,7 @@ def describe_ran(store: RunStore, run: Run) -> RanStatus:
     configs, code = None, RanCode(copy_hash=copy_hash) if copy_hash else None
     if snapshot is not None:
         kept = [one for one in snapshot.files if one.sha256 and not one.path.endswith(SOURCES)]
-        configs = {_name(one.path, run.spec.cwd): one.sha256[:_DIGEST_CHARS] for one in kept[:_MOST_CONFIGS]}
+        configs = {name_below(one.path, run.spec.cwd): one.sha256[:_DIGEST_CHARS] for one in kept[:_MOST_CONFIGS]}
         code = _describe_code(run, snapshot, copy_hash)
     facts = {name: getattr(status, name) for name in type(status).model_fields}
     return RanStatus(**facts, configs=configs or None, code=code)
@@ -54,7 +53,7 @@ def describe_ran(store: RunStore, run: Run) -> RanStatus:
 def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> RanCode | None:
     state, diff = load_code_state(snapshot.directory), snapshot.read_diff()
     sources = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES)} if state else {}
-    lines = [f"{_name(path, run.spec.cwd)}\0{digest}" for path, digest in sorted(sources.items())]
+    lines = [f"{name_below(path, run.spec.cwd)}\0{digest}" for path, digest in sorted(sources.items())]
     code = RanCode(
         commit=snapshot.git.commit or None,
         changes=_digest(diff) if diff and not snapshot.git.cut else None,
@@ -67,8 +66,3 @@ def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> R
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
-
-
-def _name(path: str, cwd: str) -> str:
-    inside = os.path.relpath(path, cwd) if cwd.startswith("/") and path.startswith("/") else path
-    return path if inside.startswith("..") else inside
