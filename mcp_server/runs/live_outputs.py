@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from mcp_server.record.output_directories import find_in_command
@@ -24,6 +25,7 @@ _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
 _READERS = ("tensorboard", "aim", "mlflow")  # their --logdir is what they read
 _WRITES = (">", ">>", ">|", "&>", "&>>")
 _MOST_NAMED = 3
+_MOST_FORMER = 300  # the newest ended runs, whose commands are read
 _RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
 _OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
 _NOWHERE = "/nowhere/of/a/run"
@@ -56,7 +58,7 @@ def warn_of_former_outputs(spec: RunSpec, ended: Iterable[Run]) -> list[str]:
     ]
     if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
         return []
-    for run in ended:
+    for run in islice(ended, _MOST_FORMER):
         other = run.spec
         if run.run_id == spec.run_id or other.mirror or _list_names(spec) != _list_names(other):
             continue

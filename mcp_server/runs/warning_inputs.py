@@ -24,7 +24,6 @@ from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_
 from mcp_server.runs.makefiles import MAKE, find_makefile, select_recipes
 from mcp_server.runs.shell_programs import Program, find_programs
 from mcp_server.store.run_store import RunStore
-from mcp_server.store.state_home import StateHome
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
 _SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".slurm", ".sbatch", ".zsh", ".ksh")
@@ -33,7 +32,7 @@ _WITHIN_S = 3.0  # a driver that hangs does not delay a launch longer
 _MOST_HOLDERS = 3
 
 
-def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
+def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str]) -> list[str]:
     """Return what to know before, or right after, the start of ``spec``. An empty list mostly.
 
     Reads files and may query the driver: call it in a thread. ``environ`` is the server's environment.
@@ -47,8 +46,7 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
             warnings += warn_of_directives(spec, scripts)
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
-        home = StateHome.of(environ)
-        runs = RunStore(home).list_runs()
+        home, runs = store.home, store.list_runs()
         warnings += warn_of_shared_outputs(spec, (run for run in runs if not run.ended))
         warnings += warn_of_former_outputs(spec, (run for run in runs if run.ended))
         if of_home := home.find_warning():

@@ -246,7 +246,7 @@ async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] |
         return None
     from mcp_server.runs.warning_inputs import collect_warnings  # noqa: PLC0415 - a server starts without it
 
-    return await run_in_thread(collect_warnings, spec, server.environ) or None
+    return await run_in_thread(collect_warnings, spec, server.store, server.environ) or None
 
 
 async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
