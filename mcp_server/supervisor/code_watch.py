@@ -5,6 +5,7 @@ What runs is what is there when it starts. Whoever edits the next idea while a r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from mcp_server.record.code_state import (
     add_digests,
     find_change,
     load_code_state,
+    name_below,
     read_code_state,
     to_facts,
 )
@@ -59,8 +61,11 @@ class CodeWatch:
         since, change = self._found
         if change:
             until = "start" if since == "launch" else f"attempt {number}"
-            names = [self._name(path) for path in change.changed]
-            names += [f"perhaps {self._name(path)} (only its time is known to differ)" for path in change.perhaps]
+            names = [name_below(path, self._spec.cwd) for path in change.changed]
+            names += [
+                f"perhaps {name_below(path, self._spec.cwd)} (only its time is known to differ)"
+                for path in change.perhaps
+            ]
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             text = f"Code changed between {since} and {until}: {', '.join(names[:_MOST_NAMED])}{more}."
             events.append("code_changed", text, attempt=number, **to_facts(change))
@@ -81,10 +86,6 @@ class CodeWatch:
     def _find(self, former: CodeState, inputs: AttemptInputs) -> CodeChange:
         return find_change(former, {os.path.abspath(path) for path in self._list_named(inputs)})  # noqa: PTH100
 
-    def _name(self, path: str) -> str:
-        inside = os.path.relpath(path, self._spec.cwd) if self._spec.cwd else path
-        return path if inside.startswith("..") else inside
-
     def _list_named(self, inputs: AttemptInputs) -> list[Path]:
         command, arguments = self._spec.command, attempt_arguments(self._spec, inputs)
         filled = inputs.fill(command) if isinstance(command, str) else [inputs.fill(word) for word in command]
@@ -100,7 +101,8 @@ def _within_patience(act: Callable[[], Any]) -> Any:
     results: list[Any] = []
 
     def run() -> None:
-        results.append(act())
+        with contextlib.suppress(Exception):  # a run is not in danger for what could not be read
+            results.append(act())
 
     thread = threading.Thread(target=run, daemon=True, name="code")
     thread.start()
