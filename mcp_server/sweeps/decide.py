@@ -179,7 +179,7 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
         return None
     done = sum(cell.done for cell in sweep.cells)
     tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed."
-    if sweep.stop is not None and done < len(sweep.cells):
+    if sweep.stop is not None and (done < len(sweep.cells) or any(cell.state == "killed" for cell in sweep.cells)):
         return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
     if has_too_many_failures(sweep):  # also where every cell had been started before: the ceiling says what failed is
         return "failed", f"Its ceiling of {sweep.spec.max_failures} failed cells is reached: {tally}"

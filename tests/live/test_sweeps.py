@@ -748,7 +748,8 @@ async def test_cells_join_a_sweep_that_is_under_way_and_one_that_was_stopped(san
         await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 3, "the new one beside them")
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
         await agent.call("kill_run", run_id=sweep_id, confirm_token=asked["confirm_token"], reason="enough")
-        assert observe(sandbox, sweep_id).count() == {"total": 3, "killed": 3}
+        stopped = observe(sandbox, sweep_id)
+        assert (stopped.state, stopped.count()) == ("killed", {"total": 3, "killed": 3})
         gate.touch()
         planned = await agent.call("launch_sweep", dry_run=True, resume="continue", **plan(1, 2, 4, 5))
         assert [line.split()[2] for line in planned["plan"]] == ["seed1:", "seed2:", "seed4:", "seed5:"]

@@ -207,6 +207,10 @@ def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_
     assert end[0] == "failed"
     sweep = make(4, started("c0"), stop={"by": "maria"})
     assert (find_next(sweep, {}), find_end(sweep)) == ([], None)
+    every = [event for name in ("c0", "c1") for event in (started(name), ended(name, "killed"))]
+    assert (find_end(make(2, *every, stop={"by": "maria"})) or ("", ""))[0] == "killed"
+    every = [event for name in ("c0", "c1") for event in (started(name), ended(name))]
+    assert (find_end(make(2, *every, stop={"by": "maria"})) or ("", ""))[0] == "finished"  # it came too late
     end = find_end(make(4, started("c0"), ended("c0", "killed"), stop={"by": "maria"}))
     assert end == ("killed", "Stopped by maria: 1 of 4 cells are done, 0 failed.")
     assert find_end(make(1, started("c0"), ended("c0", "failed"))) == ("finished", "1 of 1 cells are done, 1 failed.")
