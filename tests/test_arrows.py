@@ -15,6 +15,7 @@ HOUSE = """
 errors
 text
 system
+command
 record
 diagnosis  recovery(diagnosis)  gpus  gpus.nvml(pynvml)
 supervisor  relay
@@ -74,6 +75,6 @@ def test_the_rooms_are_few_without_a_circle_and_none_holds_a_fifth_of_the_code()
     for graph in (WORDS, {module: imports(SOURCES[module]) - {module} for module in MODULES}):
         graphlib.TopologicalSorter(graph).prepare()
     assert len(list(ROOT.glob("*.py"))) - 1 <= 5, "besides __init__"
-    assert len(ROOMS) <= 25
+    assert len(ROOMS) <= 26
     sizes = {room: sum(len(SOURCES[m]) for m in MODULES if m.partition(".")[0] == room) for room in ROOMS}
     assert max(sizes.values()) <= sum(sizes.values()) / 5

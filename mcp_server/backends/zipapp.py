@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mcp_server.system.files import write_atomic
 
-ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "supervisor", "relay")
+ROOMS = ("text", "system", "command", "record", "diagnosis", "recovery", "gpus", "supervisor", "relay")
 MODULES = ("__init__.py", "errors.py")
 OLDEST_PYTHON = (3, 9)
 

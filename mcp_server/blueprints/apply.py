@@ -15,13 +15,13 @@ from mcp_server.blueprints.command import fill_variables, find_unknown_names
 from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
 from mcp_server.blueprints.paths import BlueprintPaths, FarPlace, find_unusable_paths, resolve_paths
 from mcp_server.blueprints.sections import BlueprintFault
+from mcp_server.command.shell import parse as parse_command
 from mcp_server.errors import BadArgument, PatternError, RunwardError
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
 from mcp_server.record.script import LONGEST_NAME, slug, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import find_assigned_secrets, mask_assigned_secrets, mask_secrets
-from mcp_server.text.shell import parse as parse_command
 
 _MAX_LABEL_CHARS = 48  # readable in a list of sessions
 _MAX_KEYWORD_CHARS = 32

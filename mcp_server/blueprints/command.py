@@ -14,7 +14,7 @@ from mcp_server.blueprints.fields import NEGATION
 from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
 from mcp_server.blueprints.markdown import SourceLine, code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
-from mcp_server.text import shell
+from mcp_server.command import shell
 
 # Programs of preparing lines in front of a command, which belong to it. They end within a moment.
 _PREPARING_PROGRAMS = frozenset(

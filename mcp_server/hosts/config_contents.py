@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mcp_server.command.inputs import find_programs
+from mcp_server.command.named_data import find_named_data
+from mcp_server.command.shell import ShellCommand
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import find_programs
 from mcp_server.hosts.hydra_configs import HydraConfigs, find_hydra_configs, read_yaml
-from mcp_server.hosts.named_data import find_named_data
 from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_lines, is_missing, suggest_names
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.text.shell import ShellCommand
 
 _MOST_FILES, _MOST_VALUES = 40, 20_000
 

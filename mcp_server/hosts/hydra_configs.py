@@ -13,15 +13,15 @@ from typing import Any
 
 import yaml
 
-from mcp_server.system.files import read_regular_file
-from mcp_server.text.hydra import (
+from mcp_server.command.hydra import (
     expand_default,
     list_config_names,
     read_hydra_decorator,
     read_hydra_options,
     read_hydra_overrides,
 )
-from mcp_server.text.shell import is_literal
+from mcp_server.command.shell import is_literal
+from mcp_server.system.files import read_regular_file
 
 _MOST_BYTES, _MOST_FILES = 1_000_000, 40
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mcp_server.hosts.command_inputs import find_programs
+from mcp_server.command.hydra import OPTIONS, read_hydra_decorator
+from mcp_server.command.inputs import find_programs
+from mcp_server.command.shell import ShellCommand
 from mcp_server.hosts.config_contents import find_script_file
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.hydra import OPTIONS, read_hydra_decorator
-from mcp_server.text.shell import ShellCommand
 
 _MOST_BYTES = 1_000_000
 _SETTING = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=.*", re.DOTALL)

@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import (
+from mcp_server.command.inputs import (
     REMOTE_PROGRAMS,
     Input,
     find_inputs,
     find_param_inputs,
     find_program_names,
 )
+from mcp_server.command.named_data import is_output_place
+from mcp_server.command.shell import ShellCommand
+from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
-from mcp_server.hosts.named_data import is_output_place
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.shell import ShellCommand
 
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")  # to a shell
 _LONGEST_LINE = 4000

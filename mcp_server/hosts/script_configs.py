@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mcp_server.hosts.command_inputs import find_programs
+from mcp_server.command.hydra import read_hydra_options
+from mcp_server.command.inputs import find_programs
+from mcp_server.command.shell import ShellCommand, is_literal
 from mcp_server.hosts.hydra_configs import find_hydra_configs
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.hydra import read_hydra_options
-from mcp_server.text.shell import ShellCommand, is_literal
 
 _MOST_BYTES, _MOST_SCRIPTS = 256 * 1024, 4
 _SHELLS = ("bash", "sh", "zsh", "dash")

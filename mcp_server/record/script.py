@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import ShellCommand, parse
 
 LONGEST_NAME = 64
 PARAMS, RUN_ID, ATTEMPT = "{params}", "{run_id}", "{attempt}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mcp_server.command.shell import parse
 from mcp_server.record.state import Run
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import parse
 
 _NEED = compile_lazily(r"(?P<run>[^@\s]+)(?:@(?P<port>\d{1,5})(?P<path>/[!-~]*)?)?")
 _HIGHEST_PORT = 65535

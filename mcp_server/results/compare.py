@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from mcp_server.command.shell import find_directory
 from mcp_server.errors import BadArgument
 from mcp_server.record.code_snapshot import read_code_snapshot
 from mcp_server.record.state import Run
@@ -55,7 +56,7 @@ from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.equal_settings import Place, find_directory
+from mcp_server.text.equal_settings import Place
 from mcp_server.text.formatting import count_digits
 from mcp_server.text.near_names import find_near_names
 

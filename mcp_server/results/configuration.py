@@ -13,14 +13,14 @@ from typing import Any, Literal
 import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
+from mcp_server.command.shell import leave_out_helpers
+from mcp_server.command.shell import parse as parse_command
 from mcp_server.record.code_snapshot import CodeSnapshot
 from mcp_server.record.state import Run
 from mcp_server.results.run_files import select_own
 from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask_secrets
-from mcp_server.text.shell import leave_out_helpers
-from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of one file
 _MOST_YAML, _MOST_NODES = 200_000, 20_000  # characters of a text, nodes of its tree

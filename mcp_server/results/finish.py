@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from mcp_server.backends.base import backend_of
+from mcp_server.command.outputs import find_in_command
+from mcp_server.command.shell import find_directory
 from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record import result_directory
 from mcp_server.record.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.events import ENDING
 from mcp_server.record.experiment_log import append_end
-from mcp_server.record.output_directories import find_in_command
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
@@ -36,7 +37,6 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
-from mcp_server.text.equal_settings import find_directory
 from mcp_server.text.secret_patterns import mask_secrets, mask_source, names_a_secret
 
 _DIFF_MARK = "# runward run "

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.environment import check_environment
 from mcp_server.record.script import LONGEST_NAME, takes_arguments
@@ -19,7 +20,6 @@ from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholder
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.secret_patterns import find_keys, mask_secrets
-from mcp_server.text.shell import ShellCommand, parse
 
 _KEY_VARIABLES = {
     "wandb": "WANDB_API_KEY",

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_server.command.configs import find_config_files
 from mcp_server.record.code_state import add_digests, load_code_state, read_code_state
-from mcp_server.record.config_files import find_config_files
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.command.outputs import find_in_command
 from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
-from mcp_server.record.output_directories import find_in_command
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
 from mcp_server.text.formatting import printable

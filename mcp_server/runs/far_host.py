@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from mcp_server.backends.ssh_channel import channel_of
 from mcp_server.blueprints.paths import FarPlace
+from mcp_server.command.inputs import Input, find_inputs, find_param_inputs
+from mcp_server.command.shell import ShellCommand
 from mcp_server.errors import BadArgument, HostUnreachable
-from mcp_server.hosts.command_inputs import Input, find_inputs, find_param_inputs
 from mcp_server.hosts.config import Environment, Host
 from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.store.state_home import StateHome
-from mcp_server.text.shell import ShellCommand
 
 if TYPE_CHECKING:
     from mcp_server.runs.code_sync import CodeSync

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mcp_server.command.programs import TEXT_PROGRAMS
+from mcp_server.command.read_command import Program, find_programs
+from mcp_server.command.shell import PYTHON_LAUNCHERS
 from mcp_server.gpus.request import GpuRequest
-from mcp_server.runs.command_wrappers import TEXT_PROGRAMS
-from mcp_server.runs.shell_programs import Program, find_programs
-from mcp_server.text.shell import PYTHON_LAUNCHERS
 
 _VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")
 _CUDA = re.compile(r"(?:[\w.\-+]*=)?[\"']?(?P<pin>cuda:(?P<index>\d+))[\"']?")

@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from mcp_server.record.output_directories import find_in_command
+from mcp_server.command.outputs import find_in_command
+from mcp_server.command.shell import is_literal, leave_out_helpers, parse
 from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.text.shell import is_literal, leave_out_helpers, parse
 
 _NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.

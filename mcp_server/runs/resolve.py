@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import FarPlace, resolve_paths
+from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
@@ -46,7 +47,6 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
-from mcp_server.text.shell import ShellCommand, parse
 
 if TYPE_CHECKING:
     from mcp_server.blueprints.parser import Blueprint

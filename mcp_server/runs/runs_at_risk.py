@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from mcp_server.command.killers import NAME_CHARS, Killer, find_closed_session, find_killers
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.launch_risk import Risk
-from mcp_server.runs.launch_warnings import NAME_CHARS, Killer, find_closed_session, find_killers
 from mcp_server.runs.warning_inputs import read_scripts
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes

@@ -12,6 +12,8 @@ from typing import Any
 import anyio
 
 from mcp_server.backends.base import Backend, backend_of
+from mcp_server.command.read_command import find_programs
+from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.errors import HostUnreachable, StopNotSeen, StopUnknown
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
@@ -20,11 +22,9 @@ from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.runs.shell_programs import find_programs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.secret_patterns import mask_secrets
-from mcp_server.text.ssh_command import parse_ssh
 from mcp_server.threads import run_in_thread
 
 # A living supervisor answers in milliseconds; one that is suspended or hangs never does.

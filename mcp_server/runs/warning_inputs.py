@@ -9,6 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from mcp_server.command.killers import find_warnings
+from mcp_server.command.makefiles import MAKE, find_makefile, select_recipes
+from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
+from mcp_server.command.read_command import Program, find_programs
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
@@ -17,12 +21,8 @@ from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.script import format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
-from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
-from mcp_server.runs.launch_warnings import find_warnings
 from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
-from mcp_server.runs.makefiles import MAKE, find_makefile, select_recipes
-from mcp_server.runs.shell_programs import Program, find_programs
 from mcp_server.store.run_store import RunStore
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024

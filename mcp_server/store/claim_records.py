@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.output_directories import configuration_words, find_in_command, find_in_configuration
+from mcp_server.command.outputs import configuration_words, find_in_command, find_in_configuration
 from mcp_server.record.outputs import Outputs, Outsider, WrittenFile
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run, posix

@@ -16,9 +16,9 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from mcp_server.answer import Answer
+from mcp_server.command.shell import PYTHON_LAUNCHERS
 from mcp_server.system import processes
 from mcp_server.system.process_title import supervised_run
-from mcp_server.text.shell import PYTHON_LAUNCHERS
 
 Kind = Literal["training", "evaluation", "serving", "ray", "launcher"]
 

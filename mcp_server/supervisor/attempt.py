@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.record.exit_record import ExitRecord
 from mcp_server.record.exit_status import CTRL_C, Ending, StopRequest, classify_ending
 from mcp_server.record.handover import Handover
@@ -27,7 +28,6 @@ from mcp_server.supervisor.start_command import attempt_identity, start_command
 from mcp_server.system import processes
 from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
-from mcp_server.text.ssh_command import parse_ssh
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.gpu_allocation import GpuAllocation

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_server.command.configs import find_config_files
 from mcp_server.record.code_state import (
     CodeChange,
     CodeState,
@@ -22,7 +23,6 @@ from mcp_server.record.code_state import (
     read_code_state,
     to_facts,
 )
-from mcp_server.record.config_files import find_config_files
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec

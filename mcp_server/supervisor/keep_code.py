@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mcp_server.command.configs import find_config_files
+from mcp_server.command.python import find_python
 from mcp_server.record.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile
 from mcp_server.record.code_state import add_digests, read_code_state
-from mcp_server.record.config_files import find_config_files
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.system import processes
-from mcp_server.system.command_python import find_python
 from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.secret_patterns import mask_secrets, mask_source

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.output_directories import (
+from mcp_server.command.outputs import (
     configuration_words,
     find_in_command,
     find_in_configuration,

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mcp_server.record.output_directories import find_in_command
+from mcp_server.command.outputs import find_in_command
+from mcp_server.command.shell import PYTHON_LAUNCHERS
 from mcp_server.record.outputs import Outsider
 from mcp_server.system import processes
 from mcp_server.system.open_files import list_written_files
 from mcp_server.system.process_title import supervised_run
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import PYTHON_LAUNCHERS
 
 _MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000
 _SETTLES_S = 5.0  # a new process may still change its directory and its program

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.record.script import takes_arguments
@@ -22,7 +23,6 @@ from mcp_server.record.sweep_ranking import is_seed
 from mcp_server.record.sweep_spec import BEST, Cell
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
-from mcp_server.text.shell import parse
 
 MOST_CELLS = 1000
 LONGEST_CELL_NAME = 40

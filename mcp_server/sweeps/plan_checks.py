@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mcp_server.command.inputs import find_arguments, find_programs
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import find_arguments, find_programs
 from mcp_server.hosts.config_contents import find_script_file
 from mcp_server.hosts.hydra_configs import read_script_file
 from mcp_server.hosts.param_style import takes_settings
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweep_spec import Cell
-from mcp_server.text.shell import parse
 
 _MOST_MODULES = 8  # modules: of one line that imports
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)

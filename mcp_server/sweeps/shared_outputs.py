@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.output_directories import find_in_command
+from mcp_server.command.outputs import find_in_command
+from mcp_server.command.shell import parse
 from mcp_server.record.script import takes_arguments
 from mcp_server.record.sweep_spec import Cell
 from mcp_server.sweeps.plan_checks import read_script
-from mcp_server.text.shell import parse
 
 _OF_A_RUN = "{run_id}"
 _MOST_NAMED = 3  # directories

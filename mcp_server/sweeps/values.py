@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mcp_server.command.inputs import find_inputs, find_param_inputs
+from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.hosts.command_inputs import find_inputs, find_param_inputs
 from mcp_server.hosts.config import Environment, Site, find_host, read_hosts_file
 from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.hosts.path_checks import check_inputs
@@ -18,7 +19,6 @@ from mcp_server.runs.arguments import check_arguments, check_no_key, check_no_se
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.requests import make_request
 from mcp_server.text.secret_patterns import find_keys
-from mcp_server.text.shell import ShellCommand, parse
 
 _PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
 _TYPO = 0.75  # of difflib: 1.0 is the same name

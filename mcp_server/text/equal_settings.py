@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePosixPath
 
-from mcp_server.text.shell import is_literal, parse
-
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")  # 007 is a name
 _NAMES = re.compile(r"(?i)(?:^|.*[_.\-/:$])(?:\w*name|version|revision|commit|tag|id|sha|hash)$")  # 1.10 is no 1.1
 _PYTHON = re.compile(r"python3?")  # of one directory these are the same
@@ -26,15 +24,6 @@ class Place:
 
     cwd: str = ""
     python: str = ""
-
-
-def find_directory(command: str | Sequence[str], cwd: str) -> str:
-    """Return where the program of a command works that begins with ``cd``: its relative paths are those of there."""
-    for simple in parse(command).commands if isinstance(command, str) else ():
-        words = simple.program_words
-        if words[:1] == ("cd",) and simple.is_certain and len(words) == 2 and is_literal(words[1]):  # noqa: PLR2004 - cd DIR
-            cwd = os.path.normpath(os.path.join(cwd, words[1]))  # noqa: PTH118 - a text
-    return cwd
 
 
 def find_equal_forms(name: str, values: Sequence[str | None], places: Sequence[Place]) -> list[str]:

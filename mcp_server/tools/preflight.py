@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from mcp_server.command.shell import parse
 from mcp_server.runs.preflight.answers import Preflight
-from mcp_server.text.shell import parse
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.launch_places import list_params_files

@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
+from mcp_server.command.shell import name_helpers, parse
 from mcp_server.record.notices.account import find_undelivered
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
@@ -26,7 +27,6 @@ from mcp_server.text.formatting import (
     significant,
 )
 from mcp_server.text.secret_patterns import mask_secrets
-from mcp_server.text.shell import name_helpers, parse
 from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.command.shell import parse
 from mcp_server.hosts.param_style import takes_settings
-from mcp_server.text.shell import parse
 
 HYDRA = "import hydra\n\n@hydra.main(config_path='conf', config_name='base')\ndef main(cfg): ...\n"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from mcp_server.command.inputs import find_program_names
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import find_program_names
 from mcp_server.hosts.config import Environment, Host, Site, find_this_host
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs, find_missing_inputs
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.text.shell import parse
 
 FILES = """
 train.py eval.py run.sh tools/train.py scripts/launch.sh configs/walker.yaml configs/go2.yaml configs/model.py

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.command.shell import parse
 from mcp_server.hosts.script_configs import find_script_configs
-from mcp_server.text.shell import parse
 
 RUN = """#! /bin/bash
 export EMBODIED_PATH="$( cd "$(dirname "${BASH_SOURCE[0]}" )" && pwd )"

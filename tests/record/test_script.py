@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.command.shell import parse
 from mcp_server.record.script import (
     LONGEST_NAME,
     AttemptInputs,
@@ -19,7 +20,6 @@ from mcp_server.record.script import (
     takes_arguments,
 )
 from mcp_server.record.spec import RunSpec
-from mcp_server.text.shell import parse
 
 
 @pytest.mark.parametrize(

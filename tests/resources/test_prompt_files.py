@@ -18,6 +18,7 @@ import mcp_server
 from mcp_server.backends.ray import job_request
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.cli.parser import make_parser
+from mcp_server.command.killers import find_warnings
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_requirements
@@ -28,7 +29,6 @@ from mcp_server.recovery import policy
 from mcp_server.recovery.describe import LANGUAGE, describe_policy
 from mcp_server.resources.documents import Document, parse_document, read_documents
 from mcp_server.runs.arguments import normalize_policy
-from mcp_server.runs.launch_warnings import find_warnings
 from mcp_server.runs.own_ray import find_ray_variables
 from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import INSTRUCTIONS, build

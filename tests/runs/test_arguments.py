@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import LONGEST_NAME
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.arguments import check_name, check_no_key, check_no_secret, check_sizes
 from mcp_server.runs.resolve import resolve
 from mcp_server.store.state_home import StateHome
-from mcp_server.text.shell import parse
 
 
 @pytest.mark.parametrize("name", ["cfm", "cfm v2.1", "größe", "训练", "x" * LONGEST_NAME, "a.b", "-x", "=x", "$(id)"])

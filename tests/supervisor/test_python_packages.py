@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.command.python import find_python
 from mcp_server.supervisor.python_packages import read_packages
-from mcp_server.system.command_python import find_python
 
 
 def make_python(prefix: Path, *names: str) -> Path:

@@ -29,7 +29,7 @@ _SHARED = "RUNWARD_TEST_WARM_START"  # the address, for the workers of a test ru
 # The faces, and what a server imports at its first calls.
 _MODULES = (
     *(f"mcp_server.{name}" for name in ("serve.app", "serve.http", "cli.ls", "cli.logs", "record.environment")),
-    *(f"mcp_server.runs.{name}" for name in ("resolve", "warning_inputs", "launch_warnings")),
+    *(f"mcp_server.{name}" for name in ("runs.resolve", "runs.warning_inputs", "command.killers")),
     *("mcp_server.blueprints.apply", "mcp_server.views.run_status", "libtmux", "inotify_simple"),
 )
 _shared_address = os.environ.get(_SHARED)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from mcp_server.command.shell import find_directory
 from mcp_server.results.comparison_cells import find_differences
-from mcp_server.text.equal_settings import Place, find_directory, find_equal_forms
+from mcp_server.text.equal_settings import Place, find_equal_forms
 
 HERE, THERE = Place("/w/a", "/v/bin/python"), Place("/w/b", "/v/bin/python3")
 

@@ -121,7 +121,7 @@ def test_a_pattern_is_compiled_once_when_it_is_first_used() -> None:
 
 
 def test_every_pattern_of_the_program_compiles() -> None:
-    for room in ["text", "system", "record", "diagnosis", "recovery", "gpus"]:
+    for room in ["text", "system", "command", "record", "diagnosis", "recovery", "gpus"]:
         for module in pkgutil.walk_packages([f"{mcp_server.__path__[0]}/{room}"], f"mcp_server.{room}."):
             importlib.import_module(module.name)
     gc.unfreeze()  # what was imported while tests were collected is listed too

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.command.shell import parse
 from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets, mask_source
-from mcp_server.text.shell import parse
 from tests.support.rows import for_each
 from tests.support.secret_shapes import SHAPES
 

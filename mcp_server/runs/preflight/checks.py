@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.backends.base import load_backend
+from mcp_server.command.inputs import find_inputs
+from mcp_server.command.python import find_python
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements, takes_several
-from mcp_server.hosts.command_inputs import find_inputs
 from mcp_server.hosts.config import Environment, Host, Site
 from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.environment import find_secrets
@@ -46,10 +48,8 @@ from mcp_server.runs.runs_at_risk import find_killers_of, find_risk
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
-from mcp_server.system.command_python import find_python
 from mcp_server.system.python_modules import Fault, describe_python
 from mcp_server.text.formatting import format_size
-from mcp_server.text.shell import parse
 from mcp_server.threads import run_in_thread
 from mcp_server.views.gpu_report import describe_devices, describe_free
 

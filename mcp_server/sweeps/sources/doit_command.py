@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from mcp_server.command.shell import PYTHON_LAUNCHERS, ShellCommand, SimpleCommand, parse
 from mcp_server.gpus.placeholders import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar
 from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask
-from mcp_server.text.shell import PYTHON_LAUNCHERS, ShellCommand, SimpleCommand, parse
 
 _DEVICE = "device"
 _PIN = f"cuda:{PLACEHOLDERS[1]}"

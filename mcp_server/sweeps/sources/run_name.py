@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.sweeps.sources.cell import Scalar
-from mcp_server.text.shell import ShellCommand, parse
 
 # rsl_rl makes a directory of the date, the second and this name; another attempt makes another.
 _RSL_RL, _RSL_NAME = "run_name", "{run_id}-{attempt}"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.runs.launch_warnings import find_killers, find_warnings
+from mcp_server.command.killers import find_killers, find_warnings
+from mcp_server.command.shell import parse
 from mcp_server.text.secret_patterns import find_keys
-from mcp_server.text.shell import parse
 
 _DATA = Path(__file__).parents[1] / "data" / "launch_warnings"
 KILLERS, ORDINARY = (

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mcp_server.text.shell import Redirection, SimpleCommand, is_literal, parse
+from mcp_server.command.shell import Redirection, SimpleCommand, is_literal, parse
 
 
 def words_of_bash(line: str) -> list[str]:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import ShellCommand, parse
 
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _OUTPUT = frozenset(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.config_files import find_config_files
+from mcp_server.command.configs import find_config_files
 
 FILES = (
     *("train.py", "conf/small.yaml", "conf/big.yaml", "ds.json", "run.sh", "sub/local.yaml", "sub/train.py"),

@@ -8,6 +8,7 @@ its parentheses are operators, and what follows them is not certain.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -300,6 +301,15 @@ def name_helpers(command: str | list[str]) -> list[str]:
     for simple in kept:
         programs.remove(simple.program.rpartition("/")[2])
     return [program for program in dict.fromkeys(programs) if program not in ("", "cd", "tee", "export")]
+
+
+def find_directory(command: str | Sequence[str], cwd: str) -> str:
+    """Return where the program of a command works that begins with ``cd``: its relative paths are those of there."""
+    for simple in parse(command).commands if isinstance(command, str) else ():
+        words = simple.program_words
+        if words[:1] == ("cd",) and simple.is_certain and len(words) == 2 and is_literal(words[1]):  # noqa: PLR2004 - cd DIR
+            cwd = os.path.normpath(os.path.join(cwd, words[1]))  # noqa: PTH118 - a text
+    return cwd
 
 
 def is_literal(word: str) -> bool:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from mcp_server.text.shell import is_literal
+from mcp_server.command.shell import is_literal
 
 _DATA_SUFFIXES = frozenset(
     """.json .jsonl .parquet .csv .tsv .arrow .npz .npy .h5 .hdf5 .lmdb .tfrecord .txt .zarr .pkl .feather

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.text.ssh_command import parse_ssh
+from mcp_server.command.ssh_command import parse_ssh
 
 
 @pytest.mark.parametrize(

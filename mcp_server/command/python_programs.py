@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from mcp_server.runs.shell_programs import Program, find_programs
+from mcp_server.command.read_command import Program, find_programs
 
 _STARTS = frozenset(
     """system popen run call check_call check_output Popen getoutput getstatusoutput create_subprocess_shell
@@ -37,7 +37,7 @@ def find_programs_of_python(text: str) -> list[Program]:
         if isinstance(node, ast.Call):
             started = _find_started(node, names, constants)
             programs += [replace(program, line=node.lineno) for program in started]
-        elif isinstance(node, ast.For | ast.comprehension | ast.ListComp | ast.GeneratorExp | ast.SetComp):
+        elif isinstance(node, (ast.For, ast.comprehension, ast.ListComp, ast.GeneratorExp, ast.SetComp)):
             programs += _find_kills_of_all(node)
     if not _SEARCHES.isdisjoint(program.name for program in programs):
         kills = (each.func for each in ast.walk(tree) if isinstance(each, ast.Call))
@@ -90,9 +90,9 @@ def _is_minus_one(node: ast.expr) -> bool:
 
 def _find_kills_of_all(node: ast.AST) -> Iterator[Program]:
     """Yield ``process_iter`` where a loop over all processes of the host kills some."""
-    loops = node.generators if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp) else [node]
+    loops = node.generators if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)) else [node]
     for loop in loops:
-        if not isinstance(loop, ast.For | ast.comprehension) or not isinstance(loop.target, ast.Name):
+        if not isinstance(loop, (ast.For, ast.comprehension)) or not isinstance(loop.target, ast.Name):
             continue
         if "process_iter" not in ast.dump(loop.iter):
             continue
@@ -119,6 +119,6 @@ def _read_literal(node: ast.expr, constants: Mapping[str, ast.expr]) -> str | li
         return node.value if isinstance(node.value, str) else "x"
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
-    if isinstance(node, ast.List | ast.Tuple):
+    if isinstance(node, (ast.List, ast.Tuple)):
         return [word if isinstance(word := _read_literal(each, {}), str) else "x" for each in node.elts]
     return "x"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
-from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
-from mcp_server.runs.python_programs import find_programs_of_python
-from mcp_server.runs.run_texts import CONTAINERS
-from mcp_server.runs.shell_programs import Program, find_programs
-from mcp_server.text.shell import parse
-from mcp_server.text.ssh_command import parse_ssh
+from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
+from mcp_server.command.python_programs import find_programs_of_python
+from mcp_server.command.read_command import Program, find_programs
+from mcp_server.command.shell import parse
+from mcp_server.command.ssh_command import parse_ssh
+from mcp_server.command.texts import CONTAINERS
 
 _MOST_WARNINGS = 8
 _SHOWN_CHARS = 60
@@ -210,7 +210,7 @@ def _kills_by_pattern(program: Program) -> bool:
     if program.name == "pkill":
         own = any(word in ("-P", "--parent") for word in words[:-1]) or any(
             option in ("-g", "-s", "--pgroup", "--session") and value in ("0", "$$")
-            for option, value in pairwise(words)
+            for option, value in zip(words, words[1:])
         )
         return not own and not _asks_only(words) and "-0" not in words[1:2]
     return program.name in ("killall", "killall5", "skill") and not _asks_only(words)
@@ -273,7 +273,7 @@ def find_closed_session(program: Program) -> str:
     words = program.words
     if program.name != "tmux" or _CLOSES.isdisjoint(words):
         return ""
-    target = next((after for word, after in pairwise(words) if word == "-t"), "")
+    target = next((after for word, after in zip(words, words[1:]) if word == "-t"), "")
     return target.lstrip("=").partition(":")[0].partition(".")[0]
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any, Literal
 
-from mcp_server.hosts.named_data import find_named_data, is_output_place, names_an_output, split_options
-from mcp_server.text.shell import PYTHON_LAUNCHERS, SHELL_BUILTINS, ShellCommand, SimpleCommand, is_literal, parse
+from mcp_server.command.named_data import find_named_data, is_output_place, names_an_output, split_options
+from mcp_server.command.shell import PYTHON_LAUNCHERS, SHELL_BUILTINS, ShellCommand, SimpleCommand, is_literal, parse
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
@@ -112,7 +112,7 @@ def find_program_names(command: ShellCommand) -> list[str]:
     names: list[str] = []
     if isinstance(command.source, str) and _DEFINES.search(command.source):
         return names
-    for index, (simple, located) in enumerate(zip(command.commands, _locate_commands(command), strict=True)):
+    for index, (simple, located) in enumerate(zip(command.commands, _locate_commands(command))):
         if not located.is_certain or simple.program in ("module", "ml"):
             break
         main = _find_main_program(located.words)
@@ -192,18 +192,15 @@ def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
 
 def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -> tuple[bool, tuple[str, ...]]:
     """Return whether the next program's words still mean what they say, and the directory it runs in."""
-    match list(simple.program_words):
-        case []:
-            return is_certain, base
-        case ["cd", path] if is_literal(path):
-            return is_certain, (*base, path)
-        case ["source" | ".", path, *_]:
-            return is_certain and PurePath(path).name in _ACTIVATES, base
-        case ["conda" | "mamba" | "micromamba", "activate" | "deactivate", *_] | ["ray", "start" | "stop", *_]:
-            return is_certain, base
-        case [program, *_]:
-            return is_certain and program in _MAKES_NO_FILES, base
-    return False, base
+    program, first, *_ = (*simple.program_words, "", "")
+    if program == "cd" and len(simple.program_words) == 2 and is_literal(first):  # noqa: PLR2004 - cd DIR
+        return is_certain, (*base, first)
+    if program in ("source", ".") and first:
+        return is_certain and PurePath(first).name in _ACTIVATES, base
+    changes_path = program in ("conda", "mamba", "micromamba") and first in ("activate", "deactivate")
+    if not program or changes_path or (program == "ray" and first in ("start", "stop")):
+        return is_certain, base
+    return is_certain and program in _MAKES_NO_FILES, base
 
 
 def _find_all_inputs(located: _LocatedCommand) -> Iterator[Input]:
@@ -218,7 +215,7 @@ def find_shell_text(words: Sequence[str]) -> str | None:
     main = _find_main_program(words)
     if main is None or PurePath(words[main]).name not in _SHELLS:
         return None
-    for option, text in zip(words[main + 1 :], words[main + 2 :], strict=False):
+    for option, text in zip(words[main + 1 :], words[main + 2 :]):
         if not option.startswith("-"):
             return None
         if _SHELL_TEXT.fullmatch(option):
@@ -356,7 +353,7 @@ def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[In
 
 def _split_short_config(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield ``-c FILE.yaml``, the usual short form, as an option of a config."""
-    for option, value in pairwise(words):
+    for option, value in zip(words, words[1:]):
         if option == "-c" and PurePath(value).suffix.lower() in _CONFIG_SUFFIXES:
             yield "--config", value
 

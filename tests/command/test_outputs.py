@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mcp_server.record.output_directories import (
+from mcp_server.command.outputs import (
     configuration_words,
     find_in_command,
     find_in_configuration,

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePath
 
-from mcp_server.runs.command_wrappers import SHELLS, unwrap
-from mcp_server.runs.literal_output import LONGEST, write_literally
-from mcp_server.runs.run_texts import find_run_texts
-from mcp_server.runs.substitutions import PLACEHOLDER, Substitution, cut_substitutions, restore
-from mcp_server.text.shell import SimpleCommand, parse
+from mcp_server.command.literal_output import LONGEST, write_literally
+from mcp_server.command.programs import SHELLS, unwrap
+from mcp_server.command.shell import SimpleCommand, parse
+from mcp_server.command.substitutions import PLACEHOLDER, Substitution, cut_substitutions, restore
+from mcp_server.command.texts import find_run_texts
 
 _ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

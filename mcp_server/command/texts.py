@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from pathlib import PurePath
 
-from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
-from mcp_server.text.ssh_command import parse_ssh
+from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
+from mcp_server.command.ssh_command import parse_ssh
 
 _SCRIPTING = re.compile(r"perl|ruby|node|php|lua|[gm]?awk")
 # A call that starts a program from another language: system("…"), execSync('…'), `…` is left to chance.
@@ -53,7 +53,7 @@ def find_run_texts(name: str, words: Sequence[str], stdin: str | None) -> list[s
 
 
 def _find_by_c(words: Sequence[str]) -> list[str]:
-    return [text for option, text in pairwise(words) if re.fullmatch(r"-[a-z]*c", option)]
+    return [text for option, text in zip(words, words[1:]) if re.fullmatch(r"-[a-z]*c", option)]
 
 
 def _find_wrapped(words: Sequence[str]) -> list[str]:

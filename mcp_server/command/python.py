@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mcp_server.command.shell import PYTHON_LAUNCHERS, parse
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import PYTHON_LAUNCHERS, parse
 
 PYTHON = compile_lazily(r"python(?:\d(?:\.\d+)?)?")
 # Programs that lie beside the Python that they run.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.text.hydra import (
+from mcp_server.command.hydra import (
     expand_default,
     list_config_names,
     read_hydra_decorator,

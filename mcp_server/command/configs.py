@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mcp_server.system.files import read_regular_file
-from mcp_server.text.hydra import (
+from mcp_server.command.hydra import (
     expand_default,
     list_config_names,
     read_hydra_decorator,
     read_hydra_options,
     read_hydra_overrides,
 )
+from mcp_server.command.shell import SimpleCommand, parse
+from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.shell import SimpleCommand, parse
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin")
 _VARIABLE = compile_lazily(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\d|[A-Za-z_]\w*))")
