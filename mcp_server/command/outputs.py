@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mcp_server.command.shell import ShellCommand, parse
@@ -79,7 +78,7 @@ def find_mentioned(command: str | Sequence[str], cwd: str) -> list[str]:
     paths = []
     for word in words:
         if "/" in word and not _REPLACED.search(word) and "://" not in word and len(word) <= _LONGEST_PATH:
-            path = os.path.normpath(Path(cwd or "/") / Path(word).expanduser())
+            path = _absolute(word, cwd)
             if not f"{path}/".startswith((f"{cwd.rstrip('/')}/", *_OF_THE_SYSTEM)):
                 paths.append(path)
     return list(dict.fromkeys(paths))
@@ -107,4 +106,9 @@ def _resolve(pairs: Iterable[tuple[str, str]], cwd: str) -> Iterator[str]:
         if not value or value in ("true", "false", "null", "None") or len(value) > _LONGEST_PATH or "\0" in value:
             continue
         if names_an_output(name) and not _REPLACED.search(value) and "://" not in value:
-            yield os.path.normpath(Path(cwd or "/") / Path(value).expanduser())
+            yield _absolute(value, cwd)
+
+
+def _absolute(path: str, cwd: str) -> str:
+    """Return a path as seen from ``cwd``. ``~NAME`` of a user whom this host does not know stays as it is."""
+    return os.path.normpath(os.path.join(cwd or "/", os.path.expanduser(path)))  # noqa: PTH111, PTH118 - a text

@@ -62,3 +62,8 @@ def test_paths_outside_that_a_command_mentions() -> None:
     )
     assert mentioned == ["/data/out", "/in/a", "/x/y"]
     assert find_mentioned(["/venv/bin/python", "a.py", "/w/inside", "~/out"], "/w") == [os.path.expanduser("~/out")]  # noqa: PTH111 - plain strings
+
+
+def test_the_home_of_a_user_who_is_not_known_here_is_a_path_as_any_other() -> None:
+    assert find_mentioned(["cp", "a", "~nobody-here/x"], "/w") == []
+    assert find_mentioned(["cp", "a", "../~nobody-here/x"], "/w/b") == ["/w/~nobody-here/x"]
