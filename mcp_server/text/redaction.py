@@ -104,10 +104,10 @@ class _Fold:
     def __init__(self, layer: _Layer, view: View) -> None:
         self._layer, self._view = layer, view
         self._places: list[int] | None = None
-        self.text = layer.text if view is PLAIN else view.fold(layer.text)
+        self.text = view.fold(layer.text)
 
     def origin(self, index: int, *, last: bool = False) -> int:
-        if self._view is PLAIN:
+        if not self._view.left_out:
             return self._layer.origin(index, last=last)
         if self._places is None:
             kept = bytes(code not in self._view.left_out for code in range(256))
@@ -130,9 +130,7 @@ class Redactor:
                 if spelling.text:
                     labels.setdefault(spelling, b"[secret:%s]" % name.encode())
         self._labels = labels
-        self._spellings = {
-            view: sorted((s for s in labels if s.view is view), key=lambda s: bool(s.whole)) for view in VIEWS
-        }
+        self._spellings = {view: [s for s in labels if s.view is view] for view in VIEWS}
         longest = max((len(value.encode(errors="surrogateescape")) for value in secrets.values()), default=0)
         self._most_held = _MOST_NOISE + _BYTES_OF_ONE * longest
         self._waiting = b""
@@ -179,16 +177,11 @@ class Redactor:
     def _find(self, passed: bytes, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield begin, end and mask of each spelling in ``data``, or in it and what was passed on before."""
         for before, fold, spellings in self._folds(passed, data):
-            rest = fold.text  # without the whole spellings, of which every piece would be found again
             for spelling in spellings:
-                count = 0
-                for start, end in spelling.find(rest if spelling.whole else fold.text):
-                    count += 1
+                for start, end in spelling.find(fold.text):
                     last = fold.origin(end - 1, last=True) + 1 - before
                     if last > 0:
                         yield max(fold.origin(start) - before, 0), last, self._labels[spelling]
-                if count and not spelling.whole:
-                    rest = rest.replace(spelling.text, bytes(len(spelling.text)))
 
     def _undecided(self, passed: bytes, data: bytes) -> int:
         """Return how many bytes at the end of ``data`` might begin a spelling."""

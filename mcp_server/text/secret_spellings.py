@@ -16,14 +16,14 @@ from mcp_server.text.regex import compile_lazily
 SHORTEST_SECRET = 6
 _SHORTEST_HALF = 10
 _SHORTEST_FOLDED = 12  # characters of a value whose case and separators do not count
-# Pieces of a key: each stretch of 11 characters has one that begins at a multiple of 4.
-_PIECE, _PIECE_STEP, _LONGEST_IN_PIECES = 8, 4, 128
-_FEWEST_CHANGES = 2  # between letters and digits in a piece, which no word and no number has
-_CHANGE = compile_lazily(rb"[a-z](?=[0-9])|[0-9](?=[a-z])")
+# A part of so many characters is masked. Each has an anchor of 5 that begins at a multiple of 4 of the value.
+SHORTEST_PART = 8
+_ANCHOR, _ANCHOR_STEP, _LONGEST_IN_PARTS = 5, 4, 128
+# Between small letters, capitals and digits: no word and no number has two. A key has one in every four characters.
+_FEWEST_CHANGES, _LONGEST_WITHOUT_CHANGE = 2, 4
+_CHANGE = compile_lazily(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
 # As input methods and normalised East Asian text write ASCII.
 _FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
-_MIXTURE = compile_lazily(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
-_FEWEST_IN_A_MIXTURE = 3
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class View:
 
     def fold(self, text: bytes) -> bytes:
         """Return what remains of ``text``."""
-        return text.translate(self.table, self.left_out)
+        return text.translate(self.table, self.left_out) if self.left_out else text
 
 
 _SPACE = b" \t\r\n"
@@ -57,17 +57,17 @@ WRAPPED = View(_SPACE + b"'\"\\", lower=False, shortest_hold=1)
 DIGITS = View(_NOT_LETTERS + b"xXuU", lower=True, shortest_hold=6)
 # Lists of characters, spaced out, other case.
 LETTERS = View(_NOT_LETTERS, lower=True, shortest_hold=4)
-VIEWS = (PLAIN, WRAPPED, DIGITS, LETTERS)
+# Parts as they are; the first two letters of one are passed on.
+PARTS = View(b"", lower=False, shortest_hold=3)
+VIEWS = (PLAIN, WRAPPED, DIGITS, LETTERS, PARTS)
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """Bytes that a value has in a view. ``whole`` is the spelling of which it is the piece at ``offset``."""
+    """Bytes that a value has in a view."""
 
     view: View
     text: bytes
-    whole: bytes = b""
-    offset: int = 0
 
     def undecided(self, text: bytes) -> int:
         """Return the length of the longest end of ``text`` that begins the spelling and is not all of it."""
@@ -80,17 +80,50 @@ class Spelling:
         return 0
 
     def find(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where the spelling begins and ends in ``text``, and of a piece, as far as the whole reaches."""
+        """Yield where the spelling begins and ends in ``text``."""
         end = 0
         while (start := text.find(self.text, end)) >= 0:
             end = start + len(self.text)
-            first, at = start, self.offset
-            while at and first and text[first - 1] == self.whole[at - 1]:
-                first, at = first - 1, at - 1
-            at = self.offset + len(self.text)
+            yield start, end
+
+
+@dataclass(frozen=True)
+class Part(Spelling):
+    """An anchor, by which parts of ``whole`` are found that hold what is at ``offset`` of it.
+
+    ``digits`` is the number of bytes that spell a character of the value.
+    """
+
+    whole: bytes
+    offset: int
+    digits: int = 1
+    is_key: bool = False
+
+    def undecided(self, text: bytes) -> int:
+        """Return the length of the end of ``text`` with which a part may begin: the first anchor answers for all."""
+        if self.offset:
+            return 0
+        most = min(len(text), len(self.whole))
+        sizes = range(self.view.shortest_hold, most + 1)
+        return next((size for size in sizes if text[-size:] not in self.whole), most + 1) - 1
+
+    def find(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where parts begin and end in ``text``, as far as the whole reaches."""
+        for anchor, _ in super().find(text):
+            start, begin = anchor, self.offset
+            while begin and start and text[start - 1] == self.whole[begin - 1]:
+                start, begin = start - 1, begin - 1
+            end, at = anchor + len(self.text), self.offset + len(self.text)
             while at < len(self.whole) and end < len(text) and text[end] == self.whole[at]:
                 end, at = end + 1, at + 1
-            yield first, end
+            if at - begin >= SHORTEST_PART * self.digits and (self.is_key or self._is_mixed(begin, at)):
+                yield start, end
+
+    def _is_mixed(self, begin: int, end: int) -> bool:
+        part = self.whole[begin:end]
+        if self.digits > 1:
+            part = bytes.fromhex(self.whole[begin + begin % 2 : end - end % 2].decode())
+        return _count_changes(part) >= _FEWEST_CHANGES
 
 
 def list_spellings(value: str) -> Iterator[Spelling]:
@@ -115,8 +148,8 @@ def list_spellings(value: str) -> Iterator[Spelling]:
             yield Spelling(LETTERS, text)
         for text in _list_base32(raw):
             yield Spelling(LETTERS, LETTERS.fold(text))
-    if 2 * _SHORTEST_HALF <= len(raw) <= _LONGEST_IN_PIECES:
-        yield from _list_pieces(raw, letters)
+    if _SHORTEST_FOLDED <= len(raw) <= _LONGEST_IN_PARTS:
+        yield from _list_parts(raw, letters)
 
 
 def _list_plain(plain: str, raw: bytes) -> Iterator[bytes]:
@@ -172,15 +205,16 @@ def _list_digits(raw: bytes) -> Iterator[bytes]:
         yield "".join(form % code for code in raw).encode()
 
 
-def _list_pieces(raw: bytes, letters: bytes) -> Iterator[Spelling]:
-    """Yield the pieces of a key by which a part of it is recognised; a word or a number is not one."""
-    for offset in range(0, len(letters) - _PIECE + 1, _PIECE_STEP):
-        piece = letters[offset : offset + _PIECE]
-        if len(_CHANGE.findall(piece)) >= _FEWEST_CHANGES:
-            yield Spelling(LETTERS, piece, letters, offset)
-    digits = raw.hex().encode()
-    for offset in range(0, len(raw) - _PIECE + 1, _PIECE_STEP):
-        piece = raw[offset : offset + _PIECE]
-        if len(_MIXTURE.findall(piece)) >= _FEWEST_IN_A_MIXTURE:
-            yield Spelling(PLAIN, piece, raw, offset)
-            yield Spelling(DIGITS, piece.hex().encode(), digits, 2 * offset)
+def _list_parts(raw: bytes, letters: bytes) -> Iterator[Part]:
+    """Yield the anchors by which a part of a key is recognised; a part that is words or a number is not one."""
+    for view, whole, digits in ((LETTERS, letters, 1), (PARTS, raw, 1), (DIGITS, raw.hex().encode(), 2)):
+        changes = _count_changes(raw if digits > 1 else whole)
+        if changes < _FEWEST_CHANGES:
+            continue
+        is_key = changes * _LONGEST_WITHOUT_CHANGE * digits >= len(whole)
+        for offset in range(0, len(whole) - _ANCHOR * digits + 1, _ANCHOR_STEP * digits):
+            yield Part(view, whole[offset : offset + _ANCHOR * digits], whole, offset, digits, is_key)
+
+
+def _count_changes(text: bytes) -> int:
+    return len(_CHANGE.findall(text))

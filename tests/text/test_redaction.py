@@ -4,7 +4,9 @@ import base64
 import html
 import json
 import random
+import re
 import shlex
+import string
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from urllib.parse import quote, quote_plus
@@ -13,6 +15,7 @@ import pytest
 
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
+from mcp_server.text.secret_spellings import SHORTEST_PART
 from tests.support.secret_spellings import INVISIBLE, SPELLINGS
 
 TOKEN = "hf_9x7QwErTy"
@@ -52,8 +55,8 @@ def test_a_secret_is_masked_wherever_the_stream_is_cut_in_three() -> None:
 
 
 def test_a_secret_is_masked_when_it_comes_byte_by_byte() -> None:
-    stream = f"{TOKEN}{TOKEN} {TOKEN[:-1]} {TOKEN}".encode()
-    expected = MASK + MASK + b" " + TOKEN[:-1].encode() + b" " + MASK
+    stream = f"{TOKEN}{TOKEN} {TOKEN[:7]} {TOKEN}".encode()
+    expected = MASK + MASK + b" " + TOKEN[:7].encode() + b" " + MASK
     assert redacted({"TOKEN": TOKEN}, *one_by_one(stream)) == expected
 
 
@@ -164,7 +167,7 @@ def test_the_longer_of_two_secrets_that_begin_alike_is_masked_wherever_the_strea
 
 
 def test_the_shorter_of_two_secrets_that_begin_alike_is_masked_when_the_stream_ends_with_it() -> None:
-    for end in (b"", b"-", b"-and-mor"):
+    for end in (b"", b"-", b" x"):
         assert redacted(BEGIN_ALIKE, *one_by_one(b"a hunter22" + end)) == b"a [secret:SHORT]" + end
 
 
@@ -317,6 +320,31 @@ def test_words_and_numbers_of_a_long_value_are_not_masked_alone() -> None:
     text = "correct the horse: battery 0.12345678, staple 2024-12-01 12:34:56\n"
     assert redactor.text(text) == text
     assert redactor.text("Correct Horse Battery Staple 2024") == "[secret:PHRASE]"
+
+
+KEY_ALPHABETS = {"base62": string.ascii_letters + string.digits, "hexadecimal": "0123456789abcdef"}
+
+
+@pytest.mark.parametrize("alphabet", KEY_ALPHABETS.values(), ids=KEY_ALPHABETS)
+@pytest.mark.parametrize("length", [12, 19, 22, 40, 128])
+def test_every_part_of_a_key_of_eight_characters_is_masked(alphabet: str, length: int) -> None:
+    rng = random.Random(length)
+    for _ in range(20):
+        key = ""
+        while len(re.findall("[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[a-zA-Z])", key)) <= length / 4:
+            key = "".join(rng.choices(alphabet, k=length))
+        redactor = Redactor({"TOKEN": key})
+        for size in (SHORTEST_PART, SHORTEST_PART + 1, length - 1):
+            begin = rng.randrange(length - size + 1)
+            part = key[begin : begin + size].encode()
+            assert redacted({"TOKEN": key}, *one_by_one(b"= %s;\n" % part)).count(part[3:-1]) == 0, (key, part)
+            assert redactor.text(f"= {part.decode()};") == "= [secret:TOKEN];", (key, part)
+
+
+def test_a_mixed_part_of_a_phrase_is_masked() -> None:
+    value = "s3cr3tvalueABCd-ef9"
+    for part in (value[:8], value[:9], value[2:14], value[3:14]):
+        assert Redactor({"TOKEN": value}).text(f"<{part}>") == "<[secret:TOKEN]>"
 
 
 @pytest.mark.parametrize(
