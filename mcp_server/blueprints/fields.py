@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from html import unescape
 
 from mcp_server.blueprints.headings import find_section, plain_text, split_label
 from mcp_server.blueprints.markdown import code_spans
@@ -16,8 +17,9 @@ _MAX_PURPOSE_CHARS = 2_000
 _MAX_PATH_CHARS = 4_096
 
 ABSENT = re.compile(
-    r"(?:n\.?/?a\.?|none|null|nil|nothing|(?:the )?default|无|没有|不需要|默认"
-    r"|not (?:needed|used|required|applicable)|-+|—+)"
+    r"(?:n\.?/?a\.?|none|null|nil|nothing|(?:the )?default|not (?:needed|used|required|applicable)"
+    r"|keine?[rs]?|entfällt|nicht (?:nötig|erforderlich|vorhanden)|aucune?|néant|sans objet|pas (?:de|nécessaire)"
+    r"|无需?|没有|不需要|不适用|默认|[-–—]+)"
     r"(?:[\s,.;:(（，。](?:(?!\b(?:use|see|same|instead|conda|as|but|yet|except|unless|named|called|build|install|create|first|then)\b)[^\d/])*)?",
     re.IGNORECASE,
 )
@@ -31,6 +33,7 @@ _PATH = re.compile(
     r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/[^\s`'\"，。；、<>|]*|[\w.${}-]+(?:/[\w.@%+=~${}:-]+)+/?"
     r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.{1,2}|\.\w[\w.-]*"
 )
+_PICTURES = re.compile(r"^[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+|[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+$")
 _PATH_START = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/|[\w.-]+/[\w.-]")
 _OTHER_MACHINE = re.compile(
     r"^\s*(?:[A-Za-z]:[\\/]|[\w.-]+@[\w.-]+:|[A-Za-z][\w.-]*[\d.-][\w.-]*:/(?!/)|[a-z][a-z0-9+.-]*://)"
@@ -47,6 +50,17 @@ _COMMENT_WORDS = frozenset(
     via was when where which will with you your""".split()  # noqa: SIM905 - as prose has them
 )
 _MAX_WORDS_IN_PATH = 8
+_PATH_WITH_BLANKS = re.compile(
+    r"(?:(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.]"
+    r"|[\w][^`'\"，。；、<>|,;:!?$*=/]*\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin))"
+)
+# A sentence that forbids something else: "Do not pull."
+_OTHER_BAN = re.compile(
+    r"(?:^|(?<=[.!。！]))\s*(?:please )?(?:do not|don'?t|never) (?!use|take|run|start|work)[a-z]+[^.!。！/]*"
+    r"|(?:^|(?<=[.!。！；]))\s*(?:不要|请勿|切勿|禁止)(?!使?用|运行)[^.!。！；/]*",
+    re.IGNORECASE,
+)
+_INLINE_TAG = re.compile(r"</?(?:b|strong|i|em|u|code|kbd|tt|span|font|sub|sup|mark|small|a)\b[^<>]*>", re.IGNORECASE)
 _PATH_AND_REMARK = re.compile(
     r"\s*(?P<path>`[^`]+`|\"[^\"]+\"|[^\s`'\"，。；、,;<>|()（）]+)\s*(?:[，。；、]|[,;](?=\s)|(?=（)|\s(?=[(]))\s*(?P<remark>\S.*)$"
 )
@@ -128,7 +142,8 @@ def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
 
 def _bare_value(text: str) -> str:
     """Return a value without the signs around it."""
-    return text.strip().strip("`*").strip().strip("\"'").strip()
+    bare = _PICTURES.sub("", text.strip()).strip("`*").strip().strip("\"'").strip()
+    return bare[1:-1] if re.fullmatch(r"<[~.]{0,2}/[^<>]*>", bare) else bare  # as markdown brackets a link
 
 
 def read_path(reader: BlueprintReader, name: str) -> str | None:
@@ -223,7 +238,7 @@ class _PathCandidates:
                 f"[exp_{self.name}]: where does the path end in {value[:80]!r}? "
                 "Write it in backticks, and the rest on another line."
             )
-        elif len(paths := _find_paths(value)) == 1 and NEGATION.search(value):
+        elif len(paths := _find_paths(value)) == 1 and NEGATION.search(_OTHER_BAN.sub("", value)):
             return f"[exp_{self.name}] says more than a path: {value[:80]!r}. Write the path that is meant, alone."
         elif paths and "." not in label:
             self.in_text += [(item.line, path) for path in paths]
@@ -281,7 +296,7 @@ def _match_path_with_spaces(value: str) -> str:
     """Return ``value`` if all of it is one path with spaces: no prose, no further path, no option."""
     bare = re.sub(r"\\ ", " ", _without_comment(value))
     words = bare.split(" ")
-    is_path = re.fullmatch(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.]", bare)
+    is_path = _PATH_WITH_BLANKS.fullmatch(bare)
     if not is_path or "" in words or len(words) > _MAX_WORDS_IN_PATH:
         return ""
     if any(word.startswith(("/", "-", "~", "$")) for word in words[1:]):
@@ -352,7 +367,8 @@ def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
     is_hint = False
     for line in section.all_lines:
         text = plain_text(line) if line.fence is None else line.text.strip()
-        text = _BREAK.sub(" ", text) if line.fence is None else text
+        if line.fence is None and ("<" in text or "&" in text):
+            text = unescape(_INLINE_TAG.sub("", _BREAK.sub(" ", text)))
         if not text or line.level or text.startswith("#") or re.fullmatch(r"[-=_*|:+•– ]+", text):
             is_hint = is_hint and bool(text) and not line.level
             continue

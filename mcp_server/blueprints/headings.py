@@ -95,6 +95,7 @@ _HEADING_NUMBER = re.compile(
     re.IGNORECASE,
 )
 LOOSE_HASHES = re.compile(r"^(#{1,6})(?!#)\s*")  # without a blank, too, which markdown wants
+_WIKI_HEADING = re.compile(r"(={1,6})\s*([^=\s].*?)\s*\1")
 _BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
 _BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
 _OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
@@ -152,6 +153,8 @@ def find_heading(line: SourceLine) -> Heading | None:
         level, text = len(hashes[1]), text[hashes.end() :]
     if level:
         text = text.strip().rstrip("#").strip()
+    elif wiki := _WIKI_HEADING.fullmatch(text):
+        level, text = len(wiki[1]), wiki[2]
     if text.startswith("|"):
         return _read_row(text)
     unmarked = LOOSE_MARK.sub("", text, count=1).strip()

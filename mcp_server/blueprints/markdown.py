@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 _DEEP_INDENT = re.compile(r"^(?: {4}| {0,3}\t)[ \t]*")
 _COMMENT = re.compile(r"<!--.*?-->")
 _TICKS = re.compile("`+")
-_INLINE_SIGN = re.compile(r"`+|<!--|\*\*|\\[_*\[\]#.~()!{}<>`+-]")
+_INLINE_SIGN = re.compile(r"`+|<!--|\*\*|~~(?=[^\s~])|\[\^[\w-]+\](?!:)|\\[_*\[\]#.~()!{}<>`+-]")
+_STRUCK = re.compile(r"~~[^~\n]*[^\s~]~~(?!~)")
 _TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
+_CALLOUT = re.compile(r"^\[!\w+\][+-]?\s*")  # how Obsidian and GitHub begin a coloured quote
 _DEFINITION = re.compile(r"^\s*:\s+(?=\S)")
 _QUOTE_MARKS = re.compile(r"^(?:[ \t]*>)+ ?")
 
@@ -134,7 +136,8 @@ def _inline_lines(token: Token, source_lines: Sequence[str], first: int, level: 
             text = text.replace(comments.pop(0), "", 1)  # noqa: PLW2901
         if _DEFINITION.match(text) and not level:  # below its term
             text, content, plain = (_DEFINITION.sub("", each, count=1) for each in (text, content, plain))  # noqa: PLW2901
-        yield SourceLine(number, text, content.strip(), plain.strip(), level)
+        content, plain = (_CALLOUT.sub("", each.strip(), count=1) for each in (content, plain))  # noqa: PLW2901
+        yield SourceLine(number, text, content, plain, level)
 
 
 @dataclass
@@ -200,6 +203,11 @@ def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
             position = text.index("-->", position) + len("-->")
             inline.comments.append(text[start:position])
             yield start, position, "\n" * text.count("\n", start, position)
+        elif sign == "~~" and (struck := _STRUCK.match(text, start)):
+            position = struck.end()
+            yield start, position, ""
+        elif sign.startswith("[^"):  # a footnote's number
+            yield start, position, ""
         else:
             yield start, position, sign.removeprefix("\\")
 

@@ -26,6 +26,8 @@ _STYLES = {
 _ASSIGNED = re.compile(r"^(\s*(?:[-*+]\s+)?)`?([\w.+~/@-]+)`?\s*=\s*(?=\S)")
 _LABEL = re.compile(r"^\s*(?:[-*+]\s+)?`?([\w.+~/@ -]+?)`?\s*[:：]")
 _TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
+_FLAGS = re.compile(r"(?:\s*--[\w.-]+(?:\s+|=)(?!--)\S+)+\s*")
+_FLAG = re.compile(r"--([\w.-]+)(?:\s+|=)(\S+)")
 _ABSENT = re.compile(r"(?:n\.?/?a\.?|none|null|nil|-|无|没有)\.?", re.IGNORECASE)
 _MAX_SEEDS = 1_000
 
@@ -147,6 +149,9 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
             first, f"[exp_{name}] still holds the template's {plain[:40]!r}: write the value, or remove the section."
         )
         return None
+    if name == "params" and all(_FLAGS.fullmatch(text) for text in texts):  # as on a command line
+        pairs = [(number, *flag) for number, text in lines for flag in _FLAG.findall(text)]
+        numbers, texts = [number for number, _, _ in pairs], [f"{key}: {value}" for _, key, value in pairs]
     try:
         return to_data(compose("\n".join(texts), 0), 0)
     except YamlFault as fault:

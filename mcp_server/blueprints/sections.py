@@ -93,6 +93,7 @@ class Section:
     exact: str | None = None  # the value itself, from YAML
     data: object = None
     strength: int = OWN_NAME
+    is_item: bool = False  # it begins as an item of a list
 
     @property
     def all_lines(self) -> list[SourceLine]:
@@ -197,7 +198,7 @@ def _fill_sections(
         heading = headings.get(line.number)
         if heading is not None:
             section = Section(heading.section, line.number, heading.text, heading.inline, heading.level)
-            section.strength = heading.strength
+            section.strength, section.is_item = heading.strength, bool(line.list_mark)
             if heading.section == NOTES:
                 notes.append(replace(line, text=heading.inline))
                 current = None
@@ -207,7 +208,8 @@ def _fill_sections(
             continue
         if line.level and not title:
             title = line.content.strip("*_` #")
-        if current is not None and line.level and line.level <= current.level and not _is_shell_comment(current, line):
+        ends = line.level and line.level <= current.level and not _is_shell_comment(current, line) if current else False
+        if ends or line.content.startswith("[^") or (current and _is_behind_list(current, line)):
             current = None
         (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
     return title
@@ -420,6 +422,15 @@ def _drop_headings_of_notes(headings: dict[int, Heading], lines: Sequence[Source
             heading.level if heading else line.level
         ) <= notes_level:
             notes_level = 0
+
+
+def _is_behind_list(section: Section, line: SourceLine) -> bool:
+    """Return whether a line is a paragraph behind the list that has a section and its value."""
+    above = section.all_lines
+    is_text = (
+        section.is_item and line.fence is None and not line.list_mark and line.content and line.text[0] not in " \t"
+    )
+    return bool(is_text and above and not above[-1].text.strip() and any(each.text.strip() for each in above))
 
 
 def _is_shell_comment(section: Section, line: SourceLine) -> bool:

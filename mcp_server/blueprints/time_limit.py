@@ -332,7 +332,7 @@ def _note_leftovers(reader: BlueprintReader, line: int, value: str, label: str, 
 def _find_unusual_words(clause: str) -> list[str]:
     """Return the words of a clause that change what its duration means."""
     text = _PLAIN_SIGNS.sub(" ", clause.replace("\x00", " "))
-    words = re.findall(r"[a-z]+(?:[-'][a-z]+)*|\d[\w.,]*|[^\W\d_a-z]+|[+*×%]", text)
+    words = re.findall(r"[^\W\d_\u4e00-\u9fff]+(?:[-'][^\W\d_\u4e00-\u9fff]+)*|\d[\w.,]*|[\u4e00-\u9fff]+|[+*×%]", text)
     joined = " ".join(words)
     if _CHANGES.search(joined):
         return words

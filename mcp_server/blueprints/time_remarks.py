@@ -18,10 +18,11 @@ _REPORT = re.compile(
     r"|last (?:time|run|week|month|year)"
     r"|previous(?:ly)?|earlier (?:runs?|ones?|experiments?|attempts?)"
     r"|usual(?:ly)?|typical(?:ly)?|normal(?:ly)?|on average"
+    r"|including|incl|of which|inklusive|inkl|davon|dont"
     r"|expect(?:ed)? to|expected|estimated?|baseline|so far"
     r"|brauchte|dauerte|lief|war|zuletzt|letzte[sn]? mal|bisher|normalerweise|üblicherweise|erwartet|geschätzt"
     r"|a (?:pris|duré)|d'habitude|la dernière fois|normalement|prévue?s?|estimée?s?)\b"
-    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)",
+    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含",
     re.IGNORECASE,
 )
 # A report with one of these words may change the limit.
@@ -34,12 +35,13 @@ _RULE = re.compile(
     r"|最长|最多|上限|限制|不超过|停止|终止|直到|除非|如果|若|则|但|延长|可以|或者?|改为|现在|并",
     re.IGNORECASE,
 )
+_TIME_OF_DAY = re.compile(r"\b(?:at|um|à)\s+\d{1,2}:\d\d(?![:\d])", re.IGNORECASE)
 _AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
 _UNITS = r"\s*(?:[^\W\d_]+\s*)"  # what is counted, as "seeds"
 _TIMES = r"\s*(?:[x×*·]|mal|fois|乘以?)\s*"
 _RECKONING = re.compile(
     rf"(?:(?P<count1>\d{{1,4}}){_UNITS}{{0,2}}{_TIMES}\x00|\x00{_TIMES}(?P<count2>\d{{1,4}}){_UNITS}{{0,2}}?"
-    r"|(?P<sum>\x00(?:\s*(?:\+|plus)\s*\x00)+))"
+    rf"|(?P<sum>\x00(?:{_UNITS}){{0,2}}(?:\s*(?:\+|plus)\s*\x00(?:{_UNITS}){{0,2}})+))"
 )
 _EQUALS = r"\s*(?:=|＝|->|→|等于|共)\s*"
 _MARK = "\x00"
@@ -47,7 +49,7 @@ _MARK = "\x00"
 
 def is_report(text: str) -> bool:
     """Return whether a text only says how long something took, or should take."""
-    if _REPORT.search(text) is None:
+    if _REPORT.search(text) is None and _TIME_OF_DAY.search(text) is None:
         return False
     normal = normalize(text)
     for each in reversed(find_durations(text)):  # "4 hours and 50 minutes" has no rule
