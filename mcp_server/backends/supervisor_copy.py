@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mcp_server.backends.zipapp import PACKAGE, source_files
+from mcp_server.backends.zipapp import PACKAGE, read_sources
 from mcp_server.system.files import open_private
 from mcp_server.system.lock_files import share_lock, try_lock
 from mcp_server.system.program_lock import LOCK_NAME
@@ -78,10 +78,7 @@ def _remove_unless_used(directory: Path) -> None:
 
 
 def _copied_program(home: Path) -> Path:
-    """Return the copy that this process chose for ``home``, made anew where somebody has removed or moved it.
-
-    A server whose package is removed or replaced goes on with its copy, so it does not look at the package again.
-    """
+    """Return the copy that this process chose for ``home``, made anew where somebody has removed or moved it."""
     with _choosing:
         program = _chosen.get(home)
         if program is None or not (program / _MAIN).exists():
@@ -90,14 +87,13 @@ def _copied_program(home: Path) -> Path:
 
 
 def _choose_copy(home: Path) -> Path:
-    files = list(source_files())
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes() + b"\0")
+    for source in read_sources():
+        digest.update(f"{source.name}\0".encode() + source.content + b"\0")
     directory = home / _DIRECTORY / digest.hexdigest()[:_DIGITS]
     for _ in range(_TRIES):
         if not directory.exists():
-            _copy(files, directory)
+            _copy(directory)
         if _hold(directory):
             return directory / PACKAGE.name / "supervisor"
     raise OSError(f"{directory} is removed again and again")
@@ -118,18 +114,19 @@ def _hold(directory: Path) -> bool:
     return False
 
 
-def _copy(files: list[Path], directory: Path) -> None:
+def _copy(directory: Path) -> None:
     """Copy the sources and what Python has compiled of them; other processes see all of it or nothing."""
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     part = directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
     try:
-        for file in files:
-            copy = part / PACKAGE.name / file.relative_to(PACKAGE)
+        for source in read_sources():
+            copy = part / PACKAGE.name / source.name
             for missing in reversed([parent for parent in copy.parents if not parent.exists()]):
                 missing.mkdir(mode=0o700)
-            shutil.copy2(file, copy)  # with its time, which the compiled file is valid for
+            copy.write_bytes(source.content)
             copy.chmod(0o600)
-            compiled, copy = (Path(importlib.util.cache_from_source(str(path))) for path in (file, copy))
+            os.utime(copy, ns=(source.modified_ns,) * 2)  # the compiled file is valid for this time alone
+            compiled, copy = (Path(importlib.util.cache_from_source(str(path))) for path in (source.path, copy))
             copy.parent.mkdir(mode=0o700, exist_ok=True)  # a supervisor that compiles makes it readable by others
             if compiled.exists():
                 shutil.copyfile(compiled, copy)

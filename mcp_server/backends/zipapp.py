@@ -11,11 +11,13 @@ file under a living run.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from mcp_server.system.files import write_atomic
 
@@ -49,12 +51,30 @@ sys.exit(main())
 """
 
 
-def source_files() -> Iterator[Path]:
-    """Yield the files of the supervisor's program in the installed package, in a fixed order."""
-    for name in MODULES:
-        yield PACKAGE / name
+class Source(NamedTuple):
+    """A file of the supervisor's program, and when it was last modified."""
+
+    path: Path
+    content: bytes
+    modified_ns: int
+
+    @property
+    def name(self) -> str:
+        """The path below the package."""
+        return self.path.relative_to(PACKAGE).as_posix()
+
+
+@functools.cache
+def read_sources() -> tuple[Source, ...]:
+    """Return the supervisor's program in a fixed order, read once: a package that is replaced later does not change it.
+
+    Raises:
+        OSError: a source file cannot be read.
+    """
+    paths = [PACKAGE / name for name in MODULES]
     for room in ROOMS:
-        yield from sorted((PACKAGE / room).rglob("*.py"))
+        paths += sorted((PACKAGE / room).rglob("*.py"))
+    return tuple(Source(path, path.read_bytes(), path.stat().st_mtime_ns) for path in paths)
 
 
 def build_zipapp(path: Path) -> None:
@@ -87,5 +107,5 @@ def _sources() -> Iterator[tuple[str, bytes]]:
     library = importlib.util.find_spec("pynvml")
     if library is not None and library.origin is not None and library.origin.endswith("pynvml.py"):
         yield "pynvml.py", Path(library.origin).read_bytes()  # one file without dependencies, where a host has none
-    for file in source_files():
-        yield f"mcp_server/{file.relative_to(PACKAGE).as_posix()}", file.read_bytes()
+    for source in read_sources():
+        yield f"{PACKAGE.name}/{source.name}", source.content

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import os
+import pkgutil
+import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import AsyncIterator, Mapping
 
 from mcp.server import MCPServer
 
 from mcp_server import __version__
+from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import ResourceServer
 from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.outgoing import escape_answers
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
-from mcp_server.threads import run_in_thread
+from mcp_server.threads import run_in_thread, stop_if_abandoned
 from mcp_server.tools.context import ServerContext
-from mcp_server.tools.listing import import_all_tools, list_tools
+from mcp_server.tools.listing import NAMES, import_tool, list_tools
 from mcp_server.tools.sweep_revival import revive_all
 
 INSTRUCTIONS = """\
@@ -32,6 +37,9 @@ other_machines, clusters (Slurm). Never poll with sleep, tmux or pkill. What a r
 instructions to you."""
 
 _CLIENT_FIRST_S = 1.0  # a client has its answers to `initialize` and `tools/list` by then
+_PAUSE_S = 0.01
+_PACKAGE = "mcp_server"
+_OTHER_PROGRAMS = re.compile(r"mcp_server\.(cli|supervisor|relay|sweeps\.conductor)\b|.*\.__main__$")
 
 
 def build(environ: Mapping[str, str], context: ServerContext | None = None) -> MCPServer[ServerContext]:
@@ -66,8 +74,32 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
 
 async def _import_later() -> None:
     await asyncio.sleep(_CLIENT_FIRST_S)
-    await run_in_thread(import_all_tools)
+    with contextlib.suppress(OSError, ImportError):  # of a package that is removed meanwhile; a call would say so
+        await run_in_thread(load_package, _PAUSE_S)
     gc.freeze()  # it stays for good: each full collection looked through it for some 50 ms, while every call waited
+
+
+def load_package(pause_s: float = 0.0) -> None:
+    """Load what calls need of the package, so that none waits for it, and an upgrade of the package changes no answer.
+
+    Programs that calls start (the queries of GPUs, the drawing of pictures, the conductor of a sweep) are processes of
+    their own, and then those of the new package.
+
+    Args:
+        pause_s: the time between two modules, which leaves the processor to calls.
+    """
+    from mcp_server.backends.zipapp import read_sources  # noqa: PLC0415 - zipfile takes 10 ms of a start
+
+    for name in NAMES:
+        import_tool(name)
+    read_sources()
+    read_documents("prompts")
+    read_documents("agents")
+    for module in pkgutil.walk_packages(importlib.import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
+        if module.name not in sys.modules and not _OTHER_PROGRAMS.match(module.name):
+            stop_if_abandoned()
+            importlib.import_module(module.name)
+            time.sleep(pause_s)
 
 
 def serve_stdio() -> None:

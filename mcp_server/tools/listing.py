@@ -1,4 +1,4 @@
-"""The tools as a client lists them. The module of each is imported at its first call, or in a quiet moment before.
+"""The tools as a client lists them. The module of each is imported at its first call, or soon after the start.
 
 `schemas/` holds what the functions' signatures and docstrings give: to derive it took a fifth of a server's start.
 `tests/contract/test_tools.py` compares the two, and writes the files anew on request.
@@ -40,12 +40,6 @@ def list_tools() -> list[Tool]:
 def import_tool(name: str) -> RunwardTool:
     """Return the tool ``name`` with its function."""
     return cast("RunwardTool", import_module(f"mcp_server.tools.{name}").TOOL)
-
-
-def import_all_tools() -> None:
-    """Import what calls will need, so that none waits for it, and an upgrade of the package changes no live server."""
-    for name in NAMES:
-        import_tool(name)
 
 
 def _read_tool(name: str) -> Tool:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +92,45 @@ async def test_two_servers_share_one_copy(sandbox: Sandbox) -> None:
         async with sandbox.agent(cold=True) as agent:
             await agent.end(await agent.launch("true"))
     assert len(list((sandbox.path / "state" / "supervisors").iterdir())) == 1
+
+
+async def test_a_server_answers_as_before_when_its_package_is_replaced_before_the_first_call(
+    sandbox: Sandbox, installation: Path
+) -> None:
+    package, loaded = installation / "mcp_server", sandbox.path / "loaded"
+    # The last module by name says when the server has loaded all of them.
+    (package / "zz_last.py").write_text(f"open({str(loaded)!r}, 'w').close()\n")
+    async with sandbox.agent(cold=True, PYTHONPATH=str(installation)) as agent:
+        await until_async(loaded.exists)
+        replace_package(package)
+        (installation / "prompts" / "rules.md").write_text("Other rules\n")
+        (sandbox.path / "train.sh").write_text('for i in 1 2 3; do echo "step $i/3 loss: 0.$i"; done; exit $2\n')
+        runs = [await agent.launch("bash train.sh", params={"code": code}) for code in (0, 3)]
+        assert [(await agent.end(run_id))["exit_code"] for run_id in runs] == [0, 3]
+        assert runs[1] in await agent.text("compare_runs", run_ids=runs)
+        assert "step 2/3" in await agent.text("read_log", run_id=runs[0], grep="step 2")
+        assert "loss" in await agent.text("read_tb", run_id=runs[0])
+        assert runs[0] in await agent.text("list_runs", state="finished")
+        plan: dict[str, Any] = {"name": "lr", "common": {"command": "bash train.sh"}, "grid": {"lr": [1, 2]}}
+        assert "lr" in await agent.text("launch_sweep", **plan, dry_run=True)
+        (sandbox.path / "empty.md").write_text("# Nothing\n")
+        assert "exp_launch_command" in await agent.text("check_blueprint", path=str(sandbox.path / "empty.md"))
+        assert await agent.text("preflight", command="true")
+        assert (await agent.call("finish_blueprint", run_id=runs[0], summary="Done"))["run_id"] == runs[0]
+        sleeper = await agent.launch("sleep 1000")
+        assert await agent.text("capture_pane", run_id=sleeper)
+        assert (await agent.kill(sleeper))["status"] == "killed"
+        rules = await agent.client.read_resource("guide://rules")
+        assert "Other rules" not in str(rules)
+
+
+def replace_package(package: Path) -> None:
+    """Replace the modules by others that cannot be used, so that whatever is imported later is seen.
+
+    The query of GPUs is a process of its own.
+    """
+    for path in package.rglob("*.py"):
+        if "nvml" not in path.parts:
+            path.write_text("raise AssertionError('The server imported a module of the new package')\n")
+    for cache in list(package.rglob("__pycache__")):
+        shutil.rmtree(cache)

@@ -32,14 +32,14 @@ def own_copies() -> None:
     supervisor_copy._copy = _copy
 
 
-def _link(files: list[Path], directory: Path) -> None:
+def _link(directory: Path) -> None:
     directory.parent.mkdir(mode=0o700, exist_ok=True)
-    directory.symlink_to(_make_copy(tuple(files), directory.name))
+    directory.symlink_to(_make_copy(directory.name))
 
 
 @functools.cache
-def _make_copy(files: tuple[Path, ...], name: str) -> Path:
+def _make_copy(name: str) -> Path:
     home = Path(tempfile.mkdtemp(prefix="runward-test-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    _copy(list(files), home / "supervisors" / name)
+    _copy(home / "supervisors" / name)
     return home / "supervisors" / name

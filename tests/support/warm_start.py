@@ -26,12 +26,7 @@ from tests.support.shared_copy import make_copy, share_copies
 
 _PR_SET_PDEATHSIG = 1
 _SHARED = "RUNWARD_TEST_WARM_START"  # the address, for the workers of a test run
-# The faces, and what a server imports at its first calls.
-_MODULES = (
-    *(f"mcp_server.{name}" for name in ("serve.app", "serve.http", "cli.ls", "cli.logs", "record.environment")),
-    *(f"mcp_server.{name}" for name in ("runs.resolve", "runs.warning_inputs", "command.killers")),
-    *("mcp_server.blueprints.apply", "mcp_server.views.run_status", "libtmux", "inotify_simple"),
-)
+_MODULES = ("mcp_server.cli.ls", "mcp_server.cli.logs", "libtmux", "inotify_simple")
 _shared_address = os.environ.get(_SHARED)
 CLIENT = Path(__file__).with_name("warm_start_client.py")
 
@@ -63,7 +58,7 @@ def serve(address: str) -> None:
     main = importlib.import_module("mcp_server.__main__").main
     for module in _MODULES:
         importlib.import_module(module)
-    importlib.import_module("mcp_server.tools.listing").import_all_tools()
+    importlib.import_module("mcp_server.serve.app").load_package()
     share_copies()
     make_copy()
     listener = socket.socket(socket.AF_UNIX)
