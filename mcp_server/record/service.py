@@ -8,7 +8,9 @@ from mcp_server.command.shell import parse
 from mcp_server.record.state import Run
 from mcp_server.text.regex import compile_lazily
 
-_NEED = compile_lazily(r"(?P<run>[^@\s]+)(?:@(?P<port>\d{1,5})(?P<path>/[!-~]*)?)?")
+_NEED = compile_lazily(
+    r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+):|(?P<run>[^@\s:]+)@)(?P<port>\d{1,5})(?P<path>/[!-~]*)?|(?P<name>[^@\s:]+)"
+)
 _HIGHEST_PORT = 65535
 _VARIABLE = compile_lazily(r"\$(?:\{(\w+)\}|(\w+))")
 # Servers that open other ports long before the one that answers, and its number where the command names none.
@@ -23,19 +25,30 @@ JOINED = b"Ray runtime started"  # what `ray start` prints then; a worker listen
 
 @dataclass(frozen=True)
 class Need:
-    """A run that another needs. ``port``: where it must listen; ``path``: what it must answer there by HTTP."""
+    """A run that another needs, or an address, where its service is on another ``host``.
 
-    run: str  # an id, in a launch also a name
+    ``port``: where it must listen; ``path``: what it must answer there by HTTP.
+    """
+
+    run: str  # an id, in a launch also a name; empty for an address
     port: int | None = None
     path: str = ""
+    host: str = ""
 
     def __str__(self) -> str:
         """Return the text that is parsed to this need."""
+        if self.host:
+            return f"{self.host}:{self.port}{self.path}"
         return self.run if self.port is None else f"{self.run}@{self.port}{self.path}"
+
+    @property
+    def label(self) -> str:
+        """What texts call it."""
+        return self.run or str(self)
 
 
 def parse_need(text: str) -> Need:
-    """Return the need in ``text``: ``RUN``, ``RUN@PORT`` or ``RUN@PORT/PATH``.
+    """Return the need in ``text``: ``RUN``, ``RUN@PORT`` or ``RUN@PORT/PATH``, or with ``HOST:`` for ``RUN@``.
 
     Raises:
         ValueError: it is none of these.
@@ -43,8 +56,8 @@ def parse_need(text: str) -> Need:
     match = _NEED.fullmatch(text)
     port = int(match["port"]) if match is not None and match["port"] else None
     if match is None or port == 0 or (port or 0) > _HIGHEST_PORT:
-        raise ValueError(f"{text[:80]!r} is not RUN, RUN@PORT or RUN@PORT/PATH.")
-    return Need(match["run"], port, match["path"] or "")
+        raise ValueError(f"{text[:80]!r} is not RUN, RUN@PORT or HOST:PORT, nor one of these with /PATH.")
+    return Need(match["run"] or match["name"] or "", port, match["path"] or "", match["host"] or "")
 
 
 def find_service_port(run: Run) -> int | None:

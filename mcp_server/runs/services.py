@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.service import parse_need
+from mcp_server.record.service import find_service_port, parse_need
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
 
@@ -41,16 +41,18 @@ def find_services(texts: Sequence[str], mirror: str, store: RunStore) -> Service
             need = parse_need(text)
         except ValueError as error:
             raise BadArgument("needs", str(error), "PORT is where it listens, PATH what it answers by HTTP.") from error
+        if need.host:
+            needs.append(str(need))
+            continue
         run = store.find(need.run)
         if run.ended:
             raise BadArgument("needs", f"{run.run_id} has ended: {run.state}.", "Launch it again, then this run.")
         if run.spec.mirror != mirror:
             cause = f"{run.run_id} is on {run.spec.host or 'this host'}, and this run would not be."
-            place = run.spec.env.get("RAY_PORT", "PORT")
+            port = need.port or find_service_port(run) or run.spec.env.get("RAY_PORT", "PORT")
             remedy = (
-                "needs works on one host. Across hosts leave it out, and let the command wait: until (exec 3<>/dev/tcp/"
-                f"HEAD/{place}); do sleep 2; done; exec ray start --address=HEAD:{place} --block (HEAD: an address of "
-                f"the service's host that is reachable from there). Stop both with kill_run on a list of their ids."
+                f'Across hosts name where it answers: needs=["ADDRESS:{port}{need.path}"] (ADDRESS: of its host, as '
+                "reachable from there). kill_run on a list of both ids stops both."
             )
             raise BadArgument("needs", cause, remedy)
         needs.append(str(replace(need, run=run.run_id)))

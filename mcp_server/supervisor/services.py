@@ -1,4 +1,4 @@
-"""The runs that a run needs: waits until each answers, and stops the run when one has ended."""
+"""The runs and addresses that a run needs: waits until each answers, and stops the run when one has ended."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, Run
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
+from mcp_server.supervisor.service_addresses import REFUSED, ServiceAddresses
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.ports import list_ports_listened_on
@@ -35,11 +36,14 @@ _SUCCESS, _ERROR = 200, 400
 
 
 class Services:
-    """The runs that a run needs, whose directories are beside its own."""
+    """The runs that a run needs, whose directories are beside its own, and addresses of other hosts."""
 
     def __init__(self, control: ControlInputs) -> None:
         self._control, self._host = control, ThisHost()
-        self._needs = [parse_need(text) for text in control.spec.needs]
+        needs = [parse_need(text) for text in control.spec.needs]
+        self._needs = [need for need in needs if need.run]
+        self._places = [need for need in needs if need.host]
+        self._addresses: ServiceAddresses | None = None
         self._told: set[str] = set()  # services that may have ended, of which that was said
         self._ends: dict[str, str] = {}  # what Ray says of services that it has ended
         self._slurm: ServiceJobs[LivenessReport] | None = None
@@ -54,9 +58,9 @@ class Services:
         """
         reported = ""
         while waiting := list(self._list_silent()):
-            text = f"Waiting for {'; '.join(f'{need.run}: {why}' for need, why in waiting)}."
+            text = f"Waiting for {'; '.join(f'{need.label}: {why}' for need, why in waiting)}."
             if text != reported:
-                names = [need.run for need, _ in waiting]
+                names = [need.label for need, _ in waiting]
                 self._control.show(text)
                 self._control.events.append("queued", text, needs=names, at_start=supervisor_identity())
                 reported = text
@@ -73,6 +77,10 @@ class Services:
             if run is not None and run.ended and not self._goes_on(need, run):
                 text = f"{need.run}, which it needs, has ended: {self._describe_end(run)}"
                 return StopRequest("killed", "", text, "service")
+        if self._places and self._addresses is None:
+            self._addresses = ServiceAddresses(self._places, _explain_address)
+        if self._addresses is not None and (gone := self._addresses.find_gone()) is not None:
+            return StopRequest("killed", "", f"{gone[0]}, which it needs, has ended: {gone[1]}", "service")
         return None
 
     def _list_silent(self) -> Iterator[tuple[Need, str]]:
@@ -85,6 +93,7 @@ class Services:
                 why = f"its record cannot be read now ({error.strerror})"
             if why:
                 yield need, why
+        yield from ((need, why) for need in self._places if (why := _explain_address(need)))
 
     def _explain_silence(self, need: Need, run: Run) -> str:
         """Return why a service does not answer yet, empty where it does.
@@ -211,6 +220,18 @@ class Services:
 
             self._slurm = watch_slurm(self._control.rundir.path.parents[1])
         return self._slurm.report(self._directory(need), spec)
+
+
+def _explain_address(need: Need) -> str:
+    """Return why the service at an address does not answer, empty where it does. Blocks for up to two seconds."""
+    host, port = need.host.strip("[]"), need.port or 0
+    try:
+        socket.create_connection((host, port), _ANSWER_S).close()
+    except ConnectionRefusedError:
+        return f"its host {REFUSED}"
+    except OSError as error:
+        return f"it cannot be reached ({error.strerror or error})"
+    return _explain_http(f"http://{need}") if need.path else ""
 
 
 def _explain_http(url: str) -> str:

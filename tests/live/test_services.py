@@ -76,7 +76,7 @@ async def test_a_run_whose_service_ends_before_it_answers_never_starts(sandbox: 
             f"Never started: {server}, which it needs, ended before it answered: failed (exit code 3)."
         )
         assert not (sandbox.path / "started").exists()
-        for wrong, cause in (("nobody", "Run not found"), (f"{server}@http", "is not RUN, RUN@PORT or RUN@PORT/PATH")):
+        for wrong, cause in (("nobody", "Run not found"), (f"{server}@http", "is not RUN, RUN@PORT or HOST:PORT")):
             assert cause in await agent.refusal("launch_run", command="true", needs=[wrong])
 
 
@@ -100,3 +100,19 @@ async def test_a_service_goes_on_as_long_as_its_processes_do_and_its_ray_is_know
         assert sandbox.run(user).state == "running"
         (sandbox.path / "enough").touch()
         assert (await agent.end(user))["state"] == "failed"
+
+
+async def test_a_run_waits_for_an_address_as_for_a_run(sandbox: Sandbox) -> None:
+    port = free_port()
+    (sandbox.path / "health").touch()
+    async with sandbox.agent_in_process() as agent:
+        needs = [f"127.0.0.1:{port}", f"127.0.0.1:{port}/health"]
+        answer = await agent.call("launch_run", command="echo started; sleep 600", name="user", needs=needs)
+        user = answer["run_id"]
+        reason = f"Waiting for 127.0.0.1:{port}: its host refuses connections; "
+        await until_async(lambda: (sandbox.run(user).pending_reason or "").startswith(reason), "the reason")
+        (sandbox.path / "go").touch()
+        await agent.launch(SERVER.format(port=port), name="server")
+        await until_async(lambda: sandbox.run(user).state == "running", "the start of the run")
+        await agent.kill(user)
+        assert "HOST:PORT" in await agent.refusal("launch_run", command="true", needs=[f"127.0.0.1:{port}x"])

@@ -12,6 +12,8 @@ from mcp_server.record.state import Run
     [
         ("redis-7kqz", Need("redis-7kqz")),
         ("redis-7kqz@6379", Need("redis-7kqz", 6379)),
+        ("10.0.0.5:6379", Need("", 6379, host="10.0.0.5")),
+        ("[fe80::1]:8000/health", Need("", 8000, "/health", "[fe80::1]")),
         ("vllm-7kqz@8000/health?full=1", Need("vllm-7kqz", 8000, "/health?full=1")),
     ],
 )
@@ -22,7 +24,7 @@ def test_a_need_is_a_run_with_or_without_a_port_and_a_path(text: str, need: Need
 
 @pytest.mark.parametrize("text", ["", "@80", "a@", "a@port", "a@0", "a@65536", "a@80health", "a b", "a@80/ x", "a@b@1"])
 def test_any_other_text_is_not_a_need(text: str) -> None:
-    with pytest.raises(ValueError, match="is not RUN, RUN@PORT or RUN@PORT/PATH"):
+    with pytest.raises(ValueError, match="is not RUN, RUN@PORT or HOST:PORT"):
         parse_need(text)
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from mcp_server.record.ray_job import mark_request, request_file
 from mcp_server.record.run_directory import RunDir, boot_id, write_json
-from mcp_server.record.service import Need
+from mcp_server.record.service import Need, parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
+from mcp_server.supervisor.service_addresses import ServiceAddresses
 from mcp_server.supervisor.service_jobs import RayWord, ask_ray
 from mcp_server.supervisor.services import Services, _explain_http
 from tests.support.fake_ray import FakeRay
@@ -90,3 +91,26 @@ def test_a_service_that_answers_byte_by_byte_does_not_answer_yet(monkeypatch: py
     monkeypatch.setattr("mcp_server.supervisor.services._ANSWER_S", 0.2)
     with answer_slowly("head") as address:
         assert _explain_http(f"{address}/health") == f"{address}/health does not answer yet"
+
+
+def test_an_address_is_gone_after_a_minute_of_refusals_and_not_while_its_host_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock: Any = SimpleNamespace(monotonic=lambda: clock.now_s, sleep=lambda _: None, now_s=0.0)
+    monkeypatch.setattr("mcp_server.supervisor.service_addresses.time", clock)
+    unstarted = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr("mcp_server.supervisor.service_addresses.threading.Thread", lambda **_: unstarted)
+    need, answers = parse_need("10.0.0.5:6379"), {0: "", 5: "its host refuses connections", 60: "it cannot be reached"}
+    why = ""
+    addresses = ServiceAddresses([need], lambda _: why)
+    for at_s in range(0, 200, 5):
+        clock.now_s, why = float(at_s), answers.get(at_s, why)
+        addresses.look()
+        assert addresses.find_gone() is None, at_s
+    why = answers[5]
+    addresses.look()
+    began_s = clock.now_s
+    for later_s in range(0, 65, 5):
+        clock.now_s = began_s + later_s
+        addresses.look()
+        assert addresses.find_gone() == ((need, why) if later_s >= 60 else None), later_s
