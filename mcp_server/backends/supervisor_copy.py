@@ -126,6 +126,8 @@ def _copy(directory: Path) -> None:
             copy.write_bytes(source.content)
             copy.chmod(0o600)
             os.utime(copy, ns=(source.modified_ns,) * 2)  # the compiled file is valid for this time alone
+            if source.path.suffix != ".py":
+                continue
             compiled, copy = (Path(importlib.util.cache_from_source(str(path))) for path in (source.path, copy))
             copy.parent.mkdir(mode=0o700, exist_ok=True)  # a supervisor that compiles makes it readable by others
             if compiled.exists():

@@ -26,6 +26,7 @@ MODULES = ("__init__.py", "errors.py")
 OLDEST_PYTHON = (3, 9)
 
 PACKAGE = Path(__file__).parents[1]
+_SUFFIXES = (".py", ".rows")
 _OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _FILE_MODE = 0o644
 # Any Python can parse it, so that one that is too old says so.
@@ -66,14 +67,14 @@ class Source(NamedTuple):
 
 @functools.cache
 def read_sources() -> tuple[Source, ...]:
-    """Return the supervisor's program in a fixed order, read once: a package that is replaced later does not change it.
+    """Return the supervisor's program in a fixed order, read once: a package that is replaced later changes nothing.
 
     Raises:
         OSError: a source file cannot be read.
     """
     paths = [PACKAGE / name for name in MODULES]
     for room in ROOMS:
-        paths += sorted((PACKAGE / room).rglob("*.py"))
+        paths += sorted(path for path in (PACKAGE / room).rglob("*.*") if path.suffix in _SUFFIXES)
     return tuple(Source(path, path.read_bytes(), path.stat().st_mtime_ns) for path in paths)
 
 

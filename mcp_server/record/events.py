@@ -356,6 +356,8 @@ _FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
     "retryable": bool,
     "action": str,
     "advice": str,
+    "correction": str,
+    "far_side": str,
     "context": list,
 }
 _MOST_BYTES = 2**28

@@ -8,7 +8,7 @@ from mcp_server.diagnosis.failure.diagnose import Failure
 from mcp_server.recovery.decision import Decision, Retry
 
 _RETRIES = "The recovery policy retries it: call wait_run, and launch nothing."
-_GAVE_UP = "The recovery policy gave up: find the cause with read_log and change something before launch_run."
+_GAVE_UP = "The recovery policy gave up: find the cause with read_log and change something before {}."
 _LATER_S = 30.0
 
 
@@ -19,11 +19,13 @@ def agree(failure: Failure, decision: Decision) -> Failure:
     such as a wrong argument, stays as well: it says what to correct.
     """
     if isinstance(decision, Retry):
-        return replace(failure, retryable=True, action=_action_of(decision), advice=_RETRIES)
+        return replace(failure, retryable=True, action=_action_of(decision), advice=_RETRIES, correction=None)
     if not decision.is_final:
         return failure
-    advice = _GAVE_UP if failure.retryable else failure.advice
-    return replace(failure, retryable=False, action="stop", advice=advice)
+    if not failure.retryable:
+        return replace(failure, action="stop")
+    advice, correction = _GAVE_UP.format("launch_run"), _GAVE_UP.format("another launch")
+    return replace(failure, retryable=False, action="stop", advice=advice, correction=correction)
 
 
 def _action_of(retry: Retry) -> str:

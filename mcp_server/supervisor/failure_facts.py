@@ -20,6 +20,7 @@ def mask_failure(failure: Failure | None) -> Failure | None:
         line=mask_line(failure.line),
         context=tuple(map(mask_line, failure.context)),
         advice=mask_line(failure.advice),
+        correction=mask_line(failure.correction) if failure.correction else None,
     )
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-_AGAIN = ", then launch_run again."
+from collections.abc import Mapping
+from typing import Any
 
 
-def advise_on_cell(advice: str, sweep_id: str) -> str:
+def advise_on_cell(failure: Mapping[str, Any], sweep_id: str) -> str | None:
     """Return the advice about a run, for a cell of this sweep."""
-    return f"{correction(advice)} {restart_advice(sweep_id)}" if advice.endswith(_AGAIN) else correction(advice)
-
-
-def correction(advice: str) -> str:
-    """Return what to correct, without the call that starts the run again."""
-    if advice.endswith(_AGAIN):
-        return f"{advice.removesuffix(_AGAIN)}."
-    advice = advice.replace("launch_run's", "the launch's").replace("before launch_run", "before another launch")
-    return advice.replace("launch_run", "launch the cell")
+    said = failure.get("correction")
+    return f"{said} {restart_advice(sweep_id)}" if said else failure.get("advice")
 
 
 def restart_advice(sweep_id: str, *, ended: bool = False) -> str:

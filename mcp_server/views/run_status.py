@@ -396,8 +396,8 @@ def _failure(failure: Mapping[str, Any], sweep_id: str | None, *, listed: bool) 
     lines = [str(text) for text in failure.get("context") or ()]
     around = [shorten_middle(fold_bars(text), _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
     facts = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
-    if sweep_id and facts["advice"]:
-        facts["advice"] = advise_on_cell(facts["advice"], sweep_id)
+    if sweep_id:
+        facts["advice"] = advise_on_cell(failure, sweep_id)
     return Failure(kind=str(failure.get("kind")), line=line, context=around[-_CONTEXT_LINES:] or None, **facts)
 
 

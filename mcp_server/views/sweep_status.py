@@ -17,7 +17,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
 from mcp_server.text.formatting import round_seconds, shorten_facts, shorten_middle, significant
 from mcp_server.views.brevity import estimate_answer
-from mcp_server.views.cell_advice import correction, restart_advice
+from mcp_server.views.cell_advice import restart_advice
 from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.sweep_eta import estimate_rest_s
 
@@ -197,13 +197,13 @@ def describe_best(best: Best) -> BestCell:
 
 def _describe_failed(cell: CellState) -> FailedCell:
     failure: Mapping[str, Any] = cell.end.get("failure") or {}
-    line, advice = failure.get("line"), failure.get("advice")
+    line, advice = failure.get("line"), failure.get("correction") or failure.get("advice")
     return FailedCell(
         cell=cell.cell.name,
         run_id=cell.run_id,
         kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
         line=shorten_middle(line, _LINE_CHARS) if line else None,
-        advice=shorten_facts(correction(advice), _ADVICE_CHARS) if advice else None,
+        advice=shorten_facts(advice, _ADVICE_CHARS) if advice else None,
         note=None if failure else shorten_facts(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
     )
 

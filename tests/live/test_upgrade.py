@@ -116,6 +116,8 @@ async def test_a_server_answers_as_before_when_its_package_is_replaced_before_th
         (sandbox.path / "empty.md").write_text("# Nothing\n")
         assert "exp_launch_command" in await agent.text("check_blueprint", path=str(sandbox.path / "empty.md"))
         assert await agent.text("preflight", command="true")
+        (sandbox.path / "foreign.log").write_text("torch.OutOfMemoryError: CUDA out of memory\n")
+        assert "halve the batch size" in await agent.text("read_log", path=str(sandbox.path / "foreign.log"))
         assert (await agent.call("finish_blueprint", run_id=runs[0], summary="Done"))["run_id"] == runs[0]
         sleeper = await agent.launch("sleep 1000")
         assert await agent.text("capture_pane", run_id=sleeper)
@@ -132,5 +134,7 @@ def replace_package(package: Path) -> None:
     for path in package.rglob("*.py"):
         if "nvml" not in path.parts:
             path.write_text("raise AssertionError('The server imported a module of the new package')\n")
+    for path in package.rglob("*.rows"):
+        path.write_text("These are no rows\n")
     for cache in list(package.rglob("__pycache__")):
         shutil.rmtree(cache)

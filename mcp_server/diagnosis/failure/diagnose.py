@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcp_server.diagnosis.failure import (
-    kinds,
-    log_shapes,
-    next_steps,
-    ordinary_work,
-    root_cause,
-    tracebacks,
-    user_code,
-)
+from mcp_server.diagnosis.advice.blocks import Scene
+from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step
+from mcp_server.diagnosis.failure import kinds, log_shapes, ordinary_work, root_cause, tracebacks, user_code
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
@@ -30,7 +24,7 @@ _SETTING_CHARS, _SETTINGS_CHARS = 1_500, 100_000  # of a line, which may be a du
 _LEAST_STEPS = 2  # that a log shows before an error: what it names had worked
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
-_SHELL_CODES = {126: kinds.NOT_EXECUTABLE, 127: kinds.NOT_FOUND}  # of a shell that could not start a program
+_SHELL_CODES = {126: "not_executable", 127: "not_found"}  # of a shell that could not start a program
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
 _WATCH = "runward watch: "
 # What ssh itself prints when a session that has begun breaks off, and `runward watch` at an end that it cannot know.
@@ -100,6 +94,14 @@ class Failure:
     action: str  # one of kinds.ACTIONS
     advice: str
     context: tuple[str, ...] = ()
+    correction: str | None = None  # the advice without the call that starts the run again, where that differs
+    far_side: str | None = None  # the host to which the session was lost, or a word for it
+
+
+def _with_advice(failure: Failure, case: str) -> Failure:
+    """Return ``failure`` with the advice of a block of `cases.rows`, its action as it is."""
+    step = propose_for_case(case)
+    return replace(failure, advice=step.advice, correction=step.correction or None)
 
 
 def diagnose(
@@ -114,13 +116,13 @@ def diagnose(
         signal = f"SIG{name}"
     lost = find_lost_session(lines) if exit_code == _SSH_FAILED else None
     if lost is not None and not lost.text.startswith(_WATCH):
-        return Failure("network_error", lost.text.strip(), lost.number, False, "stop", kinds.LOST_SESSION)
+        return _build_lost("network_error", lost, "lost_session")
     failed = exit_code != 0 and bool(exit_code or signal or run_facts.stopped_for or run_facts.oom_killed)
     lines = log_shapes.normalize_lines(lines)
     stalled = run_facts.stopped_for == "stall"
     evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed, stalled=stalled)
     if lost is not None and evidence is None and run_facts.diverged is None:
-        return Failure("other", lost.text.strip(), lost.number, False, "stop", kinds.UNSEEN_END)
+        return _build_lost("other", lost, "unseen_end")
     if exit_code == 0 and evidence and evidence.kind != "divergence":
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
@@ -138,7 +140,7 @@ def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts)
     sentence, first_line = run_facts.diverged_since
     first = _find_number(lines, first_line) if first_line else None
     context = (f"{sentence.rstrip('.')}{f', line {first}' if first else ''}.",) if sentence else ()
-    scene = next_steps.Scene("divergence", "", near=sentence)
+    scene = Scene("divergence", "", near=sentence)
     return _build_failure("divergence", diverged.strip(), number, context, scene=scene)
 
 
@@ -162,11 +164,14 @@ def is_of_scheduler(failure: Failure) -> bool:
 
 def read_far_side(failure: Failure | None) -> str:
     """Return the host to which ``failure`` lost the session, or a word for it, or empty for other failures."""
-    if failure is None or failure.advice not in (kinds.LOST_SESSION, kinds.UNSEEN_END):
-        return ""
-    match = _LOST_SESSION.match(failure.line)
-    hosts = match.groupdict().values() if match else ()
-    return next(filter(None, hosts), "the far side").rstrip(".")
+    return (failure and failure.far_side) or ""
+
+
+def _build_lost(kind: str, line: Line, case: str) -> Failure:
+    text = line.text.strip()
+    match = _LOST_SESSION.match(text)
+    host = next(filter(None, match.groupdict().values() if match else ()), "the far side").rstrip(".")
+    return _with_advice(Failure(kind, text, line.number, False, "stop", "", far_side=host), case)
 
 
 def _diagnose_failed_run(
@@ -189,11 +194,11 @@ def _diagnose_failed_run(
             if last
             else _failure_from(lines, None, kind, run_facts.command)
         )
-        advice = {"timeout": kinds.NO_FIRST_STEP, "other": kinds.IMBALANCE}.get(kind, failure.advice)
-        return replace(failure, advice=advice)
+        case = {"timeout": "no_first_step", "other": "imbalance"}.get(kind)
+        return _with_advice(failure, case) if case else failure
     by_signal = ("segfault" if signal in kinds.CRASH_SIGNALS else "killed") if signal else None
     if evidence is None and exit_code in _SHELL_CODES:
-        return replace(_failure_from(lines, None, "config_error", run_facts.command), advice=_SHELL_CODES[exit_code])
+        return _with_advice(_failure_from(lines, None, "config_error", run_facts.command), _SHELL_CODES[exit_code])
     if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)
         return _failure_from(lines, None, by_signal or by_code or "other", run_facts.command, signal or "")
@@ -212,7 +217,7 @@ def _failure_from(
     if evidence is not None:
         line = lines[evidence.at]
         context = _context(lines, evidence)
-        scene = next_steps.Scene(
+        scene = Scene(
             kind,
             "",
             near=_text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at),
@@ -231,7 +236,7 @@ def _failure_from(
     *context_above, last = (
         tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
     )
-    scene = next_steps.Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, command))
+    scene = Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, command))
     return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal, scene)
 
 
@@ -285,15 +290,15 @@ def _build_failure(
     number: int | None,
     context: tuple[str, ...],
     signal: str = "",
-    scene: next_steps.Scene | None = None,
+    scene: Scene | None = None,
 ) -> Failure:
     line = tracebacks.without_mark(line).strip()
     text = tracebacks.strip_prefixes(line).text.strip() or line
     is_kill = kind == "killed"
     retryable = _is_retryable_kill(line, signal) if is_kill else None
-    scene = (scene or next_steps.Scene(kind, ""))._replace(kind=kind, line=f"{text} {signal}" if is_kill else text)
-    step = next_steps.propose_next_step(scene, retryable=retryable)
-    return Failure(kind, line, number, step.retryable, step.action, step.advice, context)
+    scene = (scene or Scene(kind, ""))._replace(kind=kind, line=f"{text} {signal}" if is_kill else text)
+    step = propose_next_step(scene, retryable=retryable)
+    return Failure(kind, line, number, step.retryable, step.action, step.advice, context, step.correction or None)
 
 
 def _is_retryable_kill(line: str, signal: str) -> bool:

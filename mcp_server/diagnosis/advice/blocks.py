@@ -1,0 +1,214 @@
+"""Blocks of advice: when one applies, the action, and the sentence with its parts. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mcp_server.diagnosis.advice.shown import compile_once, word_parts
+from mcp_server.diagnosis.rows import Block, read_blocks
+from mcp_server.text.regex import compile_lazily
+
+ADVICE_CHARS = 160
+_LEAST_CHARS = 16  # of what a sentence quotes
+_THERE = "there"  # the last resort: it names no place
+_NOWHERE = ""  # no line of the user's own code is known
+AGAIN = "launch_run again"
+_TYPED = compile_lazily(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
+_AGAIN = compile_lazily(r"(?i)\bretry\b|\bas is\b")
+_FIELD = compile_lazily(
+    r"\{(?:(?P<name>\w+)|(?P<before>[ ,(]{0,3}(?:called )?)(?P<place>at|there)(?P<after>[ ,)]{0,2})"
+    r"|(?P<run>[^{}|]*)\|(?P<cell>[^{}|]*))\}"
+)
+_FILLED = compile_lazily(r"\{(\d|at)\}")
+
+
+class Scene(NamedTuple):
+    """A failure, and what is known around it.
+
+    ``line``: the line that proves it, without prefixes. ``message``: that line and what the error says below it.
+    ``library``: the package whose code raised it, nothing for the user's own. ``source``: the line of code that did.
+    ``near``: the lines around it; they name the framework. ``log``: the command, and the beginning and the end of the
+    log; they show settings. ``place``: the deepest frame of the user's own code, `src/train.py:88 in main`, or nothing.
+    ``inside``: the library whose code raised it, where the user's does no more than start that. ``record``: "data"
+    where training had worked and the error is of code that gives records of the data, "step" where it only had worked.
+    """
+
+    kind: str
+    line: str
+    near: str = ""
+    log: str = ""
+    place: str = ""
+    message: str = ""
+    library: str = ""
+    source: str = ""
+    inside: str = ""
+    record: str = ""
+
+    @property
+    def at(self) -> tuple[str, ...]:
+        """Where to look, as words of a sentence, the longest first."""
+        if not self.place:
+            return (_NOWHERE,)
+        file = self.place.partition(" in ")[0]
+        return f"at {self.place}", f"at {file}", f"at {file.rpartition('/')[2]}", _THERE
+
+
+class NextStep(NamedTuple):
+    """A proposal: one of ``kinds.ACTIONS`` and one sentence of at most ADVICE_CHARS characters.
+
+    ``correction``: that sentence for a run that another call starts again, where it reads otherwise.
+    """
+
+    retryable: bool
+    action: str
+    advice: str
+    correction: str = ""
+
+
+class Advice(NamedTuple):
+    """A block applies where all its patterns are found, and ``unless`` is not. Empty patterns apply always.
+
+    Patterns are compiled at their first use: most diagnoses need few of them.
+    """
+
+    kinds: tuple[str, ...] = ()  # none: any
+    line: str = ""
+    text: str = ""  # in place of ``line``: searched in the whole message, line by line
+    near: str = ""
+    log: str = ""
+    unless: str = ""  # in the log
+    action: str = "stop"
+    say: str = ""  # {0}: the first group of ``line`` or ``text``, then of ``log``
+    then: str = ""
+    seen: str = ""
+
+    def propose(self, scene: Scene) -> NextStep | None:
+        """Return the step for ``scene``, or None where the block does not apply."""
+        if self.kinds and scene.kind not in self.kinds:
+            return None
+        whole = bool(self.text)
+        pattern = compile_once(self.text, re.MULTILINE) if whole else compile_once(self.line)
+        match = pattern.search(scene.message if whole else scene.line)
+        if not match or (self.near and not compile_once(self.near).search(scene.near)):
+            return None
+        if ("{library}" in self.say and not scene.library) or ("{source}" in self.say and not scene.source):
+            return None
+        setting = compile_once(self.log).search(scene.log) if self.log else None
+        if (self.log and not setting) or (self.unless and compile_once(self.unless).search(scene.log)):
+            return None
+        groups = [*match.groups(""), *(setting.groups("") if setting else ())]
+        parts = [part.lstrip(" ,:;'\"`").rstrip(" .,:;'\"`").replace("', '", ", ").replace(";", ",") for part in groups]
+        parts = [part.replace("'", "") if "': " in part else part for part in parts]  # of a dictionary
+        parts = [part.replace('"', "'") for part in parts]  # of the program's words none ends a quotation
+        if self.action == "stop" and any(
+            map(_AGAIN.search, [*parts, scene.source] if "{source}" in self.say else parts)
+        ):
+            return None  # the words of the message contradict the action
+        return compose(self.say, parts, scene, self.action, then=self.then)
+
+
+def read_advice(name: str) -> tuple[Advice, ...]:
+    """Return the blocks of a file below `advice/`, in their order: the first that applies wins."""
+    return tuple(map(read_block, read_blocks(f"advice/{name}")))
+
+
+def read_block(block: Block) -> Advice:
+    """Return the advice of one block."""
+    fields = dict(block)
+    return Advice(
+        tuple(fields.get("kinds", "").split()),
+        fields.get("line", ""),
+        fields.get("text", ""),
+        fields.get("near", ""),
+        fields.get("log", ""),
+        fields.get("not", ""),
+        fields.get("do", "stop"),
+        fields["say"],
+        fields.get("then", ""),
+        "\n".join(value for key, value in block if key == "seen"),
+    )
+
+
+def compose(say: str, parts: Sequence[str], scene: Scene, action: str = "stop", *, then: str = "") -> NextStep | None:
+    """Return the step that ``say`` states with its fields filled in, or None where it cannot be short enough.
+
+    Fields: ``{0}``, a part; ``{ at}``, the place in the user's code, left out with the characters around it where none
+    is known; ``{ there}``, a word for it; ``{library}`` and ``{source}`` of the scene; ``{run|cell}``, words for a run
+    and for a cell of a sweep; and the name of a part of `parts.rows`. ``then``: the call that follows the correction.
+    """
+    parts = [*parts, scene.source.replace(";", ",")]
+    for log in (scene.log, ""):  # parts worded for the log, and where they are too long, the usual ones
+        words = word_parts(say, log)
+        settled = _settle(words, scene, len(parts) - 1)
+        template = f"{settled}, then {then}." if then else settled
+        if filled := _fill(template, parts, scene.at):
+            values, at = filled
+            cell = _settle(words, scene, len(parts) - 1, is_cell=True)
+            advice, correction = _put(template, values, at), _put(f"{cell}." if then else cell, values, at)
+            return NextStep(action != "stop", action, advice, correction if correction != advice else "")
+    return None
+
+
+def correct(say: str, parts: Sequence[str], scene: Scene) -> NextStep | None:
+    """Return the step of ``say``, a correction after which launch_run follows."""
+    return compose(say, parts, scene, then=AGAIN)
+
+
+def _settle(say: str, scene: Scene, source: int, *, is_cell: bool = False) -> str:
+    """Return ``say`` with no fields but numbers and `{at}`."""
+
+    def settle(field: re.Match[str]) -> str:
+        if field["run"] is not None:
+            return field["cell" if is_cell else "run"]
+        name = field["place"] or field["name"]
+        if name in ("at", _THERE):
+            around = (field["before"] or "", field["after"] or "")
+            return "" if not scene.place else ("{at}" if name == "at" else name).join(around)
+        return {"library": scene.library, "source": f"{{{source}}}"}.get(name, field[0])
+
+    return _FIELD.sub(settle, say)
+
+
+def _put(template: str, parts: Sequence[str], at: str) -> str:
+    return _FILLED.sub(lambda field: at if field[1] == "at" else parts[int(field[1])], template)
+
+
+def _fill(template: str, parts: Sequence[str], places: Sequence[str]) -> tuple[Sequence[str], str] | None:
+    """Return the parts and the most exact place with which ``template`` is short enough, the longest parts cut."""
+    exact = [place for place in places if place != _THERE]
+    return _cut_to_fit(template, parts, exact or places) or _cut_to_fit(template, parts, places)
+
+
+def _cut_to_fit(template: str, parts: Sequence[str], places: Sequence[str]) -> tuple[Sequence[str], str] | None:
+    """Return the parts and the place that fit, or None if too little would be left. Of a path the end is kept."""
+    for at in places if "{at}" in template else ("",):
+        if len(_put(template, parts, at)) <= ADVICE_CHARS:
+            return parts, at
+    filled = list(parts)
+    at = places[-1]
+    used = [n for n in range(len(filled)) if f"{{{n}}}" in template]
+    for _ in used:
+        over = len(_put(template, filled, at)) - ADVICE_CHARS
+        if over <= 0:
+            break
+        longest = max((n for n in used if not _is_typed(filled[n])), key=lambda n: len(filled[n]), default=None)
+        if longest is None:
+            return None
+        part, cut = filled[longest], -(-over // template.count(f"{{{longest}}}")) + 1
+        if len(part) - cut < _LEAST_CHARS:
+            return None
+        filled[longest] = f"…{part[cut:]}" if "/" in part and " " not in part else _cut_words(part, cut)
+    return (filled, at) if len(_put(template, filled, at)) <= ADVICE_CHARS else None
+
+
+def _cut_words(part: str, cut: int) -> str:
+    """Return ``part`` without at least ``cut`` characters of its end, whole words where that leaves enough."""
+    kept = part[:-cut]
+    words = kept.rpartition(" ")[0]
+    return f"{words if len(words) >= _LEAST_CHARS else kept}…"
+
+
+def _is_typed(part: str) -> bool:
+    return bool(_TYPED.fullmatch(part)) and len(part) <= ADVICE_CHARS

@@ -1,0 +1,218 @@
+"""What the figures of a message prove: who holds GPU memory, how large a buffer must be, who was late. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
+from mcp_server.text.regex import compile_lazily
+
+_UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
+_SIZE = r"([\d.]+) ?([KMGT])i?B"
+_ASKED = compile_lazily(rf"Tried to allocate {_SIZE}")
+_TOTAL = compile_lazily(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
+_FREE = compile_lazily(rf"of which {_SIZE} is free|{_SIZE} free")
+_OWN = compile_lazily(rf"this process has {_SIZE}|{_SIZE} reserved in total")
+_UNUSED = compile_lazily(rf"and {_SIZE} is reserved by PyTorch but unallocated")
+_BY_PYTORCH = compile_lazily(rf"allocated memory {_SIZE} is allocated by PyTorch")
+_ALLOCATED = compile_lazily(rf"{_SIZE} already allocated")
+_OTHER = compile_lazily(rf"\bProcess (\d+) has {_SIZE} memory in use")
+_LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
+_LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
+_BATCH = compile_lazily(r"train_batch_size is not equal to .{0,80}?(\d+) != (\d+) \* (\d+) \* (\d+)")
+# What PhysX calls its buffers, and Isaac's settings for them.
+_PHYSX_NAMES = {
+    "patch buffer": "max_rigid_patch_count",
+    "contact buffer": "max_rigid_contact_count",
+    "collision stack": "collision_stack_size",
+    "heap": "heap_capacity",
+    "temp buffer": "temp_buffer_capacity",
+}
+_OVERFLOW = compile_lazily(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
+_CAPACITY = compile_lazily(
+    r"Px[Gg]?p?u?DynamicsMemoryConfig::(\w{1,50})(?: buffer overflow detected.{0,60}?)? to (?:at least )?(\d{1,12})"
+)
+_IN_PIECES = compile_lazily(r"expandable_segments:\s*True")
+
+
+def read_figures(scene: Scene) -> NextStep | None:
+    """Return the step that the figures of ``scene`` prove, or None."""
+    if scene.kind == "oom_gpu":
+        return _read_memory(scene)
+    if batch := _BATCH.search(scene.line):
+        product = int(batch[2]) * int(batch[3]) * int(batch[4])
+        return compose(
+            'Micro batch x accumulation x GPUs is {0} here: set train_batch_size to that (or "auto"), or change the '
+            "accumulation steps.",
+            [str(product)],
+            scene,
+        )
+    if capacity := _CAPACITY.search(scene.line) or _OVERFLOW.search(scene.line):
+        name, size = _PHYSX_NAMES.get(capacity[1].lower(), ""), 1 << int(capacity[2]).bit_length()
+        name = name or re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", capacity[1]).replace(" ", "_")
+        setting = f"sim.physx.gpu_{name.removeprefix('gpu_')}"
+        return correct("Set {0} to {1} or more, or lower num_envs", [setting, str(size)], scene)
+    return None
+
+
+def _read_memory(scene: Scene) -> NextStep | None:
+    """Return the step that the figures of a message about GPU memory prove. None: too large a batch."""
+    text = scene.message or scene.line
+    request, total, free, own = (_read(pattern, text) for pattern in (_ASKED, _TOTAL, _FREE, _OWN))
+    if request is None or total is None or free is None:
+        return None
+    named = [(_size(match, 2), match[1]) for match in _OTHER.finditer(text)]
+    if own is None and (ours := _read(_BY_PYTORCH, text)) is not None:  # a container numbers processes differently
+        own, itself = min(((share, pid) for share, pid in named if share >= ours), default=(None, ""))
+        named = [(share, pid) for share, pid in named if pid != itself]
+    elif own is None and len(named) == 1:  # it may be this process itself
+        named = []
+    largest, process = max(named, default=(0.0, ""))
+    others = sum(share for share, _ in named) or (total - free - own if own is not None else 0.0)
+    if others >= max(_LEAST_SHARE * total, _LEAST_GIB) and others + free >= request:
+        if largest > (own or 0.0):
+            say, parts = "Process {0} holds most of this GPU: {launch_run|launch the cell} on another GPU.", [process]
+        else:
+            say = (
+                "Other processes hold {0} of this GPU's {1} GiB: {launch_run|launch the cell} on another GPU, or end "
+                "what is left over there (gpu_check)."
+            )
+            parts = [f"{others:.1f}", f"{total:.1f}"]
+        return compose(say, parts, scene, "retry_other_gpu")
+    allocated, unused = _read(_ALLOCATED, text), _read(_UNUSED, text)
+    if unused is None and own is not None and allocated is not None:
+        unused = own - allocated
+    if unused is None or unused < _LEAST_UNUSED * total:
+        return None
+    if unused + free >= request and not _IN_PIECES.search(scene.log):
+        return compose(
+            "{0} GiB are reserved in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in env; if it "
+            "recurs, use a smaller batch.",
+            [f"{unused:.1f}"],
+            scene,
+            "retry_changed",
+        )
+    return None
+
+
+def _read(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    return _size(match, 1 if match[1] else 3) if match else None
+
+
+def _size(match: re.Match[str], group: int) -> float:
+    try:
+        return float(match[group]) * _UNITS[match[group + 1]]
+    except ValueError:  # "1.2.3"
+        return 0.0
+
+
+# --- collectives that timed out
+
+_COLLECTIVE = compile_lazily(
+    r"\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(\w+),"
+)
+_OF_THE_FAILURE = compile_lazily(
+    r"ProcessGroup|[Ww]atchdog|NCCL|c10|torch[./]distributed|exitcode|SIG[A-Z]+|DistBackend|Traceback|File \""
+    r"|[Rr]ank \d+\]|elastic|terminate called|what\(\)|frame #"
+)
+_PROGRESS = compile_lazily(
+    r"\b\d{1,3}%\||(?i:\b(?:step|iter(?:ation)?|eval\w*|batch|samples?|val\w*|epoch|shards?)\b[^\n]{0,30}?\d)"
+    r"|\b\d+ ?/ ?\d+\b|\b\d{1,3}(?:\.\d+)?%"
+)
+_COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
+_WORKS = compile_lazily(
+    r"(?i)\b(evaluat\w*|eval\b(?![ _/]?(?:loss|acc|metric|result|score))"
+    r"|validat\w*|saving|saved? (?:model |the )?checkpoint\w*|save_checkpoint|checkpoint(?:ing)? to"
+    r"|generat(?:e|ing|ion)|tokeniz\w*|preprocess\w*|upload\w*|push(?:ing)? to|merging|consolidat\w*|gather\w* state"
+    r"|computing|download\w*|caching|packing|Map \(|Filter|exporting|index\w*)"
+)
+_LAST_LINES = 3  # of ordinary output before the ranks time out
+# How each framework raises the timeout of its process group.
+_SETTINGS = (
+    (r"(?i)megatron|nemo", "--distributed-timeout-minutes"),
+    (r"(?i)lightning", "DDPStrategy(timeout=)"),
+    (r"torchtitan", "comm.train_timeout_seconds"),
+    (
+        r"transformers|trainer\.py:\d+|llama_?factory|trl\b|'grad_norm'|Map \(|Running tokenizer|examples/s",
+        "ddp_timeout",
+    ),
+    (r"accelerate", "InitProcessGroupKwargs(timeout=)"),
+    (r"deepspeed", "deepspeed.init_distributed(timeout=)"),
+)
+_ANY_SETTING = "init_process_group(timeout=)"
+
+
+def explain_timeout(scene: Scene) -> NextStep | None:
+    """Return the step after a timeout of NCCL that the output of all ranks explains, or None."""
+    if scene.kind != "nccl_error" or not re.search(r"[Tt]imeout|[Tt]imed out|timing out", scene.line):
+        return None
+    ranks = {match[2].strip("_").replace("_BASE", ""): match[1] for match in _COLLECTIVE.finditer(scene.log)}
+    if len(ranks) > 1:
+        parts = [f"{operation} on rank {ranks[operation]}" for operation in sorted(ranks)[:2]]
+        advice = (
+            "Ranks ran different collectives ({0}, {1}): give each the same batches and branches (drop_last, join)."
+        )
+        return compose(advice, parts, scene)
+    if not (work := _find_work(scene.log)):
+        return None
+    setting = next((name for pattern, name in _SETTINGS if re.search(pattern, scene.log)), _ANY_SETTING)
+    advice = (
+        "One rank was still at work ({0}) while the others waited: raise the timeout ({1}), or do that on all ranks or "
+        "before."
+    )
+    return compose(advice, [work, setting], scene, "retry_changed")
+
+
+def _find_work(log: str) -> str:
+    """Return what a rank did when the others timed out: what it prints after, or said it began before. Or nothing."""
+    lines = log.split("\n")
+    first = next((n for n, line in enumerate(lines) if "Watchdog caught" in line or "Timed out" in line), None)
+    if first is None:
+        return ""
+    own = [(n, line) for n, line in enumerate(lines) if line.strip() and not _OF_THE_FAILURE.search(line)]
+    before = [line for n, line in own if n < first][-_LAST_LINES:]
+    drawn = {counter for line in before for counter in _COUNTER.findall(line)}  # a bar is drawn again as it is closed
+    begun = next(filter(None, map(_WORKS.search, reversed(before))), None)
+    for line in (line for n, line in own if n > first and _PROGRESS.search(line)):
+        if not drawn & set(_COUNTER.findall(line)):
+            said = _WORKS.search(line) or begun
+            return said[1].strip(" (").lower() if said else "its output goes on"
+    return begun[1].strip(" (").lower() if begun else ""
+
+
+# --- sizes of which one must divide the other
+
+_SIZE_NAME = r"(?<![\w.])(?=[\w.]{{0,80}}_)(?P<{0}>[A-Za-z_][\w.]{{1,80}})"
+_VALUE = r"[ =]{{0,3}}\(?[ =]{{0,2}}(?P<{0}>\d{{1,9}})\)?"
+_MUST_DIVIDE = compile_lazily(
+    _SIZE_NAME.format("whole") + _VALUE.format("size")
+    + r" (?:must|should|needs to|has to|is not|isn't)(?: be)? (?:evenly )?(?:divisible by|a multiple of) (?:the )?"
+    + _SIZE_NAME.format("part") + _VALUE.format("count")
+)  # fmt: skip
+_OF_OPTIONS = compile_lazily(r"(?i)\bmegatron\b")  # names each argument --as-this
+_MOST_SHOWN = 3
+
+
+def explain_divisor(scene: Scene) -> NextStep | None:
+    """Return the step where one named size must divide another, with the sizes that do, or None."""
+    match = _MUST_DIVIDE.search(scene.line)
+    if match is None or scene.kind not in {"python_error", "config_error"}:
+        return None
+    size, count = int(match["size"]), int(match["count"])
+    divisors = [n for n in range(min(count, size), 0, -1) if size % n == 0 and n <= count][:_MOST_SHOWN]
+    divisors = [n for n in divisors if n > 1] or divisors
+    if not count or size % count == 0 or not divisors:
+        return None
+    whole, part = (_name_option(match[name], scene.log) for name in ("whole", "part"))
+    shown = " or ".join(map(str, divisors))
+    say = "Set {0} to {1}, a divisor of {2} ({3}), or {2} to a multiple of {4}"
+    return correct(say, [part, shown, whole, str(size), str(count)], scene)
+
+
+def _name_option(name: str, log: str) -> str:
+    """Return ``name`` as the option that ``log`` shows, `--num-query-groups`, else as it is."""
+    spelled = re.search(rf"--{re.escape(name).replace('_', '[-_]')}\b", log)
+    if spelled:
+        return spelled[0]
+    return f"--{name.replace('_', '-')}" if _OF_OPTIONS.search(log) else name

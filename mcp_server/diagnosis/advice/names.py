@@ -1,0 +1,328 @@
+"""Reads the names in a message: a wrong one beside the right ones, one that has changed, a remedy it names. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, AGAIN, NextStep, Scene, compose, correct
+from mcp_server.diagnosis.advice.shown import is_installed
+from mcp_server.diagnosis.rows import read_blocks
+from mcp_server.text.regex import compile_lazily
+
+# --- a wrong value beside the right ones
+
+_QUOTED_VALUE = r"(?<!\w)['\"`]([\w./+:@-][^'\"`\n()\[\]]{0,79})['\"`]"
+# A list after a word that says that it holds what is right.
+_LIST = compile_lazily(
+    r"(?i)\b(?:choose (?:from|one of|one)"
+    r"|(?:should|must|can|may|has to)(?: only)? be (?:a \w+ among|one of|in|either)"
+    r"|(?:is|are) not (?:one of|in|among)"
+    r"|(?:allowed|available|valid|supported|possible|permitted|known|registered|existing|current|implemented|accepted"
+    r"|legal)\b[\w /-]{0,40}?(?:are|is)?"
+    r"|options are|choices(?: are)?|expected one of|one of|use any of the following"
+    r"|available options in '[^']{1,60}')"
+    r"(?!\w)[\w ,]{0,30}?[:=]?\s*(?:\w+\()?"
+    r"([\[({][^\])}]{1,900}[\])}]|(?:\n[ \t]*[\w./-]+(?=\n|$))+"
+    r"|['\"`][\w./-]+['\"`](?:(?:,| or| and|, or) ?['\"`][\w./-]+['\"`])+)"
+)
+_NOT_KNOWN = "unknown|invalid|unsupported|unrecogni[sz]ed|unexpected|bad|no such|undefined|wrong|unregistered"
+_KNOWN = "valid|supported|found|exist|recogni[sz]ed|available|implemented|registered"
+_WRONG = compile_lazily(
+    rf"(?i)(?:invalid choice|(?:{_NOT_KNOWN})(?: \w+){{0,4}}|got(?: an?)?(?: \w+){{0,2}}|could not find|received|value"
+    rf"|not find|couldn't find|no|key)[:=]? ?{_QUOTED_VALUE}"
+    rf"|{_QUOTED_VALUE},? (?:is|was|are|not|does|could|for|as)\b[\w ]{{0,30}}?(?:not\b|in|{_NOT_KNOWN}|{_KNOWN})"
+)
+_WATCHED = compile_lazily(
+    r"monitor='([^']{1,60})'\)`? could not find the monitored key in the returned metrics: \[([^\]]+)"
+)
+_STOPPED_BY = compile_lazily(
+    r"conditioned on metric `([\w/.-]+)` which is not available.{0,200}following: ([\w/., `-]{1,400})"
+)
+_ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
+_QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
+_LEAST_LIKENESS = 0.78
+_LEAST_ITEMS = (1, 2)  # in brackets, in parentheses
+_MOST_SHOWN = 70
+_MOST_ITEMS = 200
+
+
+def suggest_choice(scene: Scene) -> NextStep | None:
+    """Return the value nearest to the wrong one among those that the message lists, else the list, or None."""
+    text = scene.message
+    listed = _LIST.search(text)
+    if listed is None:
+        return None
+    items = (_QUOTED_ITEM.findall(listed[1]) or _ITEM.findall(listed[1]))[:_MOST_ITEMS]
+    outside = f"{text[: listed.start(1)]} {text[listed.end(1) :]}"
+    wrong = next((next(filter(None, match.groups())) for match in _WRONG.finditer(outside)), "")
+    if len(items) < _LEAST_ITEMS[listed[1][0] == "("] or not wrong or wrong in items:
+        return None
+    short = wrong.rpartition("/")[2]
+    near = difflib.get_close_matches(wrong, items, 1, _LEAST_LIKENESS) or difflib.get_close_matches(
+        short, items, 1, _LEAST_LIKENESS
+    )
+    if near:
+        return correct("{0} is none of the values it takes: use {1}, the nearest{, at}", [wrong, near[0]], scene)
+    shown = ", ".join(difflib.get_close_matches(wrong, items, len(items), 0.0))
+    if len(shown) > _MOST_SHOWN:
+        shown = f"{shown[:_MOST_SHOWN].rpartition(',')[0] or shown[:_MOST_SHOWN]} …"
+    return correct("{0} is none of the values it takes: choose of {1}{ at}", [wrong, shown], scene)
+
+
+def suggest_metric(scene: Scene) -> NextStep | None:
+    """Return the logged metric that is spelled nearly as the one to watch, or None."""
+    watched = _WATCHED.search(scene.line) or _STOPPED_BY.search(scene.line)
+    if watched is None or scene.kind not in {"python_error", "config_error"}:
+        return None
+    wrong, items = watched[1], _ITEM.findall(watched[2])
+    plain = {re.sub(r"[\W_]+", "", item).lower(): item for item in reversed(items)}
+    near = difflib.get_close_matches(re.sub(r"[\W_]+", "", wrong).lower(), plain, 1, _LEAST_LIKENESS)
+    if not near:
+        return None
+    say = "{0} is not logged, but {1} is: set monitor='{1}', or self.log('{0}', ...)"
+    return correct(say, [wrong, plain[near[0]]], scene)
+
+
+# --- a name that the program does not know
+
+# What settings name. Other nouns ("error", "file") are of other failures.
+_NOUNS = (
+    r"template|data ?set|model(?: type| name)?|optimi[sz]er(?: type)?|(?:lr )?scheduler(?: type)?"
+    r"|loss(?: function| type)?|metric|backend|device|dtype|data type|activation(?: function)?"
+    r"|arch(?:itecture)?|tokeni[sz]er|processor|strategy|precision|mode|task(?: name| type)?|format"
+    r"|algorithm|layer(?: type)?|norm\w*(?: type)?|attention(?: \w+)?|method|criterion|sampler|split"
+    r"|option|argument|field|column|callback|plugin|trainer|logger|reward(?: \w+)?|function|policy|agent"
+    r"|encoder|decoder|backbone|network|noise schedule|stage|recipe|preset|adapter|quantization(?: \w+)?"
+    r"|kernel|interpolation|augmentation|transform|framework|solver|distribution|environment|env"
+)
+_NAME = r"['\"`<(]{0,2}(?P<name>[\w./:@+-]{2,80}?)['\"`>)]{0,2}"
+_STATES = "defined|known|supported|registered|available|implemented|recogni[sz]ed|valid|found|allowed"
+_IS_UNKNOWN = (
+    rf"(?:does(?: not|n't) exist|(?:is|was) (?:not (?:{_STATES})|unknown|undefined|unsupported|invalid)"
+    rf"|not (?:{_STATES}))\b"
+)
+_BEFORE = compile_lazily(rf"(?i)\b(?P<noun>{_NOUNS})s?[: =]+{_NAME} {_IS_UNKNOWN}")
+_AFTER = compile_lazily(
+    rf"(?i)\b(?:unknown|undefined|unsupported|unrecogni[sz]ed|unregistered|invalid|no such)(?: \w+)?"
+    rf" (?P<noun>{_NOUNS})s?(?: (?:name|type|specified|provided|given|value))*[:,]? {_NAME}(?=[\s.,;:!]|$)"
+)
+_NO_NAMES = frozenset("is was for in of the type name and or with to a an".split())  # noqa: SIM905 - a list of words
+_KINDS = frozenset({"python_error", "config_error"})
+
+
+def name_unknown(scene: Scene) -> NextStep | None:
+    """Return which setting to correct, where the message says that what it names is not known. Or None."""
+    if scene.kind not in _KINDS:
+        return None
+    match = _BEFORE.search(scene.line) or _AFTER.search(scene.line)
+    if match is None or match["name"].lower() in _NO_NAMES:
+        return None
+    say = "{0} has no {1} {2}: correct that setting, or use a version that has it{ (at)}"
+    return correct(say, [scene.library or "The program", match["noun"].lower(), match["name"].rstrip(".")], scene)
+
+
+# --- a remedy that the message names itself
+
+_SUGGESTS = compile_lazily(r"(?i)\b(?:did|do) you mean:? ?(?:one of )?['\"`\[]*([\w./-]{1,60})")
+_NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
+_SENTENCES = compile_lazily(r"(?<=[.!?])\s+|\n+")
+_VERBS = (
+    "please try consider make ensure use set pass add remove install increase decrease reduce upgrade downgrade "
+    "specify "
+    "run enable disable call provide check convert cast choose change update lower raise replace visit create "
+    "switch recommend"
+)
+_SAYS_WHAT_TO_DO = compile_lazily(
+    rf"(?i)^\W*(?:\d[.)] ?)?(?:{'|'.join(_VERBS.split())})\b"
+    r"|^(?:hint|tip|solution|fix)\b:|\b(?:please|try (?:to |setting|using|increas|decreas|reduc|lower)|we recommend"
+    r"|consider (?:us|sett|pass|add|reduc|increas)|^either\b|\bcan (?:create|use|set|pass|be (?:set|disabled"
+    r"|enabled))\b"
+    r"|\bby (?:setting|passing|using|adding|running)\b|\bor (?:pass|set|use) \w|\b(?:make sure|ensure) \w"
+    r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
+)
+_SAYS_WHAT_MUST_BE = compile_lazily(
+    r"(?i)\b(?:must|should|needs? to|has to|have to)"
+    r" (?:be (?!(?:the |on the )?same)|end|start|have (?!the same)|equal|use|set|specify|contain|provide)\b"
+    r"|\b(?:choices|choose (?:from|one)|one of|available \w+|(?:valid|supported) (?:options|values|names"
+    r"|\w+s))\b ?(?:are|is|:|\[)"
+    r"|\bto (?:use|enable|disable|allow|fix|avoid) \w|\brequires?\b (?:(?:the|that|at least|a|an)\b|-|`|')"
+    r"|\bare probably using\b|\bis required (?:in|when|for)\b"
+    r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible))\b|\binstead\b"
+    r"|\bonly has\b|\bonly (?:supports?|works?)\b|\bno longer supported\b"
+)
+_COMMAND = compile_lazily(r"(?:python[\d.]*|pip3?|conda|uv|huggingface-cli|hf|git) [\w-]")
+_ASIDE = compile_lazily(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
+_SAYS_NOTHING = compile_lazily(
+    r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
+    r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
+    r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
+    r"|\bcheck (?:\w+ )?logs?\b|\.out for\b|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log"
+    r"|asynchronously|This could because"
+    r"|you can (?:list|see|check|inspect|find|read|view|learn|also)"
+    r"|valid model identifier|^mapping values"
+    r"|^make(?:\[\d+\])?: "
+)
+_EXCEPTION = compile_lazily(
+    r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
+)
+_INSTALL = compile_lazily(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
+_IS_DEMAND = compile_lazily(r"(?i)\b(?:must|should|needs?|has to|have to|requires?|is required)\b(?! not\b)")
+_SETTING = compile_lazily(
+    r"`[^`]+`|(?<![\w-])--[a-z]|\b\w+=\S|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
+    r"|\b[a-z]\w*[._][a-z]\w*\b(?!\.py)"
+)
+_OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
+_DEED, _DEMAND, _NAMED = 3, 2, 2
+_CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
+_HEAD = 'The error says: "'
+_LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
+_UNKNOWN = compile_lazily(
+    r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nknown (?:option|flag|argument):?) '?(--?[\w-]+)"
+)
+_OPTION = compile_lazily(r"(?<![\w-])--?[A-Za-z][\w-]+")
+_LEAST_LIKENESS = 0.75
+
+
+def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
+    """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one.
+
+    ``least_rate``: 5 for what to do with the name of a setting.
+    """
+    text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
+    parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
+    parts = [part for part in parts if part and not part.startswith("```")]
+    for n, part in enumerate(parts[:-1]):
+        if part.endswith(":"):  # what it announces is in the next line
+            parts[n] = f"please run {parts[n + 1]}" if _COMMAND.match(parts[n + 1]) else f"{part} {parts[n + 1]}"
+    said = [_EXCEPTION.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
+    remedies = [
+        one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
+    ]
+    best = max(remedies, key=_rate, default="")
+    if not best or _rate(best) < least_rate or (least_rate > _DEMAND and best.startswith("If ")):
+        return None
+    return _quote(re.sub(r"^\d[.)] ?", "", best), () if _SAYS_WHAT_TO_DO.search(best) else scene.at)
+
+
+def suggest_setting(scene: Scene) -> NextStep | None:
+    """Return the sentence of the message that says which setting to change, or None."""
+    return find_remedy(scene, _DEED + _NAMED) if scene.kind in _OWN_ERRORS else None
+
+
+def _rate(sentence: str) -> int:
+    """Rate how much ``sentence`` says of what to do: most where it names a setting with that."""
+    rate = _DEED if _SAYS_WHAT_TO_DO.search(sentence) else _DEMAND if _SAYS_WHAT_MUST_BE.search(sentence) else 0
+    return rate + _NAMED if rate and _SETTING.search(sentence) else rate
+
+
+def suggest_install(scene: Scene) -> NextStep | None:
+    """Return the command that the error of a missing package names, or None."""
+    commands = _INSTALL.findall(scene.line) if scene.kind == "import_error" else []
+    if len(commands) != 1 or "<" in commands[0]:
+        return None
+    return correct("Run `{0}` in this run's environment first", [commands[0].strip(" .:")], scene)
+
+
+def suggest_name(scene: Scene) -> NextStep | None:
+    """Return the name that the message suggests in place of a wrong one, or None."""
+    suggested = _SUGGESTS.search(scene.message) or _NEAREST.search(scene.message)
+    if not suggested:
+        return None
+    return correct("The error suggests {0}: use that name{ at}", [suggested[1].rstrip(".")], scene)
+
+
+def suggest_option(scene: Scene) -> NextStep | None:
+    """Return the option of a printed usage that is spelled nearly as one that the program does not know."""
+    match, near = _UNKNOWN.search(scene.line), scene.near
+    if match is None or "usage:" not in near.lower():
+        return None
+    usage = near[near.lower().rfind("usage:") :].partition("error:")[0]
+    options = {option.strip("-").replace("-", "_"): option for option in _OPTION.findall(usage)}
+    name = match[1].strip("-").replace("-", "_")
+    nearest = difflib.get_close_matches(name, options, n=1, cutoff=_LEAST_LIKENESS)
+    if not nearest:
+        return None
+    return correct("The program has no {0}: its usage lists {1}; use that", [match[1], options[nearest[0]]], scene)
+
+
+def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
+    """Return the step that quotes what the error says. ``places``: where to make true what must be."""
+    remedy = _CODE_OF_ANSWER.sub("", remedy.replace(";", ",").replace('"', "'"))  # nothing in it ends the quotation
+    if remedy.startswith("(") and remedy.endswith(")"):
+        remedy = remedy[1:-1]
+    said = f'{_HEAD}{remedy}"'
+    if len(said) + 1 > ADVICE_CHARS:
+        return NextStep(False, "stop", f'{said[: ADVICE_CHARS - 3].rsplit(" ", 1)[0]} …".')
+    do = "make that true" if _IS_DEMAND.search(remedy) else "change that"
+    corrections = [f"; {do} {at}" for at in places if at not in {"", "there"}] + [f"; {do}"] if places else [""]
+    for correction in corrections:
+        if len(text := f"{said}{correction}, then {AGAIN}.") <= ADVICE_CHARS:
+            return NextStep(False, "stop", text, f"{said}{correction}.")
+    return NextStep(False, "stop", f"{said}.")
+
+
+# --- names and packages of other versions
+
+_ARGUMENT = compile_lazily(
+    r"([\w.]{0,80})\(?\)? ?got an unexpected keyword argument ['\"](\w+)"
+    r"|(?:Unrecognized|Argument\(s\) not recognized:?|unexpected keyword) \S{0,40}['\"{](\w+)"
+)
+_NO_ATTRIBUTE = compile_lazily(
+    r"(?:module|type object)? ?'([\w.]{1,60})'(?: object)? has no attribute '(\w+)'"
+    r"|cannot import name '(\w+)' from '([\w.]{1,60})'"
+)
+_PACKAGE = compile_lazily(r"[\w-]<\d|==\d|^an? (?:newer|older) ")
+_NO_MODULE = compile_lazily(r"No module named '?([\w.]{1,60})")
+
+
+def name_today(scene: Scene) -> NextStep | None:
+    """Return what takes the place of the argument, attribute or module that ``scene`` lacks, or None."""
+    line = scene.line
+    if match := _ARGUMENT.search(line):
+        used, where = match[2] or match[3], f"{match[1] or ''}\n{scene.line}\n{scene.library}"
+        for place, new in _read_renames("arg").get(used, ()):
+            if re.search(place, where):
+                return correct("This version takes no {0}: write {1}{ at}", [used, new], scene)
+    if match := _NO_ATTRIBUTE.search(line):
+        owner, name = (match[1], match[2]) if match[1] else (match[4], match[3])
+        for _, successor in _read_renames("name").get(f"{owner}.{name}", ()):
+            if _PACKAGE.search(successor):
+                return correct("{0} has no {1} any more: install {2}", [owner, name, successor], scene)
+            say = "{0} has no {1} any more: use {2}{ at}, or an older version of the package."
+            return compose(say, [owner, name, successor], scene)
+    if scene.kind == "import_error" and (match := _NO_MODULE.search(line)):
+        module = match[1]
+        packages = _read_renames("lacks")
+        for _, package in packages.get(module) or packages.get(module.partition(".")[0]) or ():
+            say = "Module {0} is missing: pip install {1} into this run's environment"
+            return correct(say, [module, package], scene)
+    return None
+
+
+@cache
+def _read_renames(key: str) -> dict[str, list[tuple[str, str]]]:
+    """Return by the old name of one sort where it must stand, and what to use today."""
+    renames: dict[str, list[tuple[str, str]]] = {}
+    for block in read_blocks("advice/renames"):
+        fields = dict(block)
+        if key in fields:
+            renames.setdefault(fields[key], []).append((fields.get("in", ""), fields["use"]))
+    return renames
+
+
+_MISSING = compile_lazily(r"No module named '([A-Za-z]\w{1,60})'")
+_OTHER_PYTHON = (
+    "{0} was installed for another Python than the run's: start it with that environment's python, or use "
+    "`python -m pip install {0}`."
+)
+
+
+def explain_other_python(scene: Scene) -> NextStep | None:
+    """Return the step where a module is missing that the log shows as installed before, or None."""
+    match = _MISSING.search(scene.line) if scene.kind == "import_error" else None
+    if match is None or not is_installed(match[1], scene.log):
+        return None
+    return compose(_OTHER_PYTHON, [match[1].replace("_", "-")], scene)

@@ -1,0 +1,128 @@
+"""Proposes the next step after a failure: an action, and advice that names the setting to change. Pure.
+
+The kind has a default. A line, with the text near it, often says more: which framework ran, and so which of its
+settings helps. One block holds the action together with its sentence, so that they never contradict each other. First
+come figures of the message, then the blocks of `*.rows`, then the remedy that the message names itself, then the
+blocks for any error of that sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain
+
+from mcp_server.diagnosis.advice.blocks import Advice, NextStep, Scene, compose, read_advice, read_block
+from mcp_server.diagnosis.advice.figures import explain_divisor, explain_timeout, read_figures
+from mcp_server.diagnosis.advice.names import (
+    explain_other_python,
+    find_remedy,
+    name_today,
+    name_unknown,
+    suggest_choice,
+    suggest_install,
+    suggest_metric,
+    suggest_name,
+    suggest_option,
+    suggest_setting,
+)
+from mcp_server.diagnosis.advice.shown import is_set_already
+from mcp_server.diagnosis.advice.values import (
+    compare_keys,
+    explain_empty_setting,
+    explain_none,
+    explain_record,
+    explain_shapes,
+    explain_width,
+)
+from mcp_server.diagnosis.rows import read_blocks
+from mcp_server.text.regex import compile_lazily
+
+_LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
+# What a server like OpenAI's answers, out of the dictionary in which its client prints it.
+_ANSWER = compile_lazily(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
+_STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
+
+# The files of blocks, in their order: of one topic or library, of any program, and the last resorts.
+_SPECIAL = (
+    *("beside", "outside", "cluster", "ray", "simulators", "serving", "checkpoints", "packages", "data", "trainers"),
+    *("tensors", "estimators", "libraries"),
+)
+_GENERAL = ("machine", "memory", "environment", "program")
+_LAST = ("language", "general")
+_INSIDE = ("inside",)  # of a package that the user's code only starts
+FILES = (*_SPECIAL, *_GENERAL, *_LAST, *_INSIDE)
+
+_Proposer = Callable[[Scene], "NextStep | None"]
+
+
+@cache
+def read_files(names: tuple[str, ...] = FILES) -> tuple[Advice, ...]:
+    """Return the blocks of these files, in their order."""
+    return tuple(chain.from_iterable(map(read_advice, names)))
+
+
+def _propose_from(names: tuple[str, ...]) -> Iterator[_Proposer]:
+    for advice in read_files(names):
+        yield advice.propose
+
+
+def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
+    """Yield what proposes a step, in the order in which it is asked: what a message proves comes first."""
+    yield from (read_figures, explain_width, explain_timeout, suggest_option, explain_other_python, suggest_install)
+    if is_error:
+        yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric, compare_keys, name_today)
+    yield from _propose_from(_SPECIAL)
+    if is_error:
+        yield from (suggest_choice, suggest_name, suggest_setting, explain_shapes)
+    yield from _propose_from(_GENERAL)
+    if is_error:
+        yield name_unknown
+
+
+def _order_last() -> Iterator[_Proposer]:
+    yield from (find_remedy, explain_record, _explain_inside)
+    yield from _propose_from(_LAST)
+
+
+def _explain_inside(scene: Scene) -> NextStep | None:
+    """Return the step after an error inside a package that the user's code only starts, or None."""
+    return next(filter(None, (propose(scene) for propose in _propose_from(_INSIDE))), None) if scene.inside else None
+
+
+def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
+    """Return the next step after the failure of ``scene``.
+
+    ``retryable``: what else is known about a kill; a block that contradicts it is left out.
+    """
+    line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
+    line, message = _ANSWER.sub(r"\1: \2", line), _ANSWER.sub(r"\1: \2", message)
+    scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
+    default = _read_defaults("kinds")[scene.kind]
+    for propose in _order_proposers(is_error=default.action == "stop"):
+        step = propose(scene)
+        if step and retryable in (None, step.retryable) and not is_set_already(step.advice, scene.log):
+            return step
+    if default.action == "stop" or scene.kind == "other":
+        for propose in _order_last():
+            if (step := propose(scene)) and not is_set_already(step.advice, scene.log):
+                return step
+    if retryable is False and default.action != "stop":
+        return NextStep(False, "stop", _STOPPED)
+    return _compose_default(default, scene)
+
+
+def propose_for_case(case: str) -> NextStep:
+    """Return the step of a block of `cases.rows`, which needs no line."""
+    return _compose_default(_read_defaults("cases")[case], Scene("", ""))
+
+
+def _compose_default(default: Advice, scene: Scene) -> NextStep:
+    step = compose(default.say, [], scene, default.action, then=default.then)
+    assert step is not None  # noqa: S101 - a test composes each
+    return step
+
+
+@cache
+def _read_defaults(name: str) -> dict[str, Advice]:
+    return {block[0][1]: read_block(block) for block in read_blocks(f"advice/{name}")}

@@ -1,0 +1,362 @@
+"""What the values of a message prove: shapes, keys of a checkpoint, operands that are None, a wrong record. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
+from mcp_server.text.regex import compile_lazily
+
+# --- shapes
+
+_SHAPE = r"(?:torch\.Size\()?[\[(]+([\d, ]*|None(?:, \d+)+,?)[\])]+"
+# The shape in the checkpoint, the shape of this model, and the name of the weight, in either order.
+_SAVED = (
+    compile_lazily(
+        rf"size mismatch for (?P<key>[\w.]+): copying a param with shape {_SHAPE} from checkpoint, "
+        rf"the shape in current "
+        rf"model is {_SHAPE}"
+    ),
+    compile_lazily(rf"mismatch for loaded \({_SHAPE}\)? and expected \({_SHAPE}\)? tensor for key (?P<key>[\w.]+)"),
+    compile_lazily(rf"(?P<key>[\w.]+): found shape {_SHAPE} in the checkpoint and {_SHAPE} in the model"),
+    compile_lazily(rf"[Rr]eceived saved weight with shape {_SHAPE}"),
+    compile_lazily(rf"stored shape:? {_SHAPE}"),
+)
+_EXPECTED = compile_lazily(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
+_NAMED_WEIGHT = compile_lazily(r"(?:for weight|for parameter|parameter) ['\"]?([\w./]+)")
+# What a weight's name says about the dimension that differs.
+_BY_NAME = (
+    (
+        r"word_embed|embed_tokens|tok_embed|wte|lm_head|vocab|output_layer",
+        "the vocabulary (its padding or added tokens)",
+    ),
+    (r"running_mean|running_var|obs_norm|obs_rms|normali[sz]er", "the observation size"),
+    (r"log_std|action_net|\bmu\b|\bstd\b|action_head", "the action size"),
+    (r"classifier|\bscore\b|num_classes|cls_head", "the number of classes"),
+    (r"pos_embed|position_embed|wpe", "the image size or length"),
+    (r"lora_|adapter", "the adapter's rank"),
+    (r"patch_embed|conv1\b|stem", "the input's channels"),
+)
+_ACTOR = compile_lazily(r"actor|critic|policy|q_net|value_net|mlp_extractor")
+_FIRST_LAYER = compile_lazily(r"\.0\.(?:weight|kernel)|(?:fc1|layer_?1|Dense_0)[./]")
+# Two shapes that an operation got.
+_OPERANDS = (
+    compile_lazily(rf"(?:incompatible shapes|[Ss]hapes)\b[^(\[\n]{{0,40}}{_SHAPE}[, ]+(?:vs\.?|and|with|,)? ?{_SHAPE}"),
+    compile_lazily(rf"(?:broadcast|reshape)\w* input array from shape {_SHAPE} into shape {_SHAPE}"),
+    compile_lazily(rf"shapes? {_SHAPE} doesn't match (?:the )?(?:broadcast )?shape {_SHAPE}"),
+    compile_lazily(rf"Target sizes: {_SHAPE}\.\s+Tensor sizes: {_SHAPE}"),
+    compile_lazily(rf"[Tt]arget size \({_SHAPE}\)? must be the same as input size \({_SHAPE}"),
+    compile_lazily(rf"\w+\.shape={_SHAPE}, \w+\.shape={_SHAPE}"),
+    compile_lazily(rf"expected shape=?:? ?{_SHAPE},? (?:but )?(?:found|got)(?: array with)? shape=?:? ?{_SHAPE}"),
+    compile_lazily(rf"same shape, got {_SHAPE} and {_SHAPE}"),
+    compile_lazily(rf"Unexpected observation shape {_SHAPE} for .{{0,60}}please use {_SHAPE}"),
+    compile_lazily(rf"logits shape {_SHAPE} and labels shape {_SHAPE}"),
+    compile_lazily(rf"operands could not be broadcast together with shapes {_SHAPE} {_SHAPE}"),
+)
+_AXIS = compile_lazily(r"expected axis (-?\d+) of input shape to have value (\d+)[^\n]{0,60}?shape \(([\w, ]+)\)")
+_FEATURES = compile_lazily(r"X has (\d+) features, but (\w+) is expecting (\d+) features")
+_PADDED = compile_lazily(r"padded vocab \(size: (\d+)\)")
+_TENSOR_PARALLEL = compile_lazily(r"tensor[-_]model[-_]parallel[-_]size:?[ .=]{0,60}(\d+)")
+_DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
+_KINDS = frozenset({"python_error", "data_error", "config_error"})
+
+
+# Rows of program.py know more of these.
+_KNOWN = compile_lazily(
+    r"size mismatch for \S*(?:embed_tokens|lm_head|wte|word_embeddings|classifier|score|fc|head)\S*: copying"
+)
+
+
+def explain_shapes(scene: Scene) -> NextStep | None:
+    """Return which dimension of the shapes in ``scene`` differs and what it usually is, or None."""
+    if scene.kind not in _KINDS:
+        return None
+    text = scene.message or scene.line
+    if _KNOWN.search(text):
+        return None
+    return _compare_saved(scene, text) or _compare_operands(scene, text)
+
+
+def _read(shape: str) -> list[int]:
+    """Return the sizes of ``shape``; -1 for a None."""
+    return [-1 if part.strip() == "None" else int(part) for part in shape.split(",") if part.strip()]
+
+
+def _differing(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    if len(one) != len(other):
+        return []
+    return [n for n, (a, b) in enumerate(zip(one, other)) if a != b and -1 not in (a, b)]
+
+
+def _compare_saved(scene: Scene, text: str) -> NextStep | None:
+    match = next(filter(None, (pattern.search(text) for pattern in _SAVED)), None)
+    if match is None:
+        return None
+    of_key = match.re.groupindex.get("key")
+    shapes = [group for n, group in enumerate(match.groups(), 1) if n != of_key and group is not None]
+    if expected := _EXPECTED.search(text):
+        shapes.append(expected[1])
+    if not shapes[1:]:
+        return None
+    saved, here = _read(shapes[0]), _read(shapes[1])
+    named = _NAMED_WEIGHT.search(text)
+    key = _name_of(match) or (named[1] if named else "")
+    places = _differing(saved, here)
+    if not places:
+        return None
+    at = places[0]
+    if (step := _align_vocabulary(scene, saved[at], here[at])) is not None:
+        return step
+    what = _name_dimension(key, places)
+    advice = (
+        "{0} has {1} in the checkpoint, {2} here (dimension {3}): {4} differs; set it as in the checkpoint's "
+        "configuration."
+    )
+    short = "The checkpoint has {1}, this model {2} (dimension {3}): {4} differs; set it as it was saved{, at}."
+    parts = [key or "A weight", str(saved[at]), str(here[at]), str(at), what]
+    return compose(advice, parts, scene) or compose(short, parts, scene)
+
+
+def _name_of(match: re.Match[str]) -> str:
+    return match.groupdict().get("key") or ""
+
+
+def _name_dimension(key: str, places: Sequence[int]) -> str:
+    """Return what the dimension ``places`` of the weight ``key`` usually is."""
+    by_name = next((what for pattern, what in _BY_NAME if re.search(pattern, key)), "")
+    if by_name and not (len(places) > 1 and "vocabulary" in by_name):
+        return by_name
+    if _ACTOR.search(key) and len(places) == 1:
+        return "the observation size" if places[0] == 1 or _FIRST_LAYER.search(key) else "the action or hidden size"
+    return "the hidden size (another model size)" if len(places) > 1 else "the input or hidden size"
+
+
+def _align_vocabulary(scene: Scene, saved: int, here: int) -> NextStep | None:
+    """Return the setting of Megatron with which the vocabulary is padded to ``saved``, or None."""
+    padded, parallel = _PADDED.search(scene.log), _TENSOR_PARALLEL.search(scene.log)
+    if padded is None or parallel is None:
+        return None
+    size, ranks = int(padded[1]), int(parallel[1])
+    divisor = next((one for one in _DIVISORS if ranks and -(-size // (one * ranks)) * one * ranks == saved), None)
+    if divisor is None:
+        return None
+    say = (
+        "The checkpoint pads the vocabulary to {0}, this run to {1}: --make-vocab-size-divisible-by {2} (x {3} tensor "
+        "parallel) gives {0}."
+    )
+    return compose(say, [*map(str, (saved, here, divisor, ranks))], scene)
+
+
+def explain_width(scene: Scene) -> NextStep | None:
+    """Return which width a layer or an estimator takes and which it got, or None."""
+    text = scene.message or scene.line
+    if axis := _AXIS.search(text):
+        got = axis[3].split(",")[int(axis[1])].strip() if abs(int(axis[1])) <= axis[3].count(",") + 1 else axis[3]
+        say = "The layer takes {0} features and gets {1}: give the data {0} columns, or build the model for {1}{, at}"
+        return correct(say, [axis[2], got], scene)
+    if columns := _FEATURES.search(text):
+        say = "{1} was fitted on {2} features and gets {0}: use the same columns as in fit{ at}"
+        return correct(say, columns.groups(), scene)
+    return None
+
+
+def _compare_operands(scene: Scene, text: str) -> NextStep | None:
+    match = next(filter(None, (pattern.search(text) for pattern in _OPERANDS)), None)
+    if match is None or match[1] is None or match[2] is None:
+        return None
+    one, other = _read(match[1]), _read(match[2])
+    if len(one) != len(other):
+        advice = (
+            "Shapes ({0}) and ({1}) have another number of dimensions{ at}: squeeze or unsqueeze the one that is wrong."
+        )
+        return compose(advice, [match[1], match[2]], scene) if one and other else None
+    places = _differing(one, other)
+    if not places:
+        return None
+    at = places[0]
+    usual = (
+        "the channels (grey, RGB or RGBA)"
+        if len(one) in (3, 4) and {one[at], other[at]} <= {1, 3, 4}
+        else "the batch (the last one is smaller: drop_last=True)"
+        if at == 0 and len(one) > 1
+        else "the length, feature, action or class size"
+        if at == len(one) - 1
+        else "the length (pad or truncate)"
+    )
+    say = "Dimension {0} is {1} and {2}{ at}: usually {3}; make both equal{ there}"
+    return correct(say, [str(at), str(one[at]), str(other[at]), usual], scene)
+
+
+# --- keys of checkpoints
+
+_LISTS = compile_lazily(
+    r"(?i)\b(missing|unexpected) key(?:\(s\)|s)? in (?:source )?(?:state_dict|checkpoint)\w*: ?([^\n]{1,2000})"
+)
+_STATE_KEY = compile_lazily(r"[\w.-]{3,200}")
+_QUOTED_KEY = compile_lazily(r"['\"]([\w.-]{1,200})['\"]")
+# What wraps a model puts its own name into each key.
+_WRAPPERS = {
+    "_orig_mod.": "torch.compile",
+    "_fsdp_wrapped_module.": "FSDP",
+    "_checkpoint_wrapped_module.": "activation checkpointing",
+    "_forward_module.": "Fabric",
+}
+_ADAPTER = compile_lazily(r"\blora_[AB]\b|\bbase_model\.model\.|\badapter\b")
+_COMPUTED = compile_lazily(
+    r"position_ids|inv_freq|num_batches_tracked|\.attn\.(?:masked_)?bias$|attn_mask|relative_position_index"
+)
+_MOST_KEYS = 40
+
+
+def compare_keys(scene: Scene) -> NextStep | None:
+    """Return how the keys that ``scene`` lists become equal: by a prefix, or by what wraps the model. Or None."""
+    missing, unexpected = _read_keys(scene.message)
+    for name, tool in _WRAPPERS.items():
+        if any(name in key for key in unexpected):
+            say = (
+                "The keys hold {0}, of a model wrapped by {1}: save the inner model's state, or replace {0} by nothing "
+                "before loading{ at}."
+            )
+            return compose(say, [name, tool], scene)
+        if any(name in key for key in missing):
+            say = "This model is wrapped by {0}, the checkpoint is not: load it before the wrapping{ at}."
+            return compose(say, [tool], scene)
+    if prefix := _find_prefix(long=unexpected, short=missing):
+        say = "Each key of the checkpoint begins with {0}: remove that prefix before load_state_dict{ at}"
+        return correct(say, [prefix], scene)
+    if prefix := _find_prefix(long=missing, short=unexpected):
+        say = "The checkpoint's keys lack the prefix {0} of this model: load them into {1}, or add it{, at}"
+        return correct(say, [prefix, f"model.{prefix.rstrip('.')}"], scene)
+    if any(_ADAPTER.search(key) for key in unexpected):
+        say = (
+            "The checkpoint is of a PEFT adapter: load the base model, then PeftModel.from_pretrained(model, path)"
+            "{ at}."
+        )
+        return compose(say, [], scene)
+    if any(_ADAPTER.search(key) for key in missing):
+        return compose("The model has adapters, the checkpoint none: load it before get_peft_model{ at}.", [], scene)
+    is_left = unexpected and not missing and "size mismatch" not in scene.message
+    if is_left and all(_COMPUTED.search(key) for key in unexpected):
+        say = "Only buffers that this version computes are left over ({0}): pass strict=False{ at}."
+        return compose(say, unexpected[:1], scene)
+    return None
+
+
+def _read_keys(text: str) -> tuple[list[str], list[str]]:
+    """Return the keys that are missing, and those that are not expected."""
+    found: dict[str, list[str]] = {"missing": [], "unexpected": []}
+    for match in _LISTS.finditer(text):
+        keys = _QUOTED_KEY.findall(match[2]) or [key for key in _STATE_KEY.findall(match[2]) if "." in key]
+        found[match[1].lower()] += keys[:_MOST_KEYS]
+    return found["missing"], found["unexpected"]
+
+
+def _find_prefix(*, long: list[str], short: list[str]) -> str:
+    """Return what a key of ``long`` has before a whole key of ``short``, where all such pairs agree. Or nothing."""
+    prefixes = {one[: -len(other)] for one in long for other in short if one.endswith(f".{other}")}
+    return prefixes.pop() if len(prefixes) == 1 else ""
+
+
+# --- operands that are None
+
+_TYPES = compile_lazily(
+    r"'?(?P<op>[<>]=?|[-+*/%@&|]|\*\*|//)=?'? ?(?:not supported between instances of|:) '(?P<left>[\w.]+)' and "
+    r"'(?P<right>[\w.]+)'"
+)
+_OPERAND = r"[\w.]{1,60}(?:\[[^\[\]]{1,40}\])?"
+_SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|flags)\b")
+
+
+_EMPTY = compile_lazily(r"'NoneType' object (?:is not (?:subscriptable|iterable)|has no attribute '(?P<name>\w+)')")
+_KEYS = compile_lazily(
+    r"(?<![\w.])(?P<owner>[\w.]{0,80}?(?:config|cfg|conf|args|opts?|hparams|params|settings|kwargs|flags)\w{0,40})"
+    r"(?P<keys>(?:\[['\"]\w{1,40}['\"]\]|\.get\(['\"]\w{1,40}['\"]\)|\.(?!get\b)\w{1,40}(?!\w*\()){1,4})"
+)
+_SETTING_KEY = compile_lazily(r"['\"](\w+)['\"]|\.(\w+)")
+_ENVIRONMENT_IS_NONE = "{0} is None or empty{ at}: give it in config.environment(env_config={...})"
+_SETTING_IS_NONE = "{0} is None{ at}: give that setting a value (with what the code reads in it)"
+
+
+def explain_empty_setting(scene: Scene) -> NextStep | None:
+    """Return which setting is None where the user's own line of code reads it out of a configuration, or None."""
+    empty = _EMPTY.search(scene.line)
+    if empty is None or not scene.source or scene.library or scene.inside:
+        return None
+    found = list(_KEYS.finditer(scene.source))
+    if len(found) != 1 or not _is_used(scene.source, found[0], empty["name"]):
+        return None
+    names = [one or other for one, other in _SETTING_KEY.findall(found[0]["keys"])]
+    last = empty["name"] or names[-1]
+    path = names[: names.index(last)] if last in names else names
+    owner = found[0]["owner"]
+    named = ".".join((owner, *path)) if path else owner
+    is_rllib = "ray/rllib" in scene.near or "rllib" in scene.log[:2_000]
+    is_of_environment = is_rllib and not owner.startswith("self.")
+    return correct(_ENVIRONMENT_IS_NONE if is_of_environment else _SETTING_IS_NONE, [named], scene)
+
+
+def _is_used(source: str, found: re.Match[str], attribute: str | None) -> bool:
+    """Return whether the operation that failed on None is on ``found`` itself, not on what a call makes of it."""
+    after = source[found.end() :]
+    if attribute == "get":
+        return False
+    if attribute is not None:
+        return bool(re.search(rf"\.{attribute}\b", found["keys"])) or bool(re.match(rf"\.{attribute}\b", after))
+    return found["keys"].endswith("]") or bool(re.search(r"\bin $", source[: found.start()]))
+
+
+def explain_none(scene: Scene) -> NextStep | None:
+    """Return the step after an operation with None in the user's own line of code, or None."""
+    match = _TYPES.search(scene.line)
+    if match is None or not scene.source or scene.library or "NoneType" not in (match["left"], match["right"]):
+        return None
+    source = scene.source.rstrip(":").strip()
+    place = compile_lazily(rf"(?P<left>{_OPERAND})\s*(?P<op>[<>]=?|\*\*|//|[-+*/%@&|])\s*(?P<right>{_OPERAND}(?!\())")
+    sides = [found for found in place.finditer(source) if found["op"] == match["op"]]
+    if len(sides) != 1:
+        return None
+    name = sides[0]["left" if match["left"] == "NoneType" else "right"]
+    if name[:1].isdigit():
+        return None
+    if not _SETTINGS.match(name) and match["op"][0] in "<>":
+        say = "{0} is None in `{1}`{ at}: start it with a number (float('inf')), or test `is None` first."
+        return compose(say, [name, source], scene)
+    say = (
+        "{0} is None in `{1}`{ at}: give that setting a number (or a default{ there})"
+        if _SETTINGS.match(name)
+        else "{0} is None in `{1}`{ at}: find what should have set it (a function without return?)"
+    )
+    return correct(say, [name, source], scene)
+
+
+# --- records of the data
+
+_MISSING_KEY = compile_lazily(r"KeyError: ['\"]?([^'\"\n]{1,60})")
+# What a record without a value, or with an empty one, raises, and what to say of it.
+_WRONG_RECORD = (
+    (compile_lazily(r"'NoneType' object|NoneType has no"), "gave None"),
+    (compile_lazily(r"IndexError|index out of range|out of bounds"), "is shorter than the others"),
+    (compile_lazily(r"unpack"), "has another number of values"),
+    (compile_lazily(r"^(?:ValueError|TypeError|AttributeError|ZeroDivisionError)\b"), "is not like the others"),
+)
+
+
+def explain_record(scene: Scene) -> NextStep | None:
+    """Return the step where the log shows that the same code had worked for earlier records, or None."""
+    if not scene.record or scene.inside or scene.kind not in _KINDS:
+        return None
+    if key := _MISSING_KEY.search(scene.line):
+        if scene.record == "data":
+            say = "One record has no {0}, as earlier ones had it: filter such records from the data, or skip them{ at}."
+        else:
+            say = (
+                "{0} is missing only now, after steps that worked: one sample or a rare branch lacks it{ at}; filter "
+                "that, or guard it (.get)."
+            )
+        return compose(say, [key[1].strip()], scene)
+    if scene.record == "data":
+        said = next((words for pattern, words in _WRONG_RECORD if pattern.search(scene.line)), "")
+        say = "One record {0}, after many that worked: print its index{ at}, then drop or skip such records."
+        return compose(say, [said], scene) if said else None
+    return None

@@ -1,0 +1,46 @@
+"""Reads tables of knowledge: blocks of `key: value` lines in files of this package that end in `.rows`.
+
+An empty line ends a block, and a line that begins with `#` is a comment. A value stands from the eighth column to the
+end of its line and means what it says: nothing is escaped. A key may stand several times in one block.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VALUE_COLUMN = 7
+_ROOM = Path(__file__).parent
+
+Block = list[tuple[str, str]]
+
+
+def read_blocks(name: str) -> Iterator[Block]:
+    """Yield the blocks of a file, such as `advice/memory`, in their order."""
+    block: Block = []
+    for line in _read_text(name).split("\n"):
+        if line.startswith("#"):
+            continue
+        if line:
+            block.append((line[: line.index(":")], line[_VALUE_COLUMN:]))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def keep_texts() -> None:
+    """Read all files now, so that a package that is replaced later changes no answer."""
+    for path in _ROOM.rglob("*.rows"):
+        _read_text(path.relative_to(_ROOM).with_suffix("").as_posix())
+
+
+@cache
+def _read_text(name: str) -> str:
+    loader = cast("Any", __spec__).loader  # reads a zipapp's files as well as a directory's
+    return cast("bytes", loader.get_data(str(_ROOM / f"{name}.rows"))).decode()
