@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: setup check test bench engines frameworks conformance clients tmux-versions demo
+.PHONY: setup check test bench engines frameworks conformance clients tmux-versions demo docs lock dist release
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -34,3 +34,15 @@ tmux-versions:  ## the tests about tmux on each version; TMUX_SOURCE is a clone 
 
 demo:
 	$(PYTHON) -m mcp_server demo
+
+docs:  ## the guides and a page a tool, in site/; needs the extra `docs`
+	$(PYTHON) -m mkdocs build --strict
+
+lock:  ## uv.lock anew, with the public registry alone, whatever this machine is configured to use
+	uv lock --no-config --default-index https://pypi.org/simple
+
+dist:  ## wheel, sdist and zipapp in dist/, installed in fresh environments and tried
+	$(PYTHON) maintenance/release.py dist
+
+release: check dist  ## tag the version that `maintenance/release.py prepare` wrote
+	$(PYTHON) maintenance/release.py tag
