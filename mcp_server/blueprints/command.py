@@ -64,13 +64,6 @@ _SHELL_BLOCK = re.compile(
 )
 _STOPS = re.compile(r"kill\s[^;&|\n]*")
 _BACKGROUND = re.compile(r"\s*(?<!&)&\s*(?:disown\b.*)?$")
-# What a line in the background starts beside a training: a server, a display, a watcher, a copy.
-_HELPER = re.compile(
-    r"(?:^|[\s/._-])(?:tensorboard|mlflow|aim|visdom|jupyter|redis|memcached|mongod|postgres|nvidia-smi|nvtop|nvitop|gpustat|dstat|htop|watch|tail"
-    r"|vllm|sglang|ollama|xvfb|ray|rsync|ssh|autossh|sleep|http\.server|uvicorn|gunicorn|docker|\w*(?:serv(?:e|er|ice)|monitor|logger|watcher"
-    r"|proxy|daemon|exporter|gateway|simulator|sandbox|sync|tunnel|heartbeat|dashboard)s?)(?![a-z])",
-    re.IGNORECASE,
-)
 _TRAINING = re.compile(r"(?:^|[\W_])(?:pre)?(?:train|finetun|fine[_-]tun|sft|ppo|grpo|dpo)", re.IGNORECASE)
 _DETACHED = re.compile(r"\b(?:tmux\s+(?:\S+\s+)*?new(?:-session)?\b.*\s-\w*d|tmux\s+(?:\S+\s+)*send|screen\s+-\w*d)")
 _OUTPUT_TO_FILE = re.compile(r"(?<![\d&<>])(?:1|&)?>>?\s*(?P<file>(?!&|/dev/)[^\s&;|<>]+)(?:\s+2>(?:&1|\S+))?\s*$")
@@ -103,8 +96,10 @@ def read_command(section: Section) -> LaunchCommand:
             cause = f"{text[:60]!r} is Python, not a shell command: write the command as a shell runs it."
             return LaunchCommand(None, line, (BlueprintFault(line, cause),))
     launches = [(line, text) for line, text in commands if not _only_prepares(text)]
-    helpers = [text for _, text in commands if _is_helper(text) and text != launches[-1][1]] if launches else []
-    others = {*helpers, *(text for _, text in launches if helpers and _STOPS.fullmatch(text))}
+    stops = {text for _, text in launches if _STOPS.fullmatch(text)}
+    last = next((text for _, text in reversed(launches) if text not in stops), "")
+    helpers = [text for _, text in commands if text != last and _is_helper(text, last)]
+    others = {*helpers, *(stops if helpers else ())}
     launches = [(line, text) for line, text in launches if text not in others]
     if not launches:
         if commands:
@@ -145,9 +140,12 @@ def _read_argv(section: Section) -> LaunchCommand | None:
     return LaunchCommand(shlex.join(words), rows[0][0])
 
 
-def _is_helper(text: str) -> bool:
-    """Return whether a line in front of the launch command starts what only serves or watches it, in the background."""
-    return bool(_BACKGROUND.search(text) and _HELPER.search(text)) and not _TRAINING.search(text)
+def _is_helper(text: str, launch: str) -> bool:
+    """Return whether a line in front of the launch command starts something else than a training in the background."""
+    if _BACKGROUND.search(text) is None or _TRAINING.search(text) or _BACKGROUND.search(launch):
+        return False
+    scripts = [set(re.findall(r"[^\s=]+\.(?:py|sh)\b|(?<=-m )\S+", command)) for command in (text, launch)]
+    return not scripts[0] & scripts[1]  # the same program twice is two runs
 
 
 def _keep_behind(behind: Lines, *, has_helpers: bool) -> tuple[list[str], list[BlueprintFault]]:

@@ -54,6 +54,12 @@ _PATH_WITH_BLANKS = re.compile(
     r"(?:(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.]"
     r"|[\w][^`'\"，。；、<>|,;:!?$*=/]*\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin))"
 )
+_ONLY_PARENT = re.compile(
+    r"\b(?:new|fresh|own|separate|sub-?)\s?(?:dir\w*|folder)\s+(?:below|under\w*|in|inside|within|beneath|of)\b"
+    r"|\b(?:neue[srn]?|eigene[srn]?)\s+(?:verzeichnis|ordner)\s+(?:unter\w*|in)\b|\bunter(?:verzeichnis|ordner)\s+(?:von|in)\b"
+    r"|\b(?:nouveau|sous-)\s?(?:dossier|répertoire)\s+(?:dans|sous|de)\b|(?:新建?|子)(?:目录|文件夹)",
+    re.IGNORECASE,
+)
 # A sentence that forbids something else: "Do not pull."
 _OTHER_BAN = re.compile(
     r"(?:^|(?<=[.!。！]))\s*(?:please )?(?:do not|don'?t|never) (?!use|take|run|start|work)[a-z]+[^.!。！/]*"
@@ -133,7 +139,8 @@ def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
     if section is None:
         return []
     if section.exact is not None:
-        return [SectionItem(section.line, "", section.exact, is_code=True)] if section.exact.strip() else []
+        is_there = section.exact.strip() and section.data is not None
+        return [SectionItem(section.line, "", section.exact, is_code=True)] if is_there else []
     items = list(read_items(section))
     content = [item for item in items if not is_explanation(item.label)]
     described = [item for item in items if _DESCRIPTION_LABEL.fullmatch(item.label)]
@@ -240,6 +247,8 @@ class _PathCandidates:
             )
         elif len(paths := _find_paths(value)) == 1 and NEGATION.search(_OTHER_BAN.sub("", value)):
             return f"[exp_{self.name}] says more than a path: {value[:80]!r}. Write the path that is meant, alone."
+        elif paths and self.name.endswith("_dir") and _ONLY_PARENT.search(value):
+            return f"[exp_{self.name}] names only the directory above: {value[:80]!r}. Write the path out."
         elif paths and "." not in label:
             self.in_text += [(item.line, path) for path in paths]
         elif is_content and self.name.endswith("_dir") and re.fullmatch(r"[\w][\w.-]*", value):

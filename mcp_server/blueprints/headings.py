@@ -95,6 +95,10 @@ _HEADING_NUMBER = re.compile(
     re.IGNORECASE,
 )
 LOOSE_HASHES = re.compile(r"^(#{1,6})(?!#)\s*")  # without a blank, too, which markdown wants
+_OF_THE_RUN = re.compile(
+    r" (?:(?:of|for) (?:the|this) (?:experiment|run|training)|de(?: la|s| l['’])\s?(?:expérience|entraînement)"
+    r"|(?:des|dieses|der) (?:experiments|versuch(?:e?s)?|trainings|laufs))$"
+)
 _WIKI_HEADING = re.compile(r"(={1,6})\s*([^=\s].*?)\s*\1")
 _BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
 _BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
@@ -133,6 +137,7 @@ class Heading:
 def find_section(name: str) -> str | None:
     """Return the section that ``name`` means, as in ``[Exp Launch-Command]`` or ``启动命令``, or None."""
     plain = re.sub(r"[\s_-]+", " ", name.strip().strip("*_`[]【】").lower()).strip()
+    plain = _OF_THE_RUN.sub("", plain)
     section = _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
     if section is None and (timed := _WITH_UNIT.fullmatch(plain)):
         section = find_section(timed[1])

@@ -50,6 +50,7 @@ _BETWEEN_ROWS = re.compile(
 )
 _JOINED_CELLS = re.compile(r"\b(?:col|row)span\s*=\s*[\"']?(?!1\b)", re.IGNORECASE)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_EMPHASIS = re.compile(r"<(?P<tag>b|i|em|strong|u|small|mark)>(?P<text>[^<>]*)</(?P=tag)>", re.IGNORECASE)
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
@@ -165,6 +166,7 @@ def _read_cell(text: str) -> str | None:
     """Return the text of a cell on one line, or None where tags remain in it, or preformatted lines."""
     text = "<br>".join(filter(None, (part.strip() for part in text.split("\n"))))
     text = _unwrap(text)
+    text = text if "`" in text else _EMPHASIS.sub(r"\g<text>", text)
     if _TAG.search(_BREAK.sub("", text)):
         return None
     return text.replace("|", "\\|")

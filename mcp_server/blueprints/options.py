@@ -25,6 +25,9 @@ _STYLES = {
 }
 _ASSIGNED = re.compile(r"^(\s*(?:[-*+]\s+)?)`?([\w.+~/@-]+)`?\s*=\s*(?=\S)")
 _LABEL = re.compile(r"^\s*(?:[-*+]\s+)?`?([\w.+~/@ -]+?)`?\s*[:：]")
+_REMARK = re.compile(
+    r"([:=：|]\s*`?(?:[-+]?[\d.]+(?:e[-+]?\d+)?|true|false)`?)\s*[(（][^()（）]*[)）]\s*$", re.IGNORECASE
+)
 _TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
 _FLAGS = re.compile(r"(?:\s*--[\w.-]+(?:\s+|=)(?!--)\S+)+\s*")
 _FLAG = re.compile(r"--([\w.-]+)(?:\s+|=)(\S+)")
@@ -181,6 +184,7 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
             if len(cells) < 2 or _TABLE_HEAD.fullmatch(cells[0]):  # noqa: PLR2004 - name and value
                 continue
             text = f"{cells[0]}: {cells[1]}"
+        text = _REMARK.sub(r"\1", text)
         text = re.sub(r"^(\s*)[*+](?=\s)", r"\1-", _ASSIGNED.sub(assigned, text).replace("：", ": "))
         lines.append((line.number, re.sub(r"`", "", text)))
     depth = min((len(text) - len(text.lstrip()) for _, text in lines), default=0)

@@ -117,18 +117,19 @@ def parse_blueprint(text: str) -> Blueprint:
 
 
 def _unfence_yaml(text: str) -> str | None:
-    """Return a document whose sections are in its only code block, of YAML or JSON, with that block as front matter.
+    """Return a document whose sections are in its only code block, of YAML, JSON or TOML, with it as front matter.
 
-    Its lines keep their numbers. None where there is no such block.
+    Lines keep their numbers. None where there is no such block.
     """
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if line.startswith("```")]
-    if len(fences) != 2 or not re.fullmatch(r"```\s*(?:ya?ml|json)\s*", lines[fences[0]]):  # noqa: PLR2004 - begin and end
+    if len(fences) != 2 or not re.fullmatch(r"```\s*(?:ya?ml|json|toml)\s*", lines[fences[0]]):  # noqa: PLR2004 - begin and end
         return None
     first, last = fences
     if not any(line.strip(' {"').startswith("exp_") for line in lines[first:last]):
         return None
-    return "\n".join([*([""] * first), "---", *lines[first + 1 : last], "---", *lines[last + 1 :]])
+    block = [re.sub(r"^(\w+)\s*=\s*", r"\1: ", line) for line in lines[first + 1 : last]]  # as TOML has it
+    return "\n".join([*([""] * first), "---", *block, "---", *lines[last + 1 :]])
 
 
 def _shorten_faults(faults: list[BlueprintFault]) -> list[BlueprintFault]:

@@ -206,9 +206,11 @@ def _fill_sections(
             sections.append(section)
             current = None if heading.is_row else section
             continue
-        if line.level and not title:
+        if line.level == 1 and not title:
             title = line.content.strip("*_` #")
         ends = line.level and line.level <= current.level and not _is_shell_comment(current, line) if current else False
+        if current and _is_own_label(current, line):
+            current = None
         if ends or line.content.startswith("[^") or (current and _is_behind_list(current, line)):
             current = None
         (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
@@ -422,6 +424,14 @@ def _drop_headings_of_notes(headings: dict[int, Heading], lines: Sequence[Source
             heading.level if heading else line.level
         ) <= notes_level:
             notes_level = 0
+
+
+def _is_own_label(section: Section, line: SourceLine) -> bool:
+    """Return whether a line is a label of the writer's own between sections that are labels, or items of a list."""
+    label = split_label(line.plain)[0] if line.fence is None and section.inline else ""
+    is_item = section.is_item and line.list_mark and line.text.strip() == line.text
+    is_label = section.strength == ALIAS_LABEL and line.plain[:1].isupper()
+    return bool(label and (is_item or is_label) and not is_explanation(label))
 
 
 def _is_behind_list(section: Section, line: SourceLine) -> bool:

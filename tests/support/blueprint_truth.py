@@ -28,7 +28,7 @@ my code/train.py|my code/final run.yaml|my code/configs/base.yaml
 conda/etc/profile.d/conda.sh data/train.parquet data/test.parquet models/rm-1b/config.json models/qwen-7b/config.json
 """
 PROGRAMS = """activate python python3 torchrun accelerate deepspeed tensorboard vllm ray uv poetry conda nvidia-smi srun
-mpirun pip""".split()  # noqa: SIM905 - names of files
+mpirun pip xvfb-run""".split()  # noqa: SIM905 - names of files
 ENVIRONMENTS = ("nav/.venv", "ajet/.venv", "my code/venv", "envs/torch24")
 # Truth's names and the answer's.
 FIELDS = {
