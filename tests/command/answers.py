@@ -122,7 +122,6 @@ _OF_ANY: dict[str, Callable[[Command], Any]] = {
 }
 _OF_TEXT: dict[str, Callable[[str], Any]] = {
     "prepares": blueprint._only_prepares,
-    "helper": blueprint._is_helper,
     "command": blueprint.looks_like_command,
     "foreground": _in_foreground,
 }
