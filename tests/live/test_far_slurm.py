@@ -156,6 +156,6 @@ async def test_a_sweep_is_one_array_on_a_login_node_whatever_becomes_of_the_conn
         noted = {run.job_id for run in runs} - {None}  # that of a job that ends before it is found is not
         assert noted == elements or (breaks == "the relay" and noted <= elements)
         logs = [await agent.text("read_log", run_id=run.run_id) for run in runs]
-    assert sorted(log.splitlines()[-1] for log in logs) == [f"loss {lr} 21" for lr in range(1, 6)]
+    assert sorted(log.splitlines()[-2] for log in logs) == [f"loss {lr} 21" for lr in range(1, 6)]
     assert (slurm / "submissions").read_text() == "\n"
     assert [p for p in sandbox.path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []
