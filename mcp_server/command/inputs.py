@@ -13,7 +13,15 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from mcp_server.command.named_data import find_named_data, is_output_place, names_an_output, split_options
-from mcp_server.command.shell import PYTHON_LAUNCHERS, SHELL_BUILTINS, ShellCommand, SimpleCommand, is_literal, parse
+from mcp_server.command.shell import (
+    PYTHON_LAUNCHERS,
+    REDIRECTS,
+    SHELL_BUILTINS,
+    ShellCommand,
+    SimpleCommand,
+    is_literal,
+    parse,
+)
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
@@ -185,7 +193,7 @@ def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
         is_certain, base = _follow(simple, base, is_certain=certain_here)
         # A file that `echo … > FILE` makes is there for what follows.
         is_certain = is_certain and not any(
-            file.operator in (">", ">>", ">|", "&>") and file.target != "/dev/null" for file in simple.redirections
+            file.operator in REDIRECTS and file.target != "/dev/null" for file in simple.redirections
         )
     return located
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
-from mcp_server.command.shell import ShellCommand, parse
+from mcp_server.command.programs import unwrap
+from mcp_server.command.shell import REDIRECTS, ShellCommand, SimpleCommand, is_literal, parse
 from mcp_server.text.regex import compile_lazily
 
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -33,6 +35,7 @@ _ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output"
 # Text that a shell, Hydra or a program replaces.
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;%]|\\n")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/snap/")
+_PYTHON = compile_lazily(r"python[\d.]*|.+\.py|torchrun|accelerate|deepspeed")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
 _CONFIG_LINE = compile_lazily(
     r"""(?:^|[{,])[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n,}]+)""", re.MULTILINE
@@ -61,6 +64,39 @@ def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str,
     options = [pair for one in _with_inner_commands(command) for pair in one.split_options()[0].items()]
     named = [*options, *((name, str(value)) for name, value in (params or {}).items())]
     return _directories(named, cwd)
+
+
+def list_redirected(command: str | Sequence[str]) -> Iterator[str]:
+    """Yield the files into which the output of a program is written by the shell, as they stand in the command."""
+    for simple in parse(command).commands if isinstance(command, str) else ():
+        words = [each.target for each in simple.redirections if each.operator in REDIRECTS]
+        if simple.program == "tee":
+            words += [word for word in simple.program_words[1:] if not word.startswith("-")]
+        yield from filter(_is_file, words)
+
+
+def warn_of_redirection(command: str | Sequence[str]) -> list[str]:
+    """Return what to know where the output of every Python program of a command goes to a file."""
+    commands = parse(command).commands if isinstance(command, str) else ()
+    of_python = [one for one in commands if _PYTHON.fullmatch(PurePath((*unwrap(one.words)[0], "")[0]).name)]
+    files = [next(_find_redirected(one), "") for one in of_python]
+    if not files or not all(files):
+        return []
+    return [
+        f"The output goes to {files[-1]}: its steps, metrics and errors are not seen while it runs. Leave the "
+        "redirection out (read_log has the whole output), or write | tee."
+    ]
+
+
+def _find_redirected(simple: SimpleCommand) -> Iterator[str]:
+    """Yield the files into which a program's standard output goes."""
+    for each in simple.redirections:
+        if each.operator in REDIRECTS and each.descriptor in ("", "1") and _is_file(each.target):
+            yield each.target
+
+
+def _is_file(word: str) -> bool:
+    return is_literal(word) and not word.startswith(("/dev/", "/proc/"))
 
 
 def find_in_configuration(text: str, cwd: str) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 from mcp_server.command.literal_output import LONGEST, write_literally
 from mcp_server.command.programs import SHELLS, unwrap
-from mcp_server.command.shell import SimpleCommand, parse
+from mcp_server.command.shell import REDIRECTS, SimpleCommand, parse
 from mcp_server.command.substitutions import PLACEHOLDER, Substitution, cut_substitutions, restore
 from mcp_server.command.texts import find_run_texts
 
@@ -277,7 +277,7 @@ class _Reader:
                 if match is not None and "=(" not in match[0]:
                     into[match[1]] = self._expand(match[2])[:_LONGEST_VALUE]
         written = self._write_simple(stage.simple, stage.stdin)
-        targets = [each for each in stage.simple.redirections if each.operator in (">", ">>", ">|", "&>")]
+        targets = [each for each in stage.simple.redirections if each.operator in REDIRECTS]
         paths = [(each.target, each.operator == ">>") for each in targets]
         if words[:1] == ("tee",):
             paths += [(word, "-a" in words) for word in words[1:] if not word.startswith("-")]

@@ -70,12 +70,17 @@ class Token:
     is_operator: bool = False
 
 
+# The operators that write to a file.
+REDIRECTS = (">", ">>", ">|", "&>", "&>>")
+
+
 @dataclass(frozen=True)
 class Redirection:
-    """An operator such as ``>`` or ``2>&``, without the number in front, and the word after it."""
+    """An operator such as ``>`` or ``>&``, the word after it, and the number in front, empty without one."""
 
     operator: str
     target: str
+    descriptor: str = ""
 
 
 @dataclass(frozen=True)
@@ -337,13 +342,16 @@ def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
     """Yield the programs of a line in order; a redirection without a program is left out."""
     words: list[str] = []
     redirections: list[Redirection] = []
-    is_certain, redirects, start = True, "", 0
+    is_certain, redirects, descriptor, start = True, "", "", 0
     following = [*tokens[1:], None]
     for token, after in zip(tokens, following):
         if not token.is_operator:
             if redirects:
-                redirections.append(Redirection(redirects, token.text))
-            elif not _is_descriptor(token, after):
+                redirections.append(Redirection(redirects, token.text, descriptor))
+                descriptor = ""
+            elif _is_descriptor(token, after):
+                descriptor = token.raw
+            else:
                 start = start if words else token.start
                 words.append(token.text)
             redirects = ""

@@ -151,7 +151,7 @@ def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: S
 
     A run without a step has none: what it printed was not training.
     """
-    printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
+    printed = read_log_metrics(run, rundir) if rundir else LogMetrics({})
     metrics = [_metric(tag, points) for tag, points in _select_points(tags, printed).items()]
     metrics.sort(key=lambda one: one.best_is is None)
     last: Mapping[str, float | str] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
@@ -184,7 +184,7 @@ def _find_step(run: Run, metrics: Sequence[Metric], rundir: RunDir | None) -> in
     if run.ended or not isinstance(step, int):
         return step if isinstance(step, int) else max(steps, default=None)
     if rundir is not None:
-        printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern)
+        printed = read_log_metrics(run, rundir)
         step = step if printed.step is None else printed.step
     if "round" in run.progress:  # the files may hold the rounds before
         return step

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from mcp_server.command.outputs import find_in_command
-from mcp_server.command.shell import is_literal, leave_out_helpers, parse
+from mcp_server.command.outputs import find_in_command, list_redirected
+from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
@@ -23,7 +23,6 @@ _NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.
 _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
 _READERS = ("tensorboard", "aim", "mlflow")  # their --logdir is what they read
-_WRITES = (">", ">>", ">|", "&>", "&>>")
 _MOST_NAMED = 3
 _MOST_FORMER = 300  # the newest ended runs, whose commands are read
 _RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
@@ -96,17 +95,8 @@ def _list_outputs(spec: RunSpec) -> list[str]:
 
 
 def _resolve(spec: RunSpec, cwd: str) -> list[str]:
-    files = (os.path.normpath(Path(cwd) / Path(word).expanduser()) for word in _list_files(spec))
+    files = (os.path.normpath(Path(cwd) / Path(word).expanduser()) for word in list_redirected(spec.command))
     return [*find_in_command(spec.command, cwd, spec.params), *files]
-
-
-def _list_files(spec: RunSpec) -> Iterator[str]:
-    """Yield the files into which the output of a program is redirected."""
-    for simple in parse(spec.command).commands if isinstance(spec.command, str) else ():
-        words = [file.target for file in simple.redirections if file.operator in _WRITES]
-        if simple.program == "tee":
-            words += [word for word in simple.program_words[1:] if not word.startswith("-")]
-        yield from (word for word in words if is_literal(word) and not word.startswith(("/dev/", "/proc/")))
 
 
 def _list_names(spec: RunSpec) -> list[tuple[str, str]]:

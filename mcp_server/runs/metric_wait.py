@@ -111,7 +111,9 @@ class MetricWait:
         near = near or tags[:3]
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in near)
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])
-        present = f"Present: {names}." if near else left_out or "No scalars exist yet."
+        present = (
+            f"Present: {names}." if near else left_out or ("It wrote no scalars." if ended else "No scalars exist yet.")
+        )
         return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from mcp_server.command.killers import find_warnings
 from mcp_server.command.makefiles import MAKE, find_makefile, select_recipes
+from mcp_server.command.outputs import warn_of_redirection
 from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
 from mcp_server.command.read_command import Program, find_programs
 from mcp_server.gpus.lease_holder import LeaseHolder
@@ -39,7 +40,7 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
     """
     try:
         scripts = read_scripts(spec.command, Path(spec.cwd))
-        warnings = find_warnings(spec.command, scripts)
+        warnings = [*find_warnings(spec.command, scripts), *warn_of_redirection(spec.command)]
         if spec.backend == "slurm":
             from mcp_server.backends.slurm.directives import warn_of_directives  # noqa: PLC0415 - few runs are its
 

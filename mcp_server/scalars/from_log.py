@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mcp_server.command.outputs import list_redirected
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
+from mcp_server.record.outputs import read_outputs
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.state import Run
 from mcp_server.scalars.condition import match_tags
 from mcp_server.store.timed_search import TimedSearch
 from mcp_server.system.files import open_regular
@@ -77,18 +80,37 @@ class LogMetrics:
         return {}
 
 
-def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> LogMetrics:
-    """Return the metrics of the last attempt that reached a step: printed from its first step on, and its baseline."""
+def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
+    """Return the metrics of the last attempt that reached a step: printed from its first step on, and its baseline.
+
+    They are read from the log of the attempt, else from a file into which its command redirected them.
+    """
     notes: tuple[str, ...] = ()
-    for number in range(attempts, 0, -1):
-        try:
-            metrics = _read_log(rundir.log(number), first_step_pattern)
-        except OSError:  # the log was removed
-            continue
-        if metrics.points:
-            return metrics
-        notes = notes or metrics.notes
+    for number in range(run.attempt, 0, -1):
+        for log in (rundir.log(number), *find_redirected(run, rundir, number)):
+            try:
+                metrics = _read_log(log, run.spec.first_step_pattern)
+            except OSError:  # it was removed
+                continue
+            if metrics.points:
+                return metrics
+            notes = notes or metrics.notes
     return LogMetrics({}, notes)
+
+
+def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:
+    """Return the files that hold output of an attempt, by its command, and that no one else has written since."""
+    targets = {Path(target).name for target in list_redirected(run.command)}
+    record = read_outputs(rundir.outputs(attempt)) if targets else None
+    found = []
+    for file in record.files if record else ():
+        if Path(file.path).name in targets and not (file.unsure or file.listed or file.append):
+            with contextlib.suppress(OSError):
+                status = Path(file.path).stat()
+                is_left = (status.st_size, status.st_mtime_ns) == (file.size, file.changed_ns)
+                if status.st_ino == file.inode and (is_left or (file.open and not run.ended)):
+                    found.append(Path(file.path))
+    return found
 
 
 def count_alike(step_of_file: int, step: int) -> bool:

@@ -20,7 +20,7 @@ def read_printed(run: Run, store: RunStore) -> tuple[Target, ScalarReading] | No
     Wall times are unknown: a log does not keep them.
     """
     store.fetch_log(run)
-    printed = read_log_metrics(store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern)
+    printed = read_log_metrics(run, store.run_directory(run.run_id))
     if printed.log is None:
         return None
     notes = [

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mcp_server.backends.base import backend_of
+from mcp_server.command.outputs import list_redirected
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.events import Event, is_time, read_record, read_stop
@@ -216,10 +217,17 @@ class RunStore:
     def explain_old_log(self, run: Run, attempt: int | None = None) -> str:
         """Return why a log that was just fetched may not be all that its attempt wrote, empty where it is."""
         if not run.spec.mirror:
-            return ""
+            return self._explain_empty_log(run, attempt or run.attempt)
         from mcp_server.backends.far_files import explain_old_log  # noqa: PLC0415 - most runs are of this host
 
         return explain_old_log(self.record_of(run), attempt or run.attempt)
+
+    def _explain_empty_log(self, run: Run, attempt: int) -> str:
+        file = next(list_redirected(run.command), None)
+        with contextlib.suppress(OSError):
+            if file is not None and not self.record_of(run).log(attempt).stat().st_size:
+                return f"Its command redirects output: read_log(path={str(Path(run.spec.cwd) / file)!r})."
+        return ""
 
     def fetch_record(self, run: Run) -> RunDir:
         """Return the record of a run; of a far one its log, kept code and use of GPUs are brought up to date."""

@@ -147,7 +147,7 @@ def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> d
                 tag: [(int(s), float(v)) for s, v in zip(series[tag].steps, series[tag].values, strict=True)]
                 for tag in tags
             }
-    printed = read_log_metrics(store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern)
+    printed = read_log_metrics(run, store.run_directory(run.run_id))
     return {name: list(points) for name, points in printed.select(pattern).items() if points}
 
 

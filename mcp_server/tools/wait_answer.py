@@ -117,7 +117,7 @@ def _show_moment(server: ServerContext, outcome: WaitOutcome, met: MetPoint) -> 
         if run.run_id != met.run_id or run.ended or met.step <= run.progress.get("step", met.step):
             return run
         server.store.fetch_log(run)
-        log = read_log_metrics(server.store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern)
+        log = read_log_metrics(run, server.store.run_directory(run.run_id))
         return show_moment(run, met, log)
 
     return replace(outcome, runs=tuple(map(show, outcome.runs)))

@@ -161,9 +161,8 @@ def start_metric_wait(server: ServerContext, spec: WaitSpec) -> "MetricWait | No
 
     def read_printed(run: Run) -> "Mapping[str, LogPoints]":
         server.store.fetch_log(run)
-        return read_log_metrics(
-            server.store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern
-        ).printed
+        log = read_log_metrics(run, server.store.run_directory(run.run_id))
+        return {**log.printed, **log.points}
 
     return MetricWait(server.scalars, condition, spec.run_ids, spec.positions, read_printed)
 

@@ -58,7 +58,7 @@ def tail_lines(
         total = _count_lines(file, size) if numbered else 0
     before = total - _last_number(1, data)
     if not lines:
-        return _fit(max_bytes, lambda _: LogExcerpt(f"[no output of {label} yet.]", ""))
+        return _fit(max_bytes, lambda _: LogExcerpt(f"[no output of {label}.]", ""))
 
     def answer(room: int) -> LogExcerpt:
         part = fit_lines(lines, room)

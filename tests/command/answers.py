@@ -14,14 +14,14 @@ from mcp_server.command.inputs import Program as PythonProgram
 from mcp_server.command.inputs import find_arguments, find_inputs, find_program_names, find_shell_text
 from mcp_server.command.inputs import find_programs as find_python_programs
 from mcp_server.command.killers import find_killers, find_warnings
-from mcp_server.command.outputs import configuration_words, find_in_command, find_mentioned
+from mcp_server.command.outputs import configuration_words, find_in_command, find_mentioned, list_redirected
 from mcp_server.command.read_command import Program, find_programs
 from mcp_server.command.shell import find_directory, leave_out_helpers, name_helpers, parse
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.record.script import name_of, takes_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins
-from mcp_server.runs.live_outputs import _list_files, _list_names
+from mcp_server.runs.live_outputs import _list_names
 from mcp_server.runs.warning_inputs import _list_scripts
 from mcp_server.store.other_trainings import _name_program, classify
 from mcp_server.supervisor.outsiders import _may_train
@@ -108,7 +108,7 @@ _OF_ANY: dict[str, Callable[[Command], Any]] = {
     "mentioned": lambda c: find_mentioned(c, "/w"),
     "config_words": configuration_words,
     "configs": _find_configs,
-    "written": lambda c: list(_list_files(_spec(c))),
+    "written": lambda c: list(list_redirected(c)),
     "run_names": lambda c: _list_names(_spec(c)),
     "hydra": lambda c: read_hydra_options(parse(c).words),
     "python": _find_python,

@@ -40,7 +40,7 @@ def test_a_line_is_a_list_of_programs_with_their_redirections_and_separators() -
     assert command.commands == (
         SimpleCommand(("cd", "/x"), (), "&&"),
         SimpleCommand(
-            ("A=1", "nohup", "python", "train.py"), (Redirection(">&", "1"), Redirection(">>", "my log")), "|"
+            ("A=1", "nohup", "python", "train.py"), (Redirection(">&", "1", "2"), Redirection(">>", "my log")), "|"
         ),
         SimpleCommand(("tee", "out"), (), ";"),
         SimpleCommand(("rm", "-f", "y"), (), "&"),

@@ -151,7 +151,7 @@ async def test_a_log_is_its_newest_part(tmp_path: Path) -> None:
 async def test_the_log_of_a_run_without_output_says_so(tmp_path: Path) -> None:
     make_run(tmp_path, "cfm-7kqz", 0)
     (tmp_path / "runs/cfm-7kqz/attempts/1/output.log").unlink()
-    assert (await read(tmp_path, "run://cfm-7kqz/log")).text == "[no output of run cfm-7kqz yet.]"
+    assert (await read(tmp_path, "run://cfm-7kqz/log")).text == "[no output of run cfm-7kqz.]"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """Printed metrics: of the last attempt with a step, with the baseline that was evaluated before it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mcp_server.record.outputs import Outputs, WrittenFile, write_outputs
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
 from mcp_server.scalars import from_log
 from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.store.timed_search import TimedSearch
@@ -12,12 +16,16 @@ from mcp_server.store.timed_search import TimedSearch
 STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
 
 
+def make_run(first_step_pattern: str | None = None, *, attempts: int = 1, command: str = "train") -> Run:
+    return Run(RunSpec(command, first_step_pattern=first_step_pattern), "finished", attempt=attempts)
+
+
 def read(tmp_path: Path, *attempts: list[str]) -> dict[str, list[tuple[int | None, float]]]:
     rundir = RunDir(tmp_path)
     for number, lines in enumerate(attempts, 1):
         rundir.log(number).parent.mkdir(parents=True)
         rundir.log(number).write_text("\n".join(lines) + "\n")
-    return dict(read_log_metrics(rundir, len(attempts)).points)
+    return dict(read_log_metrics(make_run(attempts=len(attempts)), rundir).points)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +83,26 @@ def test_a_number_is_known_by_the_name_that_the_program_prints(tmp_path: Path) -
         "{'eval loss': 0.31, 'acc': 1}",
     ]
     rundir.log(1).write_text("\n".join([*lines, "Learning iteration 2/9", "  Surrogate loss: 0.01"]) + "\n")
-    printed = read_log_metrics(rundir, 1).printed
+    printed = read_log_metrics(make_run(), rundir).printed
     assert [value for _, value in printed["Surrogate loss"]] == [0.0167, 0.01]
     assert printed["eval loss"][0][1] == 0.31
     assert printed["Mean reward"][0][1] == 3.5
+
+
+def test_redirected_output_is_read_where_nobody_else_has_written_it(tmp_path: Path) -> None:
+    rundir, log = RunDir(tmp_path / "r"), tmp_path / "train.log"
+    rundir.log(1).parent.mkdir(parents=True)
+    rundir.log(1).touch()
+    log.write_text("\n".join(STEPS))
+    status = log.stat()
+    run = make_run(command="train > train.log 2>&1")
+    file = WrittenFile(str(log), status.st_ino, status.st_size, status.st_mtime_ns)
+    write_outputs(rundir.outputs(1), Outputs(ended=True, files=(file,)))
+    assert read_log_metrics(run, rundir).points["loss"][0] == (1, 1.0)
+    assert not read_log_metrics(make_run(command="train"), rundir).points
+    for other in (replace(file, unsure=True), replace(file, append=True), replace(file, size=1)):
+        write_outputs(rundir.outputs(1), Outputs(ended=True, files=(other,)))
+        assert not read_log_metrics(run, rundir).points
 
 
 def test_an_attempt_without_a_step_does_not_hide_the_one_before(tmp_path: Path) -> None:
@@ -91,7 +115,7 @@ def test_a_pattern_that_could_match_for_ever_is_given_up(tmp_path: Path, monkeyp
     rundir = RunDir(tmp_path)
     rundir.log(1).parent.mkdir(parents=True)
     rundir.log(1).write_text("\n".join([*STEPS, "a" * 9_000, *STEPS]) + "\n")
-    hostile = read_log_metrics(rundir, 1, r"step (\d+)/|a.*a.*a.*a.*b")
+    hostile = read_log_metrics(make_run(r"step (\d+)/|a.*a.*a.*a.*b"), rundir)
     assert hostile.points["loss"][0] == (1, 1.0)
     assert [note for note in hostile.notes if "first_step_pattern took longer" in note]
-    assert not read_log_metrics(rundir, 1, r"step (\d+)/").notes
+    assert not read_log_metrics(make_run(r"step (\d+)/"), rundir).notes

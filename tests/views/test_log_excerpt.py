@@ -70,7 +70,7 @@ def test_a_short_log_is_told_whole(log: Path) -> None:
 def test_a_log_with_nothing_to_read_says_so(log: Path, content: bytes | None) -> None:
     if content is not None:
         log.write_bytes(content)
-    assert tail(log).text == "[no output of run cfm-7kqz yet.]"
+    assert tail(log).text == "[no output of run cfm-7kqz.]"
     assert grep(log, "x").body == part(log, 9).body == ""
 
 
