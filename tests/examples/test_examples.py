@@ -1,0 +1,91 @@
+"""Every program of examples/, as a reader runs it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import fake_nvml, fake_slurm
+from tests.support.sandbox import Sandbox
+from tests.support.sshd import NAME, FarHost, needs_sshd
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(sandbox: Sandbox, name: str, *words: str) -> str:
+    """Run an example to its end, and return what it printed."""
+    program = [sys.executable, str(EXAMPLES / f"{name}.py"), *words]
+    environ = {**sandbox.environ, "TMPDIR": str(sandbox.path)}
+    done = subprocess.run(program, env=environ, cwd=sandbox.path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_one_gpu_leases_a_cpu_slot_where_there_is_no_gpu(sandbox: Sandbox) -> None:
+    said = run(sandbox, "one_gpu")
+    assert "gpus='cpu:1'" in said
+    assert "finished" in said
+    assert "eval_loss 0.0" in said.partition(">>> read_tb")[2]
+
+
+def test_one_gpu_leases_a_gpu_where_there_is_one(sandbox: Sandbox) -> None:
+    sandbox.environ.update(fake_nvml.machine(sandbox.path).environ)
+    said = run(sandbox, "one_gpu")
+    assert "gpus=1" in said
+    (launched,) = sandbox.store.list_runs()
+    assert (launched.state, launched.gpu_indices) == ("finished", (0,))
+
+
+def test_retry_halves_the_batch_until_it_fits(sandbox: Sandbox) -> None:
+    said = run(sandbox, "retry")
+    (launched,) = sandbox.store.list_runs()
+    assert (launched.state, launched.attempt) == ("finished", 2)
+    assert "batch_size" in said
+    assert "64" in said.partition(">>> compare_runs")[2]
+
+
+def test_sweep_ranks_three_learning_rates(sandbox: Sandbox) -> None:
+    said = run(sandbox, "sweep")
+    assert len(sandbox.store.list_runs()) == 6
+    assert re.search(r"best.*0\.05", said.partition(">>> compare_runs")[2], re.DOTALL)
+
+
+def test_blueprint_leaves_its_log_its_results_and_its_flag(sandbox: Sandbox) -> None:
+    results = Path(run(sandbox, "blueprint").splitlines()[-1].split(" has ")[0])
+    assert {path.name for path in results.iterdir()} >= {"experiment_log.md", "results.md", "finish.flag"}
+    assert "Converges" in (results / "results.md").read_text()
+
+
+@needs_sshd
+def test_ssh_sends_the_code_and_reads_the_curve_here(sandbox: Sandbox, far_host: FarHost) -> None:
+    far_host.write_hosts()
+    said = run(sandbox, "ssh", NAME)
+    assert "step 200/200" in said
+    assert "eval_loss" in said.partition(">>> read_tb")[2]
+    assert list((far_host.state / "code").rglob("train.py"))
+
+
+def test_slurm_shows_the_script_and_runs_as_a_job(sandbox: Sandbox) -> None:
+    fake_slurm.install(sandbox.path / "slurm")
+    sandbox.environ["PATH"] = f"{sandbox.path / 'slurm'}:{sandbox.environ['PATH']}"
+    said = run(sandbox, "slurm")
+    assert "#SBATCH --time=10" in said
+    assert "step 200/200" in said.partition(">>> read_log")[2]
+
+
+def test_slurm_says_what_is_missing_elsewhere(sandbox: Sandbox) -> None:
+    if shutil.which("sbatch"):
+        pytest.skip("Slurm is installed here")
+    program = [sys.executable, str(EXAMPLES / "slurm.py")]
+    done = subprocess.run(program, env=sandbox.environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, "sbatch is not in PATH" in done.stderr) == (1, True)
+
+
+def test_the_page_of_the_examples_names_each_of_them() -> None:
+    named = set(re.findall(r"\(([\w.]+)\)", (EXAMPLES / "README.md").read_text()))
+    assert named == {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".md")} - {
+        *("README.md", "agent.py", "train.py")
+    }
