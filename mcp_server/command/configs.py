@@ -5,20 +5,13 @@ Only files that exist count. What only a shell can know, such as the result of `
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mcp_server.command.hydra import (
-    expand_default,
-    list_config_names,
-    read_hydra_decorator,
-    read_hydra_options,
-    read_hydra_overrides,
-)
+from mcp_server.command.hydra import find_hydra_configs, is_file, read_text
+from mcp_server.command.programs import find_entry
 from mcp_server.command.shell import SimpleCommand, parse
-from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin")
@@ -28,20 +21,12 @@ _OWN_DIRECTORY = compile_lazily(
     r"""\$\(\s*cd\s(?:--\s)?[^\n]{0,20}\$\(\s*dirname[^\n]{0,60}?\)[^\n]{0,20}?pwd(?:\s+-P)?\s*\)"""
     r"""|\$\(\s*dirname\s[\s"'-]*\$\{?(?:0|BASH_SOURCE)(?:\[0\])?\}?["']?\s*\)"""
 )
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "source", "."})
 _KEYWORDS = frozenset({"export", "if", "then", "else", "elif", "do", "while", "{", "!", "eval", "declare", "local"})
 _SCRIPTS_DEEP = 2
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # a word that names no file
 _ASSIGNMENT = compile_lazily(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _NAMED = compile_lazily(r"[+~]*(?:--?)?[A-Za-z][\w.\-/@]*=(.*)", re.DOTALL)
-_MOST_FILES, _SCRIPT_BYTES, _LONGEST_PATH = 40, 1 << 20, 4096
-# The list of defaults in a config of Hydra.
-_DEFAULTS = compile_lazily(r"^defaults:[ \t]*(?:#.*)?\n((?:[ \t]*(?:-.*|#.*)?\n)+)", re.MULTILINE)
-_DEFAULT = compile_lazily(
-    r"""[ \t]*-[ \t]*["']?((?:(?:override|optional)[ \t]+)*[\w/.\-]+)(?:@[\w.]*)?["']?"""
-    r"""[ \t]*(?::[ \t]*["']?([\w/.\-]+)["']?)?"""
-)
-_DEEPEST = 6  # of defaults that name other configs
+_MOST_FILES, _LONGEST_PATH = 40, 4096
 
 
 def find_config_files(
@@ -54,11 +39,20 @@ def find_config_files(
     return list(_find_in(command, Path(cwd), dict(env), arguments, _SCRIPTS_DEEP))[:_MOST_FILES]
 
 
+def find_script_configs(command: str | Sequence[str], cwd: Path) -> list[Path]:
+    """Return the configs of Hydra that the shell scripts of ``command`` choose: ``bash run_embodiment.sh ppo``."""
+    files = _find_in(command, cwd, {}, (), _SCRIPTS_DEEP)
+    return [path for path, is_of_script in files.items() if is_of_script][:_MOST_FILES]
+
+
 def _find_in(
     command: str | Sequence[str], base: Path | None, variables: dict[str, str], arguments: Sequence[str], deep: int
-) -> dict[Path, None]:
-    """Return the files that ``command`` names, and those of shell scripts that it starts, ``deep`` scripts down."""
-    files: dict[Path, None] = {}
+) -> dict[Path, bool]:
+    """Return the files that ``command`` names, and those of shell scripts that it starts, ``deep`` scripts down.
+
+    With each file whether a shell script chose it as a config of Hydra.
+    """
+    files: dict[Path, bool] = {}
     commands = parse(command).commands
     unsure: set[str] = set()
     for simple in commands:
@@ -69,30 +63,31 @@ def _find_in(
         if words[:1] == ["cd"]:
             base = _go_to(base, words)
         elif base is not None:
-            files.update(dict.fromkeys(_find_named(words, base)))
+            named = [word for word in words if word is not None]
+            files |= dict.fromkeys(paths := list(_find_named(named, base)), False)
+            python = next((path for path in paths if path.suffix == ".py"), None)
+            files |= dict.fromkeys(find_hydra_configs(named, python, base).files, deep < _SCRIPTS_DEEP)
             if deep and (script := _find_shell_script(words, base)) is not None:
-                files.update(_find_in_script(*script, base, variables, deep - 1))
+                files |= _find_in_script(*script, base, variables, deep - 1)
     return files
 
 
 def _find_in_script(
     path: Path, arguments: Sequence[str | None], base: Path, variables: Mapping[str, str], deep: int
-) -> dict[Path, None]:
+) -> dict[Path, bool]:
     numbered = {str(number): word for number, word in enumerate(arguments, 1) if word is not None}
     missing = {str(number): "" for number in range(len(arguments) + 1, 10)}
-    text = _OWN_DIRECTORY.sub(lambda _: str(path.parent), _read(path))
+    text = _OWN_DIRECTORY.sub(lambda _: str(path.parent), read_text(path))
     return _find_in(text, base, {**variables, **missing, **numbered, "0": str(path)}, (), deep)
 
 
 def _find_shell_script(words: Sequence[str | None], base: Path) -> tuple[Path, list[str | None]] | None:
     """Return the shell script that a program starts or is, and the arguments after it."""
-    start = 1 if words[:1] and words[0] in _SHELLS else 0
-    for index, word in enumerate(words[start:], start):
-        if word is not None and word.endswith((".sh", ".bash")):
-            return (base / word, list(words[index + 1 :])) if _is_file(base / word) else None
-        if start == 0 or word is None or not word.startswith("-"):
-            break
-    return None
+    entry = find_entry([word or "" for word in words])
+    at = 0 if entry is None else entry.at
+    word = words[at] if words and (entry is None or (entry.is_shell and entry.kind == "script")) else None
+    is_script = word is not None and word.endswith((".sh", ".bash")) and is_file(base / word)
+    return (base / word, list(words[at + 1 :])) if word is not None and is_script else None
 
 
 def _without_keywords(words: Sequence[str]) -> Sequence[str]:
@@ -168,83 +163,15 @@ def _go_to(base: Path | None, words: Sequence[str | None]) -> Path | None:
     return Path(target) if base is None and target.startswith("/") else base / target if base is not None else None
 
 
-def _find_named(words: Sequence[str | None], base: Path) -> Iterator[Path]:
-    """Yield the files that the words of one program name, and those of its Hydra."""
-    names = [word for word in words if word is not None]
-    script: Path | None = None
-    for before, word in zip(["", *names], names):
+def _find_named(words: Sequence[str], base: Path) -> Iterator[Path]:
+    """Yield the files that the words of one program name."""
+    for before, word in zip(["", *words], words):
         value = _value(word)
-        path = base / value
-        if before == "-m":
-            path = base / (word.replace(".", "/") + ".py")
-        elif not value.endswith(_SUFFIXES):
-            continue
-        if _is_file(path):
-            script = path if script is None and path.suffix == ".py" else script
+        path = base / (word.replace(".", "/") + ".py" if before == "-m" else value)
+        if (before == "-m" or value.endswith(_SUFFIXES)) and is_file(path):
             yield path
-    yield from _find_hydra(names, base, script)
 
 
 def _value(word: str) -> str:
     match = _NAMED.fullmatch(word)
     return match[1] if match else word
-
-
-def _find_hydra(words: Sequence[str], base: Path, script: Path | None) -> Iterator[Path]:
-    """Yield the configs that Hydra composes for ``script``, as far as names alone decide."""
-    main = read_hydra_decorator(_read(script)) if script is not None else None
-    options = {**(main or {}), **read_hydra_options(words)}
-    if "name" not in options:
-        return
-    directories = _hydra_directories(options, base, script)
-    overrides = read_hydra_overrides(words)
-    seen: set[Path] = set()
-    queue = [(options["name"], "", 0), *((f"{group}/{one}", group, 0) for group, one in overrides.items())]
-    while queue and len(seen) < _MOST_FILES:
-        name, group, depth = queue.pop(0)
-        path = _find_config(directories, name)
-        if path is None or path in seen:
-            continue
-        seen.add(path)
-        yield path
-        if depth < _DEEPEST:
-            queue += [(one, within, depth + 1) for one, within in _defaults(_read(path), group, overrides)]
-
-
-def _hydra_directories(options: Mapping[str, str], base: Path, script: Path | None) -> list[Path]:
-    """Return where configs are looked up.
-
-    Hydra takes a relative ``--config-path`` from the file of hydra.main, and ``--config-dir`` from where it runs.
-    """
-    directories = [base / options["dir"]] if "dir" in options else []
-    beside = [script.parent] if script is not None else []
-    if "path" in options:
-        return [*directories, *(one / options["path"] for one in [*beside, base])]
-    return directories + beside
-
-
-def _defaults(text: str, group: str, overrides: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield name and group of each config in the list of defaults, with the options that the command chose."""
-    match = _DEFAULTS.search(text + "\n")
-    for line in match[1].splitlines() if match else ():
-        if entry := _DEFAULT.match(line):
-            yield from expand_default(entry[1], (entry[2],) if entry[2] else (), group, overrides)
-
-
-def _find_config(directories: Sequence[Path], name: str) -> Path | None:
-    paths = (directory / one for directory in directories for one in list_config_names(name))
-    return next((path for path in paths if _is_file(path)), None)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return os.path.isfile(path)  # noqa: PTH113 - does not raise for a name that cannot be one
-    except ValueError:
-        return False
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_regular_file(path, max_bytes=_SCRIPT_BYTES).decode(errors="replace")
-    except (OSError, ValueError):
-        return ""

@@ -1,12 +1,22 @@
-"""What a Hydra program's command line, script and lists of defaults say about its configs. Pure."""
+"""What Hydra makes of a command: its options and overrides, the decorator of its script, the configs that it composes.
+
+Scripts and configs are read, never run. What Hydra finds in installed packages is left out.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from mcp_server.command.inputs import find_placed_programs
+from mcp_server.command.shell import ShellCommand, is_literal
+from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
 
+_MOST_BYTES, _MOST_FILES, _DEEPEST = 1 << 20, 40, 6  # of one file, of one command, of defaults that name configs
 OPTIONS = {
     "--config-name": "name",
     "-cn": "name",
@@ -20,6 +30,119 @@ _DECORATOR_ARGUMENT = compile_lazily(r"""\bconfig_(path|name)\s*=\s*[rR]?["']([^
 _COMMENT = compile_lazily(r"#.*")
 _OVERRIDE = compile_lazily(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=(.*)", re.DOTALL)
 _NO_CONFIG = ("null", "_self_", "")
+# The list of defaults in a config, over several lines or in brackets, and one entry of it.
+_DEFAULTS = compile_lazily(
+    r"^defaults:[ \t]*(?:(?:#.*)?\n(?P<lines>(?:[ \t]*(?:-.*|#.*)?\n)+)"
+    r"|\[(?P<flow>(?:[^\[\]]|\[[^\[\]]*\])*)\])",
+    re.MULTILINE,
+)
+_DEFAULT = compile_lazily(
+    r"""[ \t]*(?:-[ \t]*)?\{?["']?(?P<key>(?:(?:override|optional)[ \t]+)*[\w/.\-]+)(?:@[\w.]*)?["']?"""
+    r"""[ \t]*(?P<colon>:[ \t]*(?P<options>\[[^\]]*\]|["']?[\w/.\-]+)?)?"""
+)
+_SETTING = compile_lazily(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=.*", re.DOTALL)
+_VERL = compile_lazily(r"verl\.trainer\.main_\w+")  # Hydra programs of an installed package, which is not read
+
+
+@dataclass(frozen=True)
+class HydraConfigs:
+    """``files``: the configs that exist. ``missing``: the name that is in none of ``directories``, empty if it is."""
+
+    files: tuple[Path, ...] = ()
+    directories: tuple[Path, ...] = ()
+    missing: str = ""
+
+
+def find_hydra_configs(words: Sequence[str], script: Path | None, cwd: Path) -> HydraConfigs:
+    """Return the configs of a program with these ``words``, run in ``cwd``. ``script`` is its file, if known."""
+    options = {name: value for name, value in read_hydra_options(words).items() if is_literal(value)}
+    decorator = read_hydra_decorator(read_text(script)) if script is not None else None
+    named = {**(decorator or {}), **options}
+    if "name" not in named:
+        return HydraConfigs()
+    certain = [cwd / Path(named["dir"]).expanduser()] if "dir" in named else []
+    possible = []
+    path = Path(named["path"]).expanduser() if is_literal(named.get("path", "$")) else None  # not `pkg://…`
+    if path is not None and (path.is_absolute() or script is not None):
+        certain.append((script.parent if script is not None else cwd) / path)
+    if path is not None:
+        possible = [cwd / path]
+    elif script is not None and "path" not in named:
+        possible = [script.parent]
+    overrides = read_hydra_overrides(words)
+    if files := tuple(_compose(named["name"], [*certain, *possible], overrides)):
+        return HydraConfigs(files, tuple(certain))
+    is_hydra = decorator is not None or "path" in options
+    is_missing = "name" in options and is_hydra and bool(certain) and all(map(Path.is_dir, certain))
+    return HydraConfigs((), tuple(certain), named["name"] if is_missing else "")
+
+
+def _compose(name: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the config of this name and those that its defaults name, with the options that the command chose."""
+    seen: set[Path] = set()
+    queue = [(name, "", 0)]
+    while queue and len(seen) < _MOST_FILES:
+        name, group, depth = queue.pop(0)
+        paths = (directory / each for directory in directories for each in list_config_names(name))
+        path = next(filter(is_file, paths), None)
+        if path is not None and path not in seen:
+            seen.add(path)
+            yield path
+            if depth < _DEEPEST:
+                queue += [(each, its, depth + 1) for each, its in read_defaults(read_text(path), group, overrides)]
+            if depth == 0:
+                queue += [(f"{its}/{each}", its, 1) for its, each in overrides.items()]
+        elif depth == 0:
+            return
+
+
+def read_defaults(text: str, group: str, overrides: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield name and group of each config in the list of defaults of a config in ``group``."""
+    match = _DEFAULTS.search(text.replace("\r", "") + "\n")
+    entries: Iterable[str] = ()
+    if match is not None:
+        entries = re.split(r",(?![^\[]*\])", match["flow"]) if match["flow"] else match["lines"].splitlines()
+    for entry in map(_DEFAULT.match, (each.strip() for each in entries)):
+        if entry is not None:
+            options = re.findall(r"[\w/.\-]+", entry["options"] or "") or ["null"]
+            yield from expand_default(entry["key"], options if entry["colon"] else (), group, overrides)
+
+
+def takes_settings(command: ShellCommand, names: Iterable[str], cwd: Path) -> bool:
+    """Return whether the last Python program of ``command`` certainly takes its parameters as ``section.key=value``.
+
+    Its script has Hydra's decorator and no other parser of arguments, or the command has such settings already.
+    ``names``: of the parameters; those of Hydra's own options are not settings.
+    """
+    programs = find_placed_programs(command)
+    if not programs or any(name.startswith("-") or f"--{name}" in OPTIONS for name in names):
+        return False
+    program = programs[-1]
+    start = next((at for at, word in enumerate(program.words) if word == "-m" or word.endswith(".py")), 0)
+    flags = {word.partition("=")[0] for word in program.words[start + 1 :] if word.startswith("--")}
+    if not flags <= {*OPTIONS, "--multirun"}:
+        return False
+    if _VERL.fullmatch(program.module) or any(map(_SETTING.fullmatch, program.words)):
+        return True
+    script = program.find_file(cwd)
+    text = read_text(script) if script else ""
+    return read_hydra_decorator(text) is not None and "argparse" not in text
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a file has this name, also for a name that none can have."""
+    try:
+        return os.path.isfile(path)  # noqa: PTH113 - does not raise
+    except ValueError:
+        return False
+
+
+def read_text(path: Path) -> str:
+    """Return the first MiB of a regular file, empty where it cannot be read."""
+    try:
+        return read_regular_file(path, max_bytes=_MOST_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def read_hydra_options(words: Sequence[str]) -> dict[str, str]:

@@ -1,57 +1,43 @@
 """The files that a command reads when it starts: programs, scripts, configs, checkpoints, data and models. Pure.
 
-Only certain files are named. What a shell would expand, and what earlier commands of the line can make, is left out.
+Only certain files are named. What a shell would expand, and what earlier commands of the line can make, is left out. A
+name such as ``org/model`` can be one of a hub, and a program may make its directory of data: neither counts.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from mcp_server.command.named_data import find_named_data, is_output_place, names_an_output, split_options
-from mcp_server.command.shell import (
-    PYTHON_LAUNCHERS,
-    REDIRECTS,
+from mcp_server.command.outputs import is_output_place, may_name_an_output
+from mcp_server.command.programs import (
+    MAKES_NO_FILES,
+    PAUSES,
+    REPORTS,
+    SETTINGS,
     SHELL_BUILTINS,
-    ShellCommand,
-    SimpleCommand,
-    is_literal,
-    parse,
+    WRAPPERS,
+    Entry,
+    find_entry,
+    find_main,
+    is_interpreter,
+    is_wrapper,
+    keeps_path,
 )
+from mcp_server.command.shell import ShellCommand, SimpleCommand, is_literal, parse
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
-# These make no files that a later command could read; directories do not count.
-_MAKES_NO_FILES = frozenset(
-    """export set unset ulimit umask echo printf true : date hostname pwd ls mkdir rm chmod which type nvidia-smi
-    module ml hash free df uptime whoami id declare""".split()  # noqa: SIM905 - a list of words
-)
-# What may still run behind a program that failed, without being the work itself.
-_REPORTS = frozenset("echo printf date exit true : wait hostname uptime".split())  # noqa: SIM905 - a list of words
-# These start another program of the same line.
-_WRAPPERS = frozenset(
-    """timeout nice ionice stdbuf numactl taskset unbuffer xvfb-run chrt catchsegv conda mamba micromamba uv
-    poetry""".split()  # noqa: SIM905 - as above
-)
-# The arguments of these are text, or paths on another machine or in a container.
-REMOTE_PROGRAMS = frozenset(
-    """ssh scp rsync sftp mosh docker podman singularity apptainer enroot kubectl sed perl awk grep ln srun sbatch
-    mpirun ray git""".split()  # noqa: SIM905 - as above
-)
 # Sourced files of these names set variables and do nothing else.
 _ACTIVATES = ("activate", "conda.sh", "setup.bash")
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-# After these the PATH is what it was.
-_LEAVES_PATH = frozenset("cd echo printf true : sleep date pwd ls mkdir nvidia-smi ulimit umask".split())  # noqa: SIM905
 _SHELL_TEXT = re.compile(r"-[eux]*c")  # a login shell, -lc, may have another PATH
 _DEFINES = re.compile(r"\(\s*\)|\b(?:function|alias)\b")  # a name that is no program
 _NAME = re.compile(r"[A-Za-z][\w.+-]*")
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_DIRECTORY_OPTIONS = ("--directory", "--cwd", "--chdir", "--wdir", "--project", "-C")
 
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".py")
 _DOCUMENT_SUFFIXES = (".yaml", ".yml", ".toml")
@@ -72,6 +58,7 @@ _LOADS = re.compile(r"load|resume_from|restore_from|init_from")
 _READS = re.compile(r"load|resume|pretrained|init|restore|warm_start|finetune|weights")
 # A checkpoint that the run itself writes: it does not exist before the first start of a series, and the program copes.
 _NEWEST = re.compile(r"last|latest|current|newest|resume|checkpoint|ckpt|model")
+_EVALUATE = frozenset({"--eval", "--test"})
 _EVALUATES = re.compile(
     r"(?:^|[_\W])(?:eval\w*|tests?|play|infer\w*|generate|rollouts?|serve|demo|predict|validate)(?:[_\W]|$)"
 )
@@ -80,6 +67,27 @@ _MAKES = re.compile(
     r"|download|record|collect|annotate|teleop\w*|save|merge|split|process|tokenize)(?:_|$)"
 )
 _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|sft|ppo|grpo|dpo|test")
+
+_DATA_SUFFIXES = frozenset(
+    """.json .jsonl .parquet .csv .tsv .arrow .npz .npy .h5 .hdf5 .lmdb .tfrecord .txt .zarr .pkl .feather
+    .tar""".split()  # noqa: SIM905 - a list of words
+)
+# Programs open these relative to where they run.
+_DATA_FILES = re.compile(r"(?:train|val|valid|validation|test)(?:_data)?_files?")
+_GROUP_FILES = re.compile(r"eval(?:_data)?_files?")  # without a group it can be the result of an evaluation
+_DATA_PATHS = re.compile(
+    r"data|data_files?|dataset_files?|data_paths?|dataset_paths?|(?:train|val|valid|validation|test|eval)_(?:data|dataset)?_?paths?"
+    r"|train_data|val_data|dataset"
+)
+_DATA_DIRECTORIES = re.compile(r"(?:data|dataset|datasets|train|val|image|images)_?(?:dir|root|folder|directory)")
+_MODEL_SOURCES = re.compile(
+    r"(?:pretrained_)?model_name_or_path|pretrained_(?:model_)?path|base_model(?:_path)?|tokenizer_(?:path|name_or_path)"
+    r"|vla_path|pretrain"
+)
+# A training program may write its own model under these: in a group of Hydra, and in an evaluation, they are read.
+_MODEL_PATHS = re.compile(r"model|model_path|(?:actor|critic|reward|ref|sft)_(?:model_)?path")
+_CHECKPOINT_FILE = re.compile(r"\.(?:pt|pth|ckpt|bin|pkl|zip|th|safetensors|onnx|msgpack)")
+_LIST = re.compile(r"\[(.*)\]", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -99,20 +107,68 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Program:
-    """A program of a line that certainly runs with these ``words``: its ``script`` or ``module``, and its configs."""
+class PlacedProgram:
+    """A program of a line, and the directory it runs in: ``base``, by ``cd`` words from cwd.
+
+    ``is_certain``: no earlier program can change what its words mean.
+    """
 
     words: tuple[str, ...]
-    base: tuple[str, ...]
-    script: str = ""
-    module: str = ""
-    configs: tuple[str, ...] = ()
-    evaluates: bool = False
+    is_certain: bool = True
+    base: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def main(self) -> int | None:
+        """The index of the program that does the work."""
+        return find_main(self.words)
+
+    @functools.cached_property
+    def entry(self) -> Entry | None:
+        """What its interpreter runs."""
+        entry = None if self.main is None else find_entry(self.words, self.main)
+        is_word = entry is None or entry.kind != "script" or "/" in entry.value
+        return entry if is_word or self.words[self.main or 0] not in ("source", ".") else None
+
+    @property
+    def script(self) -> str:
+        """The script that it runs, as far as the word means itself."""
+        return self.entry.value if self.entry and self.entry.kind == "script" and is_literal(self.entry.value) else ""
+
+    @property
+    def module(self) -> str:
+        """The module that it runs."""
+        return self.entry.value if self.entry and self.entry.kind == "module" and is_literal(self.entry.value) else ""
+
+    @property
+    def last(self) -> int:
+        """The index of the word that names it best: the script, else the program."""
+        return self.entry.at if self.entry and self.entry.kind == "script" else self.main or 0
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it reads a model rather than writes one."""
+        return bool(_EVALUATES.search(" ".join(self.words[: self.last + 2]))) or not _EVALUATE.isdisjoint(self.words)
+
+    @property
+    def configs(self) -> list[str]:
+        """The configs that it names."""
+        return [file.path for file in _find_program_inputs(self) if file.kind == "config"]
+
+    def find_directory(self, cwd: Path) -> Path:
+        """Return the directory it runs in, where the command begins in ``cwd``."""
+        return functools.reduce(lambda base, step: base / Path(step).expanduser(), self.base, cwd)
+
+    def find_file(self, cwd: Path) -> Path | None:
+        """Return the file of its script or module; None where it is elsewhere. Looks at the disk."""
+        place, base = self.module.replace(".", "/"), self.find_directory(cwd)
+        names = [self.script] if self.script else []
+        names += [f"{place}.py", f"{place}/__main__.py", f"src/{place}.py"] if place else []
+        return next((path for name in names if (path := base / Path(name).expanduser()).is_file()), None)
 
 
 def find_inputs(command: ShellCommand) -> list[Input]:
     """Return the files that must exist before ``command`` starts, as far as that is certain."""
-    return [file for located in _locate_commands(command) if located.is_certain for file in _find_all_inputs(located)]
+    return [file for program in _place_programs(command) if program.is_certain for file in _find_all_inputs(program)]
 
 
 def find_program_names(command: ShellCommand) -> list[str]:
@@ -120,15 +176,15 @@ def find_program_names(command: ShellCommand) -> list[str]:
     names: list[str] = []
     if isinstance(command.source, str) and _DEFINES.search(command.source):
         return names
-    for index, (simple, located) in enumerate(zip(command.commands, _locate_commands(command))):
-        if not located.is_certain or simple.program in ("module", "ml"):
+    for index, (simple, program) in enumerate(zip(command.commands, _place_programs(command))):
+        if not program.is_certain:
             break
-        main = _find_main_program(located.words)
-        words = () if main is None else dict.fromkeys((located.words[0], located.words[main]))
+        is_wrapped = program.main is not None or simple.program in WRAPPERS
+        words = dict.fromkeys((program.words[0], program.words[program.main or 0])) if is_wrapped else ()
         is_plain = simple.words[: len(simple.words) - len(simple.program_words)] in ((), ("exec",), ("nohup",))
         if is_plain and _is_last_work(command.commands[index:]):
-            names += [word for word in words if _NAME.fullmatch(word) and word not in SHELL_BUILTINS]
-        if located.words and located.words[0] not in _LEAVES_PATH:
+            names += [word for word in words if _NAME.fullmatch(word) and word not in SHELL_BUILTINS | SETTINGS]
+        if not keeps_path(simple.program, simple.words):
             break
     return names
 
@@ -140,7 +196,7 @@ def _is_last_work(commands: Sequence[SimpleCommand]) -> bool:
         rest.pop(0)
     if not rest or rest[0].separator in ("||", "&"):
         return False
-    return all(not each.program_words or each.program in _REPORTS for each in rest[1:])
+    return all(not each.program_words or each.program in REPORTS | PAUSES | {"exit"} for each in rest[1:])
 
 
 def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[Input]:
@@ -148,54 +204,31 @@ def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[
     words = [f"{name}={value}" for name, value in params.items() if isinstance(value, str)]
     return [
         replace(file, base=last.base)
-        for last in _locate_commands(command)[-1:]
+        for last in _place_programs(command)[-1:]
         if last.is_certain
-        for file in _find_option_values(words, evaluates=False)
+        for file in find_named_files(words, evaluates=False)
     ]
 
 
-def find_programs(command: ShellCommand) -> list[Program]:
-    """Return the Python programs of ``command`` whose words mean what they say, in order."""
-    programs = []
-    for located in _locate_commands(command):
-        main = _find_main_program(located.words) if located.is_certain else None
-        if main is None:
-            continue
-        script, module = _find_script(located.words, main), _find_module(located.words, main)
-        configs = [file.path for file in _find_program_inputs(located) if file.kind == "config"]
-        name = located.words[script] if script is not None and is_literal(located.words[script]) else ""
-        last = main if script is None else script
-        evaluates = _evaluates(located.words, last)
-        programs.append(Program(located.words, located.base, name, module, tuple(configs), evaluates))
-    return programs
+def find_placed_programs(command: ShellCommand) -> list[PlacedProgram]:
+    """Return the programs of ``command`` whose words mean what they say, in order."""
+    return [each for each in _place_programs(command) if each.is_certain and each.main is not None]
 
 
-@dataclass(frozen=True)
-class _LocatedCommand:
-    """One program of a line. ``is_certain``: no earlier program can change what its words mean."""
-
-    words: tuple[str, ...]
-    is_certain: bool
-    base: tuple[str, ...]
-
-
-def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
-    """Return the programs of a command in order, each with the directory it runs in."""
+def _place_programs(command: ShellCommand) -> list[PlacedProgram]:
     if not isinstance(command.source, str):
-        return [_LocatedCommand(simple.program_words, True, ()) for simple in command.commands]
-    located: list[_LocatedCommand] = []
+        return [PlacedProgram(simple.program_words) for simple in command.commands]
+    placed: list[PlacedProgram] = []
     base: tuple[str, ...] = ()
     is_certain = True
     for simple in command.commands:
         # A program before || can fail by intention.
         certain_here = is_certain and simple.is_certain and simple.separator != "||"
-        located.append(_LocatedCommand(simple.program_words, certain_here, base))
+        placed.append(PlacedProgram(simple.program_words, certain_here, base))
         is_certain, base = _follow(simple, base, is_certain=certain_here)
         # A file that `echo … > FILE` makes is there for what follows.
-        is_certain = is_certain and not any(
-            file.operator in REDIRECTS and file.target != "/dev/null" for file in simple.redirections
-        )
-    return located
+        is_certain = is_certain and not simple.written_files
+    return placed
 
 
 def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -> tuple[bool, tuple[str, ...]]:
@@ -208,49 +241,41 @@ def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -
     changes_path = program in ("conda", "mamba", "micromamba") and first in ("activate", "deactivate")
     if not program or changes_path or (program == "ray" and first in ("start", "stop")):
         return is_certain, base
-    return is_certain and program in _MAKES_NO_FILES, base
+    return is_certain and program in MAKES_NO_FILES, base
 
 
-def _find_all_inputs(located: _LocatedCommand) -> Iterator[Input]:
+def _find_all_inputs(program: PlacedProgram) -> Iterator[Input]:
     """Yield the inputs of a program; of a shell with ``-c`` those of the command in its text."""
-    yield from _find_program_inputs(located)
-    if (text := find_shell_text(located.words)) is not None:
-        yield from (replace(file, base=(*located.base, *file.base)) for file in find_inputs(parse(text)))
+    yield from _find_program_inputs(program)
+    if (text := find_shell_text(program)) is not None:
+        yield from (replace(file, base=(*program.base, *file.base)) for file in find_inputs(parse(text)))
 
 
-def find_shell_text(words: Sequence[str]) -> str | None:
+def find_shell_text(program: PlacedProgram) -> str | None:
     """Return the command in ``bash -c TEXT``, where it means what it says; else None."""
-    main = _find_main_program(words)
-    if main is None or PurePath(words[main]).name not in _SHELLS:
-        return None
-    for option, text in zip(words[main + 1 :], words[main + 2 :]):
-        if not option.startswith("-"):
-            return None
-        if _SHELL_TEXT.fullmatch(option):
-            return text
-    return None
+    entry = program.entry
+    is_text = entry is not None and entry.is_shell and entry.kind == "code"
+    return entry.value if entry and is_text and _SHELL_TEXT.fullmatch(program.words[entry.at - 1]) else None
 
 
-def _find_program_inputs(located: _LocatedCommand) -> Iterator[Input]:
-    words, base = located.words, located.base
-    main = _find_main_program(words)
+def _find_program_inputs(program: PlacedProgram) -> Iterator[Input]:
+    words, base, main, script = program.words, program.base, program.main, program.script
     if main is None:
         return
     for word in {words[0]: None, words[main]: None}:
         if "/" in word and is_literal(word):
             yield Input("program", word, base)
-    script = _find_script(words, main)
-    if script is not None and is_literal(words[script]):
-        yield Input("script", words[script], base)
-    last = main if script is None else script
-    stem = PurePath(words[last]).stem
-    if words[main] in _MAKES_NO_FILES or _MAKES.match(stem):
+    home = None
+    if script:
+        yield Input("script", script, base)
+        home = str(PurePath(script).parent)
+    stem = PurePath(words[program.last]).stem
+    if words[main] in MAKES_NO_FILES or _MAKES.match(stem):
         return
-    rest = words[last + 1 :]
-    home = str(PurePath(words[script]).parent) if script is not None and is_literal(words[script]) else None
-    if script and _TRAINS.search(stem) and rest and _is_document(rest[0]):
+    rest = words[program.last + 1 :]
+    if program.last > main and _TRAINS.search(stem) and rest and _is_document(rest[0]):
         yield Input("config", rest[0], base, home=home)
-    for file in _find_option_values(words[main + 1 :], evaluates=_evaluates(words, last)):
+    for file in find_named_files(words[main + 1 :], evaluates=program.evaluates):
         yield replace(file, base=base, home=home)
 
 
@@ -259,104 +284,37 @@ def _is_document(word: str) -> bool:
     return word.endswith(_DOCUMENT_SUFFIXES) and is_literal(word) and not is_option
 
 
-def _evaluates(words: Sequence[str], last: int) -> bool:
-    """Return whether a program, whose name ends at ``last``, reads a model rather than writes one."""
-    return bool(_EVALUATES.search(" ".join(words[: last + 2]))) or not {"--eval", "--test"}.isdisjoint(words)
-
-
-def _find_main_program(words: Sequence[str]) -> int | None:
-    """Return the index of the program that does the work; None where it, or its directory, is not certain."""
-    if not words or words[0].startswith("-"):
-        return None
-    first = PurePath(words[0]).name
-    if first in REMOTE_PROGRAMS:
-        return None
-    if first not in _WRAPPERS:
-        return 0
-    index = next((i for i, word in enumerate(words) if i and (_is_interpreter(word) or _is_launcher(word))), None)
-    if index is None or any(word.partition("=")[0] in _DIRECTORY_OPTIONS for word in words[:index]):
-        return None
-    return index
-
-
 def find_arguments(words: Sequence[str]) -> Sequence[str]:
     """Return what the program gets that ``words`` start: behind its script or module, where an interpreter runs one."""
-    main = 0
-    if words and PurePath(words[0]).name in _WRAPPERS | REMOTE_PROGRAMS:
-        main = next((i for i, word in enumerate(words) if _is_interpreter(word) or _is_launcher(word)), 0)
-    if not words[main:] or not (_is_interpreter(words[main]) or _is_launcher(words[main])):
-        return words[main + 1 :]
-    if (script := _find_script(words, main)) is not None:
-        return words[script + 1 :]
-    module = _find_module(words, main)
-    return words[words.index(module, main) + 1 :] if module else ()
+    is_wrapped = bool(words) and is_wrapper(words[0])
+    main = next((at for at, word in enumerate(words) if is_wrapped and is_interpreter(word)), 0)
+    entry = find_entry(words, main)
+    return words[(main if entry is None else entry.at) + 1 :]
 
 
-def _is_interpreter(word: str) -> bool:
-    name = PurePath(word).name
-    return name in _SHELLS or bool(_PYTHON.fullmatch(name))
+# --- options that name files
 
 
-def _is_launcher(word: str) -> bool:
-    return PurePath(word).name in PYTHON_LAUNCHERS
-
-
-def _find_script(words: Sequence[str], main: int) -> int | None:
-    """Return the index of the script that ``words[main]`` runs; None where it runs a module, a text or itself."""
-    name = PurePath(words[main]).name
-    if name in ("source", "."):
-        return main + 1 if any("/" in word for word in words[main + 1 : main + 2]) else None
-    if name in PYTHON_LAUNCHERS:
-        script = next((i for i in range(main + 1, len(words)) if words[i].endswith(".py")), None)
-        own = words[main:script]  # behind it they are the script's
-        return None if not {"-m", "--module", "--no_python", "--no-python"}.isdisjoint(own) else script
-    if not _is_interpreter(words[main]):
-        return None
-    return _find_first_argument(words, main, is_python=name not in _SHELLS)
-
-
-def _find_module(words: Sequence[str], main: int) -> str:
-    """Return the module that an interpreter or launcher runs; empty where it runs none."""
-    runs_module = _is_launcher(words[main]) or _PYTHON.fullmatch(PurePath(words[main]).name)
-    if not runs_module or _find_script(words, main) is not None:
-        return ""
-    options = zip_longest(words[main + 1 :], words[main + 2 :], fillvalue="")
-    return next((after for word, after in options if word in ("-m", "--module") and is_literal(after)), "")
-
-
-def _find_first_argument(words: Sequence[str], main: int, *, is_python: bool) -> int | None:
-    """Return the index of an interpreter's first argument that is not an option; None where its program is elsewhere.
-
-    ``-c TEXT``, ``-m MODULE``, ``-s`` and ``-`` give an interpreter its program in another way.
-    """
-    with_value, other_program = (("-W", "-X"), "cm") if is_python else (("-o", "-O", "--rcfile", "--init-file"), "cs")
-    is_value = False
-    for i in range(main + 1, len(words)):
-        word = words[i]
-        if is_value or word in with_value:
-            is_value = not is_value
-        elif not word.startswith(("-", "+")):
-            return i
-        elif word == "-" or (not word.startswith("--") and not set(word).isdisjoint(other_program)):
-            return None
-    return None
-
-
-def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
-    """Yield the values of options that name files."""
-    for option, value in (*split_options(words), *_split_short_config(words)):
+def find_named_files(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
+    """Yield what the options among ``words`` name. ``evaluates``: the program reads a model rather than writes one."""
+    for option, value in (*_split_options(words), *_split_short_config(words)):
         name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
-        if names_an_output(option):
-            continue
-        if not value or value.startswith("-") or not is_literal(value):
+        if may_name_an_output(option) or not value or value.startswith("-") or not is_literal(value):
             continue
         path = PurePath(value)
         if name in _CONFIG_FLAGS and path.suffix.lower() in _CONFIG_SUFFIXES:
             yield Input("config", value)
         elif name in _CHECKPOINT_FLAGS and _is_checkpoint(name, path, evaluates=evaluates):
             yield Input("checkpoint", value, may_be_output=not (evaluates or _READS.search(name)))
-    for named in find_named_data(words, evaluates=evaluates):
-        yield Input(named.kind, named.path, is_certain=named.is_certain, may_be_output=named.may_be_output)
+    yield from find_named_data(words, evaluates=evaluates)
+
+
+def _split_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options among ``words`` with their values: ``--config x``, ``--config=x``, ``a.config=x``."""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
+        if equals or option.startswith("--"):
+            yield option, value if equals else following
 
 
 def _split_short_config(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -379,3 +337,43 @@ def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
 def _is_written(name: str, path: PurePath) -> bool:
     """Return whether a training writes this checkpoint: ``checkpoint_path=out/best.pt``, but not a step's file."""
     return not _READS.search(name) and is_output_place(str(path)) and not any(map(str.isdigit, path.stem))
+
+
+def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
+    """Yield the data files and models that options name: ``data.val_files=./val.json``, ``--model_path /models/7b``."""
+    for option, value in _split_options(words):
+        key = option.lstrip("-+").replace("-", "_").lower()
+        for each in _split_list(value):
+            if not may_name_an_output(key) and (named := _classify(key, each, evaluates=evaluates)) is not None:
+                yield named
+
+
+def _split_list(value: str) -> list[str]:
+    match = _LIST.fullmatch(value)
+    parts = match[1].split(",") if match else [value]
+    paths = [part.strip().strip("'\"") for part in parts]
+    return [path for path in paths if path and not path.startswith("-") and is_literal(path)]
+
+
+def _classify(key: str, value: str, *, evaluates: bool) -> Input | None:
+    group, _, name = key.rpartition(".")
+    is_explicit = value.startswith(("/", "./", "../", "~/"))
+    suffix = PurePath(value).suffix.lower()
+    if suffix in _DATA_SUFFIXES:
+        if _DATA_FILES.fullmatch(name) or (group and _GROUP_FILES.fullmatch(name)):
+            return Input("data file", value, is_certain=True)
+        if _DATA_PATHS.fullmatch(name):
+            return Input("data file", value, is_certain=value.startswith(("/", "~/")))
+        return None
+    if not is_explicit:
+        return None
+    if _DATA_DIRECTORIES.fullmatch(name) and value.startswith("/"):
+        return Input("data directory", value, is_certain=False)
+    if _MODEL_SOURCES.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
+        return Input("model", value, is_certain=True)
+    if not _MODEL_PATHS.fullmatch(name):
+        return None
+    if group or evaluates:
+        return Input("model", value, is_certain=True)
+    is_read = value.startswith(("/", "~/")) and not _CHECKPOINT_FILE.fullmatch(suffix) and not is_output_place(value)
+    return Input("model", value, is_certain=True, may_be_output=True) if is_read else None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from mcp_server.command.programs import unwrap
+from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, unwrap
 from mcp_server.command.shell import REDIRECTS, ShellCommand, SimpleCommand, is_literal, parse
 from mcp_server.text.regex import compile_lazily
 
@@ -32,10 +32,21 @@ _INPUT = frozenset(
     cfg vocab asset assets checkpoint checkpoints ckpt source src""".split()  # noqa: SIM905
 )
 _ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output", "out", "hydra.run.dir"})
+# What a program writes, by the words of an option and of its groups, and by the directories of a path.
+_WRITES = frozenset(
+    """output outputs out save saves saved saving store log logs logdir logging result results dump export exports
+    write written work workdir dest destination upload""".split()  # noqa: SIM905 - as above
+)
+_OUTPUT_DIRECTORY = compile_lazily(
+    r"(?:checkpoint|ckpt|run|exp|experiment|work|log|tensorboard|tb)s?_?(?:dir|root|folder)"
+)
+_OUTPUT_PLACES = frozenset(
+    """output outputs out results saves saved save saved_models checkpoints ckpts runs logs work_dirs
+    experiments exp exps artifacts""".split()  # noqa: SIM905 - as above
+)
 # Text that a shell, Hydra or a program replaces.
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;%]|\\n")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/snap/")
-_PYTHON = compile_lazily(r"python[\d.]*|.+\.py|torchrun|accelerate|deepspeed")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
 _CONFIG_LINE = compile_lazily(
     r"""(?:^|[{,])[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n,}]+)""", re.MULTILINE
@@ -59,6 +70,19 @@ def names_an_output(name: str) -> bool:
     return last in _PLACE and bool(_OUTPUT & set(words[:-1]))
 
 
+def may_name_an_output(option: str) -> bool:
+    """Return whether an option, with its groups, may say that the program writes what it names: ``save.model_path``."""
+    parts = option.lstrip("-+").replace("-", "_").lower().split(".")
+    return _OUTPUT_DIRECTORY.fullmatch(parts[-1]) is not None or any(
+        not _WRITES.isdisjoint(part.split("_")) for part in parts
+    )
+
+
+def is_output_place(path: str) -> bool:
+    """Return whether a path leads through a directory where programs write: ``/data/me/outputs/run1``."""
+    return not _OUTPUT_PLACES.isdisjoint(part.lower() for part in PurePath(path).parts)
+
+
 def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str, Any] | None = None) -> list[str]:
     """Return the directories, as absolute paths, that the options of a command and its parameters say are written."""
     options = [pair for one in _with_inner_commands(command) for pair in one.split_options()[0].items()]
@@ -78,7 +102,7 @@ def list_redirected(command: str | Sequence[str]) -> Iterator[str]:
 def warn_of_redirection(command: str | Sequence[str]) -> list[str]:
     """Return what to know where the output of every Python program of a command goes to a file."""
     commands = parse(command).commands if isinstance(command, str) else ()
-    of_python = [one for one in commands if _PYTHON.fullmatch(PurePath((*unwrap(one.words)[0], "")[0]).name)]
+    of_python = [one for one in commands if _runs_python(unwrap(one.words)[0])]
     files = [next(_find_redirected(one), "") for one in of_python]
     if not files or not all(files):
         return []
@@ -86,6 +110,11 @@ def warn_of_redirection(command: str | Sequence[str]) -> list[str]:
         f"The output goes to {files[-1]}: its steps, metrics and errors are not seen while it runs. Leave the "
         "redirection out (read_log has the whole output), or write | tee."
     ]
+
+
+def _runs_python(words: Sequence[str]) -> bool:
+    name = PurePath(words[0]).name if words else ""
+    return name in PYTHON_LAUNCHERS or name.endswith(".py") or PYTHON.fullmatch(name) is not None
 
 
 def _find_redirected(simple: SimpleCommand) -> Iterator[str]:

@@ -1,22 +1,77 @@
-"""The program that a command starts behind shell words, assignments and wrappers such as ``sudo``. Pure."""
+"""The one table of programs: what each does with its arguments, what it starts, and what it leaves behind. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
+from typing import NamedTuple
+
+from mcp_server.text.regex import compile_lazily
+
+# --- programs by what they run
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh", "fish"})
+PYTHON = compile_lazily(r"(?:python|pypy)[\d.]*t?")
+# These start a Python script or module that is their argument, in one process for each GPU.
+PYTHON_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+# The arguments of these are text, or paths on another machine or in a container.
+REMOTE_PROGRAMS = frozenset(
+    """ssh scp rsync sftp mosh docker podman singularity apptainer enroot kubectl sed perl awk grep ln srun sbatch
+    mpirun ray git""".split()  # noqa: SIM905 - a list of words
+)
 # Their arguments are text, whatever they say.
 TEXT_PROGRAMS = frozenset(
     """echo printf grep egrep fgrep rg ag sed awk gawk man which type whereis help cat less head tail tee logger wall
     notify-send git cowsay read test [ [[ export declare local alias unset pip conda apt apt-get yum dnf brew wandb
-    ls find cp mv touch mkdir rm chmod vim nano diff wc sort uniq tr cut""".split()  # noqa: SIM905 - a list of words
+    ls find cp mv touch mkdir rm chmod vim nano diff wc sort uniq tr cut""".split()  # noqa: SIM905 - as above
 )
+# `exec` in front of these would fail or change what they mean.
+SHELL_BUILTINS = frozenset(
+    """. : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
+    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
+    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
+    readarray readonly return select set shift shopt source suspend test then time times trap true type
+    typeset ulimit umask unalias unset until wait while { } !""".split()  # noqa: SIM905 - as bash lists them
+)
+
+# --- programs that are not the work of a command
+
+# They show something, and leave everything as it is.
+REPORTS = frozenset(
+    """echo printf date pwd ls hostname uptime whoami id nproc uname df du free nvidia-smi nvcc lsof stty which type
+    true :""".split()  # noqa: SIM905 - as above
+)
+# They change the shell that they run in, and no file.
+SETTINGS = frozenset(
+    """export set unset ulimit umask declare local readonly typeset alias shopt trap hash module ml let shift
+    deactivate""".split()  # noqa: SIM905 - as above
+)
+PAUSES = frozenset({"sleep", "wait"})
+SETS_VARIABLES = frozenset({"export", "declare", "local", "readonly", "typeset"})
+# They make no file that a later program could read; directories do not count. A pause waits for files of others.
+MAKES_NO_FILES = REPORTS | SETTINGS | {"mkdir", "rm", "chmod"}
+# They make a command ready within a moment, and belong to it.
+PREPARES = (REPORTS | SETTINGS | PAUSES).union(
+    """cd pushd popd source . eval exit return read test [ [[ mkdir cp mv ln rm touch chmod mktemp wget curl tar
+    unzip sed tee head tail sync conda mamba activate""".split()  # noqa: SIM905 - as above
+)
+_CHANGES_PATH = frozenset("source . eval conda mamba activate deactivate module ml".split())  # noqa: SIM905 - as above
+LOG_VIEWERS = frozenset({"tensorboard", "aim", "mlflow"})  # their --logdir is what they read
+
+
+def keeps_path(program: str, words: Sequence[str]) -> bool:
+    """Return whether PATH is what it was behind a program with these ``words``, assignments in front included."""
+    is_known = not program or program in PREPARES - _CHANGES_PATH
+    return is_known and not any(word.startswith("PATH") for word in words)
+
+
+# --- programs that start others of the same line
+
 _KEYWORDS = frozenset({"if", "then", "elif", "else", "do", "while", "until", "!", "{", "}", "time", "coproc", "&&"})
 _NO_PROGRAM = frozenset({"for", "select", "case", "in", "esac", "done", "fi"})
 # By wrapper: its options that take a value, and how many words of its own follow them.
-_WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
+WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
     "nohup": ((), 0),
     "exec": (("-a",), 0),
     "command": ((), 0),
@@ -49,10 +104,10 @@ _WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
     "parallel": (("-j", "--jobs", "-a", "--arg-file", "-N", "--delay", "--joblog", "-S", "--sshlogin"), 0),
 }
 # These start another program of the same line, after options of their own that are too many to list.
-_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun", "pdsh", "clush", "parallel-ssh", "pssh"})
-_RUNNERS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "hatch", "rye", "pdm"})  # `run`
+_CLUSTER_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun", "pdsh", "clush", "parallel-ssh", "pssh"})
+RUNNERS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "hatch", "rye", "pdm"})  # `run`
 _STARTED = TEXT_PROGRAMS | SHELLS | frozenset({"python", "python3", "ray", "env", "pkill", "killall", "kill", "fuser"})
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 
 
 def unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
@@ -61,7 +116,7 @@ def unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool
     while rest:
         word = rest[0]
         name = PurePath(word).name
-        if _ASSIGNMENT.match(word):
+        if ASSIGNMENT.match(word):
             variables.append(rest.pop(0))
         elif word in _KEYWORDS and word != "time":
             rest.pop(0)
@@ -69,12 +124,12 @@ def unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool
             rest = rest[2:]
         elif word in _NO_PROGRAM:
             return (), tuple(variables), False
-        elif name in _WRAPPERS:
+        elif name in WRAPPERS:
             if name == "command" and rest[1:2] and rest[1] in ("-v", "-V"):
                 return ("type", *rest[2:]), tuple(variables), False
             by_xargs = by_xargs or name in ("xargs", "parallel")
-            rest = _skip_wrapper(rest, *_WRAPPERS[name])
-        elif (name in _LAUNCHERS or (name in _RUNNERS and rest[1:2] == ["run"])) and (at := _find_started(rest)):
+            rest = _skip_wrapper(rest, *WRAPPERS[name])
+        elif (name in _CLUSTER_LAUNCHERS or (name in RUNNERS and rest[1:2] == ["run"])) and (at := _find_started(rest)):
             rest = rest[at:]
         else:
             break
@@ -84,7 +139,7 @@ def unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool
 def _find_started(words: Sequence[str]) -> int:
     """Return the index of the program that a launcher starts; 0 where that is not certain."""
     after_option = False
-    for at in range(2 if PurePath(words[0]).name in _RUNNERS else 1, len(words)):
+    for at in range(2 if PurePath(words[0]).name in RUNNERS else 1, len(words)):
         if words[at].startswith("-"):
             after_option = "=" not in words[at]
         elif not after_option or PurePath(words[at]).name in _STARTED:
@@ -103,3 +158,107 @@ def _skip_wrapper(words: list[str], with_value: tuple[str, ...], own: int) -> li
         if option in with_value and rest:
             rest.pop(0)
     return rest[own:]
+
+
+# These run it elsewhere, as another user or on other words than those of the line.
+_ELSEWHERE = frozenset(
+    "sudo doas busybox xargs watch parallel systemd-run unshare runuser builtin command".split()  # noqa: SIM905 - as above
+)
+_VALUE = compile_lazily(r"-.*|[\d.,:+!-]+|all")  # of an option of a wrapper
+_DIRECTORY_OPTIONS = ("--directory", "--cwd", "--chdir", "--wdir", "--project", "-C")
+
+
+def find_main(words: Sequence[str], also: Collection[str] = ()) -> int | None:
+    """Return the index of the program that does the work; None where it, or its directory, is not certain.
+
+    Behind a wrapper only an interpreter is certain, or one of the programs that are named ``also``.
+    """
+    if not words or words[0].startswith("-"):
+        return None
+    first = PurePath(words[0]).name
+    if first in REMOTE_PROGRAMS:
+        return None
+    if first in _ELSEWHERE or (first not in WRAPPERS and first not in RUNNERS):
+        return 0
+    at = 2 if first in RUNNERS else len(words) - len(unwrap(words)[0])
+    while at < len(words) and (_VALUE.fullmatch(words[at]) or (first in RUNNERS and _is_value(words, at))):
+        at += 1
+    is_known = at < len(words) and (is_interpreter(words[at]) or PurePath(words[at]).name in also)
+    has_directory = any(word.partition("=")[0] in _DIRECTORY_OPTIONS for word in words[:at])
+    return at if is_known and not has_directory else None
+
+
+def _is_value(words: Sequence[str], at: int) -> bool:
+    return words[at - 1].startswith("-") and "=" not in words[at - 1] and not is_interpreter(words[at])
+
+
+def is_wrapper(word: str) -> bool:
+    """Return whether a program starts another of the same line, here or elsewhere."""
+    return PurePath(word).name in WRAPPERS.keys() | RUNNERS | REMOTE_PROGRAMS
+
+
+# --- what an interpreter runs
+
+
+class Entry(NamedTuple):
+    """What an interpreter runs: ``kind`` is script, module, code or input. The arguments follow the word ``at``."""
+
+    kind: str
+    value: str
+    at: int
+    is_shell: bool = False
+
+
+def is_interpreter(word: str) -> bool:
+    """Return whether a program runs a script that is its argument: a shell, Python, a launcher of Python."""
+    name = PurePath(word).name
+    return name in SHELLS or name in PYTHON_LAUNCHERS or PYTHON.fullmatch(name) is not None
+
+
+def find_entry(words: Sequence[str], main: int = 0) -> Entry | None:
+    """Return what the interpreter ``words[main]`` runs; None for other programs, and where that is not certain."""
+    name = PurePath(words[main]).name or words[main] if words[main:] else ""
+    if name in ("source", "."):
+        return Entry("script", words[main + 1], main + 1, True) if words[main + 1 :] else None
+    if name in PYTHON_LAUNCHERS:
+        return _find_launched(words, main)
+    if name in SHELLS:
+        entry = _read_options(words, main, {"c": "code", "s": "input"}, "oO", ("--rcfile", "--init-file"))
+        return entry._replace(is_shell=True)
+    if PYTHON.fullmatch(name):
+        return _read_options(words, main, {"c": "code", "m": "module"}, "WX", ("--check-hash-based-pycs",))
+    return None
+
+
+def _find_launched(words: Sequence[str], main: int) -> Entry | None:
+    script = next((i for i in range(main + 1, len(words)) if words[i].endswith(".py")), None)
+    own = words[main:script]  # behind it they are the script's
+    for at, word in enumerate(own[:-1] if script is None else own, main):
+        if word in ("-m", "--module"):
+            return Entry("module", words[at + 1], at + 1) if words[at + 1 :] else None
+    if script is None or not {"--no_python", "--no-python"}.isdisjoint(own):
+        return None
+    return Entry("script", words[script], script)
+
+
+def _read_options(
+    words: Sequence[str], main: int, kinds: Mapping[str, str], with_value: str, with_values: Sequence[str]
+) -> Entry:
+    """Return what an interpreter runs: a script, unless an option with a letter of ``kinds`` says otherwise."""
+    at = main + 1
+    while at < len(words) and words[at][:1] in ("-", "+") and words[at] not in ("-", "--"):
+        word, at = words[at], at + 1
+        for position, letter in enumerate(word[1:], 1) if not word.startswith("--") else ():
+            if letter in with_value:
+                at += position == len(word) - 1
+                break
+            if letter in kinds:
+                attached = word[position + 1 :] if "m" in kinds else ""  # of Python; a shell's text is the next word
+                if attached or letter == "s":
+                    return Entry(kinds[letter], attached, at - 1)
+                return Entry(kinds[letter], words[at], at) if words[at:] else Entry("input", "", at - 1)
+        at += word in with_values
+    at += at < len(words) and words[at] == "--"
+    if at >= len(words) or words[at] in ("-", "/dev/stdin"):
+        return Entry("input", "", min(at, len(words) - 1))
+    return Entry("script", words[at], at)

@@ -14,20 +14,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePath
 
-from mcp_server.command.literal_output import LONGEST, write_literally
-from mcp_server.command.programs import SHELLS, unwrap
-from mcp_server.command.shell import REDIRECTS, SimpleCommand, parse
-from mcp_server.command.substitutions import PLACEHOLDER, Substitution, cut_substitutions, restore
-from mcp_server.command.texts import find_run_texts
+from mcp_server.command.programs import SETS_VARIABLES, SHELLS, find_entry, unwrap
+from mcp_server.command.shell import REDIRECTS, SimpleCommand, Substitution, Word, expand_word, parse
+from mcp_server.command.texts import LONGEST, find_run_texts, write_literally
 
-_ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
 _VARIABLE_USE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?-([^${}]*)\}")
 _WHOLE_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
-_PYTHON = re.compile(r"python[\d.]*")
-_SETS_VARIABLES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _READS_VARIABLE = frozenset({"read", "mapfile", "readarray"})
 _DEEPEST = 6
 _MOST_PROGRAMS = 5000
@@ -73,7 +68,7 @@ def find_programs(command: str | Sequence[str]) -> list[Program]:
 
 def _find(command: str | Sequence[str], known: _Known, depth: int) -> list[Program]:
     if not isinstance(command, str):
-        reader = _Reader("", [], {}, known, depth)
+        reader = _Reader("", {}, known, depth)
         return reader.read([SimpleCommand(tuple(command))])[:_MOST_PROGRAMS]
     text, bodies = cut_heredocs(command)
     programs = _find_in_text(text, dict(bodies), known, depth)
@@ -84,17 +79,15 @@ def _find(command: str | Sequence[str], known: _Known, depth: int) -> list[Progr
 
 
 def _find_in_text(text: str, bodies: dict[int, str], known: _Known, depth: int) -> list[Program]:
-    cut, parts = cut_substitutions(text)
-    parsed = parse(cut)
+    parsed = parse(text)
     if not parsed.open_quote:
-        return _Reader(cut, parts, bodies, known, depth).read(parsed.commands)
+        return _Reader(text, bodies, known, depth).read(parsed.commands)
     # A quote that is never closed, mostly an apostrophe in text: every line that can be parsed counts.
     programs = []
     joined = text.replace("\\\n", "  ")
     for number, line in enumerate(joined.split("\n"), 1):
         if joined.count("\n") and not parse(line).open_quote:
-            cut, parts = cut_substitutions(line)
-            found = _Reader(cut, parts, {}, known, depth).read(parse(cut).commands)
+            found = _Reader(line, {}, known, depth).read(parse(line).commands)
             programs += [replace(p, line=number) for p in found]
         if len(programs) > _MOST_PROGRAMS:
             break
@@ -113,12 +106,10 @@ class _Stage:
 
 
 class _Reader:
-    """Reads the simple commands of one text, whose substitutions are ``parts``."""
+    """Reads the simple commands of one text. ``bodies``: its here-documents, by their line."""
 
-    def __init__(
-        self, text: str, parts: Sequence[Substitution], bodies: dict[int, str], known: _Known, depth: int
-    ) -> None:
-        self._text, self._parts, self._bodies, self._known, self._depth = text, parts, bodies, known, depth
+    def __init__(self, text: str, bodies: dict[int, str], known: _Known, depth: int) -> None:
+        self._text, self._bodies, self._known, self._depth = text, bodies, known, depth
 
     def read(self, commands: Sequence[SimpleCommand]) -> list[Program]:
         return list(islice(self._walk(commands), _MOST_PROGRAMS))
@@ -126,27 +117,20 @@ class _Reader:
     def _walk(self, commands: Sequence[SimpleCommand]) -> Iterator[Program]:
         before: tuple[tuple[str, ...], ...] = ()
         piped: str | None = None
-        array: re.Match[str] | None = None
         for index, simple in enumerate(commands):
             substituted = self._list_substituted(simple)
-            if array:  # NAME=(…): words, not a program
-                if substituted:
-                    self._known.sources[array[1]] = substituted
-                array = None if simple.separator == ")" else array
-                continue
-            array = _ARRAY.fullmatch(simple.words[-1]) if simple.separator == "(" else None
             if variable := _find_variable(simple.words):
                 loop_input = self._find_loop_input(commands[index + 1 :]) if not (substituted or before) else ()
                 if source := substituted or before or loop_input:
                     self._known.sources[variable] = source
-            used = (name for word in simple.words for name in _VARIABLE_USE.findall(word))
+            used = (name for word in simple.words for name in _VARIABLE_USE.findall(_outside(word)))
             substituted += tuple(words for name in used for words in self._known.sources.get(name, ()))
             is_last = all(set(rest.words) <= {"fi", "done", "esac", "}", "wait"} for rest in commands[index + 1 :])
             stage = _Stage(simple, self._read_input(simple, piped), before, substituted, is_last)
             yield from self._unfold(stage)
             written = self._note(stage)
             is_piped = simple.separator == "|"
-            before = (*before, self._restore(unwrap(simple.words)[0])) if is_piped else ()
+            before = (*before, unwrap(simple.words)[0]) if is_piped else ()
             piped = written if is_piped else None
 
     def _unfold(self, stage: _Stage) -> Iterator[Program]:
@@ -154,19 +138,19 @@ class _Reader:
         simple = stage.simple
         words, variables, by_xargs = self._resolve(simple.words)
         line = self._text.count("\n", 0, simple.start) + 1
-        name = PurePath(words[0].lstrip("`(")).name or words[0] if words else ""  # "." has no name
+        name = PurePath(_outside(words[0]).lstrip("(")).name or words[0] if words else ""  # "." has no name
         if words or variables:
             yield Program(
                 name,
-                self._restore(words),
+                words,
                 line,
                 simple.separator,
                 stage.before,
                 stage.substituted,
-                self._restore(variables),
+                variables,
                 stage.is_last,
                 by_xargs,
-                self._find_code(name, words, stage.stdin or self._bodies.get(line)),
+                self._find_code(words, stage.stdin or self._bodies.get(line)),
             )
         if self._depth >= _DEEPEST:
             return
@@ -176,7 +160,7 @@ class _Reader:
         literal = tuple(self._expand(word) for word in words)
         if by_xargs and stage.stdin is not None:
             literal = tuple(word.replace("{}", stage.stdin.strip()) for word in literal)
-        for text in (*find_run_texts(name, literal, stage.stdin), *self._find_read_files(name, words)):
+        for text in (*find_run_texts(name, literal, stage.stdin), *self._find_read_files(words)):
             inner = _find(text, self._known, self._depth + 1)
             if by_xargs or name.endswith("awk"):  # what it reads comes into the text
                 inner = [replace(p, before=(*stage.before, *p.before), by_xargs=True) for p in inner]
@@ -189,8 +173,7 @@ class _Reader:
         named: list[str] = []
         if variable := _WHOLE_VARIABLE.fullmatch(first):
             named = self._known.variables.get(variable[1] or variable[2], "").split()
-        elif PLACEHOLDER.fullmatch(first):
-            part = self._parts[int(first[1:-1])]
+        elif (part := _read_whole(first)) is not None:
             inner = [unwrap(each.words)[0] for each in parse(part.text).commands]
             is_path = len(inner) == 1 and inner[0][:1] in (("which",), ("type",))
             named = list(inner[0][-1:]) if is_path else (self._write(part) or "").split()
@@ -211,21 +194,18 @@ class _Reader:
 
     def _find_parts(self, simple: SimpleCommand) -> list[Substitution]:
         texts = (*simple.words, *(each.target for each in simple.redirections))
-        return [self._parts[int(number)] for text in texts for number in PLACEHOLDER.findall(text)]
+        return [part for text in texts if isinstance(text, Word) for part in text.substitutions]
 
     def _find_loop_input(self, following: Sequence[SimpleCommand]) -> tuple[tuple[str, ...], ...]:
         """Return the programs whose output a loop reads by ``done < <(…)``."""
         done = next((each for each in following if each.words[0] == "done"), None)
         return self._list_substituted(done) if done else ()
 
-    def _restore(self, words: Sequence[str]) -> tuple[str, ...]:
-        return tuple(restore(word, self._parts) for word in words)
-
     # --- texts that are written out in the command
 
     def _expand(self, word: str) -> str:
         """Return ``word`` with what is known of its substitutions and variables in their place."""
-        text = PLACEHOLDER.sub(lambda match: self._write_or_restore(self._parts[int(match[1])]), word)
+        text = expand_word(word, self._write_or_restore)
         text = _WHOLE_VARIABLE.sub(lambda match: self._known.variables.get(match[1] or match[2], match[0]), text)
         text = _DEFAULT.sub(lambda match: self._known.variables.get(match[1]) or match[2], text)
         return text[:LONGEST]
@@ -241,10 +221,9 @@ class _Reader:
         if self._depth >= _DEEPEST:
             return None
         text, bodies = cut_heredocs(part.text)
-        cut, parts = cut_substitutions(text)
-        reader = _Reader(cut, parts, dict(bodies), self._known, self._depth + 1)
+        reader = _Reader(text, dict(bodies), self._known, self._depth + 1)
         written, piped = "", None
-        for simple in parse(cut).commands:
+        for simple in parse(text).commands:
             output = reader._write_simple(simple, reader._read_input(simple, piped))
             if output is None:
                 return None
@@ -264,14 +243,14 @@ class _Reader:
             if each.operator == "<<<":
                 return self._expand(each.target)
             if each.operator == "<":
-                place = PLACEHOLDER.fullmatch(each.target)
-                return self._write(self._parts[int(place[1])]) if place else self._read_file(each.target)
+                part = _read_whole(each.target)
+                return self._write(part) if part else self._read_file(each.target)
         return piped
 
     def _note(self, stage: _Stage) -> str | None:
         """Keep the variables, aliases and files that a command sets; return what it writes, where that is known."""
         words, variables, _ = unwrap(stage.simple.words)
-        if words[:1] == ("alias",) or not words or words[0] in _SETS_VARIABLES:
+        if words[:1] == ("alias",) or not words or words[0] in SETS_VARIABLES:
             into = self._known.aliases if words[:1] == ("alias",) else self._known.variables
             for match in map(_ASSIGNMENT.fullmatch, (*variables, *words[1:])):
                 if match is not None and "=(" not in match[0]:
@@ -289,30 +268,36 @@ class _Reader:
     def _read_file(self, word: str) -> str | None:
         return self._known.files.get(_normalise(word))
 
-    def _find_read_files(self, name: str, words: Sequence[str]) -> list[str]:
-        """Return the texts of the scripts that a shell reads and the command itself wrote, or writes by ``<(…)``."""
-        scripts = list(words[:1])
-        if name in SHELLS or name in ("source", "."):
-            scripts = [word for word in words[1:] if not word.startswith(("-", "+"))][:1]
-            if any(re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", word) for word in words[1:]):
-                scripts = []
+    def _find_read_files(self, words: Sequence[str]) -> list[str]:
+        """Return the text of the script that a shell reads and the command itself wrote, or writes by ``<(…)``."""
+        entry = find_entry(words)
+        scripts = words[:1] if entry is None else [entry.value] if entry.is_shell and entry.kind == "script" else []
         return [text for script in scripts if (text := self._read_script(script)) is not None]
 
     def _read_script(self, word: str) -> str | None:
-        place = PLACEHOLDER.fullmatch(word)
-        part = self._parts[int(place[1])] if place else None
-        if part is not None:
+        if (part := _read_whole(word)) is not None:
             return self._write(part) if part.opening == "<(" else None
         return self._read_file(word)
 
-    def _find_code(self, name: str, words: Sequence[str], stdin: str | None) -> str:
+    def _find_code(self, words: Sequence[str], stdin: str | None) -> str:
         """Return the Python text that the program runs."""
-        if not _PYTHON.fullmatch(name):
+        entry = find_entry(words)
+        if entry is None or entry.is_shell or entry.kind == "module":
             return ""
-        if "-c" in words[:-1]:
-            return self._expand(words[words.index("-c") + 1])
-        script = next((word for word in words[1:] if word == "-" or not word.startswith("-")), "-")
-        return (stdin if script in ("-", "/dev/stdin") else self._read_script(script)) or ""
+        if entry.kind == "code":
+            return self._expand(entry.value)
+        return (stdin if entry.kind == "input" else self._read_script(entry.value)) or ""
+
+
+def _read_whole(word: str) -> Substitution | None:
+    """Return the substitution that a word is, alone or in double quotes."""
+    parts = word.substitutions if isinstance(word, Word) else []
+    return parts[0] if len(parts) == 1 and not _outside(word) else None
+
+
+def _outside(word: str) -> str:
+    """Return the text of a word without its substitutions."""
+    return expand_word(word, lambda _: "")
 
 
 def _normalise(path: str) -> str:
@@ -323,7 +308,7 @@ def _find_variable(words: Sequence[str]) -> str:
     """Return the variable that takes the output of a program: ``NAME=$(…)``, ``for NAME in $(…)``, ``read NAME``."""
     if words[0] == "for":
         return "".join(words[1:2])
-    if (assigned := _ASSIGNMENT.fullmatch(words[-1])) is not None and PLACEHOLDER.search(assigned[2]):
+    if (assigned := _ASSIGNMENT.fullmatch(words[-1])) is not None and _outside(words[-1]) != words[-1]:
         return assigned[1]
     return words[-1] if not _READS_VARIABLE.isdisjoint(words[:2]) else ""
 

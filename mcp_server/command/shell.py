@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Union
 
+from mcp_server.command.programs import SHELL_BUILTINS
 from mcp_server.text.regex import compile_lazily
 
 _SKIPPED = compile_lazily(r"(?P<blank>(?:[ \t\r]|\\\n)+)|\#[^\n]*")
@@ -29,25 +31,21 @@ _OPENS_INSIDE = {
     ")": frozenset({'"', "`", "$(", "${", "("}),
 }
 _DOUBLE_QUOTED = compile_lazily(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_QUOTED = compile_lazily(r"""\$'(?:[^'\\]|\\.)*'|\\(?P<escaped>.)|'(?P<single>[^']*)'""", re.DOTALL)
+_QUOTED = compile_lazily(r"""\$'(?P<ansi>(?:[^'\\]|\\.)*)'|\\(?P<escaped>.)|'(?P<single>[^']*)'""", re.DOTALL)
 _ESCAPED_IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
+_ANSI_ESCAPE = compile_lazily(r"\\(?:x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
+_IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
+_ANSI_ESCAPE = compile_lazily(r"\\(?:x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
+_PLAIN_PART = compile_lazily(r"""(?:[^ \t\r\n'"\\;&|()<>$`]+|\$(?![({'])|\\.|'[^']*')+""", re.DOTALL)
+_IN_QUOTES = compile_lazily(r"(?:\\.|[^`$\\]|\$(?![({]))+|(?P<opening>`|\$[({])|\\", re.DOTALL)
 _ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
 _PREFIXES = frozenset({"exec", "nohup", "time", "env", "command"})
-# `exec` in front of these would fail or change what they mean.
-# These start a Python script or module that is their argument, in one process for each GPU.
-PYTHON_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
-SHELL_BUILTINS = frozenset(
-    """
-    . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
-    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
-    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
-    readarray readonly return select set shift shopt source suspend test then time times trap true type
-    typeset ulimit umask unalias unset until wait while { } !
-    """.split()  # noqa: SIM905 - as bash lists them
-)
 # Text that a shell, or runward itself, replaces; several paths in one word; a path on another machine.
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;&,:\s]|^~[^/]|^-$")
+_DISCARDS = ("/dev/null", "/dev/stdout", "/dev/stderr")
 _LONGEST_PATH = 4096  # PATH_MAX
 _NAMED_VALUE = compile_lazily(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTALL)
 _JOINS = ("|", "|&", "&&", "||")
@@ -61,10 +59,51 @@ _NUMBER = compile_lazily(r"-[\d.]\S*")
 
 
 @dataclass(frozen=True)
+class Substitution:
+    """What stands in a word (``raw``): ``opening`` is one of ``$(``, ``<(``, ``>(``, ``$'``; ``text`` what is in it.
+
+    A backquote counts as ``$(``. The text of ``$'`` has its escapes resolved.
+    """
+
+    opening: str
+    text: str
+    raw: str
+
+
+Piece = Union[str, Substitution]
+
+
+class Word(str):
+    """A word without its quotes. ``pieces``: its text and its substitutions, in order; none where no shell reads it."""
+
+    pieces: tuple[Piece, ...] = ()
+
+    @classmethod
+    def of(cls, pieces: Iterable[Piece]) -> Word:
+        """Return the word that these pieces make."""
+        kept = tuple(pieces)
+        word = cls("".join(piece if isinstance(piece, str) else piece.raw for piece in kept))
+        word.pieces = kept
+        return word
+
+    @property
+    def substitutions(self) -> list[Substitution]:
+        """Its substitutions."""
+        return [piece for piece in self.pieces if not isinstance(piece, str)]
+
+
+def expand_word(word: str, replace: Callable[[Substitution], str]) -> str:
+    """Return the text of a word in which ``replace`` gives the text of each substitution."""
+    if not isinstance(word, Word) or not word.pieces:
+        return word
+    return "".join(piece if isinstance(piece, str) else replace(piece) for piece in word.pieces)
+
+
+@dataclass(frozen=True)
 class Token:
     """A word or an operator. ``text``: a word without its quotes. ``raw``: as written, from ``start`` on."""
 
-    text: str
+    text: str  # a Word, unless it is an operator
     raw: str
     start: int
     is_operator: bool = False
@@ -104,6 +143,12 @@ class SimpleCommand:
             if not _ASSIGNMENT.match(word) and word not in _PREFIXES:
                 return self.words[index:]
         return ()
+
+    @property
+    def written_files(self) -> list[str]:
+        """The files into which its output is redirected."""
+        files = [each.target for each in self.redirections if each.operator in REDIRECTS]
+        return [file for file in files if file not in _DISCARDS]
 
     @property
     def program(self) -> str:
@@ -214,7 +259,8 @@ def _parse_text(command: str) -> ShellCommand:
             tokens.append(Token(operator[0], operator[0], start, is_operator=True))
         if at == start or words.open_quote:
             return ShellCommand(command, open_quote=words.open_quote or command[at])
-    return ShellCommand(command, tuple(tokens), tuple(_split_commands(tokens)), comments=tuple(comments))
+    commands = _split_commands(_join_arrays(command, tokens))
+    return ShellCommand(command, tuple(tokens), tuple(commands), comments=tuple(comments))
 
 
 class _WordReader:
@@ -227,22 +273,21 @@ class _WordReader:
 
     def read(self, start: int) -> Token:
         """Return the word that begins at ``start``; without ``raw`` where none does."""
-        parts: list[str] = []
+        pieces: list[Piece] = []
         at = start
         while not self.open_quote:
             if plain := _PLAIN.match(self._text, at):
-                parts.append(_unquote(plain[0]))
+                pieces += _split_plain(plain[0])
                 end = plain.end()
             elif opening := _OPENING.match(self._text, at):
                 end = self._read_nested(opening[0], at)
-                raw = self._text[at:end]
-                parts.append(_unquote_double(raw) if opening[0] == '"' else raw)
+                pieces += _split_part(opening[0], self._text[at:end])
             else:
                 end = at
             if end == at:
                 break
             at = end
-        return Token("".join(parts), self._text[start:at], start)
+        return Token(Word.of(pieces), self._text[start:at], start)
 
     def _read_nested(self, opening: str, start: int) -> int:
         """Return where the part ends that begins with ``opening``; ``start`` where that is an operator."""
@@ -272,6 +317,52 @@ def _find_end(text: str, opening: str, start: int) -> int | None:
         elif mark[0] != "\\" and (closing[-1] in '"`' or (mark[0] == "#" and closing[-1] == "}")):
             at = piece.start() + 1  # quotes and comments are text there
     return at
+
+
+def _split_plain(raw: str) -> Iterator[Piece]:
+    """Yield the pieces of a part that holds no other."""
+    at = 0
+    for match in _QUOTED.finditer(raw) if "'" in raw or "\\" in raw else ():
+        yield raw[at : match.start()]
+        if match["ansi"] is not None:
+            yield Substitution("$'", _ANSI_ESCAPE.sub(_resolve_escape, match["ansi"]), match[0])
+        else:  # a backslash at the end of a line joins two lines
+            yield match["single"] if match["escaped"] is None else match["escaped"].replace("\n", "")
+        at = match.end()
+    yield raw[at:]
+
+
+def _split_part(opening: str, raw: str) -> Iterator[Piece]:
+    """Yield the pieces of a part that begins with ``opening``."""
+    if len(raw) <= len(opening):  # nothing closes it
+        yield raw
+    elif opening == '"':
+        yield from _split_inside(raw[1:-1], unquotes=True)
+    elif opening == "${" or raw.startswith("$(("):
+        yield from (raw[:2], *_split_inside(raw[2:-1]), raw[-1:])
+    else:
+        text = raw[1:-1].replace("\\`", "`") if opening == "`" else raw[len(opening) : -1]
+        yield Substitution("$(" if opening == "`" else opening, text, raw)
+
+
+def _split_inside(text: str, *, unquotes: bool = False) -> Iterator[Piece]:
+    """Yield the pieces of a text in which only ``$(…)`` and backquotes mean anything, as in double quotes."""
+    at = 0
+    while mark := _IN_QUOTES.match(text, at):
+        end = _find_end(text, mark[0], at) if mark["opening"] else None
+        at = end or mark.end()
+        if end is not None:
+            yield from _split_part(mark[0], text[mark.start() : end])
+        else:
+            yield _ESCAPED_IN_QUOTES.sub(_unescape, mark[0]) if unquotes else mark[0]
+
+
+def _resolve_escape(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else _ANSI.get(match[2], match[2])
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return match[1].replace("\n", "")
 
 
 def leave_out_helpers(command: str | list[str]) -> str | list[str]:
@@ -322,20 +413,21 @@ def is_literal(word: str) -> bool:
     return not _REPLACED.search(word) and len(word) < _LONGEST_PATH
 
 
-def _unquote(raw: str) -> str:
-    return _QUOTED.sub(_unquote_part, raw) if re.search(r"['\\]", raw) else raw
-
-
-def _unquote_part(match: re.Match[str]) -> str:
-    if match["escaped"] is not None:
-        return match["escaped"].replace("\n", "")  # a backslash at the end of a line joins two lines
-    if match["single"] is not None:
-        return match["single"]
-    return match[0]  # $'…' keeps its dollar sign: its text is not known
-
-
-def _unquote_double(raw: str) -> str:
-    return _ESCAPED_IN_QUOTES.sub(lambda escaped: escaped[1].replace("\n", ""), raw[1:-1])
+def _join_arrays(source: str, tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens of ``source`` in which an array such as ``NAME=(a b)`` is one word."""
+    joined, end = list[Token](), 0
+    for token, after in zip(tokens, [*tokens[1:], None]):
+        if token.start < end:
+            continue
+        array_end: int | None = None
+        if after is not None and after.raw == "(" and token.raw[-1] == "=" and _ASSIGNMENT.fullmatch(token.raw):
+            array_end = _find_end(source, "(", after.start)
+        if array_end is not None:
+            end = array_end
+            raw = source[token.start : end]
+            token = Token(Word.of(_split_inside(raw)), raw, token.start)  # noqa: PLW2901 - it takes its place
+        joined.append(token)
+    return joined
 
 
 def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:

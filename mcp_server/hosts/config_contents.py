@@ -8,16 +8,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mcp_server.command.inputs import find_programs
-from mcp_server.command.named_data import find_named_data
+import yaml
+
+from mcp_server.command.hydra import HydraConfigs, find_hydra_configs
+from mcp_server.command.inputs import find_named_data, find_placed_programs
 from mcp_server.command.shell import ShellCommand
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.hydra_configs import HydraConfigs, find_hydra_configs, read_yaml
 from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_lines, is_missing, suggest_names
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
+from mcp_server.system.files import read_regular_file
 
-_MOST_FILES, _MOST_VALUES = 40, 20_000
+_MOST_BYTES, _MOST_FILES, _MOST_VALUES = 1_000_000, 40, 20_000
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built
 
 
 def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) -> list[Path]:
@@ -27,16 +30,14 @@ def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) 
         BadArgument: Hydra has no config of the name that the command gives.
     """
     files: dict[Path, None] = {}
-    programs = find_programs(command)
+    programs = find_placed_programs(command)
     for number, program in enumerate(programs, 1):
-        base = cwd
-        for step in program.base:
-            base /= Path(step).expanduser()
+        base = program.find_directory(cwd)
         words = list(program.words)
         if number == len(programs):
             words += format_arguments(request.params, request.param_style)
         files |= {path: None for word in program.configs if (path := base / Path(word).expanduser()).is_file()}
-        hydra = find_hydra_configs(words, find_script_file(program.script, program.module, base), base)
+        hydra = find_hydra_configs(words, program.find_file(cwd), base)
         _check_name(hydra)
         files |= dict.fromkeys(hydra.files)
     return list(files)[:_MOST_FILES]
@@ -66,14 +67,14 @@ def find_missing_data(
 
     What the command or its parameters set themselves is theirs, not the file's. What a training may write is left out.
     """
-    evaluates = any(program.evaluates for program in find_programs(command))
+    evaluates = any(program.evaluates for program in find_placed_programs(command))
     overridden = {*command.split_options()[0], *params}
     overridden = {name.lstrip("+~-") for name in overridden}
     for file in files:
         if file.suffix.lower() not in (".yaml", ".yml", ".json"):
             continue
         # Aliases can repeat a small file without end.
-        for key, value in islice(_flatten(read_yaml(file)), _MOST_VALUES):
+        for key, value in islice(_flatten(_read_yaml(file)), _MOST_VALUES):
             if any(name == key or name.endswith(f".{key}") for name in overridden):
                 continue
             for named in find_named_data([f"{key}={value}"], evaluates=evaluates):
@@ -106,13 +107,14 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, value
 
 
-def find_script_file(script: str, module: str, base: Path) -> Path | None:
-    """Return the file of a script or module that runs in ``base``; None where it is elsewhere."""
-    names = [script] if script else []
-    if module:
-        place = module.replace(".", "/")
-        names = [f"{place}.py", f"{place}/__main__.py", f"src/{place}.py"]
-    return next((path for name in names if (path := base / Path(name).expanduser()).is_file()), None)
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Return the content of a YAML file as texts, lists and dictionaries, or empty where it cannot be read as one."""
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        data = read_regular_file(path, max_bytes=_MOST_BYTES + 1)
+        if len(data) <= _MOST_BYTES:
+            document = next(iter(yaml.load_all(data.decode(), Loader=_LOADER)), None)
+            return document if isinstance(document, dict) else {}
+    return {}
 
 
 def _check_name(hydra: HydraConfigs) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mcp_server.command.inputs import (
-    REMOTE_PROGRAMS,
     Input,
     find_inputs,
     find_param_inputs,
     find_program_names,
 )
-from mcp_server.command.named_data import is_output_place
+from mcp_server.command.outputs import is_output_place
+from mcp_server.command.programs import REMOTE_PROGRAMS
 from mcp_server.command.shell import ShellCommand
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from mcp_server.command.programs import SHELLS, find_entry
 from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.regex import compile_lazily
 
 LONGEST_NAME = 64
 PARAMS, RUN_ID, ATTEMPT = "{params}", "{run_id}", "{attempt}"
-_SHELLS = ("bash", "sh", "zsh", "dash")
 _POSITIONAL = compile_lazily(r"\$(?:[@*1-9]|\{[@*1-9])")
 _NO_PARAMS: Mapping[str, object] = {}
 # Settings by which programs name an experiment, the most telling first.
@@ -174,10 +174,9 @@ def takes_arguments(command: ShellCommand) -> bool:
 def _is_shell_text(command: ShellCommand) -> bool:
     """Return whether the program is a text for a shell that passes no arguments on: ``bash -c 'python t.py'``."""
     words = command.commands[0].words if command.commands else ()
-    for shell, option, text in zip(words, words[1:], words[2:]):
-        if PurePath(shell).name in _SHELLS and re.fullmatch(r"-[a-z]*c", option):
-            return _POSITIONAL.search(text) is None
-    return False
+    entries = (find_entry(words, at) for at, word in enumerate(words) if PurePath(word).name in SHELLS)
+    text = next((entry.value for entry in entries if entry and entry.kind == "code"), "$1")
+    return _POSITIONAL.search(text) is None
 
 
 def name_of(command: ShellCommand, params: Mapping[str, object] = _NO_PARAMS) -> str:

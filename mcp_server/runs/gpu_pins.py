@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_server.command.programs import TEXT_PROGRAMS
+from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, TEXT_PROGRAMS
 from mcp_server.command.read_command import Program, find_programs
-from mcp_server.command.shell import PYTHON_LAUNCHERS
 from mcp_server.gpus.request import GpuRequest
 
 _VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")
@@ -18,7 +17,6 @@ _OPTION = re.compile(r"(?:--?|[\w.]+\.)?(?:gpu|gpu[-_]?ids?|device|device[-_]?id
 _COUNT_OPTION = re.compile(r"(?:--?|[\w.]+\.)?gpus", re.IGNORECASE)
 _LIST = re.compile(r"\[?(\d+(?:,\d+)*)\]?")
 _MOST_DIGITS = 3
-_SETS_VARIABLES = frozenset({"export", "declare", "typeset"})
 _COMPUTES = re.compile(rf"python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|isaaclab\.sh|ray|tune|trl|vllm")
 
 
@@ -99,11 +97,11 @@ def _join(indices: Sequence[int]) -> str:
 
 
 def _pins_of(program: Program) -> Iterator[Pin]:
-    words = program.words[1:] if program.name in _SETS_VARIABLES else ()
+    words = program.words[1:] if program.name in SETS_VARIABLES else ()
     for assignment in (*program.variables, *words):
         if (visible := _VISIBLE.fullmatch(assignment)) is not None:
             yield Pin(assignment, _numbers(visible["list"]), is_absolute=True)
-    if program.name in TEXT_PROGRAMS or program.name in _SETS_VARIABLES:
+    if program.name in TEXT_PROGRAMS or program.name in SETS_VARIABLES:
         return
     for word, following in zip(program.words, (*program.words[1:], ""), strict=False):
         if (cuda := _CUDA.fullmatch(word)) is not None:

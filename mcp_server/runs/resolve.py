@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import FarPlace, resolve_paths
+from mcp_server.command.configs import find_script_configs
+from mcp_server.command.hydra import takes_settings
 from mcp_server.command.shell import ShellCommand, parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
@@ -25,7 +27,6 @@ from mcp_server.hosts.config import Environment, Host, find_host, read_hosts_fil
 from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets
-from mcp_server.hosts.param_style import takes_settings
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
@@ -33,7 +34,6 @@ from mcp_server.hosts.path_checks import (
     check_inputs,
     suggest_names,
 )
-from mcp_server.hosts.script_configs import find_script_configs
 from mcp_server.record.environment import base_environment
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
@@ -139,7 +139,9 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         search_path = request.env.get("PATH") or environ.get("PATH") or os.defpath
         check_inputs(request, command, site, host, environment, None if request.backend != "tmux" else search_path)
         config_files = find_config_files(request, command, cwd)
-        check_config_roots([*config_files, *(find_script_configs(command, cwd) if roots.foreign else ())], roots)
+        check_config_roots(
+            [*config_files, *(find_script_configs(request.command, cwd) if roots.foreign else ())], roots
+        )
         check_config_data(config_files, request, command, cwd)
     name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))

@@ -16,15 +16,12 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from mcp_server.answer import Answer
-from mcp_server.command.shell import PYTHON_LAUNCHERS
+from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, RUNNERS, find_entry
 from mcp_server.system import processes
 from mcp_server.system.process_title import supervised_run
 
 Kind = Literal["training", "evaluation", "serving", "ray", "launcher"]
 
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
-_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-_RUNNERS = frozenset({"uv", "poetry", "conda", "mamba", "micromamba", "accelerate-launch"})
 _TRAINS = r"train\w*|pretrain\w*|finetun\w*|fine_tun\w*|sft|dpo|ppo|grpo|rlhf|rl|reinforce\w*"
 _EVALUATES = r"eval\w*|benchmark\w*|lm_eval|lmms_eval|rollouts?|infer\w*|inference"
 # First match wins: `ajet.launcher` starts trainings, and `vllm.entrypoints` serves.
@@ -133,10 +130,10 @@ def classify(words: Sequence[str]) -> Kind | None:
     if words[0].startswith(_TITLES):
         return "ray" if words[0].startswith("ray::") else "serving"
     name = PurePath(words[0]).name
-    if name in _RUNNERS:
+    if name in RUNNERS:
         index = next((i for i, word in enumerate(words[1:], 1) if _is_program(word)), None)
         return classify(words[index:]) if index is not None else None
-    return _classify_python(words) if _PYTHON.fullmatch(name) else _classify_program(words)
+    return _classify_python(words) if PYTHON.fullmatch(name) else _classify_program(words)
 
 
 def _classify_python(words: Sequence[str]) -> Kind | None:
@@ -161,7 +158,7 @@ def _classify_python(words: Sequence[str]) -> Kind | None:
 
 def _is_program(word: str) -> bool:
     name = PurePath(word).name
-    return bool(_PYTHON.fullmatch(name)) or name in _PROGRAMS
+    return bool(PYTHON.fullmatch(name)) or name in _PROGRAMS
 
 
 def _classify_program(words: Sequence[str]) -> Kind | None:
@@ -175,25 +172,17 @@ def _classify_program(words: Sequence[str]) -> Kind | None:
 
 def _find_entry(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
     """Return the module and the script that an interpreter runs, and the words behind; both empty for other code."""
-    skip = False
-    for index, word in enumerate(words[1:], 1):
-        if skip or word in _WITH_VALUE:
-            skip = not skip
-        elif word == "-m":
-            return (words[index + 1] if index + 1 < len(words) else "", "", words[index + 2 :])
-        elif word.startswith("-m") and len(word) > len("-m"):
-            return word[2:], "", words[index + 1 :]
-        elif word == "-" or (word.startswith("-") and not word.startswith("--") and "c" in word):
-            return "", "", ()
-        elif not word.startswith("-"):
-            return "", word, words[index + 1 :]
-    return "", "", ()
+    entry = find_entry(words)
+    if entry is None or entry.kind not in ("module", "script"):
+        return "", "", ()
+    is_module = entry.kind == "module"
+    return "" if not is_module else entry.value, entry.value if not is_module else "", words[entry.at + 1 :]
 
 
 def _name_program(words: Sequence[str]) -> str:
     """Return program and script or module, without further arguments."""
     words = words[0].split() if len(words) == 1 else words
-    if words[0].startswith(_TITLES) or not _PYTHON.fullmatch(PurePath(words[0]).name):
+    if words[0].startswith(_TITLES) or not PYTHON.fullmatch(PurePath(words[0]).name):
         subcommand = _SUBCOMMANDS.get(PurePath(words[0]).name, set()) & set(words[1:2])
         return " ".join([words[0], *subcommand])
     module, script, _ = _find_entry(words)

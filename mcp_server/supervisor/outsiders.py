@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mcp_server.command.outputs import find_in_command
-from mcp_server.command.shell import PYTHON_LAUNCHERS
+from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.record.outputs import Outsider
 from mcp_server.system import processes
 from mcp_server.system.open_files import list_written_files

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.command.python import PYTHON, resolve_python
+from mcp_server.command.programs import PYTHON
+from mcp_server.command.python import resolve_python
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily

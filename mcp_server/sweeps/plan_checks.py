@@ -11,12 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.command.inputs import find_arguments, find_programs
+from mcp_server.command.hydra import read_text, takes_settings
+from mcp_server.command.inputs import find_arguments, find_placed_programs
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.config_contents import find_script_file
-from mcp_server.hosts.hydra_configs import read_script_file
-from mcp_server.hosts.param_style import takes_settings
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweep_spec import Cell
@@ -122,18 +120,15 @@ def spell_switches(cell: Cell) -> Cell:
 
 def read_script(command: str | Sequence[str], cwd: Path) -> str:
     """Return the text of the Python script that a command runs, with that of modules beside it that it imports."""
-    programs = find_programs(parse(command))
+    programs = find_placed_programs(parse(command))
     if not programs:
         return ""
-    program, base = programs[-1], cwd
-    for step in program.base:
-        base /= Path(step).expanduser()
-    script = find_script_file(program.script, program.module, base)
-    text = read_script_file(script) if script else ""
+    script = programs[-1].find_file(cwd)
+    text = read_text(script) if script else ""
     lines = (re.findall(r"\w+", line[1]) for line in _IMPORT.finditer(text))
     modules = dict.fromkeys(name for names in lines for name in names[:_MOST_MODULES])
     beside = [script.with_name(f"{name}.py") for name in modules if script and name != script.stem]
-    return "\n".join([text, *(read_script_file(module) for module in beside if module.is_file())])
+    return "\n".join([text, *(read_text(module) for module in beside if module.is_file())])
 
 
 def _spell(name: str, value: bool | None, script: str) -> dict[str, Any]:

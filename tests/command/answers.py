@@ -3,16 +3,22 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from mcp_server.blueprints import command as blueprint
-from mcp_server.command import configs, python
+from mcp_server.command import configs, hydra, python
 from mcp_server.command.hydra import read_hydra_options
-from mcp_server.command.inputs import Program as PythonProgram
-from mcp_server.command.inputs import find_arguments, find_inputs, find_program_names, find_shell_text
-from mcp_server.command.inputs import find_programs as find_python_programs
+from mcp_server.command.inputs import (
+    PlacedProgram,
+    find_arguments,
+    find_inputs,
+    find_placed_programs,
+    find_program_names,
+    find_shell_text,
+)
 from mcp_server.command.killers import find_killers, find_warnings
 from mcp_server.command.outputs import configuration_words, find_in_command, find_mentioned, list_redirected
 from mcp_server.command.read_command import Program, find_programs
@@ -47,7 +53,7 @@ def _write_program(program: Program) -> str:
     return " ".join([*words, *(f"⟨{name} {value}⟩" for name, value in facts.items() if name != "name")])
 
 
-def _write_python_program(program: PythonProgram) -> list[str]:
+def _write_python_program(program: PlacedProgram) -> list[str]:
     return [program.script, program.module, *program.base, *program.configs, "evaluates" * program.evaluates]
 
 
@@ -61,10 +67,10 @@ def _find_python(command: Command) -> str:
 
 
 def _find_configs(command: Command) -> list[str]:
-    with (
-        patch.object(configs, "_is_file", lambda path: path.suffix != ""),
-        patch.object(configs, "_read", lambda path: ""),
-    ):
+    with ExitStack() as patches:
+        for module in (configs, hydra):
+            patches.enter_context(patch.object(module, "is_file", lambda path: path.suffix != ""))
+            patches.enter_context(patch.object(module, "read_text", lambda path: ""))
         return [str(path) for path in configs.find_config_files(command, "/w", {"HOME": "/h", "N": "7"}, ["lr=1"])]
 
 
@@ -101,9 +107,9 @@ _OF_ANY: dict[str, Callable[[Command], Any]] = {
         for each in find_inputs(parse(c))
     ],
     "names": lambda c: find_program_names(parse(c)),
-    "python_programs": lambda c: [_write_python_program(each) for each in find_python_programs(parse(c))],
+    "python_programs": lambda c: [_write_python_program(each) for each in find_placed_programs(parse(c))],
     "arguments": _simple(lambda words: len(find_arguments(words))),
-    "shell_text": _simple(find_shell_text),
+    "shell_text": _simple(lambda words: find_shell_text(PlacedProgram(tuple(words)))),
     "outputs": lambda c: find_in_command(c, "/w"),
     "mentioned": lambda c: find_mentioned(c, "/w"),
     "config_words": configuration_words,

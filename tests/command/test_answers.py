@@ -14,5 +14,6 @@ def test_every_reader_answers_for_each_command_as_it_did_before() -> None:
     now = [{"command": each["command"], "answers": answer(each["command"])} for each in before]
     if os.environ.get("RUNWARD_UPDATE_SNAPSHOTS"):
         _SNAPSHOT.write_text("".join(f"{json.dumps(each)}\n" for each in now))
+        before = now
     assert len(now) > 1700
-    assert now == before
+    assert [(new, old) for new, old in zip(now, before, strict=True) if new != old][:3] == []

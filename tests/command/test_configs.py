@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.command.configs import find_config_files
+from mcp_server.command.configs import find_config_files, find_script_configs
 
 FILES = (
     *("train.py", "conf/small.yaml", "conf/big.yaml", "ds.json", "run.sh", "sub/local.yaml", "sub/train.py"),
@@ -153,3 +153,49 @@ def test_scripts_that_start_each_other_end(code: Path) -> None:
 
 def test_a_name_that_cannot_be_a_file_is_none(code: Path) -> None:
     assert find_config_files(["python", "a\0b.yaml", "x" * 5000 + ".yaml"], str(code), {}) == []
+
+
+CHOOSES = """#! /bin/bash
+export EMBODIED_PATH="$( cd "$(dirname "${BASH_SOURCE[0]}" )" && pwd )"
+export REPO_PATH=$(dirname $(dirname "$EMBODIED_PATH"))
+export SRC_FILE="${EMBODIED_PATH}/train_embodied_agent.py"
+if [ -z "$1" ]; then
+    CONFIG_NAME="maniskill_ppo"
+else
+    CONFIG_NAME=$1
+fi
+CMD="python ${SRC_FILE} --config-path ${EMBODIED_PATH}/config/ --config-name ${CONFIG_NAME} runner.log=${LOG_DIR}"
+${CMD} 2>&1 | tee run.log
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("bash run.sh libero_grpo", ["libero_grpo"]),
+        ("bash run.sh", ["maniskill_ppo", "cube"]),
+        ("./run.sh maniskill_ppo", ["maniskill_ppo", "cube"]),
+        ("cd sub && bash ../run.sh libero_grpo", ["libero_grpo"]),
+        ("bash run.sh other", []),
+        ("bash run.sh $CONFIG", []),
+        ("bash short.sh libero_grpo", ["libero_grpo"]),
+        ("bash up.sh libero_grpo", []),
+        ("bash computed.sh", []),
+        ("bash missing.sh libero_grpo", []),
+        ("python train.py", []),
+    ],
+)
+def test_the_config_is_that_of_the_argument(tmp_path: Path, command: str, names: list[str]) -> None:
+    for name, text in {
+        "run.sh": CHOOSES,
+        "short.sh": 'D=$(dirname "$0")\npython t.py --config-path "$D/config" --config-name "$1"\n',
+        "up.sh": 'D=$(dirname $(dirname "$0"))\npython t.py --config-path "$D/config" --config-name "$1"\n',
+        "computed.sh": 'N=$(ls config | head -1)\npython t.py --config-path /nowhere --config-name "$N"\n',
+        "config/maniskill_ppo.yaml": "defaults:\n  - env: cube\n",
+        "config/env/cube.yaml": "x: 1\n",
+        "config/libero_grpo.yaml": "x: 1\n",
+        "sub/empty": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert [path.stem for path in find_script_configs(command, tmp_path)] == names

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.backends.base import load_backend
+from mcp_server.command.configs import find_script_configs
 from mcp_server.command.inputs import find_inputs
 from mcp_server.command.python import find_python
 from mcp_server.command.shell import parse
@@ -33,7 +34,6 @@ from mcp_server.hosts.path_checks import (
     is_missing,
     suggest_names,
 )
-from mcp_server.hosts.script_configs import find_script_configs
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import describe_halving, find_impossible_changes
@@ -162,7 +162,7 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     for missing in find_missing_inputs(request, command, context.site, context.host, context.environment, search_path):
         yield describe_error(missing.argument, missing)
     configs = find_config_files(request, command, context.cwd)
-    chosen = find_script_configs(command, context.cwd)
+    chosen = find_script_configs(request.command, context.cwd)
     faults = list(islice(find_config_roots([*configs, *chosen], roots), _MOST_LISTED))
     faults = faults or list(
         islice(find_missing_data(configs, command, context.request.params, context.cwd), _MOST_LISTED)

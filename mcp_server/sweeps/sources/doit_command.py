@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from mcp_server.command.shell import PYTHON_LAUNCHERS, ShellCommand, SimpleCommand, parse
+from mcp_server.command.programs import PYTHON_LAUNCHERS
+from mcp_server.command.shell import ShellCommand, SimpleCommand, parse
 from mcp_server.gpus.placeholders import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_server.command.named_data import find_named_data
+from mcp_server.command.inputs import find_named_data
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import is_missing, suggest_names
 from mcp_server.record.script import format_arguments, slug

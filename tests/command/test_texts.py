@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.command.killers import find_warnings
-from mcp_server.command.makefiles import find_makefile, select_recipes
+from mcp_server.command.texts import find_makefile, select_recipes
 from mcp_server.runs.warning_inputs import read_scripts
 
 MAKEFILE = """PYTHON := python
