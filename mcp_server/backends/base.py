@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mcp_server.record.state import LivenessReport, Run
 
 
+ListEnded = Callable[[Sequence[str]], "Sequence[RunSpec]"]  # of those that ended, newest first, by their sessions
+
+
 @dataclass(frozen=True)
 class Record:
     """Read access to a run directory. ``behind_s`` is the age of a mirror. None where the directory is the original."""
@@ -162,11 +165,10 @@ class Backend(Protocol):
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
         """Return the path of an attempt's log, as new as it can be had now."""
 
-    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Close screens of ended runs until at most ``keep`` of them are open.
 
-        ``spec`` is a run of the same kind. ``ended`` returns the ended runs, newest first; it is called only where
-        more than ``keep`` screens are open, as reading all runs takes time.
+        ``spec`` is a run of the same kind. ``ended`` is called only where more than ``keep`` screens are open.
         """
 
 

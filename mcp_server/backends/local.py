@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends import tmux_client
-from mcp_server.backends.base import GpuState, Record, refuse_options
+from mcp_server.backends.base import GpuState, ListEnded, Record, refuse_options
 from mcp_server.backends.supervisor_copy import supervisor_program
 from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, RunElsewhere, RunwardError
 from mcp_server.gpus.leases import Leases
@@ -248,7 +248,7 @@ class LocalBackend:
         del spec
         return directory.log(attempt)
 
-    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Close the sessions of the oldest ended runs: each holds some megabytes of tmux's memory.
 
         Raises:
@@ -321,15 +321,13 @@ async def capture_session(name: str, environ: Mapping[str, str], *, history: boo
     return await _capture(name, tmux_socket(environ), history=history)
 
 
-async def list_other_sessions(environ: Mapping[str, str], runs: Iterable[RunSpec]) -> list[str]:
-    """Return the names of the tmux sessions that belong to none of ``runs``.
+async def list_sessions(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the tmux sessions beside which runs have theirs.
 
     Raises:
         ScreenNotAnswering: tmux does not answer.
     """
-    sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, tmux_socket(environ)))
-    own = {spec.session for spec in runs}
-    return [session for session in sessions if session not in own]
+    return await tmux_client.query_in_thread(partial(tmux_client.list_sessions, tmux_socket(environ)))
 
 
 async def _capture(session: str, server: str, *, history: bool) -> list[str]:
@@ -350,11 +348,11 @@ async def _explain_silence(spec: RunSpec, argv: Sequence[str]) -> str:
     return "perhaps the machine is overloaded"
 
 
-def _close_old_sessions(server: str, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
-    sessions = set(tmux_client.list_sessions(server))
+def _close_old_sessions(server: str, keep: int, ended: ListEnded) -> None:
+    sessions = tmux_client.list_sessions(server)
     if len(sessions) <= keep:
         return
-    for spec in [spec for spec in ended() if spec.session in sessions][keep:]:
+    for spec in ended(sessions)[keep:]:
         tmux_client.close_session(spec.session, socket=server)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import anyio.to_thread
 
-from mcp_server.backends.base import GpuState, Record, refuse_options
+from mcp_server.backends.base import GpuState, ListEnded, Record, refuse_options
 from mcp_server.backends.far_answers import MOST_CONTENT_BYTES
 from mcp_server.backends.mirror import LAUNCHING
 from mcp_server.backends.ssh_channel import Channel, channel_of, settle_launch
@@ -244,14 +244,14 @@ class SshBackend:
         alias = shlex.quote(read_ssh_settings(Path(spec.mirror)).alias)
         return f"ssh -t {alias} {shlex.quote(f'exec /bin/sh -c {shlex.quote(show)}')}"
 
-    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Let the host close the sessions of the oldest ended runs."""
         ask = _channel(spec).ask
         answer, _ = await _in_thread(partial(ask, "sessions", socket=spec.tmux_socket))
-        sessions = set(answer["sessions"])
+        sessions = [str(session) for session in answer["sessions"]]
         if len(sessions) <= keep:
             return
-        own = [one.run_id for one in await _in_thread(ended) if one.mirror == spec.mirror and one.session in sessions]
+        own = [one.run_id for one in await _in_thread(partial(ended, sessions)) if one.mirror == spec.mirror]
         if own[keep:]:
             await _in_thread(partial(ask, "close_screens", ended=own[keep:]))
 

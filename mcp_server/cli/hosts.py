@@ -18,6 +18,7 @@ from mcp_server.backends.ssh_channel import channel_of, forget_refusal
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.config import read_hosts_file
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.views.gpu_report import report_machine
@@ -82,7 +83,7 @@ def _report(home: StateHome, name: str) -> HostReport:
     except RunwardError as error:
         return HostReport(name, reachable=False, why=str(getattr(error, "why", error)))
     hello = channel.hello
-    runs = [run for run in RunStore(home).list_runs() if run.spec.mirror == str(mirror) and not run.ended]
+    runs = RunStore(home).list_runs(RunQuery("live", mirror=str(mirror)))
     return HostReport(
         name,
         reachable=True,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mcp_server.cli.output import print_json
 from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import clock
@@ -28,12 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the runs in the asked state, at most ``arguments.limit``, and return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     state = arguments.state
-    runs = [run for run in store.list_runs() if state in (None, run.state, "ended" if run.ended else "live")]
-    if state != "lost":
-        runs = [run for run in runs if not store.is_cut_off_launch(run)]
-    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs[: arguments.limit]]
+    query = RunQuery(state, cut_off=None if state == "lost" else False)
+    runs, total = store.list_runs(query, arguments.limit), sum(store.count_states(query).values())
+    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs]
     if arguments.json:
-        print_json({"runs": [status.model_dump(mode="json") for status in statuses], "total": len(runs)})
+        print_json({"runs": [status.model_dump(mode="json") for status in statuses], "total": total})
         return 0
     if not statuses:
         print("No runs yet." if state is None else f"No runs: {state}.")
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     has_hosts = any(status.host for status in statuses)
     for column in (*_COLUMNS, *(["HOST"] if has_hosts else [])):
         table.add_column(column, no_wrap=column in ("RUN", "STATE"))
-    for run_, status in zip(runs, statuses, strict=False):
+    for run_, status in zip(runs, statuses, strict=True):
         table.add_row(*_cells(status, run_.spec.owner), *([status.host or ""] if has_hosts else []))
     console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print(table)
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     if state in (None, "live"):
         for sweep in _list_live_sweeps(store):
             console.print(Text(f"sweep {line_of_sweep(sweep, store)}", style="dim"))
-    if len(runs) > len(statuses):
-        console.print(f"{len(runs) - len(statuses)} older runs: -n {len(runs)}", style="dim")
+    if total > len(statuses):
+        console.print(f"{total - len(statuses)} older runs: -n {total}", style="dim")
     return 0
 
 

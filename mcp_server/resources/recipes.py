@@ -30,8 +30,8 @@ def find_project_blueprints(directory: Path) -> dict[str, Path]:
 def find_blueprints(store: RunStore, directory: Path) -> dict[str, Path]:
     """Return blueprints by the name of their file: those below ``directory`` first, then those of the newest runs."""
     paths = find_project_blueprints(directory)
-    for run in store.list_runs():
-        if run.spec.blueprint and (path := Path(run.spec.blueprint)).is_file():
+    for blueprint in store.list_blueprints():
+        if (path := Path(blueprint)).is_file():
             paths.setdefault(path.stem, path)
     return {name: path for name, path in paths.items() if name not in _DOCUMENTS}
 

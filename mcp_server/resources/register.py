@@ -225,7 +225,7 @@ def _list_sweeps(context: ServerContext) -> Iterable[str]:
 
 def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
     def list_run_ids() -> list[str]:
-        return [run.run_id for run in context.store.list_runs()]
+        return context.store.list_ids()
 
     def list_nothing() -> list[str]:
         return []

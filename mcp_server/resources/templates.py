@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from mcp_server.record.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.resources.recipes import find_blueprints, read_recipe
 from mcp_server.store.cell_notes import read_notes
+from mcp_server.store.run_index import RunQuery
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
@@ -116,25 +116,22 @@ def _describe_tagged(context: ServerContext, tag: str) -> str:
     Raises:
         ResourceNotFoundError: no run has this tag; names similar sweeps and tags.
     """
-    runs = [run for run in context.store.list_runs() if tag in run.spec.tags]
-    if not runs:
+    states = context.store.count_states(RunQuery(tags=[tag]))
+    if not states:
         near = difflib.get_close_matches(tag, list_sweep_names(context), n=3, cutoff=0.6)
         hint = f"Did you mean {', '.join(near)}?" if near else "guide://sweep explains how to run a sweep."
         raise ResourceNotFoundError(f"Sweep not found: no sweep and no tag is named {tag[:80]!r}. {hint}")
-    statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs[:_MOST_CELLS]]
-    states = Counter(run.state for run in runs)
-    return json.dumps({"sweep": tag, "total": len(runs), "states": states, "runs": statuses}, ensure_ascii=False)
-
-
-def _list_tags(context: ServerContext) -> list[str]:
-    """Return the tags of all runs, those of the newest run first."""
-    return list(dict.fromkeys(tag for run in context.store.list_runs() for tag in run.spec.tags))
+    runs = context.store.list_runs(RunQuery(tags=[tag]), _MOST_CELLS)
+    statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs]
+    return json.dumps(
+        {"sweep": tag, "total": sum(states.values()), "states": states, "runs": statuses}, ensure_ascii=False
+    )
 
 
 def list_sweep_names(context: ServerContext) -> list[str]:
     """Return the ids and names of all sweeps, newest first, then all tags."""
     sweeps = context.store.sweeps.list_sweeps()
-    names = [*(sweep.sweep_id for sweep in sweeps), *(sweep.spec.name for sweep in sweeps), *_list_tags(context)]
+    names = [*(sweep.sweep_id for sweep in sweeps), *(sweep.spec.name for sweep in sweeps), *context.store.list_tags()]
     return list(dict.fromkeys(names))
 
 

@@ -55,6 +55,7 @@ from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.equal_settings import Place
 from mcp_server.text.formatting import count_digits
@@ -235,12 +236,14 @@ def _select_runs(
     The second list has those for which the table has no room, and which count only for benchmarks.
     """
     runs = {run.run_id: run for run in store.resolve(run_ids)}
+    ids = set(runs)
     if tags:
-        runs |= {run.run_id: run for run in store.list_runs() if set(tags) <= set(run.spec.tags)}
+        ids.update(store.list_ids(RunQuery(tags=tags)))
+        runs |= {run.run_id: run for run in store.list_runs(RunQuery(tags=tags), _MOST_EVALUATED)}
     if not runs:
         reason = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
         raise BadArgument("tags" if tags else "run_ids", f"{reason}; list_runs shows all runs.")
-    selected, left_out = list(runs.values()), len(runs) - _MOST_RUNS
+    selected, left_out = list(runs.values()), len(ids) - _MOST_RUNS
     further = selected[_MOST_RUNS:_MOST_EVALUATED]
     return selected[:_MOST_RUNS], further, [f"{left_out} more runs were left out."] if left_out > 0 else []
 

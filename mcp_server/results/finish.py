@@ -22,6 +22,7 @@ from mcp_server.record.events import ENDING
 from mcp_server.record.experiment_log import append_end
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.tracker_link import read_tracker_link
 from mcp_server.results import checkpoints, configuration, document, evaluations, metrics
@@ -33,6 +34,7 @@ from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.far_claims import files_root
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
@@ -120,6 +122,7 @@ def write_results(
     numbers = replace(numbers, source=numbers.source.replace(str(rundir.path / "files"), ""))  # of a far run's copies
     run_checkpoints = checkpoints.find_run_checkpoints(seen, own)
     uncertain = describe_uncertain([str(name_there(path, run)) for path in own.uncertain])
+    later = store.list_specs(RunQuery(after=run, mirror=run.spec.mirror))
     facts = ResultFacts(
         run=run,
         end=read_end(run, rundir),
@@ -136,9 +139,9 @@ def write_results(
         written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
         left_out=" ".join(filter(None, (uncertain, remark))) or None,
-        later_writer=_find_later_writer(run, directory, store),
+        later_writer=_find_later_writer(run, directory, later),
     )
-    later_run = _find_later_run(run, directory, store)
+    later_run = _find_later_run(directory, later)
     writing = _Writing.of(seen_directory)
     if not writing.lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise NotFinished(
@@ -250,31 +253,20 @@ def _make_directory(run: Run, result_dir: str | None, record: Path) -> Path:
     return path
 
 
-def _find_later_run(run: Run, directory: Path, store: RunStore) -> str | None:
-    """Return the newest run with the same result directory that was launched after this one."""
+def _find_later_run(directory: Path, later: Sequence[RunSpec]) -> str | None:
+    """Return the newest of the ``later`` runs with this result directory."""
     path = os.path.realpath(directory)
-    for other in store.list_runs():
-        if other.spec.created_at <= run.spec.created_at:
-            return None
-        own = getattr(other.spec, "result_dir", None)
-        if own and other.spec.mirror == run.spec.mirror and os.path.realpath(own) == path:
-            return other.run_id
-    return None
+    same = (other for other in later if other.result_dir and os.path.realpath(other.result_dir) == path)
+    return next((other.run_id for other in same), None)
 
 
-def _find_later_writer(run: Run, directory: Path, store: RunStore) -> str | None:
-    """Return the newest run of the same host that was launched later and writes where this one did."""
-    own = _list_places(run, directory)
-    for other in store.list_runs():
-        if other.spec.created_at <= run.spec.created_at:
-            return None
-        if other.spec.mirror == run.spec.mirror and own & _list_places(other):
-            return other.run_id
-    return None
+def _find_later_writer(run: Run, directory: Path, later: Sequence[RunSpec]) -> str | None:
+    """Return the newest of the ``later`` runs that writes where this one did."""
+    own = _list_places(run.spec, directory)
+    return next((other.run_id for other in later if own & _list_places(other)), None)
 
 
-def _list_places(run: Run, directory: Path | None = None) -> set[str]:
-    spec = run.spec
+def _list_places(spec: RunSpec, directory: Path | None = None) -> set[str]:
     named = find_in_command(spec.command, find_directory(spec.command, spec.cwd), spec.params)
     return {path for path in (*named, directory and str(directory), spec.result_dir) if path and path != spec.cwd}
 

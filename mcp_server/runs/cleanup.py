@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from mcp_server.backends.base import backend_of
@@ -14,6 +15,7 @@ from mcp_server.backends.supervisor_copy import remove_unused_copies
 from mcp_server.errors import RunwardError
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.lock_files import take_lock
 from mcp_server.threads import run_in_thread
@@ -31,8 +33,9 @@ async def clean_up(store: RunStore, spec: RunSpec) -> None:
         ScreenNotAnswering: the screens do not answer.
     """
 
-    def ended() -> list[RunSpec]:
-        return [run.spec for run in store.list_runs() if run.ended and run.state != "lost"]
+    def ended(sessions: Sequence[str]) -> list[RunSpec]:
+        query = RunQuery("ended", sessions=sessions)
+        return [run.spec for run in store.list_runs(query) if run.state != "lost"]
 
     if time.monotonic() - _cleaned_s.get(store, -math.inf) > _EVERY_S:
         _cleaned_s[store] = time.monotonic()
@@ -54,7 +57,7 @@ def _remove_remains(store: RunStore) -> None:
             _remove_cut_off_launch(store, store.observe(fifo.parent.name))
 
     def runs_live() -> bool:
-        return not all(run.ended for run in store.list_runs()) or bool(store.unreadable)
+        return bool(store.list_ids(RunQuery("live"), 1) or store.unreadable)
 
     remove_unused_copies(store.home.path, runs_live)
 

@@ -106,9 +106,9 @@ class CallerCursors:
             return assumed_cursor(run, time.time())
         return self._cursors.get((caller, run.run_id), Cursor())
 
-    def saw_alive(self, caller: str | None, run: Run) -> bool:
-        """Return whether ``caller`` last saw ``run`` alive."""
-        cursor = self._cursors.get((caller, run.run_id)) if caller is not None else None
+    def saw_alive(self, caller: str | None, run_id: str) -> bool:
+        """Return whether ``caller`` last saw a run alive."""
+        cursor = self._cursors.get((caller, run_id)) if caller is not None else None
         return cursor is not None and cursor.state not in ENDED
 
     def remember(self, caller: str | None, cursors: Mapping[str, Cursor]) -> None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from mcp_server.command.outputs import find_in_command, list_redirected
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run
 
 _NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.
@@ -30,41 +28,39 @@ _OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
 _NOWHERE = "/nowhere/of/a/run"
 
 
-def warn_of_shared_outputs(spec: RunSpec, live: Iterable[Run]) -> list[str]:
+def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
     """Return a warning for each live run of the same host that writes where ``spec`` does, at most three."""
     own = _list_outputs(spec)
     warnings = []
-    for run in live if own else ():
-        other = run.spec
-        if run.run_id == spec.run_id or other.mirror != spec.mirror or _list_names(spec) != _list_names(other):
+    for other in live if own else ():
+        if other.run_id == spec.run_id or other.mirror != spec.mirror or _list_names(spec) != _list_names(other):
             continue
         shared = [path for path in own if path in _list_outputs(other)]
         if shared:
             warnings.append(
-                f"{run.run_id} is live and writes to {shared[0]} too: their files may mix. Put {{run_id}} into that "
+                f"{other.run_id} is live and writes to {shared[0]} too: their files may mix. Put {{run_id}} into that "
                 "path."
             )
     return warnings[:_MOST_NAMED]
 
 
-def warn_of_former_outputs(spec: RunSpec, ended: Iterable[Run]) -> list[str]:
+def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[RunSpec]]) -> list[str]:
     """Return a warning that names the newest ended run of this host whose files lie where ``spec`` writes, if any.
 
-    A command that resumes means to go on there. Looks at the disk. ``ended``: the newest first.
+    A command that resumes means to go on there. Looks at the disk. ``list_ended`` returns so many, the newest first.
     """
     own = [
         path for path in (*_list_outputs(spec), *([spec.result_dir] if spec.result_dir else [])) if _holds_files(path)
     ]
     if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
         return []
-    for run in islice(ended, _MOST_FORMER):
-        other = run.spec
-        if run.run_id == spec.run_id or other.mirror or _list_names(spec) != _list_names(other):
+    for other in list_ended(_MOST_FORMER):
+        if other.run_id == spec.run_id or _list_names(spec) != _list_names(other):
             continue
         theirs = {*_list_outputs(other), other.result_dir}
         if (path := next((path for path in own if path in theirs), None)) is not None:
             return [
-                f"The files of {run.run_id}, which has ended, lie in {path}: this run may overwrite its evaluations "
+                f"The files of {other.run_id}, which has ended, lie in {path}: this run may overwrite its evaluations "
                 "and checkpoints. Put {run_id} into that path, or name another."
             ]
     return []

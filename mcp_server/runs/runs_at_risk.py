@@ -12,6 +12,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.launch_risk import Risk
 from mcp_server.runs.warning_inputs import read_scripts
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 
@@ -26,7 +27,7 @@ def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
     killers = [(spec, killer) for spec in specs for killer in find_killers_of(spec, closes_sessions=True)]
     if not killers:
         return None
-    live = [run for run in store.list_runs() if not run.ended and run.state not in _IDLE]
+    live = [run for run in store.list_runs(RunQuery("live")) if run.state not in _IDLE]
     at_risk = {run.run_id: run for spec, killer in killers for run in live if _may_hit(killer, spec, run)}
     if not at_risk:
         return None

@@ -13,6 +13,7 @@ from typing import Any
 
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.state import Run
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
 LIVE, TAG = "live", "tag:"
@@ -54,10 +55,12 @@ class Selection:
         """
         if not self.is_open:
             return store.observe_all(self.run_ids)
-        ids = dict.fromkeys([*self.run_ids, *run_ids, *store.list_ids_tagged(self.tags)])
+        ids = dict.fromkeys([*self.run_ids, *run_ids])
+        if self.tags:
+            ids |= dict.fromkeys(reversed(store.list_ids(RunQuery(any_tag=self.tags))))
         if self.live:
-            every = store.list_runs()
-            ids |= {run.run_id: None for run in every if not run.ended or run.run_id not in self.left_out}
+            ids |= dict.fromkeys(store.list_ids(RunQuery("live")))
+            ids |= {run_id: None for run_id in store.list_ids(RunQuery("ended")) if run_id not in self.left_out}
         runs = []
         for run_id in ids:
             try:
@@ -73,7 +76,7 @@ def select(
     names: Iterable[str],
     *,
     left_out: frozenset[str] | None = None,
-    was_alive: Callable[[Run], bool] = lambda _: False,
+    was_alive: Callable[[str], bool] = lambda _: False,
 ) -> tuple[Selection, tuple[Run, ...]]:
     """Return what ``names`` mean, and the runs as they are now, each once.
 
@@ -95,7 +98,7 @@ def select(
     selection = Selection(tuple(dict.fromkeys(run.run_id for run in named)), tags, LIVE in words)
     if selection.live:
         if left_out is None:
-            left_out = frozenset(run.run_id for run in store.list_runs() if run.ended and not was_alive(run))
+            left_out = frozenset(id_ for id_ in store.list_ids(RunQuery("ended")) if not was_alive(id_))
         selection = replace(selection, left_out=left_out)
     return selection, selection.observe(store)
 
@@ -111,9 +114,8 @@ def _find(store: RunStore, name: str) -> Run:
 
 
 def _check_tag(store: RunStore, tag: str) -> None:
-    tags = store.list_tags()
-    if tag not in tags:
-        near = [f"{TAG}{other}" for other in _similar(tag, tags)]
+    if not store.list_ids(RunQuery(tags=[tag]), 1):
+        near = [f"{TAG}{other}" for other in _similar(tag, store.list_tags())]
         remedy = f"Did you mean {' or '.join(near)}?" if near else "Call list_runs."
         raise BadArgument("run_ids", f"no run has the tag {tag[:80]!r}.", remedy)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from mcp_server.errors import BadArgument
 from mcp_server.record.service import find_service_port, parse_need
 from mcp_server.record.state import Run
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
 _MOST_NEEDS = 16
@@ -66,8 +67,8 @@ def list_dependents(runs: Sequence[Run], store: RunStore) -> list[str]:
     own = {run.run_id for run in runs}
     return sorted(
         run.run_id
-        for run in store.list_runs()
-        if not run.ended and run.run_id not in own and not own.isdisjoint(_list_needed(run.spec.needs))
+        for run in store.list_runs(RunQuery("live"))
+        if run.run_id not in own and not own.isdisjoint(_list_needed(run.spec.needs))
     )
 
 

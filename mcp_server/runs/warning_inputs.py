@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
@@ -47,9 +49,9 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
             warnings += warn_of_directives(spec, scripts)
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
-        home, runs = store.home, store.list_runs()
-        warnings += warn_of_shared_outputs(spec, (run for run in runs if not run.ended))
-        warnings += warn_of_former_outputs(spec, (run for run in runs if run.ended))
+        home = store.home
+        warnings += warn_of_shared_outputs(spec, store.list_specs(RunQuery("live")))
+        warnings += warn_of_former_outputs(spec, partial(store.list_specs, RunQuery("ended", mirror="")))
         if of_home := home.find_warning():
             warnings.append(of_home)
         warnings += find_targets(home.read_config(), environ, home.secrets)[1]

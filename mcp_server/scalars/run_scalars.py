@@ -201,7 +201,7 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
     """
     if target == LATEST:
         begun_s = time.monotonic()
-        for run in store.list_runs()[:_LATEST_OF]:
+        for run in store.list_runs(most=_LATEST_OF):
             if (run_locations := scalars.locate(run)).locations:
                 return Target(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
             if time.monotonic() - begun_s > _LATEST_WITHIN_S:

@@ -14,6 +14,7 @@ from mcp_server.record.state import Run, posix
 from mcp_server.store.claim_records import add_open_files, build_claims, find_last_sign_s
 from mcp_server.store.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide, is_within
 from mcp_server.store.far_claims import move_outputs, move_run
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
 _MOST_OTHERS, _MOST_REMEMBERED, _MOST_UNCERTAIN = 300, 2_000, 1_000
@@ -119,13 +120,9 @@ class Attribution:
             claims = add_open_files(run, claims)
         others: list[Claims] = []
         is_settled = run.ended
-        for other in self._store.list_runs():
-            if other.run_id == run.run_id or other.started_at is None or len(others) >= _MOST_OTHERS:
-                continue
-            overlaps = _overlap(run, other)
-            if overlaps or _share_a_directory(run, other):
-                others.append(self.claims_of(other))
-                is_settled = is_settled and (other.ended or not overlaps)
+        for other in self._store.list_runs(RunQuery(beside=run), _MOST_OTHERS):
+            others.append(self.claims_of(other))
+            is_settled = is_settled and (other.ended or not _overlap(run, other))
         others += [one for one in claims.outsiders if not any(one.pids & other.pids for other in others)]
         return OwnFiles(claims, others, is_settled=is_settled)
 
@@ -178,18 +175,6 @@ def _overlap(run: Run, other: Run) -> bool:
         if one.started_at or one.spec.created_at
     ]
     return len(spans) < 2 or (spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1])  # noqa: PLR2004 - both
-
-
-def _share_a_directory(run: Run, other: Run) -> bool:
-    ours, theirs = run.spec, other.spec
-    return any(
-        one and one == another
-        for one, another in (
-            (ours.cwd, theirs.cwd),
-            (ours.result_dir, theirs.result_dir),
-            (ours.tensorboard, theirs.tensorboard),
-        )
-    )
 
 
 def _stamp(path: str) -> object:

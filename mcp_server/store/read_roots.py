@@ -7,26 +7,26 @@ learns of any other path is the same, whether something is there or not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.state import Run
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import open_regular_file
 
 _MOST_LISTED = 6
 
 
-def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run], cwd: Path) -> None:
-    """Refuse a path that a caller with a token may not read. Its runs are ``runs``. ``word`` is relative to ``cwd``.
+def check_readable(argument: str, word: str, home: StateHome, own: Sequence[str], cwd: Path) -> None:
+    """Refuse a path that a caller with a token may not read. ``own``: the directories of its runs, absolute.
+
+    ``word`` is relative to ``cwd``.
 
     Raises:
         BadArgument: it is not below a directory that may be read. Does not say what is there.
     """
-    runs = list(runs)
-    roots = _Roots(home, runs, [home.runs / run.run_id for run in runs])
+    roots = _Roots(home, own)
     refusal = BadArgument(
         argument,
         f"{word[:200]!r} is not below a directory that this token may read: {roots.describe() or 'none'}.",
@@ -44,22 +44,20 @@ def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run
 
 @contextmanager
 def open_readable(
-    word: str, home: StateHome, runs: Iterable[Run], cwd: Path, *, has_token: bool = False
+    word: str, home: StateHome, own: Sequence[str], cwd: Path, *, has_token: bool = False
 ) -> Iterator[Path]:
     """Yield a path that leads to the file ``word`` while it is open, whatever happens to its name meanwhile.
 
-    It must be below ``cwd``, a directory of one of ``runs``, or ``read_roots`` of config.toml, after symbolic links are
-    resolved. Hidden files and directories, and those of the state directory, only where ``read_roots`` names them.
-    ``has_token``: the caller has one, ``runs`` are its own, and ``cwd`` gives it nothing.
+    It must be below ``cwd``, one of the directories ``own`` of runs, or ``read_roots`` of config.toml, after symbolic
+    links are resolved. Hidden files and directories, and those of the state directory, only where ``read_roots`` names
+    them. ``has_token``: the caller has one, and ``cwd`` gives it nothing.
 
     Raises:
         BadArgument: it may not be read, or is not a regular file.
     """
-    runs = list(runs)
     if has_token:
-        check_readable("path", word, home, runs, cwd)
-    more = [home.runs / run.run_id for run in runs] if has_token else [cwd, home.runs]
-    roots = _Roots(home, runs, more)
+        check_readable("path", word, home, own, cwd)
+    roots = _Roots(home, own if has_token else [str(cwd), *own])
     try:
         named = cwd / Path(word).expanduser()
         path = named.resolve()
@@ -81,20 +79,15 @@ def open_readable(
 
 
 class _Roots:
-    """The directories below which files may be read: ``read_roots``, and those of ``runs`` and ``more``.
+    """The directories below which files may be read: ``read_roots``, and ``own``.
 
     A directory of a run may not answer. It is looked at only where the path is named below it, or below none.
     """
 
-    def __init__(self, home: StateHome, runs: Iterable[Run], more: Iterable[Path]) -> None:
+    def __init__(self, home: StateHome, own: Iterable[str]) -> None:
         self._home = home
         self._configured = [Path(each).expanduser() for each in home.read_config().read_roots]
-        places = [*map(str, more)]
-        for run in runs:
-            if run.spec.mirror:  # its directories are another host's, which says whose and where they are
-                continue
-            places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
-        self._implied = [Path(os.path.normpath(place)) for place in dict.fromkeys(places)]
+        self._implied = [Path(os.path.normpath(place)) for place in dict.fromkeys(own)]
 
     def name(self, path: Path) -> bool:
         """Return whether ``path`` is below one of them by its name alone."""

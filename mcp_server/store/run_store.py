@@ -6,10 +6,12 @@ import contextlib
 import difflib
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mcp_server.backends.base import backend_of
 from mcp_server.command.outputs import list_redirected
@@ -19,10 +21,16 @@ from mcp_server.record.events import Event, is_time, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
+from mcp_server.store.catalogue import Catalogue
+from mcp_server.store.run_index import Row, RunQuery, split_tags
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepRun, SweepStore
 
 _MOST_READ = 256  # live runs whose events are kept in memory
+_MOST_KEPT = 512  # runs whose specs and ends are
+_ALL = RunQuery()
+_CHECKED = ("run_id", "state", "name", "owner", "tags", "created_at")  # of a row against the record, where it is shown
+Kept = TypeVar("Kept")
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
@@ -30,6 +38,7 @@ class RunStore:
     """Returns runs as their directories prove them.
 
     A spec, and a run that has ended, never change: they are read once, and dropped when their directory is removed.
+    Which runs are meant is asked of an index; what is said of one comes from its record.
     """
 
     def __init__(self, home: StateHome) -> None:
@@ -39,7 +48,7 @@ class RunStore:
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
         self._events: dict[str, EventsRead] = {}
-        self.unreadable: list[str] = []  # ids of the runs whose state was unknown in the last ``list_runs``
+        self._catalogue = Catalogue(self)
 
     def run_directory(self, run_id: str) -> RunDir:
         """Return the directory of a run.
@@ -48,17 +57,22 @@ class RunStore:
             RunNotFound: no run has this id; names similar ids.
             NotOfSweeps: it is a sweep's id.
         """
+        if (directory := self._find_directory(run_id)) is not None:
+            return directory
+        if run_id in self.sweeps.list_ids():
+            raise NotOfSweeps(run_id)
+        raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._catalogue.list_inodes(), n=3, cutoff=0.7))
+
+    def _find_directory(self, run_id: str) -> RunDir | None:
+        if not _RUN_ID.fullmatch(run_id):
+            return None
         directory = self._directories.get(run_id) or RunDir(self.home.runs / run_id)
-        if not _RUN_ID.fullmatch(run_id) or not _is_run(directory):
-            for mirror in self.home.list_mirrors() if _RUN_ID.fullmatch(run_id) else ():
-                directory = RunDir(mirror / "runs" / run_id)
-                if directory.spec.is_file():
-                    self._directories[run_id] = directory
-                    return directory
-            if run_id in self.sweeps.list_ids():
-                raise NotOfSweeps(run_id)
-            raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._list_ids(), n=3, cutoff=0.7))
-        self._directories[run_id] = directory
+        if not _is_run(directory):
+            mirrored = (RunDir(mirror / "runs" / run_id) for mirror in self.home.list_mirrors())
+            if (found := next((each for each in mirrored if each.spec.is_file()), None)) is None:
+                return None
+            directory = found
+        _keep(self._directories, run_id, directory)
         return directory
 
     def observe(self, run_id: str) -> Run:
@@ -78,9 +92,23 @@ class RunStore:
             raise RunUnreadable(run_id, error) from error
         # An abandoned run may still be stopped, and then is killed. An end that its supervisor outlives is doubted.
         if run.ended and not run.abandoned and not run.may_go_on and evidence.supervisor.liveness is not Liveness.ALIVE:
-            self._ended[run_id] = run
+            _keep(self._ended, run_id, run)
             self._events.pop(run_id, None)
         return run
+
+    def is_final(self, run: Run) -> bool:
+        """Return whether a run that was just observed never changes any more."""
+        return self._ended.get(run.run_id) is run
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Read these runs anew: their directories were removed or replaced."""
+        for run_id in run_ids:
+            for kept in (self._directories, self._specs, self._ended, self._events):
+                kept.pop(run_id, None)
+
+    def list_remembered(self) -> set[str]:
+        """Return the ids of runs of which something is kept in memory."""
+        return {*self._directories, *self._specs}
 
     def observe_all(self, run_ids: Iterable[str]) -> tuple[Run, ...]:
         """Return these runs, and sweeps in the form of runs, as they are now.
@@ -142,39 +170,49 @@ class RunStore:
             RunNotFound: no run has this id or name; names similar ids.
             RunNameAmbiguous: several runs have this name; names their ids.
         """
-        try:
+        if self._find_directory(name) is not None or name in self.sweeps.list_ids():
             return self.observe(name)
-        except RunNotFound:
-            ids = self._list_ids_named(name)
-            if not ids:
-                raise
-            if len(ids) > 1:
-                raise RunNameAmbiguous(name, ids) from None
-            return self.observe(ids[0])
+        ids = self._list_ids_named(name)
+        if len(ids) > 1:
+            raise RunNameAmbiguous(name, ids)
+        return self.observe(ids[0] if ids else name)
 
-    def list_runs(self) -> list[Run]:
-        """Return all runs, newest first, but for those in ``unreadable``."""
-        ids = self._list_ids()
-        for removed in self._specs.keys() - set(ids):
-            self._directories.pop(removed, None)
-            self._specs.pop(removed, None)
-            self._ended.pop(removed, None)
-            self._events.pop(removed, None)
-        runs = []
-        self.unreadable = []
-        for run_id in ids:
-            run = self._ended.get(run_id)
-            if run is None:
-                try:
-                    run = self.observe(run_id)
-                except RunNotFound:  # removed meanwhile, or not a run's directory
-                    continue
-                except RunUnreadable:
-                    self.unreadable.append(run_id)
-            if run is not None:
-                runs.append(run)
-        runs.sort(key=lambda run: (run.spec.created_at, run.run_id), reverse=True)
-        return runs
+    @property
+    def unreadable(self) -> list[str]:
+        """The ids of the runs whose state was unknown at the last question about many."""
+        return self._catalogue.unreadable
+
+    def list_runs(self, query: RunQuery = _ALL, most: int | None = None) -> list[Run]:
+        """Return the newest ``most`` of the runs that are asked for, newest first, but for those in ``unreadable``."""
+        while True:
+            rows, live = self._catalogue.ask(lambda index: (index.select(query, _CHECKED, most), self._catalogue.live))
+            runs, is_right = [], True
+            for known in rows:
+                run_id = known[0]
+                with contextlib.suppress(RunNotFound, RunUnreadable):  # removed, or its disk does not answer any more
+                    runs.append(live.get(run_id) or self.observe(run_id))
+                    if run_id not in live and known != itemgetter(*_CHECKED)(Row.of(runs[-1], 0)._asdict()):
+                        self._catalogue.doubt(run_id)
+                        is_right = False
+            if is_right:
+                return runs
+
+    def list_specs(self, query: RunQuery = _ALL, most: int | None = None) -> list[RunSpec]:
+        """Return the specs of these runs; their other records are not read."""
+        specs = []
+        for run_id in self.list_ids(query, most):
+            with contextlib.suppress(OSError):
+                if (directory := self._find_directory(run_id)) is not None:  # else removed meanwhile
+                    specs.append(self._read_spec(directory))
+        return specs
+
+    def list_ids(self, query: RunQuery = _ALL, most: int | None = None) -> list[str]:
+        """Return the ids of these runs."""
+        return [run_id for (run_id,) in self._select(query, "run_id", most=most)]
+
+    def count_states(self, query: RunQuery = _ALL) -> dict[str, int]:
+        """Return how many of these runs are in each state, the most frequent first."""
+        return self._catalogue.ask(lambda index: index.count_states(query))
 
     def is_cut_off_launch(self, run: Run) -> bool:
         """Return whether nothing ever ran: its server died during the launch, and no supervisor took what it left."""
@@ -186,18 +224,22 @@ class RunStore:
             spec = next((each for each in list(self._specs.values()) if each.name == name), None)
         return spec.cwd or "" if spec is not None else ""
 
-    def list_ids_tagged(self, tags: Iterable[str]) -> list[str]:
-        """Return the ids of the runs that have one of ``tags``, the oldest first."""
-        required = set(tags)
-        return [spec.run_id for spec in self._list_specs() if not required.isdisjoint(spec.tags)]
-
     def list_tags(self) -> list[str]:
         """Return the tags of all runs, those of the newest run first."""
-        return list(dict.fromkeys(tag for spec in reversed(self._list_specs()) for tag in spec.tags))
+        return list(dict.fromkeys(tag for (text,) in self._select(_ALL, "tags") for tag in split_tags(text)))
 
     def list_names(self) -> list[str]:
         """Return the names of all runs, that of the newest run first."""
-        return list(dict.fromkeys(spec.name for spec in reversed(self._list_specs())))
+        return list(dict.fromkeys(name for (name,) in self._select(_ALL, "name")))
+
+    def list_blueprints(self) -> list[str]:
+        """Return the paths of the blueprints of all runs, that of the newest run first."""
+        return list(dict.fromkeys(path for (path,) in self._select(_ALL, "blueprint") if path))
+
+    def list_directories(self, owner: str | None = None) -> list[str]:
+        """Return the directories of this host in which runs, or those of ``owner``, work or leave results."""
+        rows = self._select(RunQuery(owner=owner, mirror=""), "cwd", "result_dir", "tensorboard")
+        return list(dict.fromkeys(path for row in rows for path in row if path))
 
     def output_at_s(self, run: Run) -> float | None:
         """Return when the newest attempt last wrote output, in POSIX time; None without a log, as for a sweep."""
@@ -243,34 +285,24 @@ class RunStore:
         """Return the time at the host of the run, in POSIX time, to compare with times that its record holds."""
         return time.time() + (self._clock_offset_s(Path(run.spec.mirror)) if run.spec.mirror else 0.0)
 
+    def list_sessions(self, among: Sequence[str]) -> set[str]:
+        """Return those ``among`` these tmux sessions that are, or were, a run's."""
+        return {session for (session,) in self._select(RunQuery(sessions=among), "session")}
+
     def _list_ids_named(self, name: str) -> list[str]:
         """Return the ids of the runs with this name, else of those of this blueprint, newest first.
 
         A blueprint is named by its path, by its file's name, or by that without the end.
         """
-        specs = list(reversed(self._list_specs()))
-        named = [spec.run_id for spec in specs if spec.name == name]
-        if name.endswith(".md"):
-            of_file = [spec.run_id for spec in specs if f"/{spec.blueprint or ''}".endswith(f"/{name.lstrip('/')}")]
-            if name.startswith("/"):
-                of_file = [spec.run_id for spec in specs if spec.blueprint == name]
-            return named or of_file
-        return named or [spec.run_id for spec in specs if f"blueprint:{name}" in spec.tags]
+        if named := self.list_ids(RunQuery(name=name)):
+            return named
+        if not name.endswith(".md"):
+            return self.list_ids(RunQuery(tags=(f"blueprint:{name}",)))
+        files = self._select(RunQuery(blueprint=name.lstrip("/")), "run_id", "blueprint")
+        return [run_id for run_id, path in files if path == name or not name.startswith("/")]
 
-    def _list_specs(self) -> list[RunSpec]:
-        """Return the specs of all runs, the oldest first."""
-        specs: list[RunSpec] = []
-        for run_id in self._list_ids():
-            with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or not a run's directory
-                specs.append(self._specs.get(run_id) or self._read_spec(self.run_directory(run_id)))
-        return sorted(specs, key=lambda spec: (spec.created_at, spec.run_id))
-
-    def _list_ids(self) -> list[str]:
-        ids: dict[str, None] = {}
-        for runs in (self.home.runs, *(mirror / "runs" for mirror in self.home.list_mirrors())):
-            with contextlib.suppress(FileNotFoundError):
-                ids.update((entry.name, None) for entry in runs.iterdir() if not entry.name.startswith("."))
-        return list(ids)
+    def _select(self, query: RunQuery, *columns: str, most: int | None = None) -> list[tuple[Any, ...]]:
+        return self._catalogue.ask(lambda index: index.select(query, columns, most))
 
     def _clock_offset_s(self, mirror: Path) -> float:
         offset_s = (read_json(mirror / "host.json") or {}).get("clock_offset_s")
@@ -291,7 +323,7 @@ class RunStore:
             run_dir=str(directory.path),
             created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory),
         )
-        self._specs[directory.run_id] = spec
+        _keep(self._specs, directory.run_id, spec)
         return spec
 
     def _read_events(self, directory: RunDir) -> tuple[Event, ...]:
@@ -324,6 +356,13 @@ class RunStore:
             age_s=time.time() - posix(spec.created_at),
             guard_exit=read_record(directory.guard_exit(attempt)),
         )
+
+
+def _keep(kept: dict[str, Kept], run_id: str, value: Kept) -> None:
+    """Keep what was read of a run; the oldest give way."""
+    kept[run_id] = value
+    if len(kept) > _MOST_KEPT:
+        kept.pop(next(iter(kept)), None)
 
 
 def _is_run(directory: RunDir) -> bool:

@@ -20,6 +20,7 @@ from mcp_server.runs.open_waits import OpenWaits
 from mcp_server.store.cursor_files import CursorFiles
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.read_roots import check_readable
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.wait_files import WaitFiles
@@ -100,10 +101,12 @@ class ServerContext:
         elif run.spec.owner != name:
             raise ReadOnlyRun(run, name)
 
-    def own_runs(self, ctx: Call) -> list[Run]:
-        """Return the runs whose directories the caller may read: those of its token's name, without a token all."""
-        name = identity(ctx)
-        return [run for run in self.store.list_runs() if name is None or run.spec.owner == name]
+    def own_directories(self, ctx: Call) -> list[str]:
+        """Return the directories of runs that the caller may read: those of its token's name, without a token all."""
+        if (name := identity(ctx)) is None:
+            return [str(self.home.runs), *self.store.list_directories()]
+        records = (str(self.home.runs / run_id) for run_id in self.store.list_ids(RunQuery(owner=name)))
+        return [*records, *self.store.list_directories(name)]
 
     def check_readable(
         self, ctx: Call, paths: Mapping[str, str | Iterable[str] | None], cwd: str | None = None
@@ -120,9 +123,9 @@ class ServerContext:
         ]
         if identity(ctx) is None or not words:
             return
-        base, runs = Path(cwd or Path.cwd()).expanduser(), self.own_runs(ctx)
+        base, own = Path(cwd or Path.cwd()).expanduser(), self.own_directories(ctx)
         for argument, word in words:
-            check_readable(argument, word, self.home, runs, base)
+            check_readable(argument, word, self.home, own, base)
 
     def visible_sessions(self, ctx: Call, sessions: Iterable[str]) -> list[str]:
         """Return those ``sessions``, none of a run, that the caller may see: with a token ``allow_sessions``."""
@@ -137,7 +140,7 @@ class ServerContext:
         Raises:
             BadArgument: it is neither a run's nor allowed; does not say whether it exists.
         """
-        if self.visible_sessions(ctx, [session]) or any(run.spec.session == session for run in self.store.list_runs()):
+        if self.visible_sessions(ctx, [session]) or self.store.list_sessions([session]):
             return
         raise BadArgument(
             "session",

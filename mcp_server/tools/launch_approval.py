@@ -16,6 +16,7 @@ from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.idempotency import find_run_of_key
 from mcp_server.runs.launch import plan
 from mcp_server.runs.launch_risk import LaunchNotConfirmed, Risk
+from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
@@ -204,4 +205,4 @@ def _may_kill(request: LaunchRequest) -> bool:
 
 
 def _has_live_runs(server: ServerContext) -> bool:
-    return any(not run.ended for run in server.store.list_runs())
+    return bool(server.store.list_ids(RunQuery("live"), 1))

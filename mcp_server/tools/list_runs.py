@@ -1,18 +1,20 @@
 """list_runs: the runs of this machine, and those on other machines that were started from it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mcp_server.answer import Answer
-from mcp_server.backends.local import list_other_sessions, tmux_socket
+from mcp_server.backends.local import list_sessions, tmux_socket
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import OtherTraining, list_other_trainings
+from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
-from mcp_server.views.brevity import MANY_TOKENS, count_states, fit, row_of
+from mcp_server.views.brevity import MANY_TOKENS, fit, row_of
 from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import line_of_sweep
 
@@ -71,34 +73,36 @@ async def list_runs(
 
     def list_matching() -> RunList:
         sweep_id = None if sweep is None else server.store.sweeps.find(sweep).sweep_id
-        mirror = _reach_mirror(server, host) if host is not None else ""
-        every = server.store.list_runs()
-        if host is not None:
-            every = [run for run in every if run.spec.mirror == mirror]
-        unreadable = list(server.store.unreadable) or None
-        runs = [run for run in every if _matches(run, state, owner, tag, name) and sweep_id in (None, run.spec.sweep)]
-        if state != "lost" and name is None:
-            runs = [run for run in runs if not server.store.is_cut_off_launch(run)]
-        page = runs
-        if before is not None:
-            end = server.store.find(before).spec
-            page = [run for run in runs if (run.spec.created_at, run.run_id) < (end.created_at, end.run_id)]
-        rows = [_brief(server, run, shows_owner=shows_owner) for run in page[:limit]]
+        mirror = _reach_mirror(server, host) if host is not None else None
+        query = RunQuery(
+            state,
+            owner,
+            None if tag is None else [tag],
+            name_part=name,
+            sweep=sweep_id,
+            mirror=mirror,
+            cut_off=None if state == "lost" or name is not None else False,
+        )
+        states = server.store.count_states(query)
+        older = query if before is None else replace(query, before=server.store.find(before))
+        page = server.store.list_runs(older, limit)
+        rows = [_brief(server, run, shows_owner=shows_owner) for run in page]
         if name is not None and len(rows) == 1:
             rows = [add_command(rows[0], page[0], _COMMAND_CHARS)]
         if len(rows) > _MOST_IN_DETAIL:
             rows = [row_of(row) for row in rows]
         rows = rows[: fit(rows, MANY_TOKENS, least=1)]
-        left = len(page) - len(rows)
+        total = sum(states.values())
+        left = (total if older is query else sum(server.store.count_states(older).values())) - len(rows)
         return RunList(
             runs=rows,
-            total=len(runs),
-            states=count_states(runs) if len(runs) > len(rows) else None,
+            total=total,
+            states=states if total > len(rows) else None,
             more=f"{left} older: list_runs(before={rows[-1].run_id!r}) with the same filters"
             if left and rows
             else None,
             sweeps=_list_sweeps(server, {row.sweep for row in rows}) if sweep is None else None,
-            unreadable=unreadable,
+            unreadable=list(server.store.unreadable) or None,
         )
 
     answer = await run_in_thread(list_matching)
@@ -153,24 +157,11 @@ def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | 
     return [*lines, *([f"{len(left)} more: {', '.join(left[:_MOST_SWEEPS])}"] if left else [])] or None
 
 
-def _matches(run: Run, state: str | None, owner: str | None, tag: str | None, name: str | None) -> bool:
-    kinds = {run.state, "ended" if run.ended else "live"}
-    if run.spec.sweep and run.stopped_by == "policy":
-        kinds.add("failed")  # as its cell is called: the policy gave it up
-    return (
-        (state is None or state in kinds)
-        and (owner is None or run.spec.owner == owner)
-        and (tag is None or tag in run.spec.tags)
-        and (name is None or name in run.spec.name or name in run.run_id)
-    )
-
-
 async def _list_others(ctx: Call) -> Others:
     server = server_of(ctx)
-    runs = await run_in_thread(server.store.list_runs)
-    sessions = await list_other_sessions(server.environ, [run.spec for run in runs])
-    of_sweeps = await run_in_thread(_list_sweep_sessions, server)
-    sessions = [session for session in sessions if session not in of_sweeps]
+    sessions = await list_sessions(server.environ)
+    own = await run_in_thread(lambda: server.store.list_sessions(sessions) | _list_sweep_sessions(server))
+    sessions = [session for session in sessions if session not in own]
     sessions = await run_in_thread(server.visible_sessions, ctx, sessions)
     others = await run_in_thread(list_other_trainings)
     kinds = "for trainings, evaluations, vLLM and other servers, Ray, and launchers"

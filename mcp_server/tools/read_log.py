@@ -66,7 +66,7 @@ async def read_log(
 
     def read_path(word: str) -> str:
         has_token = identity(ctx) is not None
-        with open_readable(word, server.home, server.own_runs(ctx), Path.cwd(), has_token=has_token) as log:
+        with open_readable(word, server.home, server.own_directories(ctx), Path.cwd(), has_token=has_token) as log:
             of_log = partial(read, label=shorten_middle(printable(word), _LABEL_CHARS))
             known = server.environ, server.home.secrets
             return describe_log(log, of_log, *known, diagnose=grep is None and start_line is None)

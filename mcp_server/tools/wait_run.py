@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from mcp_server.backends.local import list_other_sessions
+from mcp_server.backends.local import list_sessions
 from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, SessionOfOthers
 from mcp_server.record.state import ENDED, Run
 from mcp_server.runs.cursors import Cursor
@@ -107,7 +107,7 @@ async def wait_run(
 async def _refuse_session(server: ServerContext, name: str) -> None:
     """Raise SessionOfOthers where ``name``, which is no run, is a tmux session that runward did not start."""
     with suppress(ScreenNotAnswering):
-        if name in await list_other_sessions(server.environ, ()):
+        if name in await list_sessions(server.environ):
             script = Path(sys.executable).with_name("runward")
             program = [str(script)] if script.exists() else [sys.executable, "-m", "mcp_server"]
             raise SessionOfOthers(name, shlex.join([*program, "watch", name]))
@@ -188,8 +188,8 @@ def _plan(
     word = since if isinstance(since, str) else None
     seen = server.cursor_files.read(word) if word is not None else None
 
-    def was_alive(run: Run) -> bool:
-        return server.cursors.saw_alive(name, run) if seen is None else _is_live(seen.runs.get(run.run_id))
+    def was_alive(run_id: str) -> bool:
+        return server.cursors.saw_alive(name, run_id) if seen is None else _is_live(seen.runs.get(run_id))
 
     left_out = seen.left_out if seen is not None else None
     if left_out is not None and seen is not None:

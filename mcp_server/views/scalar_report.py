@@ -130,7 +130,7 @@ def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, Sc
     except NoScalars as error:
         if "/" in name or name.startswith("~"):
             raise
-        runs = store.list_runs()[:_PRINTED_OF] if name == LATEST else [store.find(name)]
+        runs = store.list_runs(most=_PRINTED_OF) if name == LATEST else [store.find(name)]
         for run in runs:
             if (of_output := read_printed(run, store)) is not None:
                 target, printed[run.run_id] = of_output

@@ -19,6 +19,7 @@ from tests.benchmarks import (
     frameworks,
     fuzz,
     gpus,
+    history,
     judgement,
     judging,
     kill,
@@ -48,6 +49,7 @@ _LONGER_S = {
     "ssh": ssh.LONGEST_S,
     "deaths": deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
+    "history": history.LONGEST_S,
     "shortages": shortages.LONGEST_S,
 }
 _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
@@ -60,6 +62,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "fuzz": fuzz.measure,
     "startup": startup.measure,
     "listing": listing.measure,
+    "history": history.measure,
     "tokens": tokens.measure,
     "day": day.measure,
     "supervising": supervising.measure,

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -341,7 +341,7 @@ async def test_the_screens_of_the_oldest_ended_runs_are_closed(bench: Bench) -> 
         await bench.until_dead(directory)
     specs = [bench.run(directory).spec for directory in directories]
     newest_first = specs[::-1]
-    await bench.backend.close_old_screens(specs[0], 1, lambda: newest_first)
+    await bench.backend.close_old_screens(specs[0], 1, lambda _: newest_first)
     await bench.backend.screen(specs[2], history=False)
     for spec in specs[:2]:
         with pytest.raises(ScreenNotFound):
@@ -351,7 +351,7 @@ async def test_the_screens_of_the_oldest_ended_runs_are_closed(bench: Bench) -> 
 async def test_where_few_screens_are_open_the_runs_are_not_read(bench: Bench) -> None:
     directory = await bench.start("true")
 
-    def read_runs() -> list[RunSpec]:
+    def read_runs(_: Sequence[str]) -> list[RunSpec]:
         raise AssertionError("the runs were read")
 
     await bench.backend.close_old_screens(bench.run(directory).spec, 50, read_runs)

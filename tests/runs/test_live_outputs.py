@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run
 from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
 
 
-def live(command: str, **more: Any) -> Run:
-    spec = RunSpec(run_id="one-abcd", command=command, cwd=more.pop("cwd", "/p"), **more)
-    return Run(spec, "running")
+def other(command: str, **more: Any) -> RunSpec:
+    return RunSpec(run_id="one-abcd", command=command, cwd=more.pop("cwd", "/p"), **more)
 
 
 SHARED = [
@@ -40,7 +38,7 @@ APART = [
 
 @pytest.mark.parametrize(("first", "second", "place"), SHARED)
 def test_two_live_runs_that_name_one_place_are_warned_of(first: str, second: str, place: str) -> None:
-    (warning,) = warn_of_shared_outputs(RunSpec(run_id="two-abcd", command=second, cwd="/p"), [live(first)])
+    (warning,) = warn_of_shared_outputs(RunSpec(run_id="two-abcd", command=second, cwd="/p"), [other(first)])
     assert warning == (
         f"one-abcd is live and writes to {place} too: their files may mix. Put {{run_id}} into that path."
     )
@@ -48,38 +46,38 @@ def test_two_live_runs_that_name_one_place_are_warned_of(first: str, second: str
 
 @pytest.mark.parametrize(("first", "second"), APART)
 def test_runs_that_may_write_to_different_places_are_not(first: str, second: str) -> None:
-    assert warn_of_shared_outputs(RunSpec(run_id="two-abcd", command=second, cwd="/p"), [live(first)]) == []
+    assert warn_of_shared_outputs(RunSpec(run_id="two-abcd", command=second, cwd="/p"), [other(first)]) == []
 
 
 def test_another_hosts_run_and_the_run_itself_share_nothing() -> None:
     spec = RunSpec(run_id="two-abcd", command="python t.py --logdir a", cwd="/p")
-    assert warn_of_shared_outputs(spec, [live("python t.py --logdir a", mirror="/m/other")]) == []
+    assert warn_of_shared_outputs(spec, [other("python t.py --logdir a", mirror="/m/other")]) == []
     itself = RunSpec(run_id="one-abcd", command=spec.command, cwd="/p")
-    assert warn_of_shared_outputs(itself, [live("python t.py --logdir a")]) == []
+    assert warn_of_shared_outputs(itself, [other("python t.py --logdir a")]) == []
 
 
 TRAIN = "tensorboard --logdir out --port 7 &\npython train.py --logdir {place}"
 
 
 def test_a_rerun_into_the_directory_of_an_ended_run_names_it_unless_it_resumes(tmp_path: Path) -> None:
-    former = replace(live(TRAIN.format(place="out"), cwd=str(tmp_path)), state="finished")
+    former = other(TRAIN.format(place="out"), cwd=str(tmp_path))
     again = RunSpec(run_id="two-abcd", command=TRAIN.format(place="out"), cwd=str(tmp_path))
-    assert warn_of_former_outputs(again, [former]) == []  # it left nothing
+    assert warn_of_former_outputs(again, lambda _: [former]) == []  # it left nothing
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "eval.json").write_text("{}")
-    (warning,) = warn_of_former_outputs(again, [former])
+    (warning,) = warn_of_former_outputs(again, lambda _: [former])
     assert warning == (
         f"The files of one-abcd, which has ended, lie in {tmp_path}/out: this run may overwrite its evaluations and "
         "checkpoints. Put {run_id} into that path, or name another."
     )
     for command in (f"{again.command} --resume", TRAIN.format(place="out/{run_id}"), TRAIN.format(place="other")):
-        assert warn_of_former_outputs(replace(again, command=command), [former]) == []
+        assert warn_of_former_outputs(replace(again, command=command), lambda _: [former]) == []
 
 
 def test_a_rerun_into_the_result_directory_of_an_ended_run_names_it(tmp_path: Path) -> None:
-    former = replace(live("python train.py", result_dir=str(tmp_path)), state="failed")
+    former = other("python train.py", result_dir=str(tmp_path))
     again = RunSpec(run_id="two-abcd", command="python train.py", cwd="/p", result_dir=str(tmp_path))
     (tmp_path / "experiment_log.md").write_text("")
-    assert warn_of_former_outputs(again, [former]) == []
+    assert warn_of_former_outputs(again, lambda _: [former]) == []
     (tmp_path / "results.md").write_text("")
-    assert "The files of one-abcd" in warn_of_former_outputs(again, [former])[0]
+    assert "The files of one-abcd" in warn_of_former_outputs(again, lambda _: [former])[0]

@@ -65,7 +65,7 @@ def test_an_unknown_tag_or_name_is_an_error_and_an_ambiguous_name_names_its_runs
 
 def test_live_is_what_lives_and_what_the_caller_saw_alive(runs: Runs) -> None:
     store = runs.store
-    with_memory = select(store, ["live"], was_alive=lambda run: run.run_id == "dp3-b3xq")
+    with_memory = select(store, ["live"], was_alive=lambda run_id: run_id == "dp3-b3xq")
     assert ids(with_memory[1]) == ["dp3-b3xq"]
     assert with_memory[0].left_out == {"cfm-7kqz", "old-mm2k"}
     assert ids(select(store, ["live"])[1]) == []

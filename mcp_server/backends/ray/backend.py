@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from mcp_server.backends.base import GpuState
+from mcp_server.backends.base import GpuState, ListEnded
 from mcp_server.backends.local import LocalBackend, supervisor_argv
 from mcp_server.backends.ray import job_request, job_states
 from mcp_server.backends.ray.job_end import describe_pending, end_job
@@ -322,7 +322,7 @@ class RayBackend(LocalBackend):
         del spec, env, near, query
         return GpuState(Snapshot(), {})
 
-    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Close the screens of mirrored runs; other jobs have none.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import anyio
 
-from mcp_server.backends.base import GpuState, Record
+from mcp_server.backends.base import GpuState, ListEnded, Record
 from mcp_server.backends.local import supervisor_argv
 from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.arrays import Element
@@ -239,7 +239,7 @@ class SlurmBackend:
         del spec
         return directory.log(attempt)
 
-    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Do nothing: a job has no screen."""
 
     def _render(self, spec: RunSpec, path: Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.base import GpuState
+from mcp_server.backends.base import GpuState, ListEnded
 from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.arrays import Element
 from mcp_server.backends.ssh import SshBackend
@@ -111,7 +111,7 @@ class FarSlurmBackend(SshBackend):
         """Return the same."""
         return self.attach_command(run.spec)
 
-    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Do nothing: a job has no screen."""
 
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:

@@ -46,6 +46,7 @@ from mcp_server.runs.preflight.answers import Problem
 from mcp_server.runs.resolve import apply_host_defaults, find_directory
 from mcp_server.runs.runs_at_risk import find_killers_of, find_risk
 from mcp_server.store import other_trainings
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
 from mcp_server.system.python_modules import Fault, describe_python
@@ -348,7 +349,7 @@ async def list_running(context: CheckContext) -> list[str]:
     """Return the live runs, then training processes that are not runward's."""
 
     def list_all() -> list[str]:
-        live = [run for run in context.store.list_runs() if not run.ended]
+        live = context.store.list_runs(RunQuery("live"))
         runs = [
             f"{run.run_id} {run.state} ({', '.join(filter(None, (run.spec.owner, describe_devices(run))))})"
             for run in live

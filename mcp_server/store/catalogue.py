@@ -1,0 +1,202 @@
+"""Keeps the index of runs in step with their directories, which it looks at before each question."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from mcp_server.errors import RunNotFound, RunUnreadable
+from mcp_server.record.run_directory import RunDir
+from mcp_server.record.state import Run
+from mcp_server.store.run_index import Row, RunIndex, open_index, remove_index
+from mcp_server.store.state_home import StateHome
+from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.lock_files import is_locked
+
+Found = TypeVar("Found")
+
+_ROWS_AT_ONCE = 200  # written: a process that dies while it makes the index leaves those before to the next
+_RETRY_S = 30.0  # until a file that could not be written is tried again
+# What changed less long ago may have the same time after its next change: Linux notes times by its timer, every 4 or
+# 10 ms, and some filesystems only whole seconds.
+_TICK_NS, _COARSE_TICK_NS = 10**8, 2 * 10**9
+_LOST_AFTER_S = 60.0  # a run whose supervisor may still start is not asked about in the index
+
+
+class Records(Protocol):
+    """What reads the record of one run: see ``RunStore``."""
+
+    home: StateHome
+
+    def observe(self, run_id: str) -> Run: ...  # noqa: D102
+    def is_final(self, run: Run) -> bool: ...  # noqa: D102
+    def is_cut_off_launch(self, run: Run) -> bool: ...  # noqa: D102
+    def forget(self, run_ids: Iterable[str]) -> None: ...  # noqa: D102
+    def list_remembered(self) -> set[str]: ...  # noqa: D102
+
+
+class Catalogue:
+    """Answers questions about many runs. May be shared by threads."""
+
+    def __init__(self, store: Records) -> None:
+        self.live: dict[str, Run] = {}  # those that may change, as they were at the last question
+        self.unreadable: list[str] = []  # ids of those whose state was unknown then
+        self._store = store
+        self._lock = threading.RLock()
+        self._index: RunIndex | None = None
+        self._looks: object = None  # what the directories of runs looked like when they were read
+        self._open: dict[str, int] = {}  # inodes of the runs without a row in the file
+        self._marked: dict[str, tuple[int, str]] = {}  # inodes and marks of those whose row may become false
+        self._stale: list[str] = []  # with a row that is false
+        self._unwritten: dict[str, Row] = {}  # of runs in ``_open``
+        self._retry_s = 0.0
+
+    def ask(self, question: Callable[[RunIndex], Found]) -> Found:
+        """Return the answer of the index once it says what the directories say."""
+        with self._lock:
+            for is_last in (False, False, True):
+                try:
+                    if self._index is None:
+                        self._looks = None
+                        self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
+                    self._refresh(self._index)
+                    return question(self._index)
+                except sqlite3.Error as error:
+                    if is_last:
+                        raise
+                    index, self._index = self._index, None
+                    if index is not None:
+                        index.close()
+                        if index.path is not None and not isinstance(error, sqlite3.OperationalError):
+                            remove_index(index.path)
+        raise AssertionError
+
+    def doubt(self, run_id: str) -> None:
+        """Read a run anew whose record says another thing than its row."""
+        with self._lock:
+            self._open[run_id] = self.list_inodes().get(run_id, 0)
+            self._stale.append(run_id)
+
+    def list_inodes(self) -> dict[str, int]:
+        """Return the ids of all directories that may be a run's, and their inodes."""
+        inodes: dict[str, int] = {}
+        for place in self._list_places():
+            with contextlib.suppress(FileNotFoundError), os.scandir(place) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        inodes.setdefault(entry.name, entry.inode() & 2**63 - 1)  # SQLite has no larger numbers
+        return inodes
+
+    def _list_places(self) -> list[Path]:
+        home = self._store.home
+        return [home.runs, *(mirror / "runs" for mirror in home.list_mirrors())]
+
+    def _look(self) -> object:
+        """Return what the directories of runs look like; None where they may change without looking different."""
+        if is_shared_filesystem(self._store.home.path):
+            return None
+        looks = []
+        for place in (self._store.home.hosts, *self._list_places()):
+            with contextlib.suppress(OSError):
+                status = place.stat()
+                looks.append((place, status.st_ino, status.st_mtime_ns))
+        now_ns = time.time_ns()
+        return looks if all(now_ns - changed_ns > _tick_ns(changed_ns) for *_, changed_ns in looks) else None
+
+    def _refresh(self, index: RunIndex) -> None:
+        looks = self._look()
+        if looks is None or looks != self._looks:
+            self._compare(index)
+            self._looks = looks
+        for run_id, (inode, mark) in list(self._marked.items()):
+            if self._find_mark(run_id, int(mark.partition(" ")[0])) != mark:
+                del self._marked[run_id]
+                self._open[run_id] = inode
+        rows = []
+        self.live, self.unreadable = {}, []
+        for run_id, inode in list(self._open.items()):
+            if run_id not in self._unwritten and (row := self._read(run_id, inode)) is not None:
+                rows.append(row)
+            if len(self._unwritten) >= _ROWS_AT_ONCE:
+                self._write(index)
+        self._write(index)
+        index.set_own([*rows, *self._unwritten.values()], [*self._open, *self._stale])
+
+    def _compare(self, index: RunIndex) -> None:
+        """Find the directories without a row in the file, and the rows without their directory."""
+        inodes, known = self.list_inodes(), index.read_known()
+        self._stale = [run_id for run_id, (inode, _) in known.items() if inodes.get(run_id) != inode]
+        for run_id in self._stale:
+            del known[run_id]
+        self._marked = {run_id: each for run_id, each in known.items() if each[1]}
+        self._open = {run_id: inode for run_id, inode in inodes.items() if run_id not in known}
+        self._unwritten = {id_: row for id_, row in self._unwritten.items() if self._open.get(id_) == row.inode}
+        self._store.forget([*self._stale, *self._store.list_remembered() - inodes.keys()])
+
+    def _read(self, run_id: str, inode: int) -> Row | None:
+        """Return the row of a run that may change, and note it. The row of another is noted to be written."""
+        begun_ns = time.time_ns()
+        try:
+            run = self._store.observe(run_id)
+            is_cut_off = self._store.is_cut_off_launch(run)
+        except RunNotFound:  # removed meanwhile, or not a run's directory
+            return None
+        except RunUnreadable:
+            self.unreadable.append(run_id)
+            return None
+        if self._store.is_final(run):
+            self._unwritten[run_id] = Row.of(run, inode)
+            return None
+        mark = ""
+        if run.abandoned and run.spec.backend == "tmux" and not run.spec.mirror:
+            mark = self._find_mark(run_id, run.attempt, before_ns=begun_ns)
+        if mark:
+            self._unwritten[run_id] = Row.of(run, inode, mark=mark, is_cut_off=is_cut_off)
+            return None
+        self.live[run_id] = run
+        return Row.of(run, inode, is_cut_off=is_cut_off)
+
+    def _find_mark(self, run_id: str, attempt: int, before_ns: int | None = None) -> str:
+        """Return what the record of a run without a supervisor looks like, with its attempt; empty where one lives.
+
+        ``before_ns``: also where it has just changed, and may have done so after it was read at this time.
+        """
+        directory = RunDir(self._store.home.runs / run_id)
+        words = [str(attempt)]
+        try:
+            if is_locked(directory.lock):
+                return ""
+            for path in (directory.path, directory.attempt(attempt), directory.events, directory.spec):
+                status = path.stat() if path == directory.path or path.exists() else None
+                words.append(f"{status.st_mtime_ns}-{status.st_size}" if status is not None else "")
+                if before_ns is None or status is None:
+                    continue
+                patience_ns = _LOST_AFTER_S * 1e9 if path == directory.path else _tick_ns(status.st_mtime_ns)
+                if before_ns - status.st_mtime_ns < patience_ns:
+                    return ""
+        except OSError:
+            return ""
+        return " ".join(words)
+
+    def _write(self, index: RunIndex) -> None:
+        if not (self._unwritten or self._stale) or time.monotonic() < self._retry_s:
+            return
+        stale = [run_id for run_id in self._stale if run_id not in self._unwritten]
+        if not index.write(self._unwritten.values(), stale):
+            self._retry_s = time.monotonic() + _RETRY_S
+            return
+        for run_id, row in self._unwritten.items():
+            del self._open[run_id]
+            if row.mark:
+                self._marked[run_id] = (row.inode, row.mark)
+        self._unwritten, self._stale = {}, []
+
+
+def _tick_ns(changed_ns: int) -> int:
+    return _TICK_NS if changed_ns % 10**9 else _COARSE_TICK_NS
