@@ -14,27 +14,21 @@ from mcp_server.blueprints.fields import NEGATION
 from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
 from mcp_server.blueprints.markdown import SourceLine, code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
-from mcp_server.command import shell
+from mcp_server.command.programs import PAUSES, PREPARES, PYTHON_LAUNCHERS, REPORTS, RUNNERS, SETTINGS, SHELLS, WRAPPERS
+from mcp_server.command.shell import parse, read_characters, scan_quotes
 
-# Programs of preparing lines in front of a command, which belong to it. They end within a moment.
-_PREPARING_PROGRAMS = frozenset(
-    """export cd source . set unset ulimit module conda mamba activate pushd popd mkdir eval trap umask alias
-    echo printf which nvidia-smi sleep date pwd ls wait true deactivate shopt stty hostname whoami nproc
-    test [ [[ : cp mv ln rm touch chmod df du free uname exit return declare local readonly typeset let read mktemp
-    wget curl tar unzip sed tee head tail nvcc sync lsof shift""".split()  # noqa: SIM905 - as bash lists them
-)
-# Programs of lines behind a command that only report: such a line is left out, or its exit code would be the run's.
-_REPORTING_PROGRAMS = frozenset(
-    "echo printf date deactivate set popd true : ls pwd nvidia-smi df du free hostname unset wait sleep".split()  # noqa: SIM905 - as above
-)
+# Lines behind a command that only report are left out: their exit code would be the run's.
+_REPORTING_PROGRAMS = REPORTS | SETTINGS | PAUSES | {"popd"}
 _PREPARING_COMMANDS = re.compile(
     r"(ray (start|stop)|pip3? (install|list)|python3? -m pip|uv (sync|pip)|git |wandb (login|offline)"
     r"|(hf|huggingface-cli) (login|download))\b"
 )
-_PROGRAMS = frozenset(
-    """python python3 bash sh zsh torchrun accelerate deepspeed uv poetry conda mamba make doit nohup env srun mpirun
-    ray docker time timeout numactl taskset exec xvfb-run sudo node cargo go just hydra pixi pdm hatch setsid stdbuf
-    tmux screen sbatch""".split()  # noqa: SIM905 - as above
+_PLAIN_WORDS = frozenset({"command", "hash", "id", "nice", "parallel", "type", "watch"})  # a sentence has them, too
+_PROGRAMS = (
+    frozenset(
+        """python python3 make doit srun mpirun ray docker node cargo go just hydra tmux screen sbatch""".split()  # noqa: SIM905 - words
+    ).union(WRAPPERS, RUNNERS, SHELLS, PYTHON_LAUNCHERS, PREPARES)
+    - _PLAIN_WORDS
 )
 _SHELL_LANGUAGES = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal", "shellscript"})
 _PLAIN_LANGUAGES = frozenset({"", "text", "txt", "cmd", "plaintext", "command"})
@@ -50,13 +44,9 @@ _PROMPT = re.compile(
 _PYTHON_LINE = re.compile(
     r"%{1,2}[a-z]\w*|(?:from\s+[\w.]+\s+)?import\s+[A-Za-z_]|[A-Za-z_][\w.]*\(.*\)\s*$|Out ?\[\d*\]:|\.\.\.:? "
 )
-_ARRAY = re.compile(
-    r"(?:^|(?<=[\n;&]))\s*(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?[A-Za-z_]\w*\+?=\"?\$?\("
-)
 _COPIED = re.compile(
     r"(?P<quote>[“”‘’„«»])|(?<=\s)(?P<dash>[–—−]{1,2})(?=[A-Za-z])|(?P<entity>&(?:amp|lt|gt|quot|#39|nbsp);)|(?P<blank>\u3000)|(?P<wide>[＝；＆｜])|(?P<link>\[[^\[\]\s]+\]\((?:https?://|file://|\.{0,2}/|[\w.-]+/)[^()\s]*\))"
 )
-_MAX_ARRAYS = 100
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?[A-Za-z_]\w*=")
 _LEADING_ASSIGNMENTS = re.compile(r"""^(?:[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"'])*\s+)+""")
 _SHELL_BLOCK = re.compile(
@@ -157,7 +147,7 @@ def _keep_behind(behind: Lines, *, has_helpers: bool) -> tuple[list[str], list[B
         return [text for _, text in behind], []
     faults = []
     for line, text in behind:
-        programs = {command.program for command in shell.parse(text).commands} - {""}
+        programs = {command.program for command in parse(text).commands} - {""}
         if programs <= {"wait", "disown"}:
             continue  # for the command itself, which stays in the foreground
         if programs <= (_REPORTING_PROGRAMS | {"kill"} if has_helpers else _REPORTING_PROGRAMS):
@@ -176,7 +166,7 @@ def _find_copied_marks(commands: Lines) -> Iterator[BlueprintFault]:
     """Yield marks that a word processor put into a command, which bash reads as letters."""
     for line, text in commands:
         for mark in _COPIED.finditer(text):
-            quote, _ = _scan_quotes(text[: mark.start()])
+            quote, _ = scan_quotes(text[: mark.start()])
             if quote and not mark["entity"]:
                 continue  # part of a text
             number = line + text.count("\n", 0, mark.start())
@@ -195,7 +185,7 @@ def fill_variables(command: str, values: Mapping[str, str]) -> str:
     parts, end, quote = [], 0, ""
     for match in variable.finditer(command):
         value = values[match["braced"] or match["plain"]]
-        quote, _ = _scan_quotes(command[end : match.start()], quote)
+        quote, _ = scan_quotes(command[end : match.start()], quote)
         parts += [command[end : match.start()], _quote_value(value, quote)]
         end = match.end()
     return "".join(parts) + command[end:]
@@ -216,7 +206,7 @@ def looks_like_command(text: str) -> bool:
     first = rest.split()[0].rstrip(";")
     if re.match(r"[A-Za-z_]\w*\+?=\(", text):
         return True
-    if first in _PROGRAMS | _PREPARING_PROGRAMS or re.match(
+    if first in _PROGRAMS or re.match(
         r"(?:\.{1,2}|~|\$\{?\w+\}?|\{\w+\})?/[\w.$/{}+-]+$|python[0-9.]+$|[\w./-]+\.(?:sh|py)$|[\w.-]+/(?:[\w.-]+/)*[\w.-]+$"
         r"|\$\{?\w+\}?$|\{exp_\w+\}$",
         first,
@@ -371,7 +361,7 @@ def _join_lines(piece: Lines, faults: list[BlueprintFault]) -> Iterator[tuple[in
         if not quote and (not line.strip() or line.lstrip().startswith("#")):
             continue
         opened = quote
-        quote, comment = _scan_quotes(line, quote)
+        quote, comment = scan_quotes(line, quote)
         line = line[:comment].rstrip()
         if brackets or "(" in line:
             brackets = max(0, brackets + _count_brackets(line, opened))
@@ -404,37 +394,22 @@ def _only_prepares(text: str) -> bool:
 
     In a pipe only the first program counts.
     """
-    parsed = shell.parse(_without_arrays(text))
+    parsed = parse(text)
     if _SHELL_BLOCK.search(text) or parsed.open_quote:
         return False
     is_piped = False
     for command in parsed.commands:
         words = command.program_words
-        prepares = command.program in _PREPARING_PROGRAMS or bool(_PREPARING_COMMANDS.match(" ".join(words[:3])))
+        prepares = command.program in PREPARES or bool(_PREPARING_COMMANDS.match(" ".join(words[:3])))
         if words and not is_piped and not prepares:
             return False
         is_piped = command.separator in ("|", "|&")
     return True
 
 
-def _without_arrays(text: str) -> str:
-    """Return a command in which arrays such as ``ARGS=(--lr 1)``, and ``$(…)`` in an assignment, are empty."""
-    for _ in range(_MAX_ARRAYS):
-        if (array := _ARRAY.search(text)) is None:
-            break
-        start, depth, end = array.end() - 1, 0, len(text)
-        for index, char, _ in _read_characters(text[start:], ""):
-            depth += (char == "(") - (char == ")")
-            if not depth:
-                end = start + index + 1
-                break
-        text = f"{text[:start]}{text[end:]}"
-    return text
-
-
 def _count_brackets(line: str, quote: str) -> int:
     """Return how many round brackets outside quotes a line opens and does not close; ``quote`` is open before."""
-    return sum((char == "(") - (char == ")") for _, char, _ in _read_characters(line, quote))
+    return sum((char == "(") - (char == ")") for _, char, _ in read_characters(line, quote))
 
 
 def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]]:
@@ -447,45 +422,10 @@ def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]
     if _DETACHED.search(text):
         cause = "starts its own terminal session and ends at once: write the command that runs in it."
         faults.append(BlueprintFault(line, cause))
-    elif (to_file := _OUTPUT_TO_FILE.search(text)) and not _scan_quotes(text[: to_file.start()])[0]:
+    elif (to_file := _OUTPUT_TO_FILE.search(text)) and not scan_quotes(text[: to_file.start()])[0]:
         cause = f"its output goes to {to_file['file']}, an unwatched file: remove that, the run is logged anyway."
         faults.append(BlueprintFault(line, cause, fatal=False))
     return text, faults
-
-
-def _scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
-    """Return the quote that is open at the end of ``text`` and the start of a comment.
-
-    ``quote`` is open before.
-
-    Unlike ``shell.parse`` this continues from line to line, so that a command of many lines takes linear time.
-    """
-    open_quote = quote
-    for index, char, open_quote in _read_characters(text, quote):
-        if char == "#" and index and text[index - 1].isspace():
-            return open_quote, index
-    return open_quote, None
-
-
-def _read_characters(text: str, quote: str) -> Iterator[tuple[int, str, str]]:
-    """Yield position and character of ``text``, and the quote that is open behind it.
-
-    Instead of a quote, and of what is escaped or in quotes, the character is empty.
-    """
-    is_escaped = False
-    for index, char in enumerate(text):
-        plain = ""
-        if is_escaped:
-            is_escaped = False
-        elif char == "\\" and quote != "'":
-            is_escaped = True
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        else:
-            plain = char
-        yield index, plain, quote
 
 
 def _quote_value(value: str, quote: str) -> str:

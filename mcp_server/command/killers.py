@@ -28,18 +28,24 @@ _OF_SCHEDULERS = frozenset({"scancel", "bkill", "qdel", "condor_rm", "kubectl"})
 _PLAIN_OPTION = re.compile(r"-(?:\d+|[A-Z]+\d*|[feixvwqI]+)|--(?:full|exact|verbose|wait)")
 NAME_CHARS = 15  # of a process
 _AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
-_STOPS_UNITS = frozenset({"stop", "restart", "kill", "isolate", "rescue", "emergency", "poweroff", "reboot", "halt"})
-# What the arguments of a manager of processes or jobs are where they stop others' too.
-_MANAGERS = {
-    "service": re.compile(r"\S+ (?:stop|restart|force-reload)\b"),
-    "supervisorctl": re.compile(r"(?:\S+ )*(?:shutdown|reload|(?:stop|restart) all)\b"),
-    "pm2": re.compile(r"kill\b|(?:stop|delete|del|restart) all\b"),
-    "init": re.compile(r"[016]$"),
-    "telinit": re.compile(r"[016]$"),
-    "bkill": re.compile(r"(?:\S+ )*(?:0$|-u\b)"),
-    "qdel": re.compile(r"(?:\S+ )*(?:all$|-u\b)"),
-    "condor_rm": re.compile(r"(?:\S+ )*-a(?:ll)?\b"),
-    "kubectl": re.compile(r"(?:\S+ )*delete (?:\S+ )*--all\b(?!=false)"),
+# Programs that end processes or jobs of others where their arguments, each with a blank behind it, match.
+_ENDS_OTHERS = {
+    **dict.fromkeys(("killall", "killall5", "skill", "slay", "reboot", "shutdown", "poweroff", "halt"), ""),
+    **dict.fromkeys(("init", "telinit"), r"[016] $"),
+    "ray": r"stop ",
+    "fuser": r"(?:.* )?(?:--kill|-[a-zA-Z]*k[a-zA-Z]*) ",
+    "scancel": r"(?:.* )?(?:-u|--user|--me |-A|--account|-p|--partition)",
+    "bkill": r"(?:\S+ )*(?:0 $|-u )",
+    "qdel": r"(?:\S+ )*(?:all $|-u )",
+    "condor_rm": r"(?:\S+ )*-a(?:ll)? ",
+    "kubectl": r"(?:\S+ )*delete (?:\S+ )*--all\b(?!=false)",
+    "systemctl": r"(?!.*--user )(?:\S+ ){0,2}(?:stop|restart|kill|isolate|rescue|emergency|poweroff|reboot|halt) ",
+    "service": r"\S+ (?:stop|restart|force-reload) ",
+    "supervisorctl": r"(?:\S+ )*(?:shutdown|reload|(?:stop|restart) all) ",
+    "pm2": r"kill |(?:stop|delete|del|restart) all ",
+    "loginctl": r"terminate-|kill-",
+    "nvidia-smi": r"(?:.* )?(?:--gpu-reset|-r) ",
+    "ipcrm": r"(?:.* )?(?:-a|--all) ",
 }
 _ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
 
@@ -206,19 +212,11 @@ def _has_flag(program: Program, flag: str) -> bool:
 
 def _kills_by_pattern(program: Program) -> bool:
     words = program.words
-    if program.name == "pkill":
-        own = any(word in ("-P", "--parent") for word in words[:-1]) or any(
-            option in ("-g", "-s", "--pgroup", "--session") and value in ("0", "$$")
-            for option, value in zip(words, words[1:])
-        )
-        return not own and not _asks_only(words) and "-0" not in words[1:2]
-    return program.name in ("killall", "killall5", "skill") and not _asks_only(words)
-
-
-def _kills_users_of_a_file(program: Program) -> bool:
-    return program.name == "fuser" and any(
-        word == "--kill" or re.fullmatch(r"-[a-zA-Z]*k[a-zA-Z]*", word) for word in program.words[1:]
+    own = any(
+        option in ("-P", "--parent") or (option in ("-g", "-s", "--pgroup", "--session") and value in ("0", "$$"))
+        for option, value in zip(words, words[1:])
     )
+    return program.name == "pkill" and not own and not _asks_only(words) and "-0" not in words[1:2]
 
 
 def _kills_found_processes(program: Program) -> bool:
@@ -246,13 +244,6 @@ def _kills_found_processes(program: Program) -> bool:
 def _is_search(words: Sequence[str]) -> bool:
     name = words[0].rpartition("/")[2] if words else ""
     return (name in _FINDERS and not (name == "pgrep" and "-P" in words)) or (name == "find" and "/proc" in words)
-
-
-def _stops_ray(program: Program) -> bool:
-    words = program.words
-    return (program.name == "ray" and words[1:2] == ("stop",) and not _asks_only(words)) or (
-        "ray.scripts.scripts" in words and "stop" in words
-    )
 
 
 _CLOSES_A_SESSION = "`{words}`{place} closes a tmux session, and so stops the run in it."
@@ -285,21 +276,12 @@ def _removes_found_containers(program: Program) -> bool:
     return program.by_xargs or bool(program.substituted) or is_all or "$(" in text or "`" in text
 
 
-def _stops_the_host_or_its_jobs(program: Program) -> bool:
-    words, name = program.words, program.name
-    if name == "scancel":
-        return any(re.match(r"-u|--user|--me$|-A|--account|-p|--partition", word) for word in words[1:])
-    if name == "systemctl":
-        return not _STOPS_UNITS.isdisjoint(words[1:4]) and "--user" not in words
-    if name in _MANAGERS:
-        return _MANAGERS[name].match(" ".join(words[1:])) is not None
-    if name == "loginctl":
-        return bool(words[1:2]) and words[1].startswith(("terminate-", "kill-"))
-    if name == "nvidia-smi":
-        return "--gpu-reset" in words or "-r" in words
-    if name == "ipcrm":
-        return any(word in ("-a", "--all") for word in words)
-    return name in ("reboot", "shutdown", "poweroff", "halt", "slay")
+def _ends_others(program: Program) -> bool:
+    if "ray.scripts.scripts" in program.words:
+        return "stop" in program.words
+    arguments = _ENDS_OTHERS.get(program.name)
+    is_asking = program.name in ("killall", "killall5", "skill", "ray") and _asks_only(program.words)
+    return arguments is not None and not is_asking and bool(re.match(arguments, " ".join((*program.words[1:], ""))))
 
 
 def _cleans_up_by_itself(program: Program) -> bool:
@@ -319,11 +301,9 @@ def _asks_only(words: Sequence[str]) -> bool:
 
 _KILLERS: tuple[Callable[[Program], bool], ...] = (
     _kills_by_pattern,
-    _kills_users_of_a_file,
     _kills_found_processes,
-    _stops_ray,
+    _ends_others,
     _closes_other_sessions,
     _removes_found_containers,
-    _stops_the_host_or_its_jobs,
     _cleans_up_by_itself,
 )

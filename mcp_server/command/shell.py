@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from mcp_server.command.programs import SHELL_BUILTINS
+from mcp_server.command.programs import LOG_VIEWERS, PAUSES, REPORTS, SETTINGS, SHELL_BUILTINS
 from mcp_server.text.regex import compile_lazily
 
 _SKIPPED = compile_lazily(r"(?P<blank>(?:[ \t\r]|\\\n)+)|\#[^\n]*")
@@ -50,10 +50,7 @@ _LONGEST_PATH = 4096  # PATH_MAX
 _NAMED_VALUE = compile_lazily(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTALL)
 _JOINS = ("|", "|&", "&&", "||")
 # What may stand in the foreground where the training itself is in the background.
-_BESIDE = frozenset(
-    """wait exit cd export sleep echo kill trap source . set true tail date tensorboard aim mlflow
-    """.split()  # noqa: SIM905 - programs
-)
+_BESIDE = REPORTS | SETTINGS | PAUSES | LOG_VIEWERS | {"exit", "cd", "kill", "source", ".", "tail"}
 _FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
 _NUMBER = compile_lazily(r"-[\d.]\S*")
 
@@ -363,6 +360,39 @@ def _resolve_escape(match: re.Match[str]) -> str:
 
 def _unescape(match: re.Match[str]) -> str:
     return match[1].replace("\n", "")
+
+
+def scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
+    """Return the quote that is open at the end of ``text`` and the start of a comment. ``quote`` is open before.
+
+    Unlike ``parse`` this continues from line to line, so that a command of many lines takes linear time.
+    """
+    open_quote = quote
+    for index, char, open_quote in read_characters(text, quote):
+        if char == "#" and index and text[index - 1].isspace():
+            return open_quote, index
+    return open_quote, None
+
+
+def read_characters(text: str, quote: str) -> Iterator[tuple[int, str, str]]:
+    """Yield position and character of ``text``, and the quote that is open behind it.
+
+    Instead of a quote, and of what is escaped or in quotes, the character is empty.
+    """
+    is_escaped = False
+    for index, char in enumerate(text):
+        plain = ""
+        if is_escaped:
+            is_escaped = False
+        elif char == "\\" and quote != "'":
+            is_escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        else:
+            plain = char
+        yield index, plain, quote
 
 
 def leave_out_helpers(command: str | list[str]) -> str | list[str]:

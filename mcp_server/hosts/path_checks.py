@@ -24,7 +24,7 @@ from mcp_server.command.inputs import (
 )
 from mcp_server.command.outputs import is_output_place
 from mcp_server.command.programs import REMOTE_PROGRAMS
-from mcp_server.command.shell import ShellCommand
+from mcp_server.command.shell import ShellCommand, scan_quotes
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
 from mcp_server.record.spec import LaunchRequest
@@ -96,7 +96,7 @@ class Roots:
                 return match[0]
             here = self.foreign[root]
             first, is_known = first or path, is_known and here is not None
-            if here is not None and is_command and not _is_in_quotes(text[: match.start("root")]):
+            if here is not None and is_command and not scan_quotes(text[: match.start("root")])[0]:
                 here = _SPECIAL.sub(r"\\\g<0>", here)
             return f"{here or root}{match['rest']}"
 
@@ -128,19 +128,6 @@ class Roots:
         return re.compile(
             rf"(?P<host>(?<![\w@.:/-])[\w@.-]+:)?(?<![\w.\-/~}}])(?P<root>{names})(?P<rest>(?:/[^\s\"':;,&|<>()]*)?)(?![\w.\-])"
         )
-
-
-def _is_in_quotes(before: str) -> bool:
-    """Return whether a shell is in quotes after ``before``."""
-    quote, is_escaped = "", False
-    for character in before:
-        if is_escaped:
-            is_escaped = False
-        elif character == "\\" and quote != "'":
-            is_escaped = True
-        elif character in "'\"" and quote in ("", character):
-            quote = "" if quote else character
-    return bool(quote)
 
 
 def check_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> None:

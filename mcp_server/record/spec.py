@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 _NOT_KEPT = frozenset({"environment", "mirror", "run_dir"})
 _PLAIN_TYPES: dict[str, type] = {"str": str, "bool": bool, "int": int, "float": float, "None": type(None)}
+_Request = TypeVar("_Request", bound="LaunchRequest")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class LaunchRequest:
     cell: str | None = None
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any]) -> LaunchRequest:
+    def from_arguments(cls: type[_Request], arguments: Mapping[str, Any]) -> _Request:  # noqa: PYI019 - Python 3.9
         """Return the request that ``arguments`` hold by name. None is an open field, other names are ignored."""
         return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
 

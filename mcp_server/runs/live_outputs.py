@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.command.outputs import find_in_command, list_redirected
+from mcp_server.command.programs import LOG_VIEWERS
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
@@ -20,7 +21,6 @@ from mcp_server.record.spec import RunSpec
 _NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.
 _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
-_READERS = ("tensorboard", "aim", "mlflow")  # their --logdir is what they read
 _MOST_NAMED = 3
 _MOST_FORMER = 300  # the newest ended runs, whose commands are read
 _RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
@@ -81,7 +81,7 @@ def _list_outputs(spec: RunSpec) -> list[str]:
     spec = replace(spec, command=leave_out_helpers(spec.command))
     command = parse(spec.command)
     text = json.dumps([spec.command, spec.params, spec.env], default=str)
-    if any(mark in text for mark in _OWN) or any(Path(word).name in _READERS for word in command.words):
+    if any(mark in text for mark in _OWN) or any(Path(word).name in LOG_VIEWERS for word in command.words):
         return []
     here = [*_resolve(spec, spec.cwd), *([spec.tensorboard] if spec.tensorboard else [])]
     if any(simple.program in ("cd", "pushd") for simple in command.commands):

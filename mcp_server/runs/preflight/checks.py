@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from mcp_server.backends.base import load_backend
 from mcp_server.command.configs import find_script_configs
@@ -61,44 +60,26 @@ _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
 
 
 @dataclass(frozen=True)
-class PreflightRequest:
+class PreflightRequest(LaunchRequest):
     """What a training run will need. ``python``, ``paths``, ``cwd`` as on a command line. ``disk_gb`` in 10⁹ bytes."""
 
     python: str | None = None
     imports: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    command: str | list[str] | None = None
-    cwd: str | None = None
     result_dir: str | None = None
-    gpus: int | str | list[int | str] | None = None
-    require: Mapping[str, Any] | None = None
     ports: list[int] = field(default_factory=list)
     disk_gb: float | None = None
     ray: bool = False
-    secrets: list[str] = field(default_factory=list)
-    blueprint: str | None = None
-    host: str | None = None
-    environment: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
-    recovery: Any = None
-    time_limit_s: float | None = None
-    queue: bool = False
-
-    @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any]) -> PreflightRequest:
-        """Return the request that ``arguments`` hold by name. None is an open field, other names are ignored."""
-        return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
 
     @property
     def launch(self) -> LaunchRequest:
         """The launch that it prepares. One GPU where only its requirements are named."""
-        shared = {f.name: getattr(self, f.name) for f in fields(LaunchRequest) if hasattr(self, f.name)}
+        shared = {f.name: getattr(self, f.name) for f in fields(LaunchRequest)}
         if self.gpus is None and self.require and "count" not in self.require:
             shared["gpus"] = 1
-        if self.command is None and self.blueprint is None:
+        if not self.command and self.blueprint is None:
             shared["command"] = "true"
-        return LaunchRequest.from_arguments(shared)
+        return LaunchRequest(**shared)
 
 
 @dataclass(frozen=True)
@@ -153,7 +134,7 @@ def describe_error(what: str, error: RunwardError) -> Problem:
 def check_command(context: CheckContext) -> Iterator[Problem | str]:
     """Yield why the command cannot run, or why no command can."""
     load_backend("tmux").check_usable()
-    if context.request.command is None:
+    if not context.request.command:
         return
     command = parse(context.request.command)
     request = LaunchRequest(context.request.command, cwd=context.request.cwd, params=dict(context.request.params))
@@ -178,7 +159,7 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
 def _find_killers(context: CheckContext) -> Iterator[Problem]:
     """Yield what the command runs that ends processes of others, with the live runs that it may end."""
     request = context.request
-    spec = RunSpec(command=request.command or "", cwd=str(context.cwd), params=dict(request.params))
+    spec = RunSpec(command=request.command, cwd=str(context.cwd), params=dict(request.params))
     risk = find_risk([spec], context.store)
     for killer in find_killers_of(spec):
         named = f" Live here: {', '.join(risk.attempts)}." if risk is not None else ""

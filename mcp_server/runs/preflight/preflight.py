@@ -135,7 +135,7 @@ def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Proble
         request,
         cwd=request.cwd or cwd,
         python=request.python or python,
-        command=request.command or (check.launch_command if cwd else None),
+        command=request.command or (check.launch_command if cwd else None) or "",
         paths=[*request.paths, *config],
         result_dir=request.result_dir or check.result_dir,
         params={**(check.params or {}), **request.params},
