@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
-from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.diagnosis.failure.ordinary_work import count_steps
+from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.failure import tracebacks
-from mcp_server.diagnosis.failure.error_patterns import match_error_kind
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
-from mcp_server.diagnosis.failure.exception_types import exception_kind
-from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.advice.blocks import Scene
 from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step
 from mcp_server.diagnosis.failure import kinds, log_shapes, ordinary_work, root_cause, tracebacks, user_code
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
-from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 
@@ -44,9 +44,6 @@ _NOT_BEGUN = compile_lazily(
     r"|Host key verification failed|Too many authentication failures|banner exchange"
 )
 _LINES_OF_SSH = 6
-_SIGNAL_NAMES = dict(
-    enumerate("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split(), 1)  # noqa: SIM905
-)
 # Do not retry: a person or a limit stopped the run.
 _DELIBERATE_STOP = compile_lazily(
     r"(?i)TIME LIMIT|walltime|RUNLIMIT|DeadlineExceeded|TERM_OWNER|TERM_ADMIN|timed.out"
@@ -112,8 +109,8 @@ def diagnose(
     ``lines`` is the end of the log, at most a few MB. With exit code 0 only divergence is a failure. With any other
     code, or a signal (`"SIGKILL"`), the run certainly failed. With neither, evidence at the end of the log decides.
     """
-    if signal is None and (name := _SIGNAL_NAMES.get((exit_code or 0) - _SIGNAL_BASE)):
-        signal = f"SIG{name}"
+    if signal is None and 0 < (number := (exit_code or 0) - _SIGNAL_BASE) < len(kinds.SIGNALS):
+        signal = f"SIG{kinds.SIGNALS[number]}"
     lost = find_lost_session(lines) if exit_code == _SSH_FAILED else None
     if lost is not None and not lost.text.startswith(_WATCH):
         return _build_lost("network_error", lost, "lost_session")

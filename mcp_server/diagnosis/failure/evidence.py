@@ -7,10 +7,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from mcp_server.diagnosis.failure import log_statements, tracebacks
-from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
-from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, exception_kind
-from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.diagnosis.failure import statements, tracebacks
+from mcp_server.diagnosis.failure.statements import TEXT_CHARS, Weight, exception_kind, is_sure_type, match_error_kind
 from mcp_server.diagnosis.failure.tracebacks import RaisedException
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
@@ -131,7 +129,7 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
         if at in taken:
             continue
         tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
-        statement = log_statements.parse_statement(text)
+        statement = statements.parse_statement(text)
         if statement and tracebacks.is_echoed_code(lines, at):
             continue
         if statement:
@@ -149,7 +147,7 @@ def _find_candidates(lines: Sequence[Line]) -> list[int]:
     text = "\n".join(line.text for line in lines)
     starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
     hits: set[int] = set()
-    for word in (_HEADER_WORD, *_EXCEPTION_WORDS, *log_statements.WORDS):
+    for word in (_HEADER_WORD, *_EXCEPTION_WORDS, *statements.list_words()):
         at = len(text)
         for _ in range(_MAX_LINES_PER_WORD):
             at = text.rfind(word, 0, at)
@@ -196,7 +194,7 @@ def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> Failure
     files = [lines[at].text for at in raised.frames]
     kind = _kind_of_exception(lines, raised, files)
     weight = _weight_of_exception(raised, kind, files)
-    statement = log_statements.parse_statement(raised.text) if weight == Weight.ECHO else None
+    statement = statements.parse_statement(raised.text) if weight == Weight.ECHO else None
     if statement and statement.weight > weight:
         weight, kind = statement
     sure = raised.uncaught or raised.name == "KeyboardInterrupt" or bool(_WHOLE_PROGRAM.search(raised.context))
@@ -239,7 +237,7 @@ def _kind_of_exception(lines: Sequence[Line], raised: RaisedException, files: Se
     if signal_match := _BY_SIGNAL.search(text):
         return _KINDS_BY_SIGNAL.get(signal_match[1] or "", "segfault")
     kind = exception_kind(raised.name, text)
-    if kind in {"python_error", "nccl_error"} and raised.name not in SURE_TYPES:
+    if kind in {"python_error", "nccl_error"} and not is_sure_type(raised.name):
         kind = _kind_from_next_lines(lines, raised, kind)
     if kind == "python_error" or (kind == "data_error" and raised.name == "JSONDecodeError"):
         last = lines[raised.frames[-1] + 1].text if raised.frames and raised.frames[-1] + 1 < raised.end else ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.failure import log_statements, tracebacks
-from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.diagnosis.failure import statements, tracebacks
+from mcp_server.diagnosis.failure.statements import Weight
 
 # Every line for which may_be_fatal() is true contains one of these literals: callers search whole chunks for them.
 FATAL_WORDS: tuple[str, ...] = (
@@ -20,7 +20,7 @@ def may_be_fatal(line: str) -> bool:
     tag, text, is_warning = tracebacks.strip_prefixes(line[:_FIRST_CHARS])
     if is_warning:
         return False
-    statement = log_statements.parse_statement(text)
+    statement = statements.parse_statement(text)
     if statement and statement.weight >= Weight.ABORT:
         return True
     if text[:1].isspace():

@@ -11,5 +11,8 @@ KINDS = (
 # Proposed next steps: none, retry unchanged, retry with less, retry later, on another port, on another GPU.
 ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", "retry_other_gpu")
 
+# The signals 1 to 15, by their numbers.
+SIGNALS = ("", *"HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split())  # noqa: SIM905
+
 # Native code ends by these; by any other signal, a process was ended from outside.
 CRASH_SIGNALS = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGTRAP", "SIGSYS"})

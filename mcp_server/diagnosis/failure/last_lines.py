@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mcp_server.diagnosis.failure import tracebacks
-from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
+from mcp_server.diagnosis.failure.statements import TEXT_CHARS, match_error_kind
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 

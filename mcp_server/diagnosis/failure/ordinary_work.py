@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
-from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 

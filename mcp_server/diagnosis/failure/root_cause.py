@@ -13,8 +13,8 @@ from mcp_server.diagnosis.failure import last_lines, tracebacks
 from mcp_server.diagnosis.failure.aftermath import find_cause_outside
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
-from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_work
+from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 

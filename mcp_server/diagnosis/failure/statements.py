@@ -1,0 +1,149 @@
+"""What a line proves: statements of shells, schedulers and native libraries, messages and types of exceptions. Pure.
+
+`failures.rows` holds the patterns. It is read at the first line that looks like an error.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+from mcp_server.diagnosis.failure.kinds import SIGNALS
+from mcp_server.diagnosis.rows import read_blocks
+from mcp_server.text.regex import compile_lazily
+
+TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
+
+
+class Weight(IntEnum):
+    """How much a line proves. The heaviest evidence left after order and rank is quoted."""
+
+    HINT = 0  # mentions an error; proves nothing while the exit status is unknown
+    ECHO = 1  # reports a failure elsewhere: launchers, parent processes, closed pipes
+    ABORT = 2  # the process gave up; its reason, if any, is on another line
+    STOPPED = 3  # by a signal, a scheduler or a person
+    PEER = 4  # other ranks were lost
+    CRASH = 5  # native code crashed, or SIGKILL
+    OWN = 6  # the cause itself
+
+
+class Statement(NamedTuple):
+    """Weight and kind of one line."""
+
+    weight: Weight
+    kind: str
+
+
+_BY_SIGNAL, _BY_TEXT = "by signal", "by text"  # in place of a kind
+_SIGNALS = {
+    **dict.fromkeys((1, 2, 3), (Weight.STOPPED, "killed")),
+    **dict.fromkeys((4, 7, 8, 11), (Weight.CRASH, "segfault")),
+    6: (Weight.ABORT, "segfault"),
+    9: (Weight.CRASH, "killed"),
+    15: (Weight.ECHO, "killed"),  # usually a launcher that stops the healthy ranks
+}
+_SIGNAL_BASE = 128  # a shell's exit code for a child killed by a signal is this plus the signal
+_SOURCE = ("raise ", "return ", "assert ", "print(", "logger.", "logging.")  # a traceback shows it
+# Types whose messages quote names of the program: a key or attribute named "gpu" proves nothing.
+_OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
+_TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
+_OBJECT_STORE_DENIED = compile_lazily(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and similar
+_REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is not allowed to read its classes
+_PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
+
+
+class _Table(NamedTuple):
+    messages: list[tuple[str, re.Pattern[str]]]  # a kind, and a pattern of all its neighbours in the file
+    sure_types: dict[str, str]
+    types: dict[str, str]
+    statements: list[tuple[str, Weight, str, re.Pattern[str]]]
+
+
+@cache
+def read_table() -> _Table:
+    """Return the patterns of `failures.rows`, in their order."""
+    table = _Table([], {}, {}, [])
+    texts: list[tuple[str, list[str]]] = []
+    for block in read_blocks("failure/failures"):
+        fields = dict(block)
+        kind = fields["kind"]
+        if "text" in fields:
+            if not texts or texts[-1][0] != kind:
+                texts.append((kind, []))
+            texts[-1][1].append(fields["text"])
+        elif "line" in fields:
+            word, weight = fields["has"].replace("[ ]", " "), Weight[fields["proof"].upper()]
+            table.statements.append((word, weight, kind, compile_lazily(fields["line"])))
+        else:
+            table.sure_types.update(dict.fromkeys(fields.get("sure", "").split(), kind))
+            table.types.update(dict.fromkeys(fields.get("type", "").split(), kind))
+    table.messages.extend((kind, compile_lazily("|".join(patterns))) for kind, patterns in texts)
+    return table
+
+
+@cache
+def list_words() -> tuple[str, ...]:
+    """Return literals of which every line that states a failure contains one."""
+    return tuple(dict.fromkeys(word for word, *_ in read_table().statements))
+
+
+def match_error_kind(text: str) -> str | None:
+    """Return the kind of failure that the message ``text`` proves, or None."""
+    return _match_error_kind(text[:TEXT_CHARS])
+
+
+@lru_cache(maxsize=2_048)
+def _match_error_kind(text: str) -> str | None:
+    return next((kind for kind, pattern in read_table().messages if pattern.search(text)), None)
+
+
+def is_sure_type(name: str) -> bool:
+    """Return whether the exception ``name`` is of one kind whatever its message."""
+    return name in read_table().sure_types
+
+
+def exception_kind(name: str, text: str) -> str:
+    """Return the kind of an exception, from the last part of its type and its whole line."""
+    if _REFUSED_LOAD in text:
+        return "python_error"
+    if sure := read_table().sure_types.get(name):
+        return sure
+    kind = match_error_kind(text)
+    if name in _OWN_WORDS and kind not in _TRUSTED_FOR_OWN_WORDS:
+        return "python_error"
+    if name in _PATHS and kind not in {"disk_full", "network_error"} and not _OBJECT_STORE_DENIED.search(text):
+        return "data_error"
+    return kind or read_table().types.get(name, "python_error")
+
+
+def parse_statement(text: str) -> Statement | None:
+    """Return the statement of ``text``, a line without prefixes, or None for ordinary output."""
+    text = text[:TEXT_CHARS].lstrip()
+    return None if text.startswith(_SOURCE) else _parse_statement(text)
+
+
+@lru_cache(maxsize=4_096)
+def _parse_statement(text: str) -> Statement | None:
+    for word, weight, kind, pattern in read_table().statements:
+        match = pattern.match(text) if word in text else None
+        if match:
+            if kind == _BY_SIGNAL:
+                return _from_signal(match)
+            return _from_text(text, weight) if kind == _BY_TEXT else Statement(weight, kind)
+    return None
+
+
+def _from_signal(match: re.Match[str]) -> Statement:
+    """Return the statement for the signal that the match names by number or name."""
+    signal = next(filter(None, match.groups()), "")
+    number = SIGNALS.index(signal) if signal in SIGNALS else int(signal if signal.isdecimal() else 0)
+    return Statement(*_SIGNALS.get(number % _SIGNAL_BASE, (Weight.ECHO, "other")))
+
+
+def _from_text(text: str, weight: Weight) -> Statement:
+    kind = match_error_kind(text)
+    if kind is None:
+        return Statement(weight, "segfault" if weight == Weight.ABORT else "other")
+    return Statement(Weight.PEER if kind == "nccl_error" else Weight.OWN, kind)
