@@ -128,11 +128,11 @@ class Best:
         return f"{self.other.label} {self.other.text}{tested}"
 
 
-def find_best(sweep: Sweep) -> Best | None:
-    """Return the best setting of a sweep. None without a metric, or before any result."""
+def find_best(sweep: Sweep, *, by_mean_alone: bool = False) -> Best | None:
+    """Return the best setting of a sweep, as rank_groups ranks. None without a metric, or before any result."""
     if sweep.spec.metric is None or not any(cell.value is not None for cell in sweep.cells):
         return None
-    return choose_best(rank_groups(sweep.cells, sweep.spec.goal))
+    return choose_best(rank_groups(sweep.cells, sweep.spec.goal, by_mean_alone=by_mean_alone))
 
 
 def choose_best(ranked: Sequence[Group]) -> Best | None:
@@ -177,11 +177,12 @@ def is_changed(cell: CellState, name: str) -> bool:
     return planned is not None and planned != cell.setting(name)
 
 
-def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
+def rank_groups(cells: Sequence[CellState], goal: str, *, by_mean_alone: bool = False) -> list[Group]:
     """Return the groups, those with most results first, and of these the best mean.
 
-    A mean of two seeds says less than one of three. Behind them groups without a result: those
-    that run, those that wait, others, and last those that ended in NaN. Equal ones keep the order of the plan.
+    A mean of two seeds says less than one of three; ``by_mean_alone`` ranks it all the same. Behind them groups without
+    a result: those that run, those that wait, others, and last those that ended in NaN. Equal ones keep the order of
+    the plan.
     """
     grouped: dict[str, list[CellState]] = {}
     names = list(dict.fromkeys(name for cell in cells for name in cell.settings if not is_seed(name)))
@@ -194,7 +195,7 @@ def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
         replace(_make_group(names, members, goal, finished), forms=forms_of[members[0].cell.name])
         for members in grouped.values()
     ]
-    return sorted(groups, key=lambda group: _rank(group, goal))
+    return sorted(groups, key=lambda group: _rank(group, goal, by_mean_alone=by_mean_alone))
 
 
 def find_whole(cells: Sequence[CellState]) -> set[str]:
@@ -259,9 +260,9 @@ def _name_key(cell: CellState, forms: Sequence[Form]) -> str:
     return _text([cell.cell.phase, cell.cell.variant, forms])
 
 
-def _rank(group: Group, goal: str) -> tuple[int, int, float]:
+def _rank(group: Group, goal: str, *, by_mean_alone: bool) -> tuple[int, int, float]:
     if group.mean is not None:
-        return 0, -len(group.results), -group.mean if goal == "max" else group.mean
+        return 0, 0 if by_mean_alone else -len(group.results), -group.mean if goal == "max" else group.mean
     states = {cell.state for cell in group.cells}
     is_bad = any(cell.bad_end for cell in group.cells)
     return (1 if LIVE in states else 2 if WAITING in states else 4 if is_bad else 3), 0, 0.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mcp_server.scalars.answers import Number, TagFigures
-from mcp_server.text.formatting import round_seconds, shorten_middle, significant
+from mcp_server.text.formatting import round_known, shorten_middle, significant
 
 if TYPE_CHECKING:
     from mcp_server.scalars.summary import SeriesSummary
@@ -62,7 +62,7 @@ def build_tag_figures(summary: SeriesSummary, points: Sequence[tuple[int, float]
         first_inf_step=summary.first_inf_step,
         plateau=summary.plateau,
         shape=summary.shape,
-        age_s=None if summary.age_s is None else round_seconds(summary.age_s),
+        age_s=round_known(summary.age_s),
         steps_per_s=json_number(summary.steps_per_s),
         restarts=list(summary.restarts) or None,
         writers=summary.writers if summary.writers > 1 else None,

@@ -17,7 +17,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
-from mcp_server.sweeps.figures import choose_goal, measure, parse_metric
+from mcp_server.sweeps.figures import ANY_COUNT, choose_goal, measure, parse_metric
 from mcp_server.sweeps.merging import merge_sweeps
 from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows
 from mcp_server.text.formatting import shorten_facts
@@ -84,7 +84,7 @@ def compare_sweep(
     if len(failed) > _MOST_FAILED and not as_markdown:
         notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
         failed = failed[-_MOST_FAILED:]
-    best = find_best(sweep)
+    best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark
     facts = SweepFacts(
@@ -152,11 +152,16 @@ def make_table(
 ) -> SweepTable:
     """Return the settings of a sweep as a table. ``metrics`` become columns. Reads files: call it in a thread.
 
-    ``with_results``: evaluations and checkpoints do, where no metrics are asked for.
+    ``with_results``: evaluations and checkpoints do, where no metrics are asked for. ``any:`` before a metric ranks
+    settings by their means, however many seeds they have.
     Values of ended cells are those that the conductor has noted; those of at most 16 live ones are read now, and do
     not count.
     """
     by, cells, notes = Ranking(sweep.spec.metric, sweep.spec.ranking, sweep.spec.goal), sweep.cells, list[str]()
+    by_mean_alone, metrics = (
+        _ignores_counts(metrics),
+        [each for text in metrics if (each := text.removeprefix(ANY_COUNT))],
+    )
     if by.metric is None and metrics:
         text, *metrics = metrics
         tag, ranking = parse_metric(text)
@@ -167,7 +172,7 @@ def make_table(
         notes.append('The sweep has no metric: in the order of the plan. metrics=["..."] ranks.')
     if by.metric is not None:
         cells = _measure(cells, store, scalars, by, {LIVE}, _MOST_LIVE)
-    groups = rank_groups(cells, by.goal)
+    groups = rank_groups(cells, by.goal, by_mean_alone=by_mean_alone)
     top_groups = groups[:most_rows]
     remarks = read_notes(store.sweeps.files_of(sweep)) if remarks is None else remarks
     further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
@@ -183,6 +188,11 @@ def make_table(
     ranked = describe_ranking(groups, by)
     notes += ranked.notes
     return SweepTable(names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, ranked.benchmarks)
+
+
+def _ignores_counts(metrics: Sequence[str]) -> bool:
+    """Return whether settings with fewer seeds are to be ranked by their means as well."""
+    return any(text.startswith(ANY_COUNT) for text in metrics)
 
 
 def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str]:

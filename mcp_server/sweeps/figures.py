@@ -15,6 +15,7 @@ from mcp_server.store.run_store import RunStore
 
 RANKINGS = ("last", "best", "mean10%")
 _TENTH = 10
+ANY_COUNT = "any:"  # before a metric: settings with fewer seeds do not rank behind
 _PREFIX = re.compile(r"(last|best|mean10%):(?=\S)")
 
 Points = list[tuple[int | None, float]]

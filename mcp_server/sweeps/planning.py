@@ -27,7 +27,7 @@ from mcp_server.runs.quota import count_gpus, find_quota
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
-from mcp_server.sweeps.figures import RANKINGS, choose_goal, has_direction, parse_metric
+from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.plan_checks import (
@@ -255,6 +255,10 @@ def _check_numbers(request: SweepRequest) -> None:
             raise BadArgument(argument, f"must be at least {least}.")
     if request.metric is not None and not (request.metric.isprintable() and 0 < len(request.metric) <= _LONGEST_METRIC):
         raise BadArgument("metric", f"must have 1 to {_LONGEST_METRIC} printable characters.")
+    if (request.metric or "").startswith(ANY_COUNT):
+        raise BadArgument(
+            "metric", f"{ANY_COUNT} is for compare_runs: a sweep promotes no setting for its fewer seeds."
+        )
 
 
 def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
@@ -344,16 +348,21 @@ def describe_arrays(planned: PlannedSweep) -> Iterator[str]:
 
 
 def list_distinct_runs(planned: PlannedSweep) -> list[RunSpec]:
-    """Return the runs that were checked, and a run for each other command of a cell."""
+    """Return the runs that were checked, and a run for each other command of a cell: its parameters belong to it."""
     runs = list(planned.checked.values())
-    seen = {json.dumps(run.command) for run in runs}
-    cells = [cell for cell in planned.spec.cells if cell.launch.get("command")]
-    for cell in cells:
-        command = cell.launch["command"]
-        if (text := json.dumps(command)) not in seen:
+    seen = {_name_command(run.command, run.params) for run in runs}
+    for launch in [cell.launch for cell in planned.spec.cells if cell.launch.get("command")]:
+        command, params = launch["command"], launch.get("params") or {}
+        if (text := _name_command(command, params)) not in seen:
             seen.add(text)
-            runs.append(replace(runs[0], command=command, params=cell.launch.get("params") or {}))
+            runs.append(replace(runs[0], command=command, params=params, cwd=launch.get("cwd") or runs[0].cwd))
     return runs
+
+
+def _name_command(command: str | list[str], params: Mapping[str, Any]) -> str:
+    """Return a command with what its parameters add, without their numbers, which name no program."""
+    words = {name: None if isinstance(value, int | float) else value for name, value in params.items()}
+    return json.dumps([command, words | {name: value for name, value in params.items() if value is True}], default=str)
 
 
 def describe_plan(planned: PlannedSweep) -> list[str]:
@@ -370,19 +379,6 @@ def describe_plan(planned: PlannedSweep) -> list[str]:
         else:
             lines.append(f"{first} {phase} {cell.name}: {text}")
     return lines
-
-
-def describe_hours(spec: SweepSpec) -> str:
-    """Return how long the cells may take together, by their time limits, and how many run at once at most."""
-    given = [cell.launch.get("time_limit_s") for cell in spec.cells]
-    limits = [each for each in given if isinstance(each, int | float)]
-    at_once = "" if spec.max_parallel is None else f", {spec.max_parallel} at once at most"
-    if not limits or len(limits) < len(given):
-        return f"{len(spec.cells)} cells{at_once}; hours are not known without time_limit_s."
-    gpus = [count_gpus(cell.launch.get("gpus"), cell.launch.get("require")) for cell in spec.cells]
-    hours = sum(each * (held or 1) for each, held in zip(limits, gpus, strict=True)) / 3600
-    unit = "GPU-hours" if all(gpus) else "hours of cells, a GPU counted each"
-    return f"{len(spec.cells)} cells{at_once}; at most {hours:.3g} {unit} by time_limit_s."
 
 
 def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:

@@ -15,7 +15,7 @@ from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.sweeps.benchmarks import build_benchmarks
 from mcp_server.sweeps.benchmarks import describe_best as describe_best_by
-from mcp_server.sweeps.figures import RANKINGS
+from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 
 if TYPE_CHECKING:
@@ -61,7 +61,10 @@ class RankingNotes:
 def describe_ranking(groups: Sequence[Group], by: Ranking) -> RankingNotes:
     """Return which setting is better with fewer seeds, and the test of the best two; of benchmarks the best of each."""
     behind = _find_better_with_fewer(groups, by.goal)
-    notes = [] if behind is None else [f"{behind.label} is better with fewer seeds, and ranks behind."]
+    notes = []
+    if behind is not None:
+        ask = f'unless metrics=["{ANY_COUNT}"] asks.'
+        notes.append(f"{behind.label} is better with fewer seeds, and ranks behind {ask}")
     found = None if by.metric is None else build_benchmarks(groups, by.label)
     if found is not None:
         return RankingNotes([*notes, describe_best_by(groups, found[1])], found[0])

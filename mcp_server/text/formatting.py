@@ -139,6 +139,11 @@ def round_seconds(seconds: float) -> float:
     return round(max(0.0, seconds), 1) if seconds < _MINUTE_S else float(round(seconds))
 
 
+def round_known(seconds: float | None) -> float | None:
+    """Return a duration rounded as above, None where it is unknown."""
+    return None if seconds is None else round_seconds(seconds)
+
+
 def join_ranges(numbers: Iterable[int], prefix: str = "") -> str:
     """Return ascending numbers as ranges: ``0-3, 5``. With a prefix ``cpu-``: ``cpu-0 to cpu-3, cpu-5``."""
     ranges: list[list[int]] = []

@@ -125,7 +125,8 @@ async def launch_sweep(
     dry_run first.
     """
     # A server starts without sweeps.
-    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_hours, describe_plan  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.hours import describe_hours  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan  # noqa: PLC0415 - a server starts without sweeps
     from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep  # noqa: PLC0415 - as above
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
@@ -142,6 +143,7 @@ async def launch_sweep(
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
         lines = describe_plan(planned)
+        hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store)
         goes_on = ""
         if former is not None:
             added = describe_added(planned.spec, former)
@@ -152,8 +154,7 @@ async def launch_sweep(
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
             metric=_describe_ranking(planned.spec),
             warnings=list(planned.warnings) or None,
-            next_step=f"{goes_on}{describe_hours(planned.spec)} Nothing was started: "
-            "call launch_sweep without dry_run.",
+            next_step=f"{goes_on}{hours} Nothing was started: call launch_sweep without dry_run.",
         )
     approval = Approval(ctx, name_launch(request), answer, confirm_token)
     try:

@@ -21,7 +21,7 @@ from mcp_server.text.formatting import (
     duration,
     fold_bars,
     printable,
-    round_seconds,
+    round_known,
     shorten_facts,
     shorten_middle,
     significant,
@@ -249,7 +249,7 @@ def describe(
         stopped_by=run.stopped_by,
         started_at=None if brief else run.started_at,
         ended_at=run.ended_at,
-        elapsed_s=None if run.unreachable else _round(elapsed_s),
+        elapsed_s=None if run.unreachable else round_known(elapsed_s),
         queue_position=run.queue_position,
         pending_reason=shorten_facts(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
@@ -257,13 +257,13 @@ def describe(
         step=None if run.state == "lost" else progress.get("step"),
         total_steps=None if run.state == "lost" else progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
-        eta_s=None if run.ended or run.unreachable else _round(progress.get("eta_s")),
+        eta_s=None if run.ended or run.unreachable else round_known(progress.get("eta_s")),
         metrics=None
         if listed or failed or not run.made_a_step or run.state == "lost"
         else _metrics(progress.get("metrics") or {}, brief=brief),
         params=None if brief else _params(run, short=failed or listed),
         params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
-        last_output_s=None if run.unreachable else _round(silent_s),
+        last_output_s=None if run.unreachable else round_known(silent_s),
         tracker=tracker,
         failure=_failure(run.failure, run.spec.sweep, listed=listed) if run.failure else None,
         note=None if brief else _join_notes(_note(run, short=listed), unheard),
@@ -406,7 +406,3 @@ def _metrics(metrics: Mapping[str, Any], *, brief: bool) -> dict[str, float | st
     if brief:
         newest = first_metrics(metrics)
     return {name: significant(v) if isinstance(v, int | float) else str(v) for name, v in newest} or None
-
-
-def _round(seconds: float | None) -> float | None:
-    return None if seconds is None else round_seconds(seconds)

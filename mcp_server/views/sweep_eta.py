@@ -19,7 +19,7 @@ from typing import Any
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
 
-_LENGTH = re.compile(
+LENGTH = re.compile(
     r"(?:^|[._])(?:(?:max|num|total|n|train|training|env|learning)_?)*(?:steps?|iters?|iterations?|epochs?|timesteps?|updates?)$",
     re.IGNORECASE,
 )
@@ -51,7 +51,7 @@ def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> floa
     phase = next((cells[name].cell.phase for name in begun), sweep.phase or "")
     left_s = [each or 0.0 for each in left]
     left_s += [0.0] * (slots - len(left_s))  # a cell starts in each of these now
-    return _schedule_s(left_s, by_phase.pop(phase, []), by_phase.values(), slots)
+    return schedule_s(left_s, by_phase.pop(phase, []), by_phase.values(), slots)
 
 
 def _count_slots(sweep: Sweep, live: Mapping[str, Run], begun: int) -> int:
@@ -68,7 +68,7 @@ def _is_between_cells(sweep: Sweep, now_s: float) -> bool:
     return any(now_s - _ended_s(cell) < _UNNOTED_S for cell in sweep.cells if cell.done)
 
 
-def _schedule_s(
+def schedule_s(
     left_s: Sequence[float], waiting_s: Sequence[float], later_s: Iterable[Sequence[float]], slots: int
 ) -> float:
     """Return when the last of all cells ends: each takes the slot that is free first; a phase waits for the last."""
@@ -78,7 +78,7 @@ def _schedule_s(
         heapq.heappush(free_s, heapq.heappop(free_s) + length_s)
     end_s = max(free_s)
     for phase in later_s:
-        end_s += _schedule_s([0.0] * slots, phase, (), slots)
+        end_s += schedule_s([0.0] * slots, phase, (), slots)
     return end_s
 
 
@@ -166,7 +166,7 @@ class _Lengths:
     def _scale(self, cell: CellState) -> dict[str, float]:
         """Return the settings of a cell that set its length."""
         if (scale := self._scales.get(cell.cell.name)) is None:
-            named = ((name, cell.setting(name)) for name in cell.settings if _LENGTH.search(name))
+            named = ((name, cell.setting(name)) for name in cell.settings if LENGTH.search(name))
             scale = self._scales[cell.cell.name] = {name: value for name, value in named if _is_length(value)}
         return scale
 

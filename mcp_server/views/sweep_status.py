@@ -15,7 +15,7 @@ from mcp_server.record.sweep_ranking import Best, find_best, is_changed
 from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
-from mcp_server.text.formatting import round_seconds, shorten_facts, shorten_middle, significant
+from mcp_server.text.formatting import round_known, shorten_facts, shorten_middle, significant
 from mcp_server.views.brevity import estimate_answer
 from mcp_server.views.cell_advice import restart_advice
 from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
@@ -118,7 +118,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         live=_describe_live_cells(live) or None,
-        eta_s=_round(estimate_rest_s(sweep, live, now_s)),
+        eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
         hint=restart_advice(sweep.sweep_id, ended=sweep.ended) if is_advised else None,
     )
@@ -230,10 +230,6 @@ def _describe_live(cell: str, run: Run) -> str:
 def _find_reason(run: Run) -> str:
     """Return why a run waits, as its newest event about that says."""
     return next((str(event.get("text", "")) for event in reversed(run.events) if event["kind"] == "queued"), "")
-
-
-def _round(seconds: float | None) -> float | None:
-    return None if seconds is None else round_seconds(seconds)
 
 
 def _explain(sweep: Sweep) -> str | None:

@@ -52,7 +52,7 @@ def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path:
         "0.3||0||lr0.3-seed1|queued|",
     ]
     assert table.notes == [
-        "lr0.2-seed2 is better with fewer seeds, and ranks behind.",
+        'lr0.2-seed2 is better with fewer seeds, and ranks behind unless metrics=["any:"] asks.',
         "Best against lr0.2-seed2: Welch t -3.46, df 1.68, p 0.094 (two-sided).",
     ]
     assert table.sweep is not None
@@ -61,6 +61,18 @@ def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path:
     assert table.sweep.failed == [f"lr0.2-seed3: oom_gpu: {OOM['line']}"]
     text = compare(directory, as_markdown=True).markdown or ""
     assert "| 0.2 | 6±1.4 | 2 | 7@2800 | lr0.2-seed2 | 1 failed oom_gpu |" in text
+
+
+def test_settings_with_fewer_seeds_rank_by_their_mean_where_that_is_asked_for(tmp_path: Path) -> None:
+    directory = small(tmp_path)
+    table = compare(directory, metrics=["any:best:reward"])
+    assert compare(directory, metrics=["any:"]).rows == table.rows
+    assert [row[:8] for row in table.rows or []] == ["0.2|6±1.", "0.1|2±1|", "0.3||0||"]
+    assert table.columns == "lr|reward (best) mean±sd|n|best@step|cell|state"
+    assert not [note for note in table.notes or [] if "fewer seeds" in note]
+    assert table.sweep is not None
+    assert table.sweep.best is not None
+    assert (table.sweep.best.run_id, table.sweep.best.mean) == ("night-lr0.2-seed2-k7qz", 6)
 
 
 def test_what_launches_override_is_a_setting_in_every_table(tmp_path: Path) -> None:

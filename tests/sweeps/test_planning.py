@@ -1,7 +1,9 @@
-"""What a dry run says of a plan: a line for what is different, and how long it may take."""
+"""What a dry run says of a plan: a line for what is different; and what a launch may end."""
 
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweep_spec import Cell, SweepSpec
-from mcp_server.sweeps.planning import PlannedSweep, describe_hours, describe_plan
+from mcp_server.runs.runs_at_risk import find_killers_of
+from mcp_server.sweeps.planning import PlannedSweep, describe_plan, list_distinct_runs
 
 
 def test_trials_that_are_chosen_later_share_a_line() -> None:
@@ -13,10 +15,13 @@ def test_trials_that_are_chosen_later_share_a_line() -> None:
     assert [line.partition(":")[0] for line in lines] == ["1 1 a", "2 1 b", "3-5 s trial1 to trial3"]
 
 
-def test_hours_follow_from_time_limits_and_are_unknown_without_them() -> None:
+def test_a_parameter_that_ends_processes_of_others_is_seen_in_any_cell_of_one_command() -> None:
     cells = tuple(
-        Cell(name, "1", launch={"time_limit_s": 7200, "gpus": gpus}) for name, gpus in (("a", 1), ("b", "0-3"))
+        Cell(f"c{n}", "1", launch={"command": "python t.py", "params": params})
+        for n, params in enumerate([{"lr": 0.1}, {"lr": 0.2}, {"autokill": True}, {"hook": "pkill -f train"}])
     )
-    text = describe_hours(SweepSpec(cells=cells, max_parallel=2))
-    assert text == "2 cells, 2 at once at most; at most 10 GPU-hours by time_limit_s."
-    assert "not known" in describe_hours(SweepSpec(cells=(Cell("a", "1"),)))
+    runs = list_distinct_runs(
+        PlannedSweep(SweepSpec(cells=cells), {"c0": RunSpec(command="python t.py", params={"lr": 0.1})})
+    )
+    assert [run.params for run in runs] == [{"lr": 0.1}, {"autokill": True}, {"hook": "pkill -f train"}]
+    assert [bool(find_killers_of(run)) for run in runs] == [False, True, False]

@@ -1,0 +1,166 @@
+"""How long a plan takes and how many of its cells run at once, by what like runs took, else by time limits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mcp_server.backends.base import backend_of
+from mcp_server.command.outputs import may_name_an_output
+from mcp_server.command.shell import parse
+from mcp_server.errors import RunwardError
+from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_ranking import is_seed
+from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.runs.quota import count_gpus, find_quota
+from mcp_server.store.run_index import RunQuery
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.plan import as_text
+from mcp_server.text.formatting import rough_duration
+from mcp_server.views.sweep_eta import LENGTH, schedule_s
+
+_MOST_READ, _MOST_ALIKE = 500, 20  # runs, the newest
+_HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What a command runs: its words but for options, the values of these, and where."""
+
+    words: tuple[str, ...]
+    options: Mapping[str, str]
+    cwd: str
+    gpus: int
+
+    @classmethod
+    def of(cls, launch: Mapping[str, Any]) -> _Program:
+        """Return the program of a launch."""
+        options, words = parse(launch["command"]).split_options()
+        params = {name: as_text(value) for name, value in (launch.get("params") or {}).items()}
+        gpus = count_gpus(launch.get("gpus"), launch.get("require"))
+        return cls(tuple(words), {**options, **params}, str(launch.get("cwd") or ""), gpus)
+
+    @cached_property
+    def lengths(self) -> Mapping[str, float]:
+        """The options that set how long it trains."""
+        return {name: float(value) for name, value in self.options.items() if LENGTH.search(name) and _is_number(value)}
+
+    def fixed(self, free: set[str]) -> list[tuple[str, str]]:
+        """Return the other options, without seeds, places of output, and those named ``free``."""
+        aside = free | self.lengths.keys()
+        named = sorted(self.options.items())
+        return [(n, value) for n, value in named if n not in aside and not is_seed(n) and not may_name_an_output(n)]
+
+
+def describe_hours(spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunStore) -> str:
+    """Return how many cells a plan has, how many run at once, and how long they take. Reads finished runs."""
+    at_once = count_at_once(spec, checked, store)
+    start = f"{len(spec.cells)} cells{'' if at_once is None else f', {at_once} at once at most'}"
+    return (
+        f"{start}; {_describe_time(spec, at_once, store.list_runs(RunQuery(state='finished', mirror=''), _MOST_READ))}"
+    )
+
+
+def count_at_once(spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunStore) -> int | None:
+    """Return how many cells run at once at most, by max_parallel, this machine's GPUs or cpu slots, and the quota.
+
+    None where nothing limits it that is known here: jobs of a scheduler, cells on other hosts.
+    """
+    most = [len(spec.cells)] if spec.max_parallel is None else [min(spec.max_parallel, len(spec.cells))]
+    is_limited = spec.max_parallel is not None
+    run = next(iter(checked.values()), None)
+    request = parse_gpus(run.gpus) if run is not None else None
+    if run is not None and request is not None and not run.mirror and not spec.hosts and backend_of(run).leases_gpus:
+        needed = count_gpus(run.gpus, run.require)
+        with contextlib.suppress(RunwardError, OSError):
+            known = backend_of(run).query_gpus(run, run.env, near=True, query=not request.cpu).snapshot.gpus
+            have, each = (run.cpu_slots, request.cpu) if request.cpu else (len(known), needed)
+            if have and each:
+                most.append(max(1, have // each))
+                is_limited = True
+        if needed and (quota := find_quota(store.home.read_config().quotas, spec.owner)) is not None:
+            most.append(max(1, quota // needed))
+            is_limited = True
+    return min(most) if is_limited else None
+
+
+def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) -> str:
+    find_alike = _Alike(runs)
+    lengths: list[float] = []
+    alike: set[str] = set()
+    limits = 0
+    for cell in spec.cells:
+        limit_s = cell.launch.get("time_limit_s")
+        usual_s, found = find_alike.estimate_s(cell)
+        alike |= found
+        if usual_s is None and isinstance(limit_s, int | float):
+            limits += 1
+            usual_s = limit_s
+        if usual_s is None:
+            return "hours are not known: no run of this command has finished here, and it has no time_limit_s."
+        lengths.append(min(usual_s, limit_s) if isinstance(limit_s, int | float) else usual_s)
+    held = [count_gpus(cell.launch.get("gpus"), cell.launch.get("require")) for cell in spec.cells]
+    work = sum(length_s * (count or 1) for length_s, count in zip(lengths, held, strict=True)) / _HOUR_S
+    unit = "GPU-hours" if all(held) else "hours of cells, a GPU counted each" if any(held) else "hours of cells"
+    runs_count = f"{len(alike)} finished runs" if len(alike) > 1 else "the finished run"
+    by = [f"as {runs_count} of this command took"] if alike else []
+    by += [f"{'the others ' if alike else ''}by time_limit_s"] if limits else []
+    took = ""
+    if at_once is not None:
+        phases = [
+            [s for s, cell in zip(lengths, spec.cells, strict=True) if cell.phase == phase] for phase in spec.phases
+        ]
+        took = f"{rough_duration(sum(schedule_s([0.0] * at_once, phase, (), at_once) for phase in phases))}, "
+    return f"{'at most' if limits else 'about'} {took}{work:.3g} {unit}, {', '.join(by)}."
+
+
+class _Alike:
+    """Finished runs of the same command as a cell: the same words and options, but for the cell's own parameters."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = [(run, _Program.of(vars(run.spec))) for run in runs]
+        self._known: dict[tuple[object, ...], tuple[float | None, set[str]]] = {}
+
+    def estimate_s(self, cell: Cell) -> tuple[float | None, set[str]]:
+        """Return how long a cell takes by them, longer or shorter with a setting such as ``max_steps``, and their ids.
+
+        None where there are none, or nothing of the cell's command is known yet.
+        """
+        if not cell.launch.get("command") or cell.promote is not None:
+            return None, set()
+        program, own = _Program.of(cell.launch), {as_text(value) for value in cell.params.values()}
+        words = tuple(None if word in own else word for word in program.words)
+        free = {name for name, value in program.options.items() if value in own or "{" in value} | set(cell.params)
+        key = (words, *program.fixed(free), *program.lengths.items(), program.cwd, program.gpus)
+        if key not in self._known:
+            found = [
+                (run.run_id, elapsed_s * _ratio(program.lengths, other.lengths))
+                for run, other in self._runs
+                if (other.cwd, other.gpus) == (program.cwd, program.gpus)
+                and other.fixed(free) == program.fixed(free)
+                and len(words) == len(other.words)
+                and all(word in (None, its) for word, its in zip(words, other.words, strict=True))
+                and (elapsed_s := run.elapsed_s(0.0)) is not None
+            ][:_MOST_ALIKE]
+            mean_s = statistics.fmean(each_s for _, each_s in found) if found else None
+            self._known[key] = mean_s, {run_id for run_id, _ in found}
+        return self._known[key]
+
+
+def _ratio(here: Mapping[str, float], there: Mapping[str, float]) -> float:
+    """Return how many times as long the first trains, by the options that both have."""
+    return math.prod(value / there[name] for name, value in here.items() if name in there)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
