@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mcp_server.cli.output import print_json
 from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     state = arguments.state
     query = RunQuery(state, cut_off=None if state == "lost" else False)
     runs, total = store.list_runs(query, arguments.limit), sum(store.count_states(query).values())
-    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs]
+    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in refresh(store, runs)]
     if arguments.json:
         print_json({"runs": [status.model_dump(mode="json") for status in statuses], "total": total})
         return 0

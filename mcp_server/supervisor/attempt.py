@@ -343,8 +343,9 @@ class Attempt:
             text = "Slurm ends the job in about two minutes, at its time limit: "
             text += f"SIGUSR1 went to {count} processes that handle it." if count else "no process handles SIGUSR1."
             self._events.append("limit_near", text)
-        if signal.SIGWINCH in numbers:
+        if signal.SIGWINCH in numbers:  # from the terminal, or from a reader (see store/freshness)
             self.relay.resize_terminal()
+            self.observer.look_now()
 
     # --- the end
 

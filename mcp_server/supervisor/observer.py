@@ -171,6 +171,11 @@ class Observer:
             self._request_stop("imbalance", self._gpu_monitor.imbalance.rstrip("."))
         return self._stop_request
 
+    def look_now(self) -> None:
+        """Read all output and write the progress: a reader waits for it."""
+        if self._monitor is not None and not self._faults.rests and not self._is_stopping:
+            self._safely(lambda: within(_CHECK_LIMIT_S, self._look))
+
     def read_end(self) -> None:
         """Read the output that is still unread and write the last progress. Call it before the end is reported."""
         self._safely(lambda: within(_CHECK_LIMIT_S, self._read_end))
@@ -434,6 +439,11 @@ class Observer:
         if self._reader.has_unread_line:
             self._progress_file.due_s = now_s + _UNFINISHED_S
         self._publish()
+
+    def _look(self) -> None:
+        self._read_pieces(math.inf)
+        self._progress_file.forget()
+        self._write()
 
     def _read_end(self) -> None:
         self._read_pieces(math.inf)

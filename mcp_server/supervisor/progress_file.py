@@ -38,6 +38,10 @@ class ProgressFile:
         """Note that progress is written now: the next time is planned from here."""
         self._written_s, self.due_s, self._writes = now_s, None, self._writes + 1
 
+    def forget(self) -> None:
+        """Write the next facts even if they are the last ones: their time is news."""
+        self._facts = {}
+
     def write(self, facts: Mapping[str, Any]) -> None:
         """Write ``facts`` unless the file has them. A full disk is tried again with the next facts."""
         if not facts or facts == self._facts:

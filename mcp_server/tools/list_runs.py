@@ -9,6 +9,7 @@ from pydantic import Field
 from mcp_server.answer import Answer
 from mcp_server.backends.local import list_sessions, tmux_socket
 from mcp_server.record.state import Run, RunState
+from mcp_server.store.freshness import refresh
 from mcp_server.store.other_trainings import OtherTraining, list_other_trainings
 from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
@@ -86,7 +87,7 @@ async def list_runs(
         states = server.store.count_states(query)
         older = query if before is None else replace(query, before=server.store.find(before))
         page = server.store.list_runs(older, limit)
-        rows = [_brief(server, run, shows_owner=shows_owner) for run in page]
+        rows = [_brief(server, run, shows_owner=shows_owner) for run in refresh(server.store, page)]
         if name is not None and len(rows) == 1:
             rows = [add_command(rows[0], page[0], _COMMAND_CHARS)]
         if len(rows) > _MOST_IN_DETAIL:

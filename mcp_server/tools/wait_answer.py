@@ -14,6 +14,7 @@ from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.wait import Reason, WaitOutcome, find_cursor
 from mcp_server.runs.wait_spec import WaitSpec
 from mcp_server.store.cursor_files import Seen
+from mcp_server.store.freshness import refresh
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
@@ -83,6 +84,8 @@ async def describe_outcome(
         return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])
     if metric is not None and metric.met is not None:
         outcome = await run_in_thread(_show_moment, server, outcome, metric.met)
+    else:
+        outcome = replace(outcome, runs=tuple(await run_in_thread(refresh, server.store, outcome.runs)))
     if len(outcome.runs) == 1:
         (run,) = outcome.runs
         status = await run_in_thread(_describe_run, server, run, spec, shows_owner)

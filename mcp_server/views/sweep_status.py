@@ -13,6 +13,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run, RunState
 from mcp_server.record.sweep_ranking import Best, find_best, is_changed
 from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
+from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
 from mcp_server.text.formatting import round_known, shorten_facts, shorten_middle, significant
@@ -159,11 +160,9 @@ def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:
     live = {}
     for cell in sweep.cells:
         if cell.state == LIVE and cell.run_id is not None:
-            try:
+            with contextlib.suppress(RunwardError):
                 live[cell.cell.name] = store.observe(cell.run_id)
-            except RunwardError:
-                continue
-    return live
+    return dict(zip(live, refresh(store, list(live.values())), strict=True))
 
 
 def _count(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, int]:

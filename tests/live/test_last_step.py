@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mcp_server.store import freshness
 from mcp_server.system import processes
 from tests.support.sandbox import Agent, Sandbox, until_async
 
@@ -97,3 +98,23 @@ async def compared(agent: Agent, run_id: str) -> dict[str, str]:
 async def results(agent: Agent, run_id: str, out: Path) -> str:
     answer = await agent.call("finish_blueprint", run_id=run_id, result_dir=str(out))
     return Path(answer["results_path"]).read_text()
+
+
+async def test_every_answer_about_a_live_run_is_of_the_moment_of_the_answer(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "_WITHIN_S", 60.0)  # a loaded machine is no reason to answer with an old step
+    command = (
+        "for i in 1 2 3; do echo step $i/90 loss: 1; done; until [ -e go ]; do sleep 0.02; done; "
+        "for i in $(seq 4 60); do echo step $i/90 loss: 1; done; echo over; sleep 600"
+    )
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(command)
+        await until_async(lambda: sandbox.run(run_id).progress.get("step") == 3, "the first progress")
+        (sandbox.path / "go").touch()
+        log = sandbox.rundir(run_id).log(1)
+        await until_async(lambda: log.read_text().endswith("over\n"), "the output")
+        (row,) = (await agent.call("list_runs", state="live"))["runs"]
+        assert row["step"] == 60
+        (status,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
+        assert status["step"] == 60
