@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mcp_server
-from mcp_server.diagnosis.progress import frameworks, named_values
+from mcp_server.diagnosis.progress import formats, named_values
 from mcp_server.errors import PatternError
 from mcp_server.text import log_text, secret_patterns
 from mcp_server.text.regex import (
@@ -44,7 +44,7 @@ def is_possessive(pattern: Any) -> bool:
 def possessive_patterns() -> list[Any]:
     """Every pattern with a possessive quantifier in the modules that have any."""
     constants = [value for module in (named_values, log_text, secret_patterns) for value in vars(module).values()]
-    rows = [row.pattern for row in frameworks.STEP_FORMATS]
+    rows = [row.pattern for row in formats.STEP_FORMATS]
     return [value for value in constants + rows if isinstance(value, _LazyPattern) and is_possessive(value)]
 
 

@@ -6,7 +6,7 @@ training, or where the leader turns out to count inside its steps. A round of th
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.progress.frameworks import Rank
+from mcp_server.diagnosis.progress.formats import Rank
 from mcp_server.diagnosis.progress.rounds import Move, NamedEpoch, RoundCounter
 from mcp_server.diagnosis.progress.step_counters import StepReading, StepSpeed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.progress.frameworks import Rank
+from mcp_server.diagnosis.progress.formats import Rank
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     EPOCH,

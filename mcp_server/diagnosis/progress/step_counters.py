@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mcp_server.diagnosis.median import median
-from mcp_server.diagnosis.progress.frameworks import Rank
+from mcp_server.diagnosis.progress.formats import Rank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
 _MAX_ADVANCES = 17  # the seconds per step are the median of the last 16

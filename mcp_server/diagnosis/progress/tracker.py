@@ -20,10 +20,11 @@ from mcp_server.diagnosis.progress.custom_loops import (
     announces_other_work,
     find_values_behind_bar,
 )
-from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
+from mcp_server.diagnosis.progress.formats import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     HEADLINES,
+    MAX_COUNT,
     NamedValue,
     classify_name,
     find_named_values,
@@ -33,7 +34,6 @@ from mcp_server.diagnosis.progress.named_values import (
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
-from mcp_server.diagnosis.progress.trial_tables import TrialTables
 from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
 
 _MAX_HEADLINES = 4
@@ -41,6 +41,11 @@ _MAX_BARS = 64
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
 _NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
+_TRIAL_KEY = "rllib"  # of the counter: other lines of Ray Tune count the same iterations
+_TRIAL_HEADER = compile_lazily(r"[\s|│]*Trial name\s+[|│]?\s*status\b.{0,600}?\biter\b")
+_TRIAL_BORDERS = ("|", "│", "+", "├", "╰", "╭")
+_BETWEEN_TRIAL_CELLS = compile_lazily(r"\s*[|│]\s*|\s{2,}")
+_MAX_TRIALS = 1_000
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
@@ -67,6 +72,56 @@ class MetricLine(NamedTuple):
     line: str
     skipped: int | None = None
     round: int = 1
+
+
+class _TrialTables:
+    """The status tables of Ray Tune, which show each trial's iteration and are printed again every few seconds.
+
+    A row counts only where its trial has gone on since the table before: that of a hung trial is no sign of life.
+    """
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+        self._steps: dict[str, int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last line belonged to a table."""
+        return bool(self._columns)
+
+    def read_line(self, line: str) -> tuple[StepReading, list[NamedValue]] | None:
+        """Return the iteration and the metrics of a trial that has gone on, or None for any other line."""
+        if "Trial name" in line and _TRIAL_HEADER.match(line):
+            self._columns = _read_trial_cells(line)
+            return None
+        if not self._columns:
+            return None
+        if not line.lstrip().startswith(_TRIAL_BORDERS):
+            self._columns = []
+            return None
+        cells = _read_trial_cells(line)
+        if len(cells) != len(self._columns) or cells[1] != "RUNNING":
+            return None
+        row = dict(zip(self._columns, cells))
+        if not row["iter"].isdecimal():
+            return None
+        trial, step = cells[0], min(int(row["iter"][:12]), MAX_COUNT)
+        if step <= self._steps.get(trial, 0) or (trial not in self._steps and len(self._steps) >= _MAX_TRIALS):
+            return None
+        self._steps[trial] = step
+        # The losses of several trials are not one curve.
+        values = [] if len(self._steps) > 1 else _read_values(row.items())
+        return StepReading(Rank.FRAMEWORK, _TRIAL_KEY, step), values
+
+
+def _read_trial_cells(line: str) -> list[str]:
+    return _BETWEEN_TRIAL_CELLS.split(line.strip(" \t|│"))
+
+
+def _read_values(cells: Iterable[tuple[str, str]]) -> list[NamedValue]:
+    """Return the numbers of a row, by the names of its columns."""
+    named = ((classify_name(column), cell) for column, cell in cells if _NUMBER.fullmatch(cell))
+    return [(name, float(cell), "") for name, cell in named if name is not None]
 
 
 class ProgressTracker:
@@ -97,7 +152,7 @@ class ProgressTracker:
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
         self._columns: list[str] = []  # of the table
-        self._trial_tables = TrialTables()
+        self._trial_tables = _TrialTables()
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._outer_bar: ProgressBar | None = None
         self._new_bar: tuple[ProgressBar, str] | None = None
@@ -246,12 +301,8 @@ class ProgressTracker:
 
     def _read_row(self, line: str) -> list[NamedValue]:
         """Return the numbers of a table's row, by the names of its columns."""
-        cells, values = _read_cells(line), []
-        for column, cell in zip(self._columns, cells) if len(cells) == len(self._columns) else ():
-            name = classify_name(column)
-            if name is not None and _NUMBER.fullmatch(cell):
-                values.append((name, float(cell), ""))
-        return values
+        cells = _read_cells(line)
+        return _read_values(zip(self._columns, cells)) if len(cells) == len(self._columns) else []
 
     def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
         """Return the step that the groups of a format hold, or None for a position before the first step."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS
+from mcp_server.diagnosis.progress.formats import STEP_FORMATS
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.text.lines import split_lines
 from tests.support.rows import for_each
