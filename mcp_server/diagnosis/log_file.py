@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mcp_server.diagnosis.divergence import DivergenceDetector
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.live.divergence import DivergenceDetector
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import number_lines

@@ -26,9 +26,9 @@ from mcp_server.system.time_limit import within
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.divergence import Doubt
     from mcp_server.diagnosis.failure.diagnose import Failure
-    from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
+    from mcp_server.diagnosis.live.divergence import Doubt
+    from mcp_server.diagnosis.live.output_monitor import OutputEvent, OutputMonitor
     from mcp_server.supervisor.gpu_monitor import GpuMonitor
 
 T = TypeVar("T")
@@ -230,7 +230,7 @@ class Observer:
             return None
 
     def _load(self) -> None:
-        from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - takes 30 ms
+        from mcp_server.diagnosis.live.output_monitor import OutputMonitor  # noqa: PLC0415 - takes 30 ms
 
         self._oom_kills = processes.oom_kills()
         self._rehearsal_due_s = time.monotonic() + _REHEARSED_AFTER_S

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from mcp_server.diagnosis.failure.diagnose import diagnose
-from mcp_server.diagnosis.output_monitor import OutputMonitor
+from mcp_server.diagnosis.live.output_monitor import OutputMonitor
 from mcp_server.text.lines import LINE_CHARS, Line
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.redaction import Redactor

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from mcp_server.diagnosis.output_monitor import OutputMonitor
+from mcp_server.diagnosis.live.output_monitor import OutputMonitor
 from tests.benchmarks import stalls
 from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median
@@ -229,7 +229,7 @@ def _run(argv: list[str]) -> str:
 
 def _import_rows() -> list[Row]:
     relay = "import mcp_server.supervisor.output_relay"
-    diagnosis = f"{relay}, mcp_server.diagnosis.output_monitor, mcp_server.diagnosis.log_file"
+    diagnosis = f"{relay}, mcp_server.diagnosis.live.output_monitor, mcp_server.diagnosis.log_file"
     took_ms: dict[str, list[float]] = {diagnosis: [], relay: [], "pass": []}
     for _ in range(_STARTS):
         for code, some in took_ms.items():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-from mcp_server.diagnosis.stall import StallDetector
+from mcp_server.diagnosis.live.stall import StallDetector
 from tests.benchmarks.report import Row
-from tests.diagnosis.test_stall import Sign, first_stall_s, healthy
+from tests.diagnosis.live.test_stall import Sign, first_stall_s, healthy
 
 _HISTORIES = 1000
 _LEAST_PERCENT = 95.0

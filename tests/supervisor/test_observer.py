@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.output_monitor import OutputMonitor
+from mcp_server.diagnosis.live.output_monitor import OutputMonitor
 from mcp_server.record.events import EventKind, EventLog, read_events, read_record
 from mcp_server.record.exit_status import Ending
 from mcp_server.record.run_directory import RunDir

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mcp_server.diagnosis.output_monitor import OutputMonitor
+from mcp_server.diagnosis.live.output_monitor import OutputMonitor
 
 NAN, INF = math.nan, math.inf
 WEEK_S = 7 * 86_400.0

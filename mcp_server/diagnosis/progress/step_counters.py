@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mcp_server.diagnosis.median import median
 from mcp_server.diagnosis.progress.formats import Rank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
@@ -166,3 +165,13 @@ def _float(text: str) -> float | None:
     except ValueError:  # "1.2.", "..": a pattern takes more than numbers
         return None
     return value if math.isfinite(value) else None
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median of at least one value: of an even number the mean of the two in the middle.
+
+    Importing ``statistics`` takes 4 ms of the start of each supervisor, a thirtieth of it.
+    """
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

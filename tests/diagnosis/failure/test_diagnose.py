@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
-from mcp_server.diagnosis.failure.fatal_lines import FATAL_WORDS, may_be_fatal
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.statements import parse_statement
+from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, may_be_fatal
 from mcp_server.text.lines import Line, number_lines
 from tests.support.logs import CAUGHT, EXCEPTIONS, FAILED_LOGS, FEW_STEPS, HEALTHY_LOGS, STEPS, TRACE, LabelledLog
 from tests.support.rows import for_each

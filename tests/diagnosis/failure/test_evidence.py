@@ -8,10 +8,10 @@ import time
 import pytest
 
 from mcp_server.diagnosis.failure.diagnose import diagnose
-from mcp_server.diagnosis.failure.fatal_lines import may_be_fatal
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.last_lines import guess_kind
 from mcp_server.diagnosis.failure.statements import Weight
+from mcp_server.diagnosis.live.fatal_lines import may_be_fatal
 from mcp_server.text.lines import number_lines
 from tests.support.logs import FAILED_LOGS, HEALTHY_LOGS, STEPS, TRACE
 

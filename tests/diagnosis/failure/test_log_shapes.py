@@ -9,7 +9,7 @@ from itertools import product, zip_longest
 import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
-from mcp_server.diagnosis.output_monitor import OutputMonitor
+from mcp_server.diagnosis.live.output_monitor import OutputMonitor
 from mcp_server.text.lines import number_lines
 from tests.support.rows import for_each
 

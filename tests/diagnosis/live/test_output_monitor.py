@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
+from mcp_server.diagnosis.live.output_monitor import OutputEvent, OutputMonitor
 
 TRACEBACK = b"""Traceback (most recent call last):
   File "train.py", line 3, in <module>

@@ -30,11 +30,12 @@ called 6, and 40 none (2 of 20,000). The price: a hang of a run with one-minute 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
+from dataclasses import dataclass
 
-from mcp_server.diagnosis.median import median
-from mcp_server.diagnosis.report_limit import ReportLimit
+from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.text.regex import compile_lazily
 
 _USUAL_GAPS, _LONGEST_GAPS = 40, 3
@@ -55,6 +56,28 @@ _SLOW_WORK = compile_lazily(
 )
 _BAR_POSITION = compile_lazily(r"(?<![\d/.])(\d{1,9}) ?/ ?(\d{1,9})(?![\d/.])")
 _BAR = compile_lazily(r"%\||it/s|s/it|[━█▏▎▍▌▋▊▉#=>]{2}|\d \[")
+_FREE_REPORTS, _EVERY_S = 3, 600.0  # of a trouble that comes and goes: each report would wake an agent
+
+
+@dataclass
+class ReportLimit:
+    """Lets the first three reports of one trouble through, and then one in ten minutes."""
+
+    reports: int = 0
+    quiet_until_s: float = -math.inf
+
+    def note_report(self, at_s: float) -> None:
+        """Note a report at ``at_s``. The next one is due at ``quiet_until_s``."""
+        self.reports += 1
+        if self.reports >= _FREE_REPORTS:
+            self.quiet_until_s = at_s + _EVERY_S
+
+    @property
+    def remark(self) -> str:
+        """A sentence for the newest report, where the next ones are limited, else empty."""
+        if self.reports < _FREE_REPORTS:
+            return ""
+        return f"This comes and goes; from now on it is reported once in {_EVERY_S:.0f} s."
 
 
 class _GapHistory:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mcp_server.diagnosis.divergence import DivergenceDetector
+from mcp_server.diagnosis.live.divergence import DivergenceDetector
 from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 
 NAN, INF = math.nan, math.inf

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, Sign, SkippedSteps
-from mcp_server.diagnosis.median import median
+from mcp_server.diagnosis.live.loss_trends import Grade, LossHistory, RuleResult, Sign, SkippedSteps
+from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 from mcp_server.text.regex import compile_lazily
 

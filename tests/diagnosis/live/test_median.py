@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 
-from mcp_server.diagnosis.median import median
+from mcp_server.diagnosis.progress.step_counters import median
 
 
 def test_it_is_that_of_the_standard_library() -> None:
@@ -18,5 +18,5 @@ def test_it_is_that_of_the_standard_library() -> None:
 
 
 def test_reading_output_loads_no_statistics() -> None:
-    code = "import sys, mcp_server.diagnosis.output_monitor; sys.exit('statistics' in sys.modules)"
+    code = "import sys, mcp_server.diagnosis.live.output_monitor; sys.exit('statistics' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mcp_server.diagnosis.stall import StallDetector
+from mcp_server.diagnosis.live.stall import StallDetector
 
 HISTORIES = 300  # of each type; 20,000 were run to choose the constants
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.live.output_monitor import OutputEvent, OutputMonitor
 from mcp_server.diagnosis.log_file import examine_log
-from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
 from mcp_server.text.lines import split_lines
 from tests.support.logs import DATA
 from tests.support.rows import for_each

@@ -1,12 +1,12 @@
-"""Learns the prefixes of launchers and loggers while a run prints, so that its errors are seen before its end. Pure.
+"""Which lines of a live run could prove a failure: a cheap test, behind prefixes that are learned meanwhile. Pure.
 
-Only what follows the header of a traceback is read, and only until its first frame: a log without tracebacks costs one
-search for the header.
+Of launchers and loggers only what follows the header of a traceback is read, and only until its first frame: a log
+without tracebacks costs one search for the header.
 """
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.failure.fatal_lines import may_be_fatal
+from mcp_server.diagnosis.failure import statements, tracebacks
 from mcp_server.diagnosis.failure.log_shapes import (
     Shape,
     has_unknown_prefix,
@@ -14,6 +14,7 @@ from mcp_server.diagnosis.failure.log_shapes import (
     mark_prefix,
     read_json_error,
 )
+from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.diagnosis.failure.tracebacks import HEADER, is_header
 from mcp_server.text.lines import Line, split_lines
 from mcp_server.text.regex import compile_lazily
@@ -25,6 +26,28 @@ _MAX_SHAPES = 16
 _MAX_FAILURES = 64  # of headers without a frame: the log only speaks of tracebacks
 _GROUP = "Exception Group " + HEADER
 _GROUP_BORDER = compile_lazily(r"(?:  )+[|] (?=[A-Za-z_])")
+# Every line for which may_be_fatal() is true contains one of these literals: callers search whole chunks for them.
+FATAL_WORDS: tuple[str, ...] = (
+    *("Error", "xception", "KeyboardInterrupt", "rror:", "CANCELLED", "Killed"),
+    *("fault", "dumped", "terminate", "atchdog", "emory", "oom"),
+)
+_LINE_CHARS = 1_000
+
+
+def may_be_fatal(line: str) -> bool:
+    """Return whether a line of a live run could prove a failure, by a cheap test."""
+    if not any(word in line for word in FATAL_WORDS):
+        return False
+    tag, text, is_warning = tracebacks.strip_prefixes(line[:_LINE_CHARS])
+    if is_warning:
+        return False
+    statement = statements.parse_statement(text)
+    if statement and statement.weight >= Weight.ABORT:
+        return True
+    if text[:1].isspace():
+        return False
+    evidence = tracebacks.match_exception(text, after_frames=bool(tag))
+    return bool(evidence and not evidence["name"].endswith(("Warning", "Traceback", "Exit")))
 
 
 class LivePrefixes:

@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from mcp_server.diagnosis.median import median
+from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 
 # Consecutive steps. A loss scale that starts at 2^32 reaches 1 within 33 skipped steps.

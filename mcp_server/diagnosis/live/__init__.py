@@ -1,0 +1,1 @@
+"""Judges output while it is printed: steps, errors, stalls, divergence."""
