@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.command.inputs import find_placed_programs
-from mcp_server.command.shell import ShellCommand, is_literal
+from mcp_server.command.shell import ReadCommand, is_literal
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
 
@@ -108,7 +108,7 @@ def read_defaults(text: str, group: str, overrides: Mapping[str, str]) -> Iterat
             yield from expand_default(entry["key"], options if entry["colon"] else (), group, overrides)
 
 
-def takes_settings(command: ShellCommand, names: Iterable[str], cwd: Path) -> bool:
+def takes_settings(command: ReadCommand, names: Iterable[str], cwd: Path) -> bool:
     """Return whether the last Python program of ``command`` certainly takes its parameters as ``section.key=value``.
 
     Its script has Hydra's decorator and no other parser of arguments, or the command has such settings already.

@@ -29,7 +29,7 @@ from mcp_server.command.programs import (
     is_wrapper,
     keeps_path,
 )
-from mcp_server.command.shell import ShellCommand, SimpleCommand, is_literal, parse
+from mcp_server.command.shell import ReadCommand, SimpleCommand, is_literal, parse
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
@@ -166,12 +166,12 @@ class PlacedProgram:
         return next((path for name in names if (path := base / Path(name).expanduser()).is_file()), None)
 
 
-def find_inputs(command: ShellCommand) -> list[Input]:
+def find_inputs(command: ReadCommand) -> list[Input]:
     """Return the files that must exist before ``command`` starts, as far as that is certain."""
     return [file for program in _place_programs(command) if program.is_certain for file in _find_all_inputs(program)]
 
 
-def find_program_names(command: ShellCommand) -> list[str]:
+def find_program_names(command: ReadCommand) -> list[str]:
     """Return the programs that are looked for in the run's PATH, as far as it is certain that PATH is what it was."""
     names: list[str] = []
     if isinstance(command.source, str) and _DEFINES.search(command.source):
@@ -199,7 +199,7 @@ def _is_last_work(commands: Sequence[SimpleCommand]) -> bool:
     return all(not each.program_words or each.program in REPORTS | PAUSES | {"exit"} for each in rest[1:])
 
 
-def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[Input]:
+def find_param_inputs(params: Mapping[str, Any], command: ReadCommand) -> list[Input]:
     """Return the files that the parameters of ``command`` name, as far as that is certain."""
     words = [f"{name}={value}" for name, value in params.items() if isinstance(value, str)]
     return [
@@ -210,12 +210,12 @@ def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[
     ]
 
 
-def find_placed_programs(command: ShellCommand) -> list[PlacedProgram]:
+def find_placed_programs(command: ReadCommand) -> list[PlacedProgram]:
     """Return the programs of ``command`` whose words mean what they say, in order."""
     return [each for each in _place_programs(command) if each.is_certain and each.main is not None]
 
 
-def _place_programs(command: ShellCommand) -> list[PlacedProgram]:
+def _place_programs(command: ReadCommand) -> list[PlacedProgram]:
     if not isinstance(command.source, str):
         return [PlacedProgram(simple.program_words) for simple in command.commands]
     placed: list[PlacedProgram] = []

@@ -12,9 +12,9 @@ from itertools import zip_longest
 
 from mcp_server.command.programs import CONTAINERS, SHELLS, TEXT_PROGRAMS
 from mcp_server.command.python import find_programs_of_python
-from mcp_server.command.read_command import Program, find_programs
 from mcp_server.command.shell import parse
 from mcp_server.command.ssh_command import parse_ssh
+from mcp_server.command.started import Program, find_programs
 
 _MOST_WARNINGS = 8
 _SHOWN_CHARS = 60

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, unwrap
-from mcp_server.command.shell import REDIRECTS, ShellCommand, SimpleCommand, is_literal, parse
+from mcp_server.command.shell import REDIRECTS, ReadCommand, SimpleCommand, is_literal, parse
 from mcp_server.text.regex import compile_lazily
 
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -149,7 +149,7 @@ def find_mentioned(command: str | Sequence[str], cwd: str) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _with_inner_commands(command: str | Sequence[str]) -> list[ShellCommand]:
+def _with_inner_commands(command: str | Sequence[str]) -> list[ReadCommand]:
     """Return a command, and those in its words of several words, as of ``bash -c 'python train.py --out /x'``."""
     outer = parse(command if isinstance(command, str) else list(command))
     return [outer, *(parse(word) for word in outer.words if _SEVERAL_WORDS.search(word) and len(word) < _LONGEST_INNER)]

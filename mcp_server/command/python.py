@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, RUNNERS, find_main, keeps_path
-from mcp_server.command.read_command import Program, find_programs
 from mcp_server.command.shell import parse
+from mcp_server.command.started import Program, find_programs
 from mcp_server.system.files import read_regular_file
 
 # Programs that lie beside the Python that they run.

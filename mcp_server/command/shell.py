@@ -38,7 +38,6 @@ _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
 _IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
 _ANSI_ESCAPE = compile_lazily(r"\\(?:x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
-_PLAIN_PART = compile_lazily(r"""(?:[^ \t\r\n'"\\;&|()<>$`]+|\$(?![({'])|\\.|'[^']*')+""", re.DOTALL)
 _IN_QUOTES = compile_lazily(r"(?:\\.|[^`$\\]|\$(?![({]))+|(?P<opening>`|\$[({])|\\", re.DOTALL)
 _ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
@@ -154,7 +153,7 @@ class SimpleCommand:
 
 
 @dataclass(frozen=True)
-class ShellCommand:
+class ReadCommand:
     """A command line with all that its readers need.
 
     ``open_quote`` is the quote, or backslash, that nothing closes: then the line has no tokens and no commands.
@@ -225,7 +224,7 @@ class ShellCommand:
         return options, rest
 
 
-def parse(command: str | Sequence[str]) -> ShellCommand:
+def parse(command: str | Sequence[str]) -> ReadCommand:
     """Return ``command`` parsed: a string as bash reads it, a list as the words of one program.
 
     A process tokenises a command once: later calls with the same text return the same value.
@@ -234,11 +233,11 @@ def parse(command: str | Sequence[str]) -> ShellCommand:
         return _parse_text(command)
     words = tuple(command)
     simple = (SimpleCommand(words),) if words else ()
-    return ShellCommand(words, tuple(Token(word, word, 0) for word in words), simple)
+    return ReadCommand(words, tuple(Token(word, word, 0) for word in words), simple)
 
 
 @functools.lru_cache(maxsize=16)
-def _parse_text(command: str) -> ShellCommand:
+def _parse_text(command: str) -> ReadCommand:
     tokens: list[Token] = []
     comments: list[int] = []
     words = _WordReader(command)
@@ -255,9 +254,9 @@ def _parse_text(command: str) -> ShellCommand:
             at = operator.end()
             tokens.append(Token(operator[0], operator[0], start, is_operator=True))
         if at == start or words.open_quote:
-            return ShellCommand(command, open_quote=words.open_quote or command[at])
+            return ReadCommand(command, open_quote=words.open_quote or command[at])
     commands = _split_commands(_join_arrays(command, tokens))
-    return ShellCommand(command, tuple(tokens), tuple(commands), comments=tuple(comments))
+    return ReadCommand(command, tuple(tokens), tuple(commands), comments=tuple(comments))
 
 
 class _WordReader:

@@ -12,7 +12,7 @@ import yaml
 
 from mcp_server.command.hydra import HydraConfigs, find_hydra_configs
 from mcp_server.command.inputs import find_named_data, find_placed_programs
-from mcp_server.command.shell import ShellCommand
+from mcp_server.command.shell import ReadCommand
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_lines, is_missing, suggest_names
 from mcp_server.record.script import format_arguments
@@ -23,7 +23,7 @@ _MOST_BYTES, _MOST_FILES, _MOST_VALUES = 1_000_000, 40, 20_000
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built
 
 
-def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) -> list[Path]:
+def find_config_files(request: LaunchRequest, command: ReadCommand, cwd: Path) -> list[Path]:
     """Return the existing configuration files that a launch names, those that Hydra composes among them.
 
     Raises:
@@ -61,7 +61,7 @@ def check_config_roots(files: list[Path], roots: Roots) -> None:
 
 
 def find_missing_data(
-    files: list[Path], command: ShellCommand, params: Mapping[str, Any], cwd: Path
+    files: list[Path], command: ReadCommand, params: Mapping[str, Any], cwd: Path
 ) -> Iterator[ForeignPath]:
     """Yield the data files and models that configuration files name and that are not here.
 
@@ -86,7 +86,7 @@ def find_missing_data(
                     yield ForeignPath("path", cause, suggest_names(path) or "Correct the path.")
 
 
-def check_config_data(files: list[Path], request: LaunchRequest, command: ShellCommand, cwd: Path) -> None:
+def check_config_data(files: list[Path], request: LaunchRequest, command: ReadCommand, cwd: Path) -> None:
     """Refuse a launch whose configuration files name data or models that are not here.
 
     Raises:

@@ -24,7 +24,7 @@ from mcp_server.command.inputs import (
 )
 from mcp_server.command.outputs import is_output_place
 from mcp_server.command.programs import REMOTE_PROGRAMS
-from mcp_server.command.shell import ShellCommand, scan_quotes
+from mcp_server.command.shell import ReadCommand, scan_quotes
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
 from mcp_server.record.spec import LaunchRequest
@@ -130,7 +130,7 @@ class Roots:
         )
 
 
-def check_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> None:
+def check_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> None:
     """Refuse a launch that names another host's path. ``command`` is that of ``request``.
 
     Raises:
@@ -152,7 +152,7 @@ def check_foreign_variables(env: Mapping[str, str], roots: Roots) -> None:
 
 def check_inputs(
     request: LaunchRequest,
-    command: ShellCommand,
+    command: ReadCommand,
     site: Site,
     host: Host,
     environment: Environment,
@@ -171,7 +171,7 @@ def check_inputs(
 
 def find_missing_inputs(
     request: LaunchRequest,
-    command: ShellCommand,
+    command: ReadCommand,
     site: Site,
     host: Host,
     environment: Environment,
@@ -207,7 +207,7 @@ def _suggest_programs(name: str, search_path: str) -> str:
     return f"Near: {', '.join(alike)}." if alike else "Write its whole path, or name an environment that has it."
 
 
-def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPath | None:
+def find_foreign_command_path(command: ReadCommand, roots: Roots) -> ForeignPath | None:
     """Return another host's path that ``command`` names, with the whole command as this host writes it."""
     if not roots.foreign:
         return None
@@ -238,7 +238,7 @@ def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
             yield ForeignPath("path", cause, remedy)
 
 
-def _find_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> Iterator[ForeignPath]:
+def _find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> Iterator[ForeignPath]:
     """Yield every argument with another host's path in it."""
     if (foreign := find_foreign_command_path(command, roots)) is not None:
         yield foreign

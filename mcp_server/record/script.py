@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from mcp_server.command.programs import SHELLS, find_entry
-from mcp_server.command.shell import ShellCommand, parse
+from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.regex import compile_lazily
 
@@ -160,7 +160,7 @@ def _command_line(spec: RunSpec) -> str:
     return (line.replace(PARAMS, '"$@"') if takes_arguments(parsed) else line) + end
 
 
-def takes_arguments(command: ShellCommand) -> bool:
+def takes_arguments(command: ReadCommand) -> bool:
     """Return whether the command has a position for arguments: at ``{params}``, or at the end of one program's line.
 
     ``{params}`` counts only as a word of its own outside quotes, since it is replaced by several words.
@@ -171,7 +171,7 @@ def takes_arguments(command: ShellCommand) -> bool:
     return command.is_one_program and not _is_shell_text(command)
 
 
-def _is_shell_text(command: ShellCommand) -> bool:
+def _is_shell_text(command: ReadCommand) -> bool:
     """Return whether the program is a text for a shell that passes no arguments on: ``bash -c 'python t.py'``."""
     words = command.commands[0].words if command.commands else ()
     entries = (find_entry(words, at) for at, word in enumerate(words) if PurePath(word).name in SHELLS)
@@ -179,7 +179,7 @@ def _is_shell_text(command: ShellCommand) -> bool:
     return _POSITIONAL.search(text) is None
 
 
-def name_of(command: ShellCommand, params: Mapping[str, object] = _NO_PARAMS) -> str:
+def name_of(command: ReadCommand, params: Mapping[str, object] = _NO_PARAMS) -> str:
     """Return a label for a command: its own name of the experiment, its script, its module, else its first program."""
     settings = {**command.split_options()[0], **params}
     for key in _EXPERIMENT_NAMES:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mcp_server.command.shell import ShellCommand, parse
+from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.environment import check_environment
 from mcp_server.record.script import LONGEST_NAME, takes_arguments
@@ -60,7 +60,7 @@ def check_sizes(request: LaunchRequest) -> None:
             raise BadArgument(argument, f"takes at most {_MOST_NAMES:,} names.")
 
 
-def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequest:
+def check_arguments(request: LaunchRequest, command: ReadCommand) -> LaunchRequest:
     """Return ``request`` with ``recovery``, ``gpus`` and ``require`` in their normal forms.
 
     ``command`` is the parsed command of ``request``.
@@ -169,7 +169,7 @@ def check_changes(normal: Mapping[str, Any] | None, params: Mapping[str, Any]) -
         raise BadArgument("recovery", problem.text, problem.remedy)
 
 
-def check_params(params: Mapping[str, Any], resume_args: list[str], command: ShellCommand) -> None:
+def check_params(params: Mapping[str, Any], resume_args: list[str], command: ReadCommand) -> None:
     """Refuse parameters that cannot be written on the command line.
 
     Raises:
@@ -189,7 +189,7 @@ def check_params(params: Mapping[str, Any], resume_args: list[str], command: She
         raise BadArgument("params" if params else "resume_args", cause)
 
 
-def check_no_key(request: LaunchRequest, command: ShellCommand) -> None:
+def check_no_key(request: LaunchRequest, command: ReadCommand) -> None:
     """Refuse a command, parameters and other arguments that hold what looks like a key.
 
     Raises:
@@ -227,7 +227,7 @@ def _suggest_variable(name: str) -> str:
     return re.sub(r"\W", "_", name.rpartition(".")[2]).upper() or "NAME"
 
 
-def _list_words(command: ShellCommand, depth: int = 2) -> list[str]:
+def _list_words(command: ReadCommand, depth: int = 2) -> list[str]:
     """Return the words of a command, then those of each text in it, which another shell may run."""
     texts = [word for word in command.words if " " in word] if depth else []
     return command.words + [word for text in texts for word in _list_words(parse(text), depth - 1)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mcp_server.backends.ssh_channel import channel_of
 from mcp_server.blueprints.paths import FarPlace
 from mcp_server.command.inputs import Input, find_inputs, find_param_inputs
-from mcp_server.command.shell import ShellCommand
+from mcp_server.command.shell import ReadCommand
 from mcp_server.errors import BadArgument, HostUnreachable
 from mcp_server.hosts.config import Environment, Host
 from mcp_server.hosts.path_checks import Roots
@@ -66,7 +66,7 @@ class FarHost:
     def check_inputs(
         self,
         request: LaunchRequest,
-        command: ShellCommand,
+        command: ReadCommand,
         environment: Environment,
         cwd: Path,
         code: CodeSync | None = None,
@@ -153,7 +153,7 @@ def reach(home: StateHome, host: Host) -> FarHost:
 
 
 def _list_places(
-    request: LaunchRequest, command: ShellCommand, environment: Environment, cwd: Path
+    request: LaunchRequest, command: ReadCommand, environment: Environment, cwd: Path
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the absolute paths that must exist, with the argument and the kind of each."""
     if environment.python:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, TEXT_PROGRAMS
-from mcp_server.command.read_command import Program, find_programs
+from mcp_server.command.started import Program, find_programs
 from mcp_server.gpus.request import GpuRequest
 
 _VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")

@@ -18,7 +18,7 @@ from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import FarPlace, resolve_paths
 from mcp_server.command.configs import find_script_configs
 from mcp_server.command.hydra import takes_settings
-from mcp_server.command.shell import ShellCommand, parse
+from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
@@ -229,7 +229,7 @@ def _read_params(request: LaunchRequest) -> LaunchRequest:
     return replace(request, params=params, params_file=files)
 
 
-def _name_params(request: LaunchRequest, command: ShellCommand) -> LaunchRequest:
+def _name_params(request: LaunchRequest, command: ReadCommand) -> LaunchRequest:
     """Return ``request`` with parameters of files under the names of its program."""
     if request.params_file is None:
         return request
@@ -317,7 +317,7 @@ def _names_dashboard(name: str, value: str) -> bool:
     return name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS") and value.startswith(("http://", "https://"))
 
 
-def _choose_param_style(request: LaunchRequest, command: ShellCommand, cwd: Path) -> str:
+def _choose_param_style(request: LaunchRequest, command: ReadCommand, cwd: Path) -> str:
     """Return the style of the request; ``k=v`` in place of the default where the program takes no other."""
     is_open = request.params and request.param_style == LaunchRequest.param_style
     return "k=v" if is_open and takes_settings(command, request.params, cwd) else request.param_style

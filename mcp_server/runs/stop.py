@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 
 from mcp_server.backends.base import Backend, backend_of
-from mcp_server.command.read_command import find_programs
 from mcp_server.command.ssh_command import parse_ssh
+from mcp_server.command.started import find_programs
 from mcp_server.errors import HostUnreachable, StopNotSeen, StopUnknown
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry

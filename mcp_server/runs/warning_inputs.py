@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mcp_server.command.killers import find_warnings
 from mcp_server.command.outputs import warn_of_redirection
 from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
-from mcp_server.command.read_command import Program, find_programs
+from mcp_server.command.started import Program, find_programs
 from mcp_server.command.texts import MAKE, find_makefile, select_recipes
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import Leases

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mcp_server.command.inputs import find_inputs, find_param_inputs
-from mcp_server.command.shell import ShellCommand, parse
+from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.config import Environment, Site, find_host, read_hosts_file
 from mcp_server.hosts.environment import find_distinct_secrets
@@ -74,7 +74,7 @@ class _CellFiles:
         self._site = site
         self._known: set[tuple[Any, ...]] = set()
 
-    def check(self, request: LaunchRequest, command: ShellCommand) -> None:
+    def check(self, request: LaunchRequest, command: ReadCommand) -> None:
         """Refuse a cell whose config, data, model, script or other input does not exist.
 
         Raises:

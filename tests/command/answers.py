@@ -21,9 +21,9 @@ from mcp_server.command.inputs import (
 )
 from mcp_server.command.killers import find_killers, find_warnings
 from mcp_server.command.outputs import configuration_words, find_in_command, find_mentioned, list_redirected
-from mcp_server.command.read_command import Program, find_programs
 from mcp_server.command.shell import find_directory, leave_out_helpers, name_helpers, parse
 from mcp_server.command.ssh_command import parse_ssh
+from mcp_server.command.started import Program, find_programs
 from mcp_server.record.script import name_of, takes_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins

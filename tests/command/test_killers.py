@@ -152,3 +152,16 @@ def test_so_many_warnings_are_shown_and_braces_stay() -> None:
     warnings = find_warnings("; ".join(f"pkill -f {{name}}{n}" for n in range(50)))
     assert len(warnings) == 8
     assert warnings[0].startswith("`pkill -f {name}0`:")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "X=$(echo pkill); $X -f python",
+        "X=`printf pkill`; $X x",
+        "C=$(printf 'pkill %s' x); eval $C",
+        'A=(pkill -f x); "${A[@]}"',
+    ],
+)
+def test_a_program_in_a_variable_is_read_from_what_is_assigned(command: str) -> None:
+    assert [killer.program.name for killer in find_killers(command)] == ["pkill"]

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mcp_server.command.programs import PYTHON_LAUNCHERS
-from mcp_server.command.shell import ShellCommand, SimpleCommand, parse
+from mcp_server.command.shell import ReadCommand, SimpleCommand, parse
 from mcp_server.gpus.placeholders import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar
@@ -38,7 +38,7 @@ class _Target:
     """The program of a task that takes the arguments: its action, its place in the action's text."""
 
     action: int
-    command: ShellCommand
+    command: ReadCommand
     program: SimpleCommand
     end: int
 
@@ -84,7 +84,7 @@ def _find_target(actions: Sequence[DoitAction], overrides: Mapping[str, Scalar])
     return next(reversed(python or targets), None)
 
 
-def _find_end(command: ShellCommand, program: SimpleCommand) -> int:
+def _find_end(command: ReadCommand, program: SimpleCommand) -> int:
     """Return where the arguments of a program end in the text of its command."""
     if not isinstance(command.source, str):
         return 0

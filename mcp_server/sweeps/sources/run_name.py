@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from mcp_server.command.shell import ShellCommand, parse
+from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.sweeps.sources.cell import Scalar
 
 # rsl_rl makes a directory of the date, the second and this name; another attempt makes another.
@@ -67,7 +67,7 @@ def name_experiment(params: Mapping[str, Scalar]) -> str:
     return "-".join(filter(None, words))
 
 
-def _propose_verl_name(parsed: ShellCommand, settings: Mapping[str, object]) -> str | None:
+def _propose_verl_name(parsed: ReadCommand, settings: Mapping[str, object]) -> str | None:
     """Return the name of a VERL run, ``trainer.experiment_name`` alone where it has a unique one, None for others."""
     is_verl = any(_VERL_MODULE.fullmatch(word) for word in parsed.words)
     if not is_verl and not any(name.startswith("actor_rollout_ref.") for name in settings):
@@ -81,7 +81,7 @@ def _propose_verl_name(parsed: ShellCommand, settings: Mapping[str, object]) -> 
     return f"{_VERL}={_join(value or name_experiment(scalars), _VERL_NAME)}"
 
 
-def _find_option(parsed: ShellCommand, params: Mapping[str, Scalar], style: str) -> str | None:
+def _find_option(parsed: ReadCommand, params: Mapping[str, Scalar], style: str) -> str | None:
     """Return the option of the command, or of the parameters, that names a run, as ``style`` writes it."""
     if style.startswith("--"):
         written = [match[1] for word in parsed.words if (match := _FLAG.fullmatch(word))]

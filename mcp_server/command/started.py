@@ -8,6 +8,7 @@ here-documents of other programs.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
 _VARIABLE_USE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?-([^${}]*)\}")
-_WHOLE_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_WHOLE_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|([A-Za-z_]\w*))")
 _READS_VARIABLE = frozenset({"read", "mapfile", "readarray"})
 _DEEPEST = 6
 _MOST_PROGRAMS = 5000
@@ -62,7 +63,12 @@ class _Known:
 
 
 def find_programs(command: str | Sequence[str]) -> list[Program]:
-    """Return the programs that ``command`` runs, in the order of the text, at most 5,000."""
+    """Return the programs that ``command`` runs, in the order of the text, at most 5,000. A text is read once."""
+    return list(_find_cached(command if isinstance(command, str) else tuple(command)))
+
+
+@functools.lru_cache(maxsize=16)
+def _find_cached(command: str | tuple[str, ...]) -> list[Program]:
     return _find(command, _Known(), 0)
 
 
@@ -252,9 +258,11 @@ class _Reader:
         words, variables, _ = unwrap(stage.simple.words)
         if words[:1] == ("alias",) or not words or words[0] in SETS_VARIABLES:
             into = self._known.aliases if words[:1] == ("alias",) else self._known.variables
-            for match in map(_ASSIGNMENT.fullmatch, (*variables, *words[1:])):
-                if match is not None and "=(" not in match[0]:
-                    into[match[1]] = self._expand(match[2])[:_LONGEST_VALUE]
+            for word in (*variables, *words[1:]):
+                match = _ASSIGNMENT.fullmatch(self._expand(word))
+                if match is not None:
+                    text = match[2][1:-1] if match[2][:1] == "(" else match[2]  # an array
+                    into[match[1]] = text[:_LONGEST_VALUE]
         written = self._write_simple(stage.simple, stage.stdin)
         targets = [each for each in stage.simple.redirections if each.operator in REDIRECTS]
         paths = [(each.target, each.operator == ">>") for each in targets]
