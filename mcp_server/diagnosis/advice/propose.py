@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 
+from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL
 from mcp_server.diagnosis.advice.blocks import Advice, NextStep, Scene, compose, read_advice, read_block
 from mcp_server.diagnosis.advice.figures import explain_divisor, explain_timeout, read_figures
 from mcp_server.diagnosis.advice.names import (
@@ -43,16 +44,6 @@ _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
 _ANSWER = compile_lazily(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
 
-# The files of blocks, in their order: of one topic or library, of any program, and the last resorts.
-_SPECIAL = (
-    *("beside", "outside", "cluster", "ray", "simulators", "serving", "checkpoints", "packages", "data", "trainers"),
-    *("tensors", "estimators", "libraries"),
-)
-_GENERAL = ("machine", "memory", "environment", "program")
-_LAST = ("language", "general")
-_INSIDE = ("inside",)  # of a package that the user's code only starts
-FILES = (*_SPECIAL, *_GENERAL, *_LAST, *_INSIDE)
-
 _Proposer = Callable[[Scene], "NextStep | None"]
 
 
@@ -72,22 +63,22 @@ def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
     yield from (read_figures, explain_width, explain_timeout, suggest_option, explain_other_python, suggest_install)
     if is_error:
         yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric, compare_keys, name_today)
-    yield from _propose_from(_SPECIAL)
+    yield from _propose_from(SPECIAL)
     if is_error:
         yield from (suggest_choice, suggest_name, suggest_setting, explain_shapes)
-    yield from _propose_from(_GENERAL)
+    yield from _propose_from(GENERAL)
     if is_error:
         yield name_unknown
 
 
 def _order_last() -> Iterator[_Proposer]:
     yield from (find_remedy, explain_record, _explain_inside)
-    yield from _propose_from(_LAST)
+    yield from _propose_from(LAST)
 
 
 def _explain_inside(scene: Scene) -> NextStep | None:
     """Return the step after an error inside a package that the user's code only starts, or None."""
-    return next(filter(None, (propose(scene) for propose in _propose_from(_INSIDE))), None) if scene.inside else None
+    return next(filter(None, (propose(scene) for propose in _propose_from(INSIDE))), None) if scene.inside else None
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:

@@ -1,6 +1,7 @@
 """What a line proves: statements of shells, schedulers and native libraries, messages and types of exceptions. Pure.
 
-`failures.rows` holds the patterns. It is read at the first line that looks like an error.
+`failures.rows` holds the patterns, and blocks of `advice/` those of failures that have an advice of their own. They are
+read at the first line that looks like an error.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from functools import cache, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
+from mcp_server.diagnosis.advice import FILES
 from mcp_server.diagnosis.failure.kinds import SIGNALS
 from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.regex import compile_lazily
@@ -65,7 +68,7 @@ class _Table(NamedTuple):
 def read_table() -> _Table:
     """Return the patterns of `failures.rows`, in their order."""
     table = _Table([], {}, {}, [])
-    texts: list[tuple[str, list[str]]] = []
+    texts: list[tuple[str, list[str]]] = []  # neighbours of one kind in the file are one pattern
     for block in read_blocks("failure/failures"):
         fields = dict(block)
         kind = fields["kind"]
@@ -79,6 +82,9 @@ def read_table() -> _Table:
         else:
             table.sure_types.update(dict.fromkeys(fields.get("sure", "").split(), kind))
             table.types.update(dict.fromkeys(fields.get("type", "").split(), kind))
+    for block in chain.from_iterable(read_blocks(f"advice/{name}") for name in FILES):
+        if block[0][0] == "kind":  # its advice is for the only failure with this message
+            dict(texts)[block[0][1]].append(dict(block)["line"])
     table.messages.extend((kind, compile_lazily("|".join(patterns))) for kind, patterns in texts)
     return table
 

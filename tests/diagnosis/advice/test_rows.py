@@ -6,17 +6,18 @@ import re
 
 import pytest
 
-from mcp_server.diagnosis.advice import names, shown
+from mcp_server.diagnosis.advice import FILES, names, shown
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, Advice, NextStep, Scene
 from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step, read_files
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
+from mcp_server.diagnosis.failure.statements import match_error_kind
 from mcp_server.diagnosis.rows import Block, read_blocks
 from mcp_server.text.lines import number_lines
 from tests.diagnosis.advice.test_blocks import assert_advice_agrees
 
 BLOCKS = read_files()
-_KEYS = {"kinds", "line", "text", "near", "log", "not", "do", "say", "then", "seen"}
+_KEYS = {"kinds", "kind", "line", "text", "near", "log", "not", "do", "say", "then", "seen"}
 
 
 def diagnose_seen(block: Advice) -> list[Failure | None]:
@@ -79,8 +80,18 @@ def test_every_block_can_be_read_and_no_line_ends_in_a_space() -> None:
 
 
 def test_every_key_of_a_block_is_known() -> None:
-    for name in ("memory", "general", "kinds"):
+    for name in (*FILES, "kinds"):
         assert {key for block in read_blocks(f"advice/{name}") for key, _ in block} <= _KEYS
+
+
+def test_a_block_that_names_its_kind_proves_it_and_no_other_table_holds_its_line() -> None:
+    proving = [dict(block) for name in FILES for block in read_blocks(f"advice/{name}") if block[0][0] == "kind"]
+    assert len(proving) > 30
+    for fields in proving:
+        lines = [value for value in fields["seen"].split("\n") if re.search(fields["line"], value)]
+        assert {match_error_kind(line) for line in lines} == {fields["kind"]}, fields
+    messages = {fields["text"] for fields in map(dict, read_blocks("failure/failures")) if "text" in fields}
+    assert {fields["line"] for fields in proving}.isdisjoint(messages)
 
 
 def test_what_needs_no_line_has_an_advice() -> None:
