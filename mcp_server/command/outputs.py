@@ -26,6 +26,16 @@ _PLACE = frozenset({"dir", "directory", "path", "folder", "root", "prefix", "fil
 _JOINED = compile_lazily(
     r"(?:log|out|output|save|result|results|work|run|exp|tb|tensorboard|eval|summary)(?:s)?(?:dir|path|folder|root|file)"
 )
+# Settings by which programs name an experiment, the most telling first.
+RUN_NAMES = ("experiment_name", "exp_name", "run_name")
+# Settings that name where a run writes, or the run, nearly always differ between runs.
+_NAMES_A_RUN = compile_lazily(
+    r"cwd|(?:.*[_.\-/:])?(?:log|logs|out|output|outputs|save|saved|results?|runs?|exp|experiment|work|video|wandb|"
+    r"tensorboard|tb)[_.\-]?(?:dir|directory|path|root|file|name|id)?|(?:.*[_.\-/:])?(?:run_?name|name|tags?)"
+)
+_NAMES_A_PLACE = compile_lazily(
+    r"cwd|(?:.*[_.\-/:])?(?:out|outputs?|(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
+)
 # Of what is read: `data.root_dir`, `model.path`, `load_run`, `log_config_path`.
 _INPUT = frozenset(
     """data dataset datasets input inputs model models load resume init pretrain pretrained cache tokenizer config conf
@@ -81,6 +91,16 @@ def may_name_an_output(option: str) -> bool:
 def is_output_place(path: str) -> bool:
     """Return whether a path leads through a directory where programs write: ``/data/me/outputs/run1``."""
     return not _OUTPUT_PLACES.isdisjoint(part.lower() for part in PurePath(path).parts)
+
+
+def names_a_run(setting: str) -> bool:
+    """Return whether a setting of this name says where a run writes, or is a name or a tag."""
+    return _NAMES_A_RUN.fullmatch(setting.lower().lstrip("$")) is not None
+
+
+def names_a_place(setting: str) -> bool:
+    """Return whether a setting of this name is a directory, or names the run."""
+    return _NAMES_A_PLACE.fullmatch(setting.lower().lstrip("$")) is not None
 
 
 def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str, Any] | None = None) -> list[str]:

@@ -50,16 +50,6 @@ def find_config_roots(files: list[Path], roots: Roots) -> Iterator[ForeignPath]:
             yield from find_foreign_lines(file, roots)
 
 
-def check_config_roots(files: list[Path], roots: Roots) -> None:
-    """Refuse a launch whose configuration files name another host's path.
-
-    Raises:
-        BadArgument: names the file, the line, and what to write where that is known.
-    """
-    for foreign in find_config_roots(files, roots):
-        raise BadArgument("command", foreign.cause, foreign.remedy)
-
-
 def find_missing_data(
     files: list[Path], command: ReadCommand, params: Mapping[str, Any], cwd: Path
 ) -> Iterator[ForeignPath]:
@@ -83,17 +73,7 @@ def find_missing_data(
                     continue
                 if named.is_certain and is_missing(path):
                     cause = f"{file}: {key}: there is no {named.kind} {named.path}."
-                    yield ForeignPath("path", cause, suggest_names(path) or "Correct the path.")
-
-
-def check_config_data(files: list[Path], request: LaunchRequest, command: ReadCommand, cwd: Path) -> None:
-    """Refuse a launch whose configuration files name data or models that are not here.
-
-    Raises:
-        BadArgument: names the first of them.
-    """
-    for missing in find_missing_data(files, command, request.params, cwd):
-        raise BadArgument("command", missing.cause, missing.remedy)
+                    yield ForeignPath("command", cause, suggest_names(path) or "Correct the path.")
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,43 +130,14 @@ class Roots:
         )
 
 
-def check_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> None:
-    """Refuse a launch that names another host's path. ``command`` is that of ``request``.
+def refuse_first(faults: Iterable[ForeignPath | BadArgument]) -> None:
+    """Refuse a launch for the first of these.
 
     Raises:
-        BadArgument: names the path, and the line to use instead where one is known.
+        BadArgument: names what is wrong, and what to write instead where that is known.
     """
-    for foreign in _find_foreign_paths(request, command, roots):
-        raise BadArgument(foreign.argument, foreign.cause, foreign.remedy)
-
-
-def check_foreign_variables(env: Mapping[str, str], roots: Roots) -> None:
-    """Refuse environment variables that name another host's path.
-
-    Raises:
-        BadArgument: names the path, and the value to use instead where one is known.
-    """
-    for foreign in _find_foreign_variables(env, roots):
-        raise BadArgument(foreign.argument, foreign.cause, foreign.remedy)
-
-
-def check_inputs(
-    request: LaunchRequest,
-    command: ReadCommand,
-    site: Site,
-    host: Host,
-    environment: Environment,
-    search_path: str | None = None,
-) -> None:
-    """Refuse a launch whose program, script, config, checkpoint, data or model certainly does not exist.
-
-    ``search_path``: the PATH of the run, where it is known.
-
-    Raises:
-        BadArgument: names the word, and the line to use instead where one is known.
-    """
-    for refusal in find_missing_inputs(request, command, site, host, environment, search_path):
-        raise refusal
+    for fault in faults:
+        raise fault if isinstance(fault, BadArgument) else BadArgument(fault.argument, fault.cause, fault.remedy)
 
 
 def find_missing_inputs(
@@ -177,7 +148,10 @@ def find_missing_inputs(
     environment: Environment,
     search_path: str | None = None,
 ) -> Iterator[BadArgument]:
-    """Yield a refusal for each missing file, as ``check_inputs`` raises the first."""
+    """Yield a refusal for each program, script, config, checkpoint, data file or model that certainly does not exist.
+
+    ``search_path``: the PATH of the run, where it is known.
+    """
     if environment.python and is_missing(Path(environment.python)):
         reason = f"its python does not exist: {environment.python}."
         yield BadArgument("environment", reason, suggest_names(environment.python))
@@ -235,17 +209,17 @@ def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
         if not line.lstrip().startswith("#") and (rewrite := roots.rewrite(line)) is not None:
             cause = f"{config}, line {number}: {rewrite.path} is a path of another host, and this is {roots.host}."
             remedy = f"Write `{rewrite.text.strip()[:200]}`." if rewrite.is_known else "Write what it is here."
-            yield ForeignPath("path", cause, remedy)
+            yield ForeignPath("command", cause, remedy)
 
 
-def _find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> Iterator[ForeignPath]:
-    """Yield every argument with another host's path in it."""
+def find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> Iterator[ForeignPath]:
+    """Yield every argument with another host's path in it. ``command`` is that of ``request``."""
     if (foreign := find_foreign_command_path(command, roots)) is not None:
         yield foreign
     for argument, path in (("cwd", request.cwd), ("tensorboard", request.tensorboard)):
         if path and (rewrite := roots.rewrite(path)):
             yield _describe_foreign(argument, roots, rewrite)
-    yield from _find_foreign_variables(request.env, roots)
+    yield from find_foreign_variables(request.env, roots)
     for name, value in request.params.items():
         if isinstance(value, str) and (rewrite := roots.rewrite(value)):
             yield _describe_foreign("params", roots, rewrite, f"{name}={rewrite.text}")
@@ -254,7 +228,8 @@ def _find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roo
             yield _describe_foreign("resume_args", roots, rewrite)
 
 
-def _find_foreign_variables(env: Mapping[str, str], roots: Roots) -> Iterator[ForeignPath]:
+def find_foreign_variables(env: Mapping[str, str], roots: Roots) -> Iterator[ForeignPath]:
+    """Yield every variable with another host's path in it."""
     for name, value in env.items():
         if rewrite := roots.rewrite(value):
             yield _describe_foreign("env", roots, rewrite, f"{name}={rewrite.text}")

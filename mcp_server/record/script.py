@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from mcp_server.command.outputs import RUN_NAMES
 from mcp_server.command.programs import SHELLS, find_entry
 from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.record.spec import RunSpec
@@ -17,8 +18,6 @@ LONGEST_NAME = 64
 PARAMS, RUN_ID, ATTEMPT = "{params}", "{run_id}", "{attempt}"
 _POSITIONAL = compile_lazily(r"\$(?:[@*1-9]|\{[@*1-9])")
 _NO_PARAMS: Mapping[str, object] = {}
-# Settings by which programs name an experiment, the most telling first.
-_EXPERIMENT_NAMES = ("experiment_name", "exp_name", "run_name")
 # Text in another language than the shell's, in which braces are that language's: the argument of `python -c`, a
 # here-document that Python reads, a filter of jq.
 _LANGUAGES = r"\b(?:i?python[\d.]*|node|perl|ruby|julia|Rscript|lua|php)\b"
@@ -182,7 +181,7 @@ def _is_shell_text(command: ReadCommand) -> bool:
 def name_of(command: ReadCommand, params: Mapping[str, object] = _NO_PARAMS) -> str:
     """Return a label for a command: its own name of the experiment, its script, its module, else its first program."""
     settings = {**command.split_options()[0], **params}
-    for key in _EXPERIMENT_NAMES:
+    for key in RUN_NAMES:
         for setting, value in settings.items():
             is_named = setting.rpartition(".")[2].lower().replace("-", "_") == key
             if is_named and isinstance(value, str) and _PLAIN_NAME.fullmatch(value):

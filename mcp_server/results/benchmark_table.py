@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mcp_server.command.outputs import names_a_run
 from mcp_server.record.sweep_ranking import average, is_seed
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.comparison_cells import fit, shorten_names, shorten_paths
@@ -32,10 +33,6 @@ _MOST_TABLES, _MOST_SETTINGS, _MOST_NAMED, _MOST_RUNS_IN_A_ROW = 3, 6, 4, 3
 # Name a benchmark where no setting of another name does: a file of options for each.
 _CONFIG_NAMES = frozenset({"config_name", "cn", "config", "config_file", "cfg"})
 _PLACEMENT = frozenset({"gpus", "host", "device", "devices", "port", "cuda_visible_devices", "gpu_ids", "gpu_id"})
-_OUTPUT = re.compile(
-    r"cwd|(?:.*[_.\-/:])?(?:log|logs|out|output|outputs|save|saved|results?|runs?|exp|experiment|work|video|wandb|"
-    r"tensorboard|tb)[_.\-]?(?:dir|directory|path|root|file|name|id)?|(?:.*[_.\-/:])?(?:run_?name|name|tags?)"
-)
 _SEED_IN_VALUE = re.compile(r"(?i)(?<![a-z])(seed[-_=]?)\d+")
 _PARTS_OF_A_MODEL = frozenset({"actor", "model", "policy", "checkpoint", "ckpt", "weights"})  # at the end of its path
 _VALUE = "value"  # of a table that says only which benchmarks its columns are
@@ -223,7 +220,7 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
     if benchmark is not None and all(by_run.values()):
         raw.pop(benchmark, None)
     seeds = {name: values for name, values in raw.items() if is_seed(_base(name))}
-    places = {name for name in raw if _base(name) not in MODEL_NAMES and _OUTPUT.fullmatch(name.lower().lstrip("$"))}
+    places = {name for name in raw if _base(name) not in MODEL_NAMES and names_a_run(name)}
     chosen: dict[str, dict[str, str]] = {}
     beside = []
     paths = {name for name, values in raw.items() if any("/" in value for value in values.values())}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
+from mcp_server.command.outputs import names_a_place
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.evaluation_series import MODEL_NAMES, plain_name
@@ -17,9 +18,6 @@ from mcp_server.text.formatting import FEWEST_DIGITS, shorten_facts, shorten_mid
 
 _CELL_CHARS, _REASON_CHARS = 36, 64
 _MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
-_PLACE = re.compile(
-    r"cwd|(?:.*[_.\-/:])?(?:out|outputs?|(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
-)
 _FILE = "config:"  # see results/configuration.py
 _OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host", "commit"})  # settings, not options of the program
 _SEPARATORS = re.compile(r"[/.:]")
@@ -113,7 +111,7 @@ def find_differences(
 def _is_place(name: str, values: Sequence[str]) -> bool:
     if plain_name(name.rpartition(":")[2]) in MODEL_NAMES:
         return False
-    return bool(_PLACE.fullmatch(name.lower().lstrip("$"))) or all(value.startswith("/") for value in values)
+    return names_a_place(name) or all(value.startswith("/") for value in values)
 
 
 def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:

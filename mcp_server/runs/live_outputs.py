@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mcp_server.command.outputs import find_in_command, list_redirected
+from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected
 from mcp_server.command.programs import LOG_VIEWERS
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
 
-_NAMES = ("experiment_name", "exp_name", "run_name", "name", "version", "trial")
+_NAMES = (*RUN_NAMES, "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.
 _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
 _MOST_NAMED = 3

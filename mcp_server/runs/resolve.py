@@ -24,14 +24,15 @@ from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_host, read_hosts_file
-from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
+from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.hosts.path_checks import (
     Roots,
-    check_foreign_paths,
-    check_foreign_variables,
-    check_inputs,
+    find_foreign_paths,
+    find_foreign_variables,
+    find_missing_inputs,
+    refuse_first,
     suggest_names,
 )
 from mcp_server.record.environment import base_environment
@@ -107,7 +108,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     command = parse(request.command)
     given_variables, result_dir = request.env, None
     roots = replace(roots, own=(*roots.own, code.there)) if code else roots
-    check_foreign_paths(request, command, roots)
+    refuse_first(find_foreign_paths(request, command, roots))
     variables = far.environ if far else environ
     if request.blueprint is not None:
         path, blueprint = there.document or read_blueprint(request.blueprint, request.cwd)
@@ -132,17 +133,16 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     check_unicode(asdict(request))
     secrets, others = _find_secrets(request, environment, home, environ)
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
-    check_foreign_variables(added_variables, roots)
+    refuse_first(find_foreign_variables(added_variables, roots))
     if far:
         far.check_inputs(request, command, environment, cwd, code)
     else:
-        search_path = request.env.get("PATH") or environ.get("PATH") or os.defpath
-        check_inputs(request, command, site, host, environment, None if request.backend != "tmux" else search_path)
+        searched = (request.env.get("PATH") or environ.get("PATH") or os.defpath) if request.backend == "tmux" else None
+        refuse_first(find_missing_inputs(request, command, site, host, environment, searched))
         config_files = find_config_files(request, command, cwd)
-        check_config_roots(
-            [*config_files, *(find_script_configs(request.command, cwd) if roots.foreign else ())], roots
-        )
-        check_config_data(config_files, request, command, cwd)
+        chosen = find_script_configs(request.command, cwd) if roots.foreign else []
+        refuse_first(find_config_roots([*config_files, *chosen], roots))
+        refuse_first(find_missing_data(config_files, command, request.params, cwd))
     name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))
     config, (request, copy) = home.read_config(), _plan_copy(request, run_id, home, is_far=far is not None)

@@ -137,23 +137,20 @@ def classify(words: Sequence[str]) -> Kind | None:
 
 
 def _classify_python(words: Sequence[str]) -> Kind | None:
-    module, script, rest = _find_entry(words)
-    if module:
-        if _NOT_TRAINING.fullmatch(module):
-            return None
-        return next((kind for kind, pattern in _MODULES if pattern.fullmatch(module.lower())), None)
-    if not script:
+    entry = find_entry(words)
+    if entry is None or entry.kind not in ("module", "script"):
         return None
-    entry = PurePath(script).name
-    if entry in _PROGRAMS:
-        return _classify_program([entry, *rest])
-    if entry == "default_worker.py":
+    is_module, script, rest = entry.kind == "module", PurePath(entry.value).name, words[entry.at + 1 :]
+    if not is_module and script in _PROGRAMS:
+        return _classify_program([script, *rest])
+    if script == "default_worker.py":
         return "ray"
-    stem = entry.removesuffix(".py")
-    if _NOT_TRAINING.fullmatch(stem):
+    name = entry.value if is_module else script.removesuffix(".py")
+    if _NOT_TRAINING.fullmatch(name):
         return None
-    by_name = next((kind for kind, pattern in _SCRIPTS if pattern.fullmatch(stem.lower())), None)
-    return by_name or _VERBS.get(rest[0] if rest else "")
+    patterns = _MODULES if is_module else _SCRIPTS
+    by_name = next((kind for kind, pattern in patterns if pattern.fullmatch(name.lower())), None)
+    return by_name if is_module else by_name or _VERBS.get(rest[0] if rest else "")
 
 
 def _is_program(word: str) -> bool:
@@ -170,23 +167,15 @@ def _classify_program(words: Sequence[str]) -> Kind | None:
     return kind
 
 
-def _find_entry(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
-    """Return the module and the script that an interpreter runs, and the words behind; both empty for other code."""
-    entry = find_entry(words)
-    if entry is None or entry.kind not in ("module", "script"):
-        return "", "", ()
-    is_module = entry.kind == "module"
-    return "" if not is_module else entry.value, entry.value if not is_module else "", words[entry.at + 1 :]
-
-
 def _name_program(words: Sequence[str]) -> str:
     """Return program and script or module, without further arguments."""
     words = words[0].split() if len(words) == 1 else words
     if words[0].startswith(_TITLES) or not PYTHON.fullmatch(PurePath(words[0]).name):
         subcommand = _SUBCOMMANDS.get(PurePath(words[0]).name, set()) & set(words[1:2])
         return " ".join([words[0], *subcommand])
-    module, script, _ = _find_entry(words)
-    return f"{words[0]} -m {module}" if module else f"{words[0]} {script}".rstrip()
+    entry = find_entry(words)
+    named = {"module": " -m {}", "script": " {}"}.get(entry.kind, "") if entry else ""
+    return words[0] + named.format(entry.value if entry else "")
 
 
 def _belongs_to_run(pid: int) -> bool:

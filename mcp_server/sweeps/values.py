@@ -12,7 +12,7 @@ from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.config import Environment, Site, find_host, read_hosts_file
 from mcp_server.hosts.environment import find_distinct_secrets
-from mcp_server.hosts.path_checks import check_inputs
+from mcp_server.hosts.path_checks import find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
@@ -86,7 +86,7 @@ class _CellFiles:
         if is_far or key in self._known:
             return
         self._known.add(key)
-        check_inputs(request, command, self._site, host, Environment())
+        refuse_first(find_missing_inputs(request, command, self._site, host, Environment()))
 
 
 def _check_placeholders(cell: Cell, request: LaunchRequest) -> None:

@@ -13,7 +13,7 @@ from mcp_server.command.inputs import find_program_names
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_this_host
-from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs, find_missing_inputs
+from mcp_server.hosts.path_checks import Roots, find_foreign_paths, find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
 
 FILES = """
@@ -52,8 +52,8 @@ def check(command: str | list[str], cwd: Path, hosts_toml: Site | None = None, *
 
 def check_request(request: LaunchRequest, hosts_toml: Site) -> None:
     command, host = parse(request.command), find_this_host(hosts_toml)
-    check_foreign_paths(request, command, Roots.of(hosts_toml, host))
-    check_inputs(request, command, hosts_toml, host, Environment())
+    refuse_first(find_foreign_paths(request, command, Roots.of(hosts_toml, host)))
+    refuse_first(find_missing_inputs(request, command, hosts_toml, host, Environment()))
 
 
 PASS = r"""
@@ -447,7 +447,7 @@ def test_a_root_of_this_host_below_anothers_is_its_own(project: Path) -> None:
 def test_an_environments_python_that_is_gone_is_refused(project: Path) -> None:
     gone = Environment(python=str(project / ".venv/bin/python3.9"))
     with pytest.raises(BadArgument, match=r"^environment: its python does not exist: .*Near: .*/\.venv/bin/python"):
-        check_inputs(LaunchRequest("true", cwd=str(project)), parse("true"), Site(), Host(), gone)
+        refuse_first(find_missing_inputs(LaunchRequest("true", cwd=str(project)), parse("true"), Site(), Host(), gone))
 
 
 @pytest.mark.parametrize(

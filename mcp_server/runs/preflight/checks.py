@@ -27,10 +27,11 @@ from mcp_server.hosts.config_contents import find_config_files, find_config_root
 from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
-    check_foreign_paths,
     find_foreign_lines,
+    find_foreign_paths,
     find_missing_inputs,
     is_missing,
+    refuse_first,
     suggest_names,
 )
 from mcp_server.record.environment import base_environment
@@ -139,7 +140,7 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     command = parse(context.request.command)
     request = LaunchRequest(context.request.command, cwd=context.request.cwd, params=dict(context.request.params))
     roots = Roots.of(context.site, context.host)
-    check_foreign_paths(request, command, roots)
+    refuse_first(find_foreign_paths(request, command, roots))
     search_path = context.env.get("PATH", os.defpath)
     for missing in find_missing_inputs(request, command, context.site, context.host, context.environment, search_path):
         yield describe_error(missing.argument, missing)
@@ -177,7 +178,7 @@ def _describe_size(path: Path) -> Iterator[str]:
 def check_files(context: CheckContext) -> Iterator[Problem | str]:
     """Yield what is wrong with the working directory and with the named files, and the sizes of those that are here."""
     roots = Roots.of(context.site, context.host)
-    check_foreign_paths(LaunchRequest("true", cwd=context.request.cwd), parse("true"), roots)
+    refuse_first(find_foreign_paths(LaunchRequest("true", cwd=context.request.cwd), parse("true"), roots))
     try:
         find_directory(context.request.cwd)
     except BadArgument as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from mcp_server.command.inputs import PlacedProgram
 from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.command.shell import ReadCommand, SimpleCommand, parse
 from mcp_server.gpus.placeholders import PLACEHOLDERS
@@ -146,7 +147,7 @@ def _takes_device(target: _Target, written: Mapping[str, str], tasks: Sequence[D
     """Return whether the program takes ``--device`` with a GPU: it, or the same program in another task, has it."""
     if _DEVICE in written:
         return written[_DEVICE].startswith("cuda") and PLACEHOLDERS[1] not in written[_DEVICE]
-    script = _find_script(target.program.words)
+    script = _find_script(target.program)
     others = (
         parse(list(action.words) if action.kind == "argv" else action.text)
         for task in tasks
@@ -154,18 +155,16 @@ def _takes_device(target: _Target, written: Mapping[str, str], tasks: Sequence[D
         if action.kind in ("shell", "argv")
     )
     return bool(script) and any(
-        f"--{_DEVICE}" in program.words and _find_script(program.words) == script
+        f"--{_DEVICE}" in program.words and _find_script(program) == script
         for command in others
         for program in command.commands
     )
 
 
-def _find_script(words: Sequence[str]) -> str:
+def _find_script(program: SimpleCommand) -> str:
     """Return the Python file, or the module, that a program runs."""
-    for before, word in zip(["", *words], words, strict=False):
-        if word.endswith(".py") or before == "-m":
-            return word
-    return ""
+    placed = PlacedProgram(program.program_words)
+    return placed.script or placed.module
 
 
 def _find_style(target: _Target | None, params: Mapping[str, Scalar]) -> str:

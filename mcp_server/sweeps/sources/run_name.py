@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from mcp_server.command.outputs import RUN_NAMES
 from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.sweeps.sources.cell import Scalar
 
@@ -17,7 +18,6 @@ _RSL_SCRIPTS = re.compile(
 # VERL makes a directory of the project and this name, in which another attempt finds its checkpoints.
 _VERL, _VERL_NAME = "trainer.experiment_name", "{run_id}"
 _VERL_MODULE = re.compile(r"verl\.(?:\w+\.)*main_\w+")
-_NAMES = ("run_name", "exp_name", "experiment_name")
 _UNIQUE = re.compile(r"\{run_id\}|\{cell\}|RUNWARD_RUN_ID|\$\{now:|\$\(date")
 _FLAG = re.compile(r"--([A-Za-z][\w-]*)(?:=.*)?", re.DOTALL)
 _LONGEST = 48
@@ -89,7 +89,7 @@ def _find_option(parsed: ReadCommand, params: Mapping[str, Scalar], style: str) 
         names = [word.partition("=")[0] for word in parsed.words if "=" in word and not word.startswith("-")]
         written = [name.lstrip("+~") for name in names]
     options = [*written, *(name.lstrip("+~") for name in params)]
-    for name in _NAMES:
+    for name in reversed(RUN_NAMES):
         for option in options:
             last = option.rpartition(".")[2].replace("-", "_")
             # As a flag, `--experiment_name` is a directory of many runs.
