@@ -73,6 +73,7 @@ class Word(str):
     """A word without its quotes. ``pieces``: its text and its substitutions, in order; none where no shell reads it."""
 
     pieces: tuple[Piece, ...] = ()
+    is_array = False  # NAME=(a b)
 
     @classmethod
     def of(cls, pieces: Iterable[Piece]) -> Word:
@@ -454,7 +455,8 @@ def _join_arrays(source: str, tokens: Sequence[Token]) -> list[Token]:
         if array_end is not None:
             end = array_end
             raw = source[token.start : end]
-            token = Token(Word.of(_split_inside(raw)), raw, token.start)  # noqa: PLW2901 - it takes its place
+            token = Token(word := Word.of(_split_inside(raw)), raw, token.start)  # noqa: PLW2901 - it takes its place
+            word.is_array = True
         joined.append(token)
     return joined
 

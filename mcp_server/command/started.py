@@ -260,9 +260,9 @@ class _Reader:
             into = self._known.aliases if words[:1] == ("alias",) else self._known.variables
             for word in (*variables, *words[1:]):
                 match = _ASSIGNMENT.fullmatch(self._expand(word))
-                if match is not None:
-                    text = match[2][1:-1] if match[2][:1] == "(" else match[2]  # an array
-                    into[match[1]] = text[:_LONGEST_VALUE]
+                is_array = isinstance(word, Word) and word.is_array
+                if match is not None and (is_array or "=(" not in word):
+                    into[match[1]] = (match[2][1:-1] if is_array else match[2])[:_LONGEST_VALUE]
         written = self._write_simple(stage.simple, stage.stdin)
         targets = [each for each in stage.simple.redirections if each.operator in REDIRECTS]
         paths = [(each.target, each.operator == ">>") for each in targets]

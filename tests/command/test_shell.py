@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mcp_server.command.shell import Redirection, SimpleCommand, is_literal, parse
+from mcp_server.command.shell import Redirection, SimpleCommand, Word, expand_word, is_literal, parse
 
 
 def words_of_bash(line: str) -> list[str]:
@@ -136,3 +136,23 @@ def test_a_long_line_is_parsed_in_linear_time() -> None:
     for part in ("a ", "'b' ", '"c', "\\", "$'", "((", "<<a ", "$(", '"$(', "`", "`'", "${", "<( ", '"$(a "b") " '):
         parse(part * 50_000)
     assert time.process_time() - begun_s < 5
+
+
+def test_a_word_knows_its_substitutions() -> None:
+    (command,) = parse("""echo a"b $(c "d") ${e:-$(f)} $((1+`g`))"$'x\\n' <(h) '$(i)' \\$j""").commands
+    found = [part for word in command.words if isinstance(word, Word) for part in word.substitutions]
+    assert [(part.opening, part.text) for part in found] == [
+        ("$(", 'c "d"'),
+        ("$(", "f"),
+        ("$(", "g"),
+        ("$'", "x\n"),
+        ("<(", "h"),
+    ]
+    assert expand_word(command.words[1], lambda part: part.text.upper())[:8] == 'ab C "D"'
+
+
+def test_an_array_is_one_word_and_hides_nothing_behind_it() -> None:
+    command = parse('A=(1 "x y" $(z)) B+=(2); python t.py # (')
+    assert [each.words for each in command.commands] == [('A=(1 "x y" $(z))', "B+=(2)"), ("python", "t.py")]
+    assert all(each.is_certain for each in command.commands)
+    assert command.commands[0].program == ""
