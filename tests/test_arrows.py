@@ -1,4 +1,4 @@
-"""The rooms of CONTRIBUTING.md, by every import statement: who may import whom, how many they are, and how large."""
+"""The rooms of ARCHITECTURE.md, by every import statement: who may import whom, how many they are, and how large."""
 
 import ast
 import functools
