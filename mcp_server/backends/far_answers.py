@@ -26,6 +26,7 @@ from mcp_server.errors import (
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import is_time
 from mcp_server.record.state import EndedState, LivenessReport
+from mcp_server.text.formatting import printable
 
 MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
 _MOST_BYTES = {"read": MOST_CONTENT_BYTES, "contents": 2 * MOST_CONTENT_BYTES}  # answers whose bytes are compressed
@@ -34,8 +35,7 @@ _MOST_PROBLEMS, _LONGEST_PROBLEM = 3, 80
 
 
 def _show(text: str) -> str:
-    shown = text[:_LONGEST_TEXT]
-    return shown if shown.isprintable() else "".join(c if c.isprintable() else " " for c in shown)
+    return printable(text[:_LONGEST_TEXT], " ")
 
 
 def _check_path(path: str) -> str:

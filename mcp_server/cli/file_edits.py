@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import shutil
 import stat
 import sys
@@ -13,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.system.files import read_regular_file, write_atomic
-
-# Control characters of a file could act on the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from mcp_server.text.formatting import printable
 
 
 class LeftAlone(Exception):
@@ -74,7 +71,7 @@ def confirm(question: str, *, sure: bool) -> bool:
 
 def without_controls(text: str) -> str:
     """Return ``text`` with each control character as a question mark."""
-    return _CONTROL.sub("?", text)
+    return printable(text, "?", keep="\t\n")
 
 
 def _find_target(edit: Edit) -> Path:

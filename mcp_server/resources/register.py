@@ -34,6 +34,7 @@ from mcp.types import (
 from mcp_server.errors import RunNotFound
 from mcp_server.record.state import Run
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
+from mcp_server.text.formatting import printable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
 
@@ -42,7 +43,6 @@ _MAX_COMPLETIONS = 100  # limit of the protocol
 _OPTIONAL = "Optional. "
 _MAX_ARGUMENT_CHARS = 20_000  # the whole prompt is read at once
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class ResourceServer(MCPServer[ServerContext]):
@@ -193,7 +193,7 @@ def _list_item(name: str, value: str) -> str:
 
     Several lines become a block quote.
     """
-    lines = [_CONTROL.sub("", line) for line in value.strip().splitlines()]
+    lines = [printable(line, "", keep="\t\xa0\u3000") for line in value.strip().splitlines()]
     return f"- {name}: {lines[0]}" if len(lines) == 1 else "\n".join([f"- {name}:", *(f"  > {line}" for line in lines)])
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run
-from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 
 TOKEN_VALID_S = 600.0
@@ -186,7 +186,7 @@ def describe_for_confirmation(run: Run, leftovers: Sequence[RunProcess]) -> str:
 
     No elapsed time is among them, so that a repeated question stays the same question.
     """
-    command = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in mask_secrets(run.command))
+    command = printable(mask_secrets(run.command), "\N{REPLACEMENT CHARACTER}")
     if len(command) > _MOST_COMMAND_CHARS:  # the parameters, which tell cells of a sweep apart, are at the end
         command = shorten_middle(command, _MOST_COMMAND_CHARS)
     owner = run.spec.owner or "unknown"

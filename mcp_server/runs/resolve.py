@@ -48,6 +48,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
+from mcp_server.text.formatting import printable
 
 if TYPE_CHECKING:
     from mcp_server.blueprints.parser import Blueprint
@@ -143,7 +144,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         chosen = find_script_configs(request.command, cwd) if roots.foreign else []
         refuse_first(find_config_roots([*config_files, *chosen], roots))
         refuse_first(find_missing_data(config_files, command, request.params, cwd))
-    name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
+    name = request.name or printable(name_of(command, request.params), "")[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))
     config, (request, copy) = home.read_config(), _plan_copy(request, run_id, home, is_far=far is not None)
     return ResolvedLaunch(

@@ -20,6 +20,7 @@ from mcp_server.system.json_text import read_json_text
 from mcp_server.system.own_addresses import is_loopback
 from mcp_server.system.ray_mark import MARK
 from mcp_server.system.timed_http import TimedResponse, build_timed_opener
+from mcp_server.text.formatting import printable
 
 LOOK_S = 2.0  # of a question; a head that is overloaded counts as silent
 SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
@@ -59,7 +60,7 @@ class Job:
     @property
     def first_line(self) -> str:
         """The first line of its message: what follows is output."""
-        return "".join(filter(str.isprintable, self.message.strip().partition("\n")[0]))[:300]
+        return printable(self.message.strip().partition("\n")[0], "")[:300]
 
 
 class RayRefused(RunwardError):

@@ -64,9 +64,14 @@ def shorten_quotes(message: str, chars: int) -> str:
     return shorten_facts(_LONG_WORD.sub(lambda word: shorten_middle(word[0], _WORD_CHARS), message), chars)
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with "·" for each control character, which would act on a terminal."""
-    return text if text.isprintable() else "".join(sign if sign.isprintable() else "·" for sign in text)
+def printable(text: str, instead: str = "·", *, keep: str = "") -> str:
+    """Return ``text`` with ``instead`` for each control or invisible character, but for those to ``keep``.
+
+    Control characters act on a terminal, and invisible ones make a reader see another text than stands there.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in keep else instead for sign in text)
 
 
 def clock(seconds: float) -> str:

@@ -61,3 +61,10 @@ def test_a_column_has_the_digits_by_which_its_values_differ(values: list[float],
 )
 def test_a_mean_goes_as_far_as_its_deviation(mean: float | None, deviation: float | None, text: str) -> None:
     assert spread(mean, deviation) == text
+
+
+def test_control_and_invisible_characters_are_replaced_and_some_are_kept() -> None:
+    assert printable("ein\x1b[31m Wort\u200b") == "ein·[31m Wort·"
+    assert printable("a\tb\nc\x07", "?", keep="\t\n") == "a\tb\nc?"
+    assert printable("a\u202eb", "") == "ab"
+    assert printable("损失 0.5") == "损失 0.5"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.slurm.job_states import Job
+from mcp_server.text.formatting import printable
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 _TIMEOUT_S = 15.0
@@ -165,7 +166,7 @@ def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
         fields = line.split("|", 5)
         if len(fields) == len(_FORMAT.split("|")):
             job_id, state, start, nodes, reason, name = fields
-            reason = "".join(filter(str.isprintable, reason))[:_REASON_CHARS]
+            reason = printable(reason, "")[:_REASON_CHARS]
             job = Job.of(job_id, state, start_at=read_time(start), nodes=nodes, reason=reason, name=name)
             if job_id in jobs:
                 doubtful.add(job_id)
