@@ -89,7 +89,7 @@ def load_package(pause_s: float = 0.0) -> None:
         pause_s: the time between two modules, which leaves the processor to calls.
     """
     from mcp_server.backends.zipapp import read_sources  # noqa: PLC0415 - zipfile takes 10 ms of a start
-    from mcp_server.diagnosis.rows import keep_texts  # noqa: PLC0415 - with the package
+    from mcp_server.text.rows import keep_texts  # noqa: PLC0415 - with the package
 
     for name in NAMES:
         import_tool(name)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mcp_server.diagnosis.advice.shown import compile_once, word_parts
-from mcp_server.diagnosis.rows import Block, read_blocks
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import Block, read_blocks
 
 ADVICE_CHARS = 160
 _LEAST_CHARS = 16  # of what a sentence quotes
@@ -111,7 +111,7 @@ class Advice(NamedTuple):
 
 def read_advice(name: str) -> tuple[Advice, ...]:
     """Return the blocks of a file below `advice/`, in their order: the first that applies wins."""
-    return tuple(map(read_block, read_blocks(f"advice/{name}")))
+    return tuple(map(read_block, read_blocks(f"diagnosis/advice/{name}")))
 
 
 def read_block(block: Block) -> Advice:

@@ -9,8 +9,8 @@ from functools import cache
 
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, AGAIN, NextStep, Scene, compose, correct
 from mcp_server.diagnosis.advice.shown import is_installed
-from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 # --- a wrong value beside the right ones
 
@@ -306,7 +306,7 @@ def name_today(scene: Scene) -> NextStep | None:
 def _read_renames(key: str) -> dict[str, list[tuple[str, str]]]:
     """Return by the old name of one sort where it must stand, and what to use today."""
     renames: dict[str, list[tuple[str, str]]] = {}
-    for block in read_blocks("advice/renames"):
+    for block in read_blocks("diagnosis/advice/renames"):
         fields = dict(block)
         if key in fields:
             renames.setdefault(fields[key], []).append((fields.get("in", ""), fields["use"]))

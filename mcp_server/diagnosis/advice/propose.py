@@ -36,8 +36,8 @@ from mcp_server.diagnosis.advice.values import (
     explain_shapes,
     explain_width,
 )
-from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
 # What a server like OpenAI's answers, out of the dictionary in which its client prints it.
@@ -116,4 +116,4 @@ def _compose_default(default: Advice, scene: Scene) -> NextStep:
 
 @cache
 def _read_defaults(name: str) -> dict[str, Advice]:
-    return {block[0][1]: read_block(block) for block in read_blocks(f"advice/{name}")}
+    return {block[0][1]: read_block(block) for block in read_blocks(f"diagnosis/advice/{name}")}

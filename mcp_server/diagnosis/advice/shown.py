@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 # What advice asks to set, e.g. NCCL_P2P_DISABLE=1 or trust_remote_code=True.
 _ASSIGNED = compile_lazily(r"\b([A-Za-z]\w{3,60})=(True|true|False|false|None|none|[\w.-]{1,40})(?<![.-])")
@@ -40,7 +40,7 @@ def word_parts(say: str, log: str) -> str:
 def _read_parts() -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the wordings of each part with their conditions, the one without a condition last."""
     parts = {}
-    for (key, name), (_, usual), *others in read_blocks("advice/parts"):
+    for (key, name), (_, usual), *others in read_blocks("diagnosis/advice/parts"):
         if key == "part":
             conditions = [value for _, value in others[::2]]
             parts[name] = (*zip(conditions, (value for _, value in others[1::2])), ("", usual))
@@ -49,7 +49,7 @@ def _read_parts() -> dict[str, tuple[tuple[str, str], ...]]:
 
 @cache
 def _read_conditions() -> dict[str, dict[str, str]]:
-    return {block[0][1]: dict(block) for block in read_blocks("advice/parts") if block[0][0] == "shown"}
+    return {block[0][1]: dict(block) for block in read_blocks("diagnosis/advice/parts") if block[0][0] == "shown"}
 
 
 def _holds(condition: str, log: str) -> bool:

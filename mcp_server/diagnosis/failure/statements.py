@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.advice import FILES
 from mcp_server.diagnosis.failure.kinds import SIGNALS
-from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
 
@@ -69,7 +69,7 @@ def read_table() -> _Table:
     """Return the patterns of `failures.rows`, in their order."""
     table = _Table([], {}, {}, [])
     texts: list[tuple[str, list[str]]] = []  # neighbours of one kind in the file are one pattern
-    for block in read_blocks("failure/failures"):
+    for block in read_blocks("diagnosis/failure/failures"):
         fields = dict(block)
         kind = fields["kind"]
         if "text" in fields:
@@ -82,7 +82,7 @@ def read_table() -> _Table:
         else:
             table.sure_types.update(dict.fromkeys(fields.get("sure", "").split(), kind))
             table.types.update(dict.fromkeys(fields.get("type", "").split(), kind))
-    for block in chain.from_iterable(read_blocks(f"advice/{name}") for name in FILES):
+    for block in chain.from_iterable(read_blocks(f"diagnosis/advice/{name}") for name in FILES):
         if block[0][0] == "kind":  # its advice is for the only failure with this message
             dict(texts)[block[0][1]].append(dict(block)["line"])
     table.messages.extend((kind, compile_lazily("|".join(patterns))) for kind, patterns in texts)

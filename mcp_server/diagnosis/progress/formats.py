@@ -6,8 +6,8 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
-from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 
 class Rank(IntEnum):
@@ -51,7 +51,7 @@ def _read_format(fields: dict[str, str]) -> StepFormat:
     )
 
 
-_BLOCKS = [dict(block) for block in read_blocks("progress/steps")]
+_BLOCKS = [dict(block) for block in read_blocks("diagnosis/progress/steps")]
 STEP_FORMATS = tuple(_read_format(fields) for fields in _BLOCKS if "head" not in fields)
 # Tables of bare numbers: the header that opens a table, and the format of its rows.
 TABLE_FORMATS = tuple((compile_lazily(fields["head"]), _read_format(fields)) for fields in _BLOCKS if "head" in fields)

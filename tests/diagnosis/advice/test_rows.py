@@ -12,8 +12,8 @@ from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_s
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.statements import match_error_kind
-from mcp_server.diagnosis.rows import Block, read_blocks
 from mcp_server.text.lines import number_lines
+from mcp_server.text.rows import Block, read_blocks
 from tests.diagnosis.advice.test_blocks import assert_advice_agrees
 
 BLOCKS = read_files()
@@ -81,16 +81,18 @@ def test_every_block_can_be_read_and_no_line_ends_in_a_space() -> None:
 
 def test_every_key_of_a_block_is_known() -> None:
     for name in (*FILES, "kinds"):
-        assert {key for block in read_blocks(f"advice/{name}") for key, _ in block} <= _KEYS
+        assert {key for block in read_blocks(f"diagnosis/advice/{name}") for key, _ in block} <= _KEYS
 
 
 def test_a_block_that_names_its_kind_proves_it_and_no_other_table_holds_its_line() -> None:
-    proving = [dict(block) for name in FILES for block in read_blocks(f"advice/{name}") if block[0][0] == "kind"]
+    proving = [
+        dict(block) for name in FILES for block in read_blocks(f"diagnosis/advice/{name}") if block[0][0] == "kind"
+    ]
     assert len(proving) > 30
     for fields in proving:
         lines = [value for value in fields["seen"].split("\n") if re.search(fields["line"], value)]
         assert {match_error_kind(line) for line in lines} == {fields["kind"]}, fields
-    messages = {fields["text"] for fields in map(dict, read_blocks("failure/failures")) if "text" in fields}
+    messages = {fields["text"] for fields in map(dict, read_blocks("diagnosis/failure/failures")) if "text" in fields}
     assert {fields["line"] for fields in proving}.isdisjoint(messages)
 
 
@@ -100,7 +102,7 @@ def test_what_needs_no_line_has_an_advice() -> None:
 
 
 def list_renames() -> list[Block]:
-    return list(read_blocks("advice/renames"))
+    return list(read_blocks("diagnosis/advice/renames"))
 
 
 def test_each_rename_wins_on_the_line_in_which_it_was_seen() -> None:
@@ -116,7 +118,7 @@ def test_each_rename_wins_on_the_line_in_which_it_was_seen() -> None:
 
 
 def test_each_condition_holds_where_it_was_seen_and_nowhere_else_without_need() -> None:
-    for block in read_blocks("advice/parts"):
+    for block in read_blocks("diagnosis/advice/parts"):
         if block[0][0] == "shown":
             fields = dict(block)
             assert shown.is_shown(fields["shown"], fields["seen"]), fields

@@ -7,10 +7,10 @@ import re
 from mcp_server.diagnosis.failure.diagnose import diagnose
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.statements import Statement, Weight, exception_kind, match_error_kind, parse_statement
-from mcp_server.diagnosis.rows import read_blocks
 from mcp_server.text.lines import number_lines
+from mcp_server.text.rows import read_blocks
 
-BLOCKS = [dict(block) for block in read_blocks("failure/failures")]
+BLOCKS = [dict(block) for block in read_blocks("diagnosis/failure/failures")]
 _BY_LINE = {"by signal", "by text"}
 
 

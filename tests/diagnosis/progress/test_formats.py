@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.progress.formats import STEP_FORMATS, TABLE_FORMATS, may_show_progress
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
-from mcp_server.diagnosis.rows import read_blocks
+from mcp_server.text.rows import read_blocks
 
-BLOCKS = list(read_blocks("progress/steps"))
+BLOCKS = list(read_blocks("diagnosis/progress/steps"))
 SEEN = [[value for key, value in block if key == "seen"] for block in BLOCKS]
 
 

@@ -1,4 +1,4 @@
-"""Reads tables of knowledge: blocks of `key: value` lines in files of this package that end in `.rows`.
+"""Reads tables of knowledge: blocks of `key: value` lines in files of the package that end in `.rows`.
 
 An empty line ends a block, and a line that begins with `#` is a comment. A value stands from the eighth column to the
 end of its line and means what it says: nothing is escaped. A key may stand several times in one block.
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VALUE_COLUMN = 7
-_ROOM = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 Block = list[tuple[str, str]]
 
 
 def read_blocks(name: str) -> Iterator[Block]:
-    """Yield the blocks of a file, such as `advice/memory`, in their order."""
+    """Yield the blocks of a file, such as `diagnosis/advice/memory`, in their order."""
     block: Block = []
     for line in _read_text(name).split("\n"):
         if line.startswith("#"):
@@ -36,11 +36,11 @@ def read_blocks(name: str) -> Iterator[Block]:
 
 def keep_texts() -> None:
     """Read all files now, so that a package that is replaced later changes no answer."""
-    for path in _ROOM.rglob("*.rows"):
-        _read_text(path.relative_to(_ROOM).with_suffix("").as_posix())
+    for path in _PACKAGE.rglob("*.rows"):
+        _read_text(path.relative_to(_PACKAGE).with_suffix("").as_posix())
 
 
 @cache
 def _read_text(name: str) -> str:
     loader = cast("Any", __spec__).loader  # reads a zipapp's files as well as a directory's
-    return cast("bytes", loader.get_data(str(_ROOM / f"{name}.rows"))).decode()
+    return cast("bytes", loader.get_data(str(_PACKAGE / f"{name}.rows"))).decode()
