@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, unwrap
-from mcp_server.command.shell import REDIRECTS, ReadCommand, SimpleCommand, is_literal, parse
+from mcp_server.command.programs import LOG_VIEWERS, PYTHON, PYTHON_LAUNCHERS, unwrap
+from mcp_server.command.shell import REDIRECTS, SimpleCommand, Word, is_literal, parse
 from mcp_server.text.regex import compile_lazily
 
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -105,18 +105,41 @@ def names_a_place(setting: str) -> bool:
 
 def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str, Any] | None = None) -> list[str]:
     """Return the directories, as absolute paths, that the options of a command and its parameters say are written."""
-    options = [pair for one in _with_inner_commands(command) for pair in one.split_options()[0].items()]
-    named = [*options, *((name, str(value)) for name, value in (params or {}).items())]
-    return _directories(named, cwd)
+    placed = list(_place(command, cwd))
+    writers = [(one, base) for one, base in placed if PurePath(one.program).name not in LOG_VIEWERS]
+    named = [(pair, base) for one, base in writers for pair in parse(one.words).split_options()[0].items()]
+    last = placed[-1][1] if placed else cwd
+    named += [((name, str(value)), last) for name, value in (params or {}).items()]
+    return list(dict.fromkeys(path for pair, base in named for path in _resolve([pair], base)))
 
 
-def list_redirected(command: str | Sequence[str]) -> Iterator[str]:
-    """Yield the files into which the output of a program is written by the shell, as they stand in the command."""
-    for simple in parse(command).commands if isinstance(command, str) else ():
+def list_redirected(command: str | Sequence[str], cwd: str) -> Iterator[str]:
+    """Yield the files, as absolute paths, into which the output of a program is written by the shell."""
+    for simple, base in _place(command, cwd, deep=False) if isinstance(command, str) else ():
         words = [each.target for each in simple.redirections if each.operator in REDIRECTS]
         if simple.program == "tee":
             words += [word for word in simple.program_words[1:] if not word.startswith("-")]
-        yield from filter(_is_file, words)
+        yield from (path for word in filter(_is_file, words) if (path := _absolute(word, base)))
+
+
+def _place(
+    command: str | Sequence[str], cwd: str | None, *, deep: bool = True
+) -> Iterator[tuple[SimpleCommand, str | None]]:
+    """Yield the programs of a command with the directories that they run in; None where ``cd`` leads elsewhere.
+
+    ``deep``: also those of its words of several words, as of ``bash -c 'python train.py --out /x'``.
+    """
+    parsed, base = parse(command), cwd
+    for simple in [SimpleCommand(tuple(parsed.words))] if parsed.open_quote else parsed.commands:
+        words = simple.program_words
+        yield simple, base
+        for word in simple.words if deep else ():
+            word = word.partition("(")[2][:-1] if isinstance(word, Word) and word.is_array else word  # noqa: PLW2901
+            if _SEVERAL_WORDS.search(word) and len(word) < _LONGEST_INNER:
+                yield from _place(word, base, deep=False)
+        if simple.program in ("cd", "pushd"):
+            is_known = simple.is_certain and len(words) == 2 and words[0] == "cd" and is_literal(words[1])  # noqa: PLR2004 - cd DIR
+            base = _absolute(words[1], base) if is_known else None
 
 
 def warn_of_redirection(command: str | Sequence[str]) -> list[str]:
@@ -151,28 +174,20 @@ def _is_file(word: str) -> bool:
 def find_in_configuration(text: str, cwd: str) -> list[str]:
     """Return the directories that the lines of a YAML, JSON or TOML file say are written, as absolute paths."""
     pairs = ((m["name"], m["value"].strip().strip("\"' ")) for m in _CONFIG_LINE.finditer(text[:_MOST_CONFIG_CHARS]))
-    return _directories(pairs, cwd)
+    return list(dict.fromkeys(_resolve(pairs, cwd)))
 
 
 def find_mentioned(command: str | Sequence[str], cwd: str) -> list[str]:
     """Return the absolute paths outside ``cwd`` that the words and option values of a command may mean."""
-    words = []
-    for one in _with_inner_commands(command):
-        options, rest = one.split_options()
-        words += [*rest[1:], *options.values()]
-    paths = []
-    for word in words:
-        if "/" in word and not _REPLACED.search(word) and "://" not in word and len(word) <= _LONGEST_PATH:
-            path = _absolute(word, cwd)
-            if not f"{path}/".startswith((f"{cwd.rstrip('/')}/", *_OF_THE_SYSTEM)):
-                paths.append(path)
-    return list(dict.fromkeys(paths))
-
-
-def _with_inner_commands(command: str | Sequence[str]) -> list[ReadCommand]:
-    """Return a command, and those in its words of several words, as of ``bash -c 'python train.py --out /x'``."""
-    outer = parse(command if isinstance(command, str) else list(command))
-    return [outer, *(parse(word) for word in outer.words if _SEVERAL_WORDS.search(word) and len(word) < _LONGEST_INNER)]
+    paths: dict[str, None] = {}
+    for one, base in _place(command, cwd):
+        options, rest = parse(one.words).split_options()
+        for word in (*rest[1:], *options.values()):
+            if "/" in word and not _REPLACED.search(word) and "://" not in word and len(word) <= _LONGEST_PATH:
+                path = _absolute(word, base)
+                if path and not f"{path}/".startswith((f"{cwd.rstrip('/')}/", *_OF_THE_SYSTEM)):
+                    paths[path] = None
+    return list(paths)
 
 
 def configuration_words(command: str | Sequence[str]) -> list[str]:
@@ -182,18 +197,19 @@ def configuration_words(command: str | Sequence[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if path.endswith(_CONFIG_FILES)]
 
 
-def _directories(pairs: Iterable[tuple[str, str]], cwd: str) -> list[str]:
-    return list(dict.fromkeys(_resolve(pairs, cwd)))
-
-
-def _resolve(pairs: Iterable[tuple[str, str]], cwd: str) -> Iterator[str]:
+def _resolve(pairs: Iterable[tuple[str, str]], base: str | None) -> Iterator[str]:
     for name, value in pairs:
         if not value or value in ("true", "false", "null", "None") or len(value) > _LONGEST_PATH or "\0" in value:
             continue
-        if names_an_output(name) and not _REPLACED.search(value) and "://" not in value:
-            yield _absolute(value, cwd)
+        is_plain = names_an_output(name) and not _REPLACED.search(value) and "://" not in value
+        if is_plain and (path := _absolute(value, base)):
+            yield path
 
 
-def _absolute(path: str, cwd: str) -> str:
-    """Return a path as seen from ``cwd``. ``~NAME`` of a user whom this host does not know stays as it is."""
-    return os.path.normpath(os.path.join(cwd or "/", os.path.expanduser(path)))  # noqa: PTH111, PTH118 - a text
+def _absolute(path: str, base: str | None) -> str:
+    """Return a path as seen from ``base``, empty for a relative one where that is not known.
+
+    ``~NAME`` of a user whom this host does not know stays as it is.
+    """
+    path = os.path.expanduser(path)  # noqa: PTH111 - a text
+    return "" if base is None and not path.startswith("/") else os.path.normpath(os.path.join(base or "/", path))  # noqa: PTH118

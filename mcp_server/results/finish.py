@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 from mcp_server.backends.base import backend_of
 from mcp_server.command.outputs import find_in_command
-from mcp_server.command.shell import find_directory
 from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record import result_directory
@@ -267,7 +266,7 @@ def _find_later_writer(run: Run, directory: Path, later: Sequence[RunSpec]) -> s
 
 
 def _list_places(spec: RunSpec, directory: Path | None = None) -> set[str]:
-    named = find_in_command(spec.command, find_directory(spec.command, spec.cwd), spec.params)
+    named = find_in_command(spec.command, spec.cwd, spec.params)
     return {path for path in (*named, directory and str(directory), spec.result_dir) if path and path != spec.cwd}
 
 

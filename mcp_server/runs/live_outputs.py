@@ -10,10 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected
-from mcp_server.command.programs import LOG_VIEWERS
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
@@ -25,7 +23,6 @@ _MOST_NAMED = 3
 _MOST_FORMER = 300  # the newest ended runs, whose commands are read
 _RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
 _OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
-_NOWHERE = "/nowhere/of/a/run"
 
 
 def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
@@ -79,20 +76,12 @@ def _holds_files(path: str) -> bool:
 
 def _list_outputs(spec: RunSpec) -> list[str]:
     spec = replace(spec, command=leave_out_helpers(spec.command))
-    command = parse(spec.command)
     text = json.dumps([spec.command, spec.params, spec.env], default=str)
-    if any(mark in text for mark in _OWN) or any(Path(word).name in LOG_VIEWERS for word in command.words):
+    if any(mark in text for mark in _OWN):
         return []
-    here = [*_resolve(spec, spec.cwd), *([spec.tensorboard] if spec.tensorboard else [])]
-    if any(simple.program in ("cd", "pushd") for simple in command.commands):
-        elsewhere = _resolve(spec, _NOWHERE)
-        here = [path for path in here if path in elsewhere or path == spec.tensorboard]
-    return [path for path in dict.fromkeys(here) if path not in (spec.cwd, os.path.expanduser("~"))]  # noqa: PTH111
-
-
-def _resolve(spec: RunSpec, cwd: str) -> list[str]:
-    files = (os.path.normpath(Path(cwd) / Path(word).expanduser()) for word in list_redirected(spec.command))
-    return [*find_in_command(spec.command, cwd, spec.params), *files]
+    named = find_in_command(spec.command, spec.cwd, spec.params)
+    paths = [*named, *list_redirected(spec.command, spec.cwd), *([spec.tensorboard] if spec.tensorboard else [])]
+    return [path for path in dict.fromkeys(paths) if path not in (spec.cwd, os.path.expanduser("~"))]  # noqa: PTH111
 
 
 def _list_names(spec: RunSpec) -> list[tuple[str, str]]:

@@ -100,7 +100,7 @@ def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
 
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:
     """Return the files that hold output of an attempt, by its command, and that no one else has written since."""
-    targets = {Path(target).name for target in list_redirected(run.command)}
+    targets = {Path(target).name for target in list_redirected(run.command, run.spec.cwd)}
     record = read_outputs(rundir.outputs(attempt)) if targets else None
     found = []
     for file in record.files if record else ():

@@ -265,10 +265,10 @@ class RunStore:
         return explain_old_log(self.record_of(run), attempt or run.attempt)
 
     def _explain_empty_log(self, run: Run, attempt: int) -> str:
-        file = next(list_redirected(run.command), None)
+        file = next(list_redirected(run.command, run.spec.cwd), None)
         with contextlib.suppress(OSError):
             if file is not None and not self.record_of(run).log(attempt).stat().st_size:
-                return f"Its command redirects output: read_log(path={str(Path(run.spec.cwd) / file)!r})."
+                return f"Its command redirects output: read_log(path={file!r})."
         return ""
 
     def fetch_record(self, run: Run) -> RunDir:

@@ -114,7 +114,7 @@ _OF_ANY: dict[str, Callable[[Command], Any]] = {
     "mentioned": lambda c: find_mentioned(c, "/w"),
     "config_words": configuration_words,
     "configs": _find_configs,
-    "written": lambda c: list(list_redirected(c)),
+    "written": lambda c: list(list_redirected(c, "/w")),
     "run_names": lambda c: _list_names(_spec(c)),
     "hydra": lambda c: read_hydra_options(parse(c).words),
     "python": _find_python,

@@ -9,6 +9,7 @@ from mcp_server.command.outputs import (
     find_in_command,
     find_in_configuration,
     find_mentioned,
+    list_redirected,
     names_an_output,
 )
 
@@ -40,6 +41,31 @@ def test_the_directories_of_a_command_are_absolute() -> None:
     assert find_in_command(command, "/p") == ["/p/runs/a", "/out/b"]
     assert find_in_command(["python", "t.py", "--output_dir=../x"], "/p/q") == ["/p/x"]
     assert find_in_command("python t.py", "/p", {"save_dir": "s", "lr": 0.1}) == ["/p/s"]
+
+
+@pytest.mark.parametrize(
+    ("command", "directories"),
+    [
+        ("cd sub && python t.py --logdir runs", ["/p/sub/runs"]),
+        ("cd a; cd b; python t.py --logdir runs > log", ["/p/a/b/runs"]),
+        ("cd a && python t.py --logdir x; cd /o && python t.py --logdir x", ["/p/a/x", "/o/x"]),
+        ("cd $DIR && python t.py --logdir runs --out_dir /o", ["/o"]),
+        ("pushd a; python t.py --logdir runs", []),
+        ("bash -c 'cd sub && python t.py --logdir runs'", ["/p/sub/runs"]),
+        ("tensorboard --logdir runs & python t.py --logdir new", ["/p/new"]),
+        ("ARGS=(--logdir runs); python t.py ${ARGS[@]}", ["/p/runs"]),
+    ],
+)
+def test_a_directory_is_relative_to_where_its_program_runs(command: str, directories: list[str]) -> None:
+    assert find_in_command(command, "/p") == directories
+
+
+def test_redirected_files_are_relative_to_where_their_program_runs() -> None:
+    assert list(list_redirected("cd sub && python t.py > log 2>&1; x | tee a b", "/p")) == [
+        "/p/sub/log",
+        "/p/sub/a",
+        "/p/sub/b",
+    ]
 
 
 @pytest.mark.parametrize(
