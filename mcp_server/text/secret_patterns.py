@@ -1,4 +1,4 @@
-"""The one table of what looks like a secret: names, formats of services, passwords in addresses. Masks them. Pure."""
+"""What looks like a secret: names, passwords in addresses, and the shapes of `secrets.rows`. Masks them. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 MASKED = "[masked]"
 
@@ -57,107 +58,14 @@ _WORDS_OF_LOGIN = 4
 _SHORTEST_DISTINCT = 8
 _DISTINCT = compile_lazily(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
-# Formats of services, recognised under any name, by how they begin and go on: OpenAI, Hugging Face, GitHub, AWS,
-# Google, Slack, GitLab, wandb, Stripe, SendGrid, npm, PyPI, addresses to which who knows them can post, JWT, Telegram.
-_SERVICE_TOKENS = (
-    ("sk-", r"[A-Za-z0-9_-]{16,}"),
-    ("hf_", r"[A-Za-z0-9]{16,}"),
-    ("gh", r"[pousr]_[A-Za-z0-9]{16,}"),
-    ("github_pat_", r"\w{16,}"),
-    ("AKIA", r"[0-9A-Z]{12,}"),
-    ("AIza", r"[\w-]{30,}"),
-    ("xox", r"[abprs]-[\w-]{10,}"),
-    ("glpat-", r"[\w-]{16,}"),
-    ("wandb_v", r"\d_\w{16,}"),
-    ("[rs]k_", r"(?:live|test)_\w{16,}"),
-    (r"SG\.", r"[\w-]{16,100}\.[\w-]{16,}"),
-    ("npm_", r"[A-Za-z0-9]{30,}"),
-    ("pypi-", r"[\w-]{16,}"),
-    (r"hooks\.slack", r"(?:-gov)?\.com/(?:services|workflows|triggers)/[\w/-]{10,}"),
-    ("discord", r"(?:app)?\.com/api/webhooks/\d{1,30}/[\w-]{10,}"),
-    (r"open\.", r"(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[\w-]{10,}"),
-    (r"qyapi\.", r"weixin\.qq\.com/cgi-bin/webhook/send\?key=[\w-]{10,}"),
-    ("eyJ", r"[\w-]{10,1000}\.[\w-]{10,1000}\.[\w-]*"),
-)
+_BLOCKS = [dict(block) for block in read_blocks("text/secrets")]
 # The beginning before the word boundary: a search then looks only at characters with which one of them begins.
 _SERVICE_TOKEN = compile_lazily(
-    "|".join(rf"{begin}(?<=\b{begin}){rest}" for begin, rest in _SERVICE_TOKENS)
-    + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"
+    "|".join(rf"{one['begin']}(?<=\b{one['begin']}){one['rest']}" for one in _BLOCKS if "begin" in one)
+    + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"  # Telegram
 )
 _BEARER = compile_lazily(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
 _LOGIN = compile_lazily(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
-# What follows is a secret whatever it looks like; each with words in lower case, without which there is none ...
-_CALLS = (
-    (
-        compile_lazily(
-            r"(?P<name>\b(?:login|relogin)\s*\(\s*(?:\w{1,40}\s*=\s*)?[\"'])(?P<value>[^\"'\s]{6,})(?=[\"'])"
-        ),
-        ("login",),
-    ),
-    (
-        compile_lazily(
-            r"(?P<name>\blogin\s+\S{1,100}\s+(?:account\s+\S{1,100}\s+)?password\s+)(?P<value>\S{3,})"
-        ),  # netrc
-        ("password",),
-    ),
-    (
-        compile_lazily(r"(?P<name>\bsshpass\s+-p\s*)(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"]+)"),
-        ("sshpass",),
-    ),
-    (
-        compile_lazily(
-            r"(?P<name>(?:\bcurl\b[^\n]{0,200}?\s(?:-u|-U)|(?<!\S)--(?:proxy-)?user)[ =]?[\"']?[^\s:\"'=/]{1,100}:)"
-            r"(?P<value>[^\s\"':/~.][^\s\"':]{3,})"
-        ),
-        ("curl", "user"),
-    ),
-    (
-        compile_lazily(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
-        ("mysql", "mariadb"),
-    ),
-    (
-        compile_lazily(r"(?P<name>\blogin\b[^\n]{0,120}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
-        ("login",),
-    ),
-    (
-        compile_lazily(
-            r"(?P<name>\bAuthorization[\"']?\s*[:=]\s*[\"']?(?:\w{1,20}\s+)?)(?P<value>[^\s\"'\[]{8,})", re.IGNORECASE
-        ),
-        ("authorization",),
-    ),
-    (
-        compile_lazily(r"(?P<name>\bCookie:\s*)(?P<value>[^\s\"'][^\n\"']{7,})", re.IGNORECASE),
-        ("cookie",),
-    ),
-    (
-        compile_lazily(
-            r"(?P<name>[?&](?:sig|signature|x-amz-signature|x-amz-security-token|token|key|auth)=)"
-            r"(?P<value>[^\s&\"']{16,})",
-            re.IGNORECASE,
-        ),
-        ("sig", "token", "key", "auth"),
-    ),
-)
-# ... and what follows these, if it looks like a key, or like a password.
-_KEY_CALLS = (
-    (
-        compile_lazily(
-            rf"(?P<name>(?<![\w./-]){_SERVICE}(?:\\{{0,3}}[\"'])?\s*[:=,]\s*[\"']?)"
-            rf"(?P<value>[A-Za-z0-9_-]{{32,}}+)(?![\w./])"
-        ),
-        ("wandb", "openai", "anthropic", "huggingface", "swanlab", "comet"),
-    ),
-    (
-        compile_lazily(r"(?P<name>\blogin(?:\s+--?[\w-]{1,40}){0,4}\s+)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])"),
-        ("login",),
-    ),
-    (
-        compile_lazily(
-            r"(?P<name>\b(?:api|access) key[^\n]{0,80}?:\s*)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])", re.IGNORECASE
-        ),
-        ("api key", "access key"),
-    ),
-)
 _LOOSE = compile_lazily(
     rf"(?P<name>(?:^|(?<=[\"'{{,;&?_-]))(?:[ ]{{0,20}})(?:pass|pwd|credentials?)(?:_?\d+)?{_IS})"
     rf"(?P<value>(?![/~.]){_VALUE})",
@@ -348,14 +256,21 @@ def _is_given_and(looks_right: Callable[[str], bool]) -> Callable[[str], bool]:
     return lambda value: _is_given(value) and looks_right(value)
 
 
+def _read_shapes(mask: str) -> Iterator[tuple[re.Pattern[str], tuple[str, ...]]]:
+    """Yield the patterns of `secrets.rows` whose values are masked so, each with words without which there is none."""
+    for one in _BLOCKS:
+        if one.get("mask") == mask:
+            yield compile_lazily(one["line"]), tuple(one["has"].split("|"))
+
+
 # In the order in which they are masked. The words are found in a microsecond; the last is whether a value is masked.
 _SHAPES: tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool]], ...] = (
     (_LOGIN, ("://",), bool),
     (_BEARER, ("bearer", "basic"), bool),
-    *((pattern, words, _is_given) for pattern, words in _CALLS),
+    *((*shape, _is_given) for shape in _read_shapes("given")),
     (_SETTING, ("key", "secret", "passw", "passphrase", "token", "webhook"), _is_given),
     (_ARGUMENT, ("--",), _is_given),
-    *((pattern, words, _is_given_and(_looks_like_one_key)) for pattern, words in _KEY_CALLS),
+    *((*shape, _is_given_and(_looks_like_one_key)) for shape in _read_shapes("key")),
     (_LOOSE, ("pass", "pwd", "credential"), _is_given_and(_looks_like_a_password)),
     (_PERHAPS, ("key", "token", "pat", "auth", "credential"), _is_given_and(_looks_like_a_key)),
 )

@@ -1,11 +1,13 @@
 """What looks like a secret is masked, and settings stay as they are."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mcp_server.command.shell import parse
-from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets, mask_source
+from mcp_server.text.rows import read_blocks
+from mcp_server.text.secret_patterns import MASKED, find_keys, has_service_token, mask_secrets, mask_source
 from tests.support.rows import for_each
 from tests.support.secret_shapes import SHAPES
 
@@ -294,3 +296,20 @@ def test_a_literal_that_source_assigns_to_the_name_of_a_secret_is_masked(line: s
 @for_each([*ORDINARY_ASSIGNMENTS, *(f"-    {line}\n+    {line}\n" for line in ORDINARY_ASSIGNMENTS)])
 def test_ordinary_assignments_of_source_stay_as_they_are(text: str) -> None:
     assert mask_source(text) == text
+
+
+def test_each_shape_masks_the_line_in_which_it_was_seen_and_not_without_it() -> None:
+    blocks = [dict(block) for block in read_blocks("text/secrets")]
+    assert len(blocks) >= 30
+    for block in blocks:
+        masked = mask_secrets(block["seen"])
+        assert "[masked]" in masked, block
+        if "begin" in block:
+            assert has_service_token(block["seen"])
+            found = re.search(block["begin"] + block["rest"], block["seen"])
+        else:
+            found = re.search(block["line"], block["seen"])
+            assert any(word in block["seen"].lower() for word in block["has"].split("|"))
+        assert found, block
+        secret = found["value"] if "line" in block else found[0]
+        assert secret not in masked, block
