@@ -1,12 +1,13 @@
 """The time limit of a blueprint, and the time to its first step. Pure.
 
-Every word beside a duration is kept, or refused.
+A text is read clause by clause. Every word beside a duration is kept as a note, or refused.
 """
 
 # ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from dataclasses import dataclass, replace
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.sections import Section, SectionItem, is_explanation, read_items
-from mcp_server.blueprints.time_remarks import is_report, resolve_reckoning, split_remarks
 from mcp_server.errors import PatternError
 from mcp_server.text.durations import COUNTED, find_durations, normalize, parse_with_unit
 from mcp_server.text.formatting import duration
@@ -39,8 +39,14 @@ _LIMIT_WORD = re.compile(
     r"|不超过|之内|以内|内|最多|超时|失败",
     re.IGNORECASE,
 )
-_CLAUSE = re.compile(r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|\.(?=\s|$)|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|\s[-–—]+\s)\s*")
-_SENTENCE = re.compile(r"\s*(?:[()（）;；。|]|\.(?=\s|$)|(?<=[\s\w])[-–—]{1,2}\s)\s*")
+_CLAUSE = re.compile(
+    r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|\.(?=\s|$)|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
+)
+_MARK = "\x00"
+_AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
+_CONSEQUENCE = re.compile(r"(?:fail\w*|report\w*|stop\w*|abort\w*|look for .*|当.*|否则.*|\W*)")
+_PLAIN_LABEL = re.compile(r"[\W\d_]*|(?:content|value|time|内容|值|时间)\s*\d*")
+_JOINT = re.compile(r"(?:or|and|then|but|plus|或|和|然后|但)\b")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
 _LINE_WITH = re.compile(
     r"\bline (?:with|containing|that (?:has|contains|shows|names))\b|包含.{0,20}的(?:第一)?行", re.IGNORECASE
@@ -52,7 +58,8 @@ _GROUPED = re.compile(
 _SHORT_CLOCK = re.compile(r"(?:2[4-9]|[3-9]\d|\d{3,}):[0-5]\d")  # 24:00 and more: to Slurm, minutes and seconds
 _SEVERAL = re.compile(r"[一二三四五六七八九两]{2,}(?=[个個小时時天日分周])")  # 三四个小时: three or four hours
 _RANGE = re.compile(
-    r"\d\s*(?:[a-z\u4e00-\u9fff]{0,7})\s*(?:-|~|–|—|to|至|到|or|或)\s*\d+(?:\.\d+)?\s*[a-z个小天分]", re.IGNORECASE
+    r"[\d\x00]\s*(?:-|~|–|—|to|至|到|or|或|,)\s*\x00"
+    r"|\d\s*(?:[a-z\u4e00-\u9fff]{0,7})\s*(?:-|~|–|—|to|至|到|or|或)\s*\d+(?:\.\d+)?\s*[a-z个小天分]"
 )
 _MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
 # Words that leave the meaning of a duration as it is.
@@ -95,15 +102,79 @@ _COUNT_JOINT = re.compile(
     r"|(?:whatever|which) comes first)\b|或者?|以先到者为准|先到为准",
     re.IGNORECASE,
 )
+# What other runs took, or this one is expected to take.
+_REPORT = re.compile(
+    r"\b(?:took|takes|needed|ran|lasted|used|required|finished|ended|converged|was|were|had|did"
+    r"|last (?:time|run|week|month|year)"
+    r"|previous(?:ly)?|earlier (?:runs?|ones?|experiments?|attempts?)"
+    r"|usual(?:ly)?|typical(?:ly)?|normal(?:ly)?|on average"
+    r"|including|incl|of which|inklusive|inkl|davon|dont"
+    r"|expect(?:ed)? to|expected|estimated?|baseline|so far"
+    r"|brauchte|dauerte|lief|war|zuletzt|letzte[sn]? mal|bisher|normalerweise|üblicherweise|erwartet|geschätzt"
+    r"|a (?:pris|duré)|d'habitude|la dernière fois|normalement|prévue?s?|estimée?s?)\b"
+    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含",
+    re.IGNORECASE,
+)
+# A report with one of these words may change the limit.
+_RULE = re.compile(
+    r"\b(?:max(?:imum|imal)?|limit|at most|up to|within|must|should|shall|stop|stopped|kill|killed|abort|until|till"
+    r"|unless|if|but|except|when|as long as|longer|as needed|extend\w*|allow\w*"
+    r"|may|can|could|plus|more|add|give|please|instead|now|or|and|then"
+    r"|höchstens|maximal|bis|falls|wenn|aber|sonst|oder|und"
+    r"|jusqu|si|mais|ou|et|au plus)\b"
+    r"|最长|最多|上限|限制|不超过|停止|终止|直到|除非|如果|若|则|但|延长|可以|或者?|改为|现在|并",
+    re.IGNORECASE,
+)
+_TIME_OF_DAY = re.compile(r"\b(?:at|um|à)\s+\d{1,2}:\d\d(?![:\d])", re.IGNORECASE)
+_UNITS = r"\s*(?:[^\W\d_]+\s*)"  # what is counted, as "seeds"
+_TIMES = r"\s*(?:[x×*·]|mal|fois|乘以?)\s*"
+_RECKONING = re.compile(
+    rf"(?:(?P<count1>\d{{1,4}}){_UNITS}{{0,2}}{_TIMES}\x00|\x00{_TIMES}(?P<count2>\d{{1,4}}){_UNITS}{{0,2}}?"
+    rf"|(?P<sum>\x00(?:{_UNITS}){{0,2}}(?:\s*(?:\+|plus)\s*\x00(?:{_UNITS}){{0,2}})+))"
+)
+_EQUALS = r"\s*(?:=|＝|->|→|等于|共)\s*"
 
 
 @dataclass(frozen=True)
-class _TimedText:
-    """A text with its first-step rule taken out. ``first_step_s`` is that of the rule, ``rule`` its words."""
+class _Clause:
+    """What stands between two marks of punctuation: as written, and in normal form with ``_MARK`` for each duration."""
 
-    rest: str
-    first_step_s: float | None = None
-    rule: str = ""
+    written: str
+    text: str
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it only says how long something took, or should take."""
+        is_about_time = _REPORT.search(self.text) or _TIME_OF_DAY.search(self.written)
+        return bool(is_about_time) and _RULE.search(self.text) is None
+
+    @property
+    def is_remark(self) -> bool:
+        """Whether it has no duration, and changes none."""
+        changes = re.search(r"[\d\x00]", self.text) or _CONDITION.search(self.text) or _JOINT.match(self.text)
+        return not changes
+
+
+def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
+    """Return the clauses of a text. ``keeps_durations``: the comma in ``1 day, 12:00:00`` separates nothing."""
+    normal = normalize(text)
+    written = text if len(text) == len(normal) else normal
+    inside = [(each.start, each.end) for each in find_durations(text)] if keeps_durations else []
+    marks = [m.span() for m in _CLAUSE.finditer(normal) if not any(a < m.end() and m.start() < b for a, b in inside)]
+    clauses, start = [], 0
+    for begin, end in [*marks, (len(normal), len(normal))]:
+        clause = normal[start:begin]
+        if _AGAIN.search(clause):
+            continue
+        durations = find_durations(clause)
+        for each in reversed(durations):
+            clause = f"{clause[: each.start]}{_MARK}{clause[each.end :]}"
+        if clause.strip():
+            seconds = tuple(each.seconds for each in durations)
+            clauses.append(_Clause(written[start:begin].strip(), clause.strip(), seconds))
+        start = end
+    return clauses
 
 
 def read_time_limit(reader: BlueprintReader) -> float | None:
@@ -111,56 +182,171 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
 
     None if the default applies.
     """
+    entries = _read_clauses(reader)
+    has_limit = any(clause.seconds and not clause.is_report for _, clauses in entries for clause in clauses)
     limits: list[tuple[int, float]] = []
-    first: tuple[int, str] | None = None
-    for item in _without_reports(reader):
-        if _FIRST_STEP.search(item.label) and not find_durations(item.label):
-            continue
-        item = _without_duration_in_label(item)  # noqa: PLW2901
-        timed = _take_first_step(_words(item) if _FIRST_STEP.search(item.label) else item.text)
-        value = _MAX_TIME_LABEL.sub("", timed.rest.strip().strip("`*\"' ")).strip("`*\"' ")
-        value = _take_remarks(reader, value)
-        if not value or (ABSENT.fullmatch(value) and not find_durations(value)):
-            if value and not limits:
-                return None
-            continue
-        if reader.has_placeholder("max_time", item.line, value):
-            return None
-        first = first or (item.line, value)
-        heading = reader.sections["max_time"].heading
-        limits += [(item.line, seconds) for seconds in _read_limits(reader, item, value, heading)]
+    for item, clauses in entries:
+        remarks = [clause for clause in clauses if has_limit and clause.is_report]
+        for clause in remarks:
+            reader.add_note("max_time", clause.written)
+        kept = [clause for clause in clauses if clause not in remarks]
+        limits += [(item.line, seconds) for seconds in _read_limits(reader, item, kept)]
         if any(fault.line == item.line and fault.fatal for fault in reader.faults):
             return None
-    if first and not limits:
-        reader.add_fault(first[0], f"[exp_max_time] is not a duration: {first[1][:60]!r}. {_REMEDY}.")
+    if entries and not limits:
+        item = entries[0][0]
+        reader.add_fault(item.line, f"[exp_max_time] is not a duration: {item.text[:60]!r}. {_REMEDY}.")
     return _choose_time_limit(reader, limits)
 
 
-def _without_reports(reader: BlueprintReader) -> Iterator[SectionItem]:
-    """Yield the items of the section without those that only say how long something took, where another has a time."""
-    items = content_items(reader, "max_time")
-    limit_lines = {item.line for item in items if find_durations(item.text) and not is_report(_words(item))}
-    for item in items:
-        if limit_lines - {item.line} and is_report(_words(item)) and not _FIRST_STEP.search(_words(item)):
-            reader.add_note("max_time", _words(item))
-        else:
-            yield item
+def _read_clauses(reader: BlueprintReader) -> list[tuple[SectionItem, list[_Clause]]]:
+    """Return the items of the section with their clauses; none where one cannot be read, or says that there is none."""
+    entries: list[tuple[SectionItem, list[_Clause]]] = []
+    for item in content_items(reader, "max_time"):
+        if _FIRST_STEP.search(item.label) and not find_durations(item.label):
+            continue
+        if find_durations(item.label):  # "72 hours = 3 days" is one text
+            sign = ":" if _FIRST_STEP.search(item.label) else " ="
+            item = replace(item, label="", text=f"{item.label}{sign} {item.text}")  # noqa: PLW2901
+        value = _MAX_TIME_LABEL.sub("", item.text.strip("`*\"' ")).strip("`*\"' ")
+        is_absent = ABSENT.fullmatch(value) and not find_durations(value)
+        if is_absent and not any(clause.seconds for _, clauses in entries for clause in clauses):
+            return []
+        value, cause = ("", "") if is_absent else _read_value(value)
+        if cause or reader.has_placeholder("max_time", item.line, value):
+            if cause:
+                reader.add_fault(item.line, f"[exp_max_time]{cause}. {_REMEDY}.")
+            return []
+        if clauses := _split_clauses(value):
+            entries.append((replace(item, text=value), _add_label(item.label, clauses)))
+    return entries
 
 
-def _without_duration_in_label(item: SectionItem) -> SectionItem:
-    """Return an item whose label holds no duration: ``72 hours = 3 days`` is one text."""
-    if not find_durations(item.label):
-        return item
-    sign = ":" if _FIRST_STEP.search(item.label) else " ="
-    return replace(item, label="", text=f"{item.label}{sign} {item.text}")
+def _read_value(value: str) -> tuple[str, str]:
+    """Return a text with its reckoning done and its first-step rule left out, and why it is none, or an empty text."""
+    if len(value) > _MAX_CHARS:
+        return "", f" is not a duration: it has {len(value):,} characters"
+    value, wrong = _resolve_reckoning(value)
+    value = _take_first_step(value).rest if _FIRST_STEP.search(value) else value
+    unclear = wrong or _find_unclear_number(value)
+    return value, f": {unclear}" if unclear else ""
 
 
-def _take_remarks(reader: BlueprintReader, value: str) -> str:
-    """Return a time limit without what only reports a time, and keep that as notes."""
-    value, remarks = split_remarks(value)
-    for remark in remarks:
-        reader.add_note("max_time", remark)
-    return value
+def _add_label(label: str, clauses: list[_Clause]) -> list[_Clause]:
+    """Return the clauses of an item with its label in front, unless that says nothing about a time."""
+    if is_explanation(label) or not label or _PLAIN_LABEL.fullmatch(label) or _FIRST_STEP.search(label):
+        return clauses
+    first, *others = clauses
+    return [replace(first, written=f"{label}: {first.written}", text=f"{label} {first.text}"), *others]
+
+
+def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clause]) -> Iterator[float]:
+    """Yield the time limit in an item, and note what is written beside it."""
+    for heading in (reader.sections["max_time"].heading, item.label):
+        if clauses and (with_unit := parse_with_unit(item.text, heading)) is not None:
+            yield with_unit
+            return
+    seconds = list(dict.fromkeys(each for clause in clauses for each in clause.seconds))
+    text = "; ".join(clause.text for clause in clauses)
+    cause = ""
+    if _RANGE.search(text if seconds else normalize(item.text)):
+        cause = f"is a range, {item.text[:60]!r}"
+    elif len(seconds) > 1:
+        cause = f"names two durations, {duration(seconds[0])} and {duration(seconds[1])}, in {item.text[:60]!r}"
+    if cause:
+        reader.add_fault(item.line, f"[exp_max_time] {cause}: write one duration.")
+        return
+    counts = [match[0].strip() for match in _COUNT.finditer(text)]
+    if counts and seconds:
+        cause = f"only the time is kept, not {' and '.join(map(repr, counts))}: write that into the command."
+        reader.add_fault(item.line, f"[exp_max_time]: {cause}", fatal=False)
+        clauses = [replace(c, text=_COUNT_JOINT.sub(" ", _COUNT.sub(" ", c.text))) for c in clauses]
+    for clause in filter(lambda clause: _find_unusual_words(clause.text), clauses):
+        if clause.is_remark:
+            reader.add_note("max_time", clause.written)
+        elif seconds or _CONDITION.search(clause.text):  # no duration at all is a fault of its own
+            left = re.sub(r"\s*\x00\s*", " … ", clause.text).strip(" ,.:;…")
+            cause = f"{left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note."
+            reader.add_fault(item.line, f"[exp_max_time]: {cause}")
+            return
+    yield from seconds
+
+
+@dataclass(frozen=True)
+class _TimedText:
+    """A text without its first-step rule. ``first_step_s`` is that of the rule, ``rule`` its words."""
+
+    rest: str
+    first_step_s: float | None = None
+    rule: str = ""
+
+
+def _take_first_step(text: str) -> _TimedText:
+    """Split a text from its first-step rule: ``24h / first step 20min`` has the rest ``24h``."""
+    rest: list[str] = []
+    seconds: float | None = None
+    rule = ""
+    awaits_time = False
+    for clause in _split_clauses(text, keeps_durations=False):
+        phrase = _FIRST_STEP.search(clause.text)
+        if phrase and len(set(clause.seconds)) > 1:  # "24 hours with 20 min for the first step"
+            chosen = _choose_of_first_step(clause.text, phrase.start())
+            seconds = clause.seconds[chosen] if seconds is None else seconds
+            rule = rule or clause.written
+            normal = normalize(clause.written)
+            taken = find_durations(clause.written)[chosen]
+            rest.append(_FIRST_STEP.sub(" ", f"{normal[: taken.start]} {normal[taken.end :]}"))
+        elif phrase or (awaits_time and clause.seconds):  # as in "first step, within 20 min"
+            seconds = clause.seconds[0] if clause.seconds and seconds is None else seconds
+            awaits_time = not clause.seconds
+            rule = ", ".join(filter(None, (rule, clause.written)))
+        elif rule and clause.seconds and set(clause.seconds) == {seconds}:
+            continue  # the rule again: "if none is seen after 20 minutes, it failed"
+        elif clause.seconds or not _CONSEQUENCE.fullmatch(clause.text):
+            rest.append(clause.written)
+    return _TimedText(", ".join(rest), seconds, rule)
+
+
+def _choose_of_first_step(text: str, at: int) -> int:
+    """Return which duration of a clause is that of its first step, which is named at a position."""
+    marks = [match.start() for match in re.finditer(_MARK, text)]
+    behind = [index for index, start in enumerate(marks) if start > at]
+    if behind and not re.search(r"\b(?:for|to|until) (?:the )?$", text[:at]):
+        return behind[0]
+    return len(marks) - 1 if behind or not text[marks[-2] + 1 : marks[-1]].strip().startswith("for") else 0
+
+
+def _resolve_reckoning(text: str) -> tuple[str, str]:
+    """Return ``3 x 4 hours = 12 hours`` as ``12 hours``, and why a reckoning is wrong; text without one as it is."""
+    normal = normalize(text)
+    durations = find_durations(text)
+    if len(durations) < 2:  # noqa: PLR2004 - a part and the whole
+        return text, ""
+    marked, end = "", 0
+    for each in durations:
+        marked += normal[end : each.start] + _MARK
+        end = each.end
+    marked += normal[end:]
+    for match in _RECKONING.finditer(marked):
+        behind = re.match(rf"{_EQUALS}\x00", marked[match.end() :])
+        before = re.search(rf"\x00\s*(?:{_EQUALS}|[(（]\s*(?:=\s*)?)$", marked[: match.start()])
+        if not (behind or before):
+            continue
+        first = marked[: match.start()].count(_MARK)
+        used = match[0].count(_MARK)
+        count = int(match["count1"] or match["count2"] or 1)
+        reckoned = count * sum(each.seconds for each in durations[first : first + used])
+        whole = durations[first + used] if behind else durations[first - 1]
+        if not math.isclose(reckoned, whole.seconds):
+            return text, f"{normal[:60]!r} makes {duration(reckoned)}, not {duration(whole.seconds)}"
+        head = marked[: before.start() if before else match.start()]
+        tail = marked[match.end() + (behind.end() if behind else 0) :]
+        kept = [*durations[: head.count(_MARK)], whole, *durations[len(durations) - tail.count(_MARK) :]]
+        left = f"{head}{_MARK}{tail}"
+        for each in kept:
+            left = left.replace(_MARK, f" {normal[each.start : each.end]} ", 1)
+        return re.sub(r"^\s*[)）]|(?<=\s)[)）]", " ", left).strip(), ""
+    return text, ""
 
 
 def _find_unclear_number(value: str) -> str:
@@ -247,89 +433,6 @@ def _read_pattern(reader: BlueprintReader, items: Sequence[SectionItem]) -> str 
     return None
 
 
-def _read_limits(reader: BlueprintReader, item: SectionItem, value: str, heading: str) -> Iterator[float]:
-    """Yield the time limits in an item, and note what is written beside them."""
-    if len(value) > _MAX_CHARS:
-        reader.add_fault(item.line, f"[exp_max_time] is not a duration: it has {len(value):,} characters. {_REMEDY}.")
-        return
-    value, wrong = resolve_reckoning(value)
-    if unclear := wrong or _find_unclear_number(value):
-        reader.add_fault(item.line, f"[exp_max_time]: {unclear}. {_REMEDY}.")
-        return
-    seconds = parse_with_unit(value, heading)
-    seconds = parse_with_unit(value, item.label) if seconds is None else seconds
-    if seconds is not None:
-        yield seconds
-        return
-    durations = find_durations(value)
-    is_plain_label = is_explanation(item.label) or not _has_letters(item.label) or _FIRST_STEP.search(item.label)
-    label = "" if is_plain_label else item.label
-    if len({each.seconds for each in durations}) > 1:
-        text = normalize(value)
-        between = text[durations[0].end : durations[1].start].strip()
-        if between in ("-", "~", "–", "—", "to", "至", "到", "or", "或"):
-            reader.add_fault(item.line, f"[exp_max_time] is a range, {value[:60]!r}: write one duration.")
-        else:
-            times = " and ".join(duration(each.seconds) for each in durations[:2])
-            reader.add_fault(item.line, f"[exp_max_time] names two durations, {times}, in {value[:60]!r}: write one.")
-        return
-    if _RANGE.search(value) and not durations:
-        reader.add_fault(item.line, f"[exp_max_time] is a range, {value[:60]!r}: write one duration.")
-        return
-    if durations and re.search(r"\d\s*(?:-|~|–|—|to|至|到|or|或|,)\s*$", normalize(value)[: durations[0].start]):
-        reader.add_fault(item.line, f"[exp_max_time] is a range, {value[:60]!r}: write one duration.")
-        return
-    _note_leftovers(reader, item.line, value, label if durations else "", has_limit=bool(durations))
-    if durations:
-        yield durations[0].seconds
-
-
-def _note_leftovers(reader: BlueprintReader, line: int, value: str, label: str, *, has_limit: bool) -> None:
-    """Refuse what is written beside a duration and would be lost; a count of steps is only named."""
-    text = normalize(value)
-    for each in reversed(find_durations(value)):
-        text = f"{text[: each.start]}\x00{text[each.end :]}"
-    counts = [match[0].strip() for match in _COUNT.finditer(text)]
-    if counts and has_limit:
-        cause = (
-            f"[exp_max_time]: only the time is kept, not {' and '.join(map(repr, counts))}: write that into the command"
-        )
-        reader.add_fault(line, f"{cause}.", fatal=False)
-        text = _COUNT_JOINT.sub(" ", _COUNT.sub(" ", text))
-    for clause in _SENTENCE.split(f"{label}: {text}" if label else text):
-        words = _find_unusual_words(clause)
-        if not words:
-            continue
-        if "\x00" not in clause and not re.search(r"\d", clause) and not _CONDITION.search(clause):
-            comma_parts = [part for part in re.split(r"[,，]", clause) if part.strip()]
-            reader.add_note("max_time", ", ".join(part.strip() for part in comma_parts))
-            continue
-        if "\x00" in clause:  # "24 hours, the queue's limit"
-            parts = re.split(r"[,，]", clause)
-            comments = [
-                part
-                for part in parts
-                if "\x00" not in part
-                and _find_unusual_words(part)
-                and not re.search(r"\d", part)
-                and not _CONDITION.search(part)
-                and not re.match(r"\s*(?:or|and|then|but|plus|或|和|然后|但)\b", part)
-            ]
-            words = _find_unusual_words(",".join(part for part in parts if part not in comments))
-            for part in comments:
-                reader.add_note("max_time", part.strip())
-            if not words:
-                continue
-        if not has_limit and not _CONDITION.search(clause):
-            continue  # no duration at all is a fault of its own
-        left = re.sub(r"\s*\x00\s*", " … ", clause).strip(" ,.:;…")
-        reader.add_fault(
-            line,
-            f"[exp_max_time]: {left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note.",
-        )
-        return
-
-
 def _find_unusual_words(clause: str) -> list[str]:
     """Return the words of a clause that change what its duration means."""
     text = _PLAIN_SIGNS.sub(" ", clause.replace("\x00", " "))
@@ -340,57 +443,6 @@ def _find_unusual_words(clause: str) -> list[str]:
     return [
         word for word in words if word not in _PLAIN_WORDS and not all(part in _PLAIN_WORDS for part in word.split("-"))
     ]
-
-
-def _has_letters(label: str) -> bool:
-    return bool(label) and not re.fullmatch(r"(?:content|value|time|内容|值|时间)\s*\d*", label)
-
-
-def _take_first_step(text: str) -> _TimedText:
-    """Split a text from its first-step rule: ``24h / first step 20min`` has the rest ``24h``."""
-    if len(text) > _MAX_CHARS or not _FIRST_STEP.search(text):
-        return _TimedText(text)
-    clauses: list[str] = []
-    seconds: float | None = None
-    rule = ""
-    awaits_time = False
-    ends = [*(match.span() for match in _CLAUSE.finditer(text)), (len(text), len(text))]
-    starts = [0, *(end for _, end in ends)]
-    for start, (end, following) in zip(starts, ends, strict=False):
-        clause, separator = text[start:end], text[end:following] or " "
-        if not clause:
-            continue
-        durations = find_durations(clause)
-        phrase = _FIRST_STEP.search(clause)
-        if phrase and len({each.seconds for each in durations}) > 1:  # "24 hours with 20 min for the first step"
-            normal = normalize(clause)
-            at = (_FIRST_STEP.search(normal) or phrase).start()
-            behind = [each for each in durations if each.start > at]
-            between = " ".join(normal[durations[-2].end : durations[-1].start].split()) if len(durations) > 1 else ""
-            chosen = durations[-1] if behind or not between.startswith("for") else durations[0]
-            chosen = behind[0] if behind and not re.search(r"\b(?:for|to|until) (?:the )?$", normal[:at]) else chosen
-            seconds = chosen.seconds if seconds is None else seconds
-            rule = rule or clause
-            left = f"{normal[: chosen.start]} {normal[chosen.end :]}"
-            clauses.append(_FIRST_STEP.sub(" ", left) + separator)
-        elif phrase:
-            if durations and seconds is None:
-                seconds = durations[0].seconds
-            rule = rule or clause
-            awaits_time = not durations  # as in "first step, within 20 min"
-        elif awaits_time and durations:
-            awaits_time = False
-            rule = f"{rule}, {clause}"
-            seconds = durations[0].seconds if seconds is None else seconds
-        elif rule and durations and all(each.seconds == seconds for each in durations):
-            continue  # the rule again: "if none is seen after 20 minutes, it failed"
-        elif re.fullmatch(
-            r"(?:fail\w*|report\w*|stop\w*|abort\w*|look for .*|当.*|否则.*|\W*)", clause.strip(), re.IGNORECASE
-        ):
-            continue
-        else:
-            clauses.append(clause + separator)
-    return _TimedText("".join(clauses).strip(" \t,;，；/|•-–—:"), seconds, rule)
 
 
 def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, float]]) -> float | None:
