@@ -11,61 +11,35 @@ from dataclasses import dataclass
 from mcp_server.blueprints.markdown import SourceLine
 
 NOTES = "notes"
-# Names of the sections. A section's own name is the first one with `exp_` in front.
+# Names of the sections. A section's own name is the first one with `exp_` in front. Paths may be called a directory or a
+# path; those behind a slash must.
 NAMES = {
-    "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|purpose of the experiment|"
-    "purpose of this experiment|research question|hypothesis|实验目的|目的|实验目标|目标|研究目的|"
-    "研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|hypothese|"
-    "objectif|objectifs|but|hypothèse|question de recherche|question",
-    "codebase_dir": "codebase dir|codebase directory|codebase path|codebase|code dir|code directory|code path|"
-    "main experiment code path|experiment code path|repo|repository|project dir|project directory|"
-    "project root|working directory|working dir|work dir|workdir|cwd|code|code base|code location|"
-    "source code|repo path|repo dir|repo root|repository path|project path|code root|代码目录|"
-    "代码路径|主实验代码路径|实验代码路径|工程目录|项目目录|代码库目录|代码库|工作目录|代码|代码仓库|"
-    "仓库路径|项目路径|代码根目录|工作路径|工程路径|"
-    "code verzeichnis|codeverzeichnis|quellcode|code ordner|projektverzeichnis|projektordner|arbeitsverzeichnis|"
-    "répertoire du code|répertoire de travail|dossier du code|code source|dossier du projet|répertoire du projet",
-    "venv_exe": "venv exe|venv|venv path|venv python|python|python exe|python executable|python path|"
-    "python interpreter|interpreter|virtual environment|python virtual environment|"
-    "python virtual environment path|python environment|python env|python environment path|"
-    "python env path|python venv|python venv path|virtualenv|virtual env|venv dir|venv executable|"
-    "conda env|conda environment|conda env path|python binary|python bin|interpreter path|"
-    "python interpreter path|python executable path|environment python|python 解释器|python解释器|"
-    "解释器|python 路径|python路径|虚拟环境|虚拟环境路径|python虚拟环境路径|python虚拟环境|"
-    "python 虚拟环境|python 虚拟环境路径|解释器路径|python 可执行文件|python可执行文件|python 环境|"
-    "python环境|python 环境路径|python环境路径|python 解释器路径|python解释器路径|"
-    "python 可执行文件路径|conda 环境|conda环境|virtuelle umgebung|python umgebung|python pfad|"
-    "environnement python|environnement virtuel|interpréteur|interpréteur python|python interpreter",
-    "yaml_path": "yaml path|yaml|yaml file|yaml config|config|config file|config path|config yaml|configuration|"
-    "configuration file|experiment config file path|experiment configuration file path|"
-    "yaml configuration|yaml config path|yaml file path|training config|experiment config|"
-    "experiment configuration|configuration path|config file path|configuration file path|配置文件|"
-    "配置文件路径|实验配置文件路径|实验配置文件|配置|yaml 路径|yaml路径|yaml 文件|yaml文件|yaml 配置|"
-    "yaml配置|训练配置|实验配置|配置路径|训练配置文件|yaml 配置文件|yaml配置文件|yaml 文件路径|"
-    "yaml文件路径|konfiguration|konfigurationsdatei|konfig|fichier de configuration|fichier yaml",
+    "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|research question|hypothesis|"
+    "question|实验目的|目的|实验目标|目标|研究目的|研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|"
+    "hypothese|objectif|objectifs|but|hypothèse|question de recherche",
+    "codebase_dir": "codebase dir|codebase|code base|code|main experiment code|experiment code|repo|repository|"
+    "source code|workdir|cwd|代码|代码库|主实验代码|实验代码|代码仓库|代码根|quellcode|code source/project|working|"
+    "work|工程|项目|工作|仓库|projekt|arbeits|projet|travail",
+    "venv_exe": "venv exe|venv|venv python|venv executable|python|python exe|python executable|python interpreter|"
+    "interpreter|virtual environment|python virtual environment|python environment|python env|python venv|"
+    "virtualenv|virtual env|conda env|conda environment|python binary|python bin|environment python|解释器|虚拟环境|"
+    "python解释器|python虚拟环境|python可执行文件|python环境|conda环境|virtuelle umgebung|python umgebung|"
+    "environnement python|environnement virtuel|interpréteur|interpréteur python",
+    "yaml_path": "yaml path|yaml|yaml file|yaml config|config|config file|config yaml|configuration|"
+    "configuration file|experiment config|experiment config file|experiment configuration|"
+    "experiment configuration file|yaml configuration|training config|配置文件|配置|实验配置|实验配置文件|训练配置|"
+    "训练配置文件|yaml文件|yaml配置|yaml配置文件|konfiguration|konfigurationsdatei|konfig|fichier de configuration|"
+    "fichier yaml",
     "launch_command": "launch command|launch cmd|launch|command|cmd|run command|training command|train command|"
-    "training execution command|start command|execution command|command line|launch command line|"
-    "command to run|how to run|training launch command|启动命令|训练命令|运行命令|执行训练的命令|"
-    "执行命令|命令|启动指令|训练启动命令|运行指令|执行指令|训练执行命令|"
-    "startbefehl|befehl|trainingsbefehl|kommando|startkommando|aufruf|"
+    "training execution command|start command|execution command|command line|launch command line|command to run|"
+    "how to run|training launch command|启动命令|训练命令|运行命令|执行训练的命令|执行命令|命令|启动指令|"
+    "训练启动命令|运行指令|执行指令|训练执行命令|startbefehl|befehl|trainingsbefehl|kommando|startkommando|aufruf|"
     "commande de lancement|commande|commande d'entraînement|lancement",
-    "result_dir": "result dir|result directory|result path|result|results|results dir|results directory|"
-    "results path|result data storage path|output dir|output directory|output path|output|"
-    "result folder|results folder|output folder|save dir|save path|save directory|result location|"
-    "results location|output location|结果目录|结果路径|结果数据存储路径|结果存储路径|输出目录|"
-    "输出路径|结果|结果保存目录|结果保存路径|保存路径|保存目录|实验结果目录|实验结果路径|结果文件夹|"
-    "结果存储目录|répertoire des résultats|dossier des résultats|répertoire de sortie|dossier de sortie|résultats|"
-    "répertoire de résultats|ergebnisverzeichnis|ergebnis verzeichnis|"
-    "ergebnisse|ergebnisordner|ausgabeverzeichnis|ausgabeordner",
-    "max_time": "max time|maximum time|maxtime|max runtime|max run time|maximum runtime|maximum run time|"
-    "max duration|maximum duration|time limit|timeout|max training time|maximum training time|"
-    "runtime limit|run time limit|wall time|walltime|wall clock limit|wall clock time|time budget|"
-    "max wall time|maximum wall time|最长时间|最大时间|最长运行时间|最大运行时间|运行时间上限|"
-    "时间限制|时限|运行时间|最长训练时间|最大训练时间|最大时长|最长时长|时间上限|时间预算|运行时长|"
-    "最长运行时长|最大运行时长|超时时间|训练时长上限|"
-    "time|duration|how long|how long to run|how long it may run|多长时间|跑多久|"
-    "durée maximale|durée max|temps maximal|temps maximum|temps max|limite de temps|durée|"
-    "maximale dauer|maximale laufzeit|max dauer|max laufzeit|höchstdauer|laufzeit|dauer|zeitlimit",
+    "result_dir": "result dir|result|results|result data storage|output|save|结果|结果数据存储|结果存储|结果保存|"
+    "实验结果|ergebnisse|résultats/输出|保存|ergebnis|ausgabe|sortie",
+    "max_time": "max time|maxtime|timeout|wall clock limit|how long|how long to run|how long it may run|时限|"
+    "超时时间|多长时间|跑多久|temps max|temps maximal|temps maximum|limite de temps|durée|durée max|durée maximale|"
+    "laufzeit|dauer|max laufzeit|max dauer|maximale laufzeit|maximale dauer|höchstdauer|zeitlimit",
     # These count under their own names alone: "Parameters" is a heading of many notes.
     "recovery": "recovery|recovery policy",
     "params": "params|parameters",
@@ -73,13 +47,27 @@ NAMES = {
     "resume_args": "resume args|resume arguments",
     "tensorboard": "tensorboard|tensorboard dir|tensorboard logdir|tensorboard log dir|tensorboard path",
     "seeds": "seeds|seed",
-    NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|"
-    "其他|其它|其它说明|further notes|extra notes|misc|miscellaneous|additional information|其他信息|"
-    "其他实验相关信息|notizen|anmerkungen|hinweise|bemerkungen|remarques|notes diverses|autres remarques",
+    NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|其他|其它|"
+    "其它说明|further notes|extra notes|misc|miscellaneous|additional information|其他信息|其他实验相关信息|notizen|"
+    "anmerkungen|hinweise|bemerkungen|remarques|notes diverses|autres remarques",
 }
 OPTIONS = ("recovery", "params", "param_style", "resume_args", "tensorboard", "seeds")
 SECTIONS = tuple(name for name in NAMES if name not in (NOTES, *OPTIONS))
-_SECTION_BY_ALIAS = {alias: name for name, aliases in NAMES.items() for alias in aliases.split("|")}
+_SECTION_BY_ALIAS = {alias: name for name, aliases in NAMES.items() for alias in aliases.partition("/")[0].split("|")}
+_SECTION_BY_PLACE = {
+    alias: name
+    for name, aliases in NAMES.items()
+    for alias in re.split(r"[|/]", aliases)
+    if name.endswith(("_dir", "_exe", "_path"))
+}
+_TIME_NAME = re.compile(
+    r"(?:max(?:imum)? )?(?:run ?|wall ?|wall clock |training )?(?:time|duration)(?: limit| budget)?"
+    r"|(?:最长|最大)?(?:运行|训练)?(?:时间|时长)(?:上限|限制|预算)?"
+)
+_PLACE = re.compile(
+    r"(?: ?(?:path|dir|directory|folder|location|root|目录|路径|文件夹|verzeichnis|ordner|pfad))+$"
+    r"|^(?:répertoire|dossier|chemin) (?:du|de|des)(?: la)? "
+)
 NO_HASHES = 7  # the level of a heading without #: every other heading ends its section
 _MAX_LABEL_WORDS = 8  # a longer label is a sentence
 MAX_HEADING_CHARS = 8_000  # no heading is longer, nor a line with a label
@@ -137,8 +125,12 @@ class Heading:
 def find_section(name: str) -> str | None:
     """Return the section that ``name`` means, as in ``[Exp Launch-Command]`` or ``启动命令``, or None."""
     plain = re.sub(r"[\s_-]+", " ", name.strip().strip("*_`[]【】").lower()).strip()
-    plain = _OF_THE_RUN.sub("", plain)
+    plain = _TWO_SCRIPTS.sub("", _OF_THE_RUN.sub("", plain))
     section = _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
+    section = section or ("max_time" if _TIME_NAME.fullmatch(plain) else None)
+    section = section or _SECTION_BY_PLACE.get(
+        core if (core := _PLACE.sub("", plain.removeprefix("exp "))) != plain else ""
+    )
     if section is None and (timed := _WITH_UNIT.fullmatch(plain)):
         section = find_section(timed[1])
         return section if section == "max_time" else None

@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from html import unescape
 
+from mcp_server.blueprints.markdown import find_code
+
 Lines = list[tuple[int, str]]  # numbers and texts of lines; several may have one number
 
 _LONGEST_LINE = 8_000
-_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
 _ANY_TAG = re.compile(
     r"</?(?:h[1-6]|p|div|pre|table|t[rdh]|[uod]l|li|d[td]|summary|code|kbd|tt|b|strong|span|a)\b", re.IGNORECASE
 )
@@ -42,8 +43,8 @@ _CODE_TAGS = frozenset({"code", "kbd", "tt", "samp"})
 _PRE = re.compile(rf"^<pre{_ATTRIBUTES}>(?:\s*<code{_ATTRIBUTES}>)?", re.IGNORECASE)
 _PRE_END = re.compile(r"(?:</code>\s*)?</pre>\s*$", re.IGNORECASE)
 _TABLE, _TABLE_END = re.compile(rf"^\s*<table{_ATTRIBUTES}>", re.IGNORECASE), re.compile(r"</table>\s*$", re.IGNORECASE)
-_ROW, _ROW_END = re.compile(rf"<tr{_ATTRIBUTES}>", re.IGNORECASE), re.compile(r"</tr>", re.IGNORECASE)
-_CELL, _CELL_END = re.compile(rf"\s*<t[dh]{_ATTRIBUTES}>", re.IGNORECASE), re.compile(r"</t[dh]>", re.IGNORECASE)
+_ROW = re.compile(rf"<tr{_ATTRIBUTES}>(?P<cells>.*?)</tr>", re.IGNORECASE | re.DOTALL)
+_CELL = re.compile(rf"<t[dh]{_ATTRIBUTES}>(?P<text>.*?)</t[dh]>", re.IGNORECASE | re.DOTALL)
 _BETWEEN_ROWS = re.compile(
     rf"<table{_ATTRIBUTES}>|</?(?:thead|tbody|tfoot|colgroup){_ATTRIBUTES}>|<col{_ATTRIBUTES}/?>|</table>|<caption>[^<>]*</caption>",
     re.IGNORECASE,
@@ -68,36 +69,28 @@ def rewrite_html(lines: Lines) -> Lines:
 
 def _split_blocks(lines: Lines) -> Iterator[tuple[int, str]]:
     """Yield a line of HTML as several, one for each block that begins on it, all with its number."""
-    fence = ""
-    for number, text in lines:
-        if (mark := _FENCE.match(text)) and (not fence or mark[1].startswith(fence)):
-            fence = "" if fence else mark[1]
-        if fence or len(text) > _LONGEST_LINE or not _BLOCK_START.match(text) or "<table" in text.lower():
+    for (number, text), is_code in zip(lines, find_code(text for _, text in lines), strict=True):
+        if is_code or len(text) > _LONGEST_LINE or not _BLOCK_START.match(text) or "<table" in text.lower():
             yield number, text
-            continue
-        for part in _BETWEEN_BLOCKS.split(text):
-            if part.strip() or not text.strip():
-                yield number, part
+        else:
+            yield from ((number, part) for part in _BETWEEN_BLOCKS.split(text) if part.strip() or not text.strip())
 
 
 def _rewrite(lines: Lines) -> Iterator[tuple[int, str]]:
-    at, fence = 0, ""
     last_ends = [
         max((n for n, (_, text) in enumerate(lines) if ends.search(text)), default=-1) for _, ends, _ in _BLOCKS
     ]
-    while at < len(lines):
-        number, text = lines[at]
-        if (mark := _FENCE.match(text)) and (not fence or mark[1].startswith(fence)):
-            fence = "" if fence else mark[1]
-        elif not fence and "<" in text and len(text) <= _LONGEST_LINE:
-            block = _rewrite_block(lines, at, last_ends)
-            if block is not None:
-                rewritten, at = block
-                yield from rewritten
-                continue
-            text = _rewrite_line(text)
-        yield number, text
-        at += 1
+    is_code, behind = list(find_code(text for _, text in lines)), 0
+    for at, (number, text) in enumerate(lines):
+        if at < behind:
+            continue
+        if is_code[at] or "<" not in text or len(text) > _LONGEST_LINE:
+            yield number, text
+        elif (block := _rewrite_block(lines, at, last_ends)) is not None:
+            rewritten, behind = block
+            yield from rewritten
+        else:
+            yield number, _rewrite_line(text)
 
 
 def _rewrite_block(lines: Lines, at: int, last_ends: Sequence[int]) -> tuple[Lines, int] | None:
@@ -121,45 +114,25 @@ def _read_pre(lines: Lines) -> Lines | None:
     if any(_TAG.search(text) for text in texts):
         return None
     code = [(number, unescape(text)) for (number, _), text in zip(lines, texts, strict=True)]
-    if any(_FENCE.match(text) for _, text in code):
+    if any(find_code(text for _, text in code)):
         return None
     return [(lines[0][0], "```"), *code, (lines[-1][0], "```")]
 
 
 def _read_table(lines: Lines) -> Lines | None:
-    """Return a table as rows of markdown, or None where it has joined cells or anything between its rows."""
+    """Return a table as rows of markdown, or None where it has joined cells or anything between its rows and cells."""
     whole = "\n".join(text for _, text in lines)
-    *parts, behind = _ROW_END.split(whole)
-    if _JOINED_CELLS.search(whole) or _BETWEEN_ROWS.sub("", behind).strip():
+    if _JOINED_CELLS.search(whole) or _BETWEEN_ROWS.sub("", _ROW.sub("", whole)).strip():
         return None
     rows: Lines = []
-    at = 0
-    for part in parts:
-        begin = _ROW.search(part)
-        cells = (
-            _read_cells(part[begin.end() :])
-            if begin and not _BETWEEN_ROWS.sub("", part[: begin.start()]).strip()
-            else None
-        )
-        if begin is None or cells is None:
+    for row in _ROW.finditer(whole):
+        cells = [_read_cell(cell["text"]) for cell in _CELL.finditer(row["cells"])]
+        if None in cells or _CELL.sub("", row["cells"]).strip():
             return None
-        number = lines[at + part.count("\n", 0, begin.start())][0]
-        at += part.count("\n")
-        rows.append((number, f"| {' | '.join(cells)} |"))
+        rows.append((lines[whole.count("\n", 0, row.start())][0], f"| {' | '.join(cell or '' for cell in cells)} |"))
         if len(rows) == 1:
-            rows.append((number, f"|{'---|' * len(cells)}"))
+            rows.append((rows[0][0], f"|{'---|' * len(cells)}"))
     return [(lines[0][0], ""), *rows, (lines[-1][0], "")]
-
-
-def _read_cells(row: str) -> list[str] | None:
-    """Return the texts of a row's cells, or None where one cannot be read, or anything is between them."""
-    *parts, behind = _CELL_END.split(row)
-    begins = [_CELL.match(part) for part in parts]
-    if behind.strip():
-        return None
-    cells = [_read_cell(part[begin.end() :]) for part, begin in zip(parts, begins, strict=True) if begin]
-    read = [cell for cell in cells if cell is not None]
-    return read if len(read) == len(parts) else None
 
 
 def _read_cell(text: str) -> str | None:

@@ -9,7 +9,7 @@ Text within a line is read here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ _DEEP_INDENT = re.compile(r"^(?: {4}| {0,3}\t)[ \t]*")
 _COMMENT = re.compile(r"<!--.*?-->")
 _TICKS = re.compile("`+")
 _INLINE_SIGN = re.compile(r"`+|<!--|\*\*|~~(?=[^\s~])|\[\^[\w-]+\](?!:)|\\[_*\[\]#.~()!{}<>`+-]")
+_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
 _STRUCK = re.compile(r"~~[^~\n]*[^\s~]~~(?!~)")
 _TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
 _CALLOUT = re.compile(r"^\[!\w+\][+-]?\s*")  # how Obsidian and GitHub begin a coloured quote
@@ -88,6 +89,17 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
             lines |= {line.number: line for line in _inline_lines(token, source_lines, first + 1, level)}
             level = 0
     return [_mark_item(line, marks.get(line.number, "")) for line in lines.values() if line is not None], fences
+
+
+def find_code(texts: Iterable[str]) -> Iterator[bool]:
+    """Yield for each line whether it is in a code block, or opens or closes one, before anything else is read."""
+    fence = ""
+    for text in texts:
+        mark = _FENCE.match(text)
+        is_mark = mark is not None and (not fence or mark[1].startswith(fence))
+        yield bool(fence) or is_mark
+        if mark is not None and is_mark:
+            fence = "" if fence else mark[1]
 
 
 def strip_bold(text: str) -> str:

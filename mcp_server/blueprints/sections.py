@@ -32,7 +32,7 @@ from mcp_server.blueprints.headings import (
     unfold_wide_tables,
 )
 from mcp_server.blueprints.html import rewrite_html
-from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
+from mcp_server.blueprints.markdown import SourceLine, find_code, read_lines, strip_bold
 from mcp_server.text.durations import find_durations, normalize
 
 _EXPLANATION_LABEL = re.compile(
@@ -44,7 +44,6 @@ _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")  # as copied from a web p
 # markdown-it takes 25 µs for a line, so that 1 MB of two-letter lines would take 16 s.
 _MANY_LINES, _LONG_STRETCH, _MAX_LINES = 15_000, 1_000, 50_000
 _MARK = re.compile(r"[ \t>]*(?:[#\[【|`~]|\*\*|__|<!--|(?:[-*+]\s+|\d+[.)]\s+)?[\[*_`]*exp)|.*-->", re.IGNORECASE)
-_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # What a label under another heading may be, and its value.
 _STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
@@ -61,7 +60,7 @@ _LIKE_OWN_NAME = re.compile(
 )
 _IN_BRACKETS = re.compile(r"[\[【［]\s*exp[_ -]", re.IGNORECASE)
 _OWN_BRACKETS = re.compile(r"[\[【]([^\W\d_][\w -]{1,40})[\]】]\s*(?:[:：].*)?")
-_CLOSING_FENCE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})\s*")
+_CLOSING_FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})\s*")
 _PURPOSE = re.compile(r"purpose|zweck|objectif|目的", re.IGNORECASE)
 _RULE = re.compile(r"[-=_*|: ]{3,}")
 _BULLETS = ("-", "*", "+")
@@ -171,16 +170,10 @@ def _choose_lines(texts: Sequence[str], last: int) -> tuple[list[int], list[Blue
     if len(texts) <= _MANY_LINES:
         return list(range(last + 1, len(texts) + 1)), []
     numbers: list[int] = []
-    fence, since_mark = "", 0
-    for number in range(last + 1, len(texts) + 1):
-        text = texts[number - 1]
-        since_mark += 1
-        if (mark := _FENCE.match(text)) and (not fence or mark[1].startswith(fence)):
-            fence = "" if fence else mark[1]
-            since_mark = 0
-        elif not fence and _MARK.match(text[:200]):
-            since_mark = 0
-        if fence or since_mark <= _LONG_STRETCH:
+    since_mark = 0
+    for number, is_code in enumerate(find_code(texts[last:]), last + 1):
+        since_mark = 0 if is_code or _MARK.match(texts[number - 1][:200]) else since_mark + 1
+        if since_mark <= _LONG_STRETCH:
             numbers.append(number)
     if len(numbers) <= _MAX_LINES:
         return numbers, []
