@@ -22,7 +22,7 @@ supervisor  relay
 answer(pydantic)  threads(anyio)
 backends(anyio libtmux)  store(backends anyio pydantic inotify_simple regex)  hosts(store pydantic yaml)
 backends.far_answers(pydantic typing_extensions)
-blueprints(hosts markdown_it yaml)  scalars(store numpy google_crc32c matplotlib)
+blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib)
 views
 runs(anyio)  results(yaml)
 sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.halving(optuna)  sweeps.optuna_extra(optuna)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from mcp_server.blueprints.markdown import SourceLine
 
 NOTES = "notes"
-# Names of the sections. A section's own name is the first one with `exp_` in front. Paths may be called a directory or a
-# path; those behind a slash must.
+# Names of the sections. A section's own name is the first one with `exp_` in front. Paths may be called a directory or
+# a path; those behind a slash must.
 NAMES = {
     "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|research question|hypothesis|"
     "question|实验目的|目的|实验目标|目标|研究目的|研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|"

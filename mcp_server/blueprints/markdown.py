@@ -1,9 +1,8 @@
-"""Lines of a markdown document with what markdown-it reads in them: fences, headings, lists, quotes, comments. Pure.
+"""Lines of a markdown document with what a person reads in them: fences, headings, lists, quotes, comments. Pure.
 
-Blueprints are written loosely, so that a few rules of markdown are off or changed. Indented lines are not code, and
-more than 3 blanks count as 3. Underlined headings and links are not read: `---` is a rule, `[exp_purpose]:`
+Blueprints are written loosely, so that a few rules of markdown are off or changed. Indented lines are not code, and a
+list item needs no paragraph's end. Underlined headings and links are not read: `---` is a rule, `[exp_purpose]:`
 begins a section. Of HTML only comments count here, because `<path>` is a placeholder; `html` rewrites the rest before.
-Text within a line is read here.
 """
 
 from __future__ import annotations
@@ -11,25 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-    from markdown_it.rules_block import StateBlock
-    from markdown_it.token import Token
-
-
-_DEEP_INDENT = re.compile(r"^(?: {4}| {0,3}\t)[ \t]*")
-_COMMENT = re.compile(r"<!--.*?-->")
 _TICKS = re.compile("`+")
-_INLINE_SIGN = re.compile(r"`+|<!--|\*\*|~~(?=[^\s~])|\[\^[\w-]+\](?!:)|\\[_*\[\]#.~()!{}<>`+-]")
+_INLINE_SIGN = re.compile(r"`+|\*\*|~~(?=[^\s~])|\[\^[\w-]+\](?!:)|\\[_*\[\]#.~()!{}<>`+-]")
 _FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
 _STRUCK = re.compile(r"~~[^~\n]*[^\s~]~~(?!~)")
 _TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
 _CALLOUT = re.compile(r"^\[!\w+\][+-]?\s*")  # how Obsidian and GitHub begin a coloured quote
 _DEFINITION = re.compile(r"^\s*:\s+(?=\S)")
 _QUOTE_MARKS = re.compile(r"^(?:[ \t]*>)+ ?")
+_LIST_OR_QUOTE = re.compile(r"[ \t]*(?:(?P<quote>>)|(?P<mark>[-*+]|\d{1,9}(?P<sign>[.)]))(?=[ \t]+\S))[ \t]*")
+_DEEPEST = 20  # lists and quotes within each other
+_HEADING = re.compile(r"(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
+_BAR = re.compile(r"[ \t>]*([-*_])(?:[ \t]*\1){2,}[ \t]*")
+_OPENING = re.compile(r"(`{3,})([^`]*)|(~{3,})(.*)")
+_CODE_OR_COMMENT = re.compile(r"(?P<ticks>`+)(?:(?!(?P=ticks)).)+(?P=ticks)(?!`)|(?P<begin><!--)")
 
 
 @dataclass(frozen=True)
@@ -63,32 +58,28 @@ class Fence:
 
 def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[SourceLine], list[Fence]]:
     """Return the lines of a document, without those that open or close a code block, and its code blocks."""
-    flat = [_DEEP_INDENT.sub("   ", text) for text in texts]
-    tokens = _parser(with_fences=with_fences).parse("\n".join([*flat, ""]))
-    lines: dict[int, SourceLine | None] = {number: _bare_line(number, text) for number, text in enumerate(texts, 1)}
+    lines: list[SourceLine] = []
     fences: list[Fence] = []
-    marks: dict[int, str] = {}
-    level = quotes = 0
-    for token in tokens:
-        first, end = token.map or (0, 0)
-        source_lines = texts[first:end]
-        if token.type.startswith("blockquote"):
-            quotes += token.nesting
-        elif token.type == "list_item_open":
-            marks.setdefault(first + 1, token.markup)
-        elif token.type == "heading_open":
-            level = int(token.tag[1:])
-        elif token.type == "fence":
-            fence = Fence(first + 1, end + 1, token.info.strip().lower(), token.content.count("\n") == end - first - 2)
-            fences.append(fence)
-            lines |= dict.fromkeys(range(fence.first, fence.end), None)
-            lines |= {line.number: line for line in _code_lines(fence, source_lines, len(fences), is_quoted=quotes > 0)}
-        elif token.type in ("html_block", "hr"):
-            lines |= {line.number: line for line in _empty_lines(token, source_lines, first + 1)}
-        elif token.type == "inline":
-            lines |= {line.number: line for line in _inline_lines(token, source_lines, first + 1, level)}
-            level = 0
-    return [_mark_item(line, marks.get(line.number, "")) for line in lines.values() if line is not None], fences
+    comments = _CommentReader(texts)
+    mark, is_quoted = "", False  # of the code block that is open
+    for number, written in enumerate(texts, 1):
+        if mark and is_quoted and not written.lstrip().startswith(">"):
+            fences[-1], mark = replace(fences[-1], end=number), ""  # the quote ends, and its code block with it
+        if mark:
+            code = _QUOTE_MARKS.sub("", written) if is_quoted else written
+            if code.strip() and set(code.strip()) == {mark[0]} and len(code.strip()) >= len(mark):
+                fences[-1], mark = replace(fences[-1], end=number + 1, is_closed=True), ""
+            else:
+                lines.append(SourceLine(number, code, code, code, fence=fences[-1].language, block=len(fences)))
+            continue
+        line, quoted = _read_line(number, comments.drop(number - 1))
+        if with_fences and (opening := _OPENING.fullmatch(line.content)):
+            mark, is_quoted = opening[1] or opening[3], quoted
+            language = (opening[2] or opening[4] or "").strip().lower()
+            fences.append(Fence(number, len(texts) + 1, language, is_closed=False))
+        else:
+            lines.append(line)
+    return lines, fences
 
 
 def find_code(texts: Iterable[str]) -> Iterator[bool]:
@@ -112,61 +103,75 @@ def code_spans(text: str) -> list[str]:
     return _read_inline(text).spans if "`" in text else []
 
 
-def _mark_item(line: SourceLine, mark: str) -> SourceLine:
-    """Return a line with its mark of a list; the box of a task is not text."""
-    if not mark or line.fence is not None:
-        return replace(line, list_mark=mark)
-    content, plain = (_TASK_BOX.sub("", text, count=1) for text in (line.content, line.plain))
-    return replace(line, list_mark=mark, content=content, plain=plain)
+def _read_line(number: int, text: str) -> tuple[SourceLine, bool]:
+    """Return a line outside of code blocks, and whether it is quoted."""
+    if _BAR.fullmatch(text):
+        return SourceLine(number, text, "", ""), False
+    rest, list_mark, is_quoted = text, "", False
+    for _ in range(_DEEPEST):
+        if (marks := _LIST_OR_QUOTE.match(rest)) is None:
+            break
+        rest, is_quoted = rest[marks.end() :], is_quoted or bool(marks["quote"])
+        list_mark = list_mark or marks["sign"] or marks["mark"] or ""
+    rest, level = rest.strip(), 0
+    if heading := _HEADING.fullmatch(rest):
+        level, rest = len(heading[1]), heading[2] or ""
+    elif _DEFINITION.match(rest):  # below its term
+        text, rest = _DEFINITION.sub("", text, count=1), _DEFINITION.sub("", rest, count=1)
+    inline = _read_inline(_TASK_BOX.sub("", rest, count=1) if list_mark else rest)
+    content, plain = (_CALLOUT.sub("", each.strip(), count=1) for each in (inline.content, inline.plain))
+    return SourceLine(number, text, content, plain, level, list_mark), is_quoted
 
 
-def _code_lines(fence: Fence, source_lines: Sequence[str], block: int, *, is_quoted: bool) -> Iterator[SourceLine]:
-    """Yield the lines in a code block."""
-    last = len(source_lines) - 1 if fence.is_closed else len(source_lines)
-    for number, text in enumerate(source_lines[1:last], fence.first + 1):
-        code = _QUOTE_MARKS.sub("", text) if is_quoted else text
-        yield SourceLine(number, code, code, code, fence=fence.language, block=block)
+class _CommentReader:
+    """Takes HTML comments out of lines, each asked for in order; those in code blocks are not asked for.
 
+    A comment in the middle of a line ends before the next empty line, or is text. So is one that never ends.
+    """
 
-def _empty_lines(token: Token, source_lines: Sequence[str], first: int) -> Iterator[SourceLine]:
-    """Yield the lines of a rule, or of a comment with the text behind it."""
-    for number, text in enumerate(source_lines, first):
-        is_end = token.type == "html_block" and number == first + len(source_lines) - 1
-        behind = _COMMENT.sub("", text.partition("-->")[2]).strip() if is_end else ""
-        yield SourceLine(number, text if token.type == "hr" else behind, behind, strip_bold(behind))
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._is_open = False
+        self._ends = [len(texts)] * (len(texts) + 1)  # the next line with the end of a comment, from each line on
+        self._empty = [len(texts)] * (len(texts) + 1)  # the next empty line
+        for at in range(len(texts) - 1, -1, -1):
+            self._ends[at] = at if "-->" in texts[at] else self._ends[at + 1]
+            self._empty[at] = self._empty[at + 1] if texts[at].strip() else at
 
-
-def _inline_lines(token: Token, source_lines: Sequence[str], first: int, level: int) -> Iterator[SourceLine]:
-    """Yield the lines of a paragraph or heading."""
-    inline = _read_inline(token.content)
-    contents, plains = inline.content.split("\n"), inline.plain.split("\n")
-    comments = [part.strip() for comment in inline.comments for part in comment.split("\n")]
-    if len(contents) != len(source_lines):  # a last line of blanks that only Python knows
-        contents = plains = [text.strip() for text in source_lines]
-    for number, (text, content, plain) in enumerate(zip(source_lines, contents, plains, strict=True), first):
-        while comments and comments[0] in text:
-            text = text.replace(comments.pop(0), "", 1)  # noqa: PLW2901
-        if _DEFINITION.match(text) and not level:  # below its term
-            text, content, plain = (_DEFINITION.sub("", each, count=1) for each in (text, content, plain))  # noqa: PLW2901
-        content, plain = (_CALLOUT.sub("", each.strip(), count=1) for each in (content, plain))  # noqa: PLW2901
-        yield SourceLine(number, text, content, plain, level)
+    def drop(self, at: int) -> str:
+        """Return a line without comments."""
+        text, parts = self._texts[at], []
+        if not self._is_open and "<!--" not in text:
+            return text
+        if self._is_open:
+            if "-->" not in text:
+                return ""
+            self._is_open, text = False, text.partition("-->")[2]
+        position = 0
+        while begin := next((m for m in _CODE_OR_COMMENT.finditer(text, position) if m["begin"]), None):
+            end = text.find("-->", begin.end())
+            last = self._ends[at + 1]
+            if end < 0 and (last == len(self._texts) or (text[: begin.start()].strip() and last >= self._empty[at])):
+                break
+            parts.append(text[position : begin.start()])
+            if end < 0:
+                self._is_open, position = True, len(text)
+                break
+            position = end + len("-->")
+        return "".join([*parts, text[position:]])
 
 
 @dataclass
 class _Inline:
-    """Text without comments and escapes, the same without the marks of bold, its inline code, and its comments."""
+    """Text without escapes, the same without the marks of bold, and its inline code."""
 
     content: str
     plain: str
     spans: list[str] = field(default_factory=list)
-    comments: list[str] = field(default_factory=list)
 
 
 def _read_inline(text: str) -> _Inline:
-    """Read inline code, comments, escapes and bold.
-
-    markdown-it needs 5 µs for a word here, and does not read Chinese bold that ends in a colon.
-    """
+    """Read inline code, escapes, bold, and what is struck."""
     if not _INLINE_SIGN.search(text):
         return _Inline(text, text)
     inline = _Inline("", "")
@@ -194,11 +199,10 @@ def _read_inline(text: str) -> _Inline:
 
 
 def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
-    """Yield start and end of every sign in ``text``, with what is kept of it; append inline code and comments."""
+    """Yield start and end of every sign in ``text``, with what is kept of it; append inline code."""
     by_length: dict[int, list[int]] = {}
     for ticks in reversed(list(_TICKS.finditer(text))):
         by_length.setdefault(len(ticks[0]), []).append(ticks.start())
-    last_comment = text.rfind("-->")
     position = 0
     while match := _INLINE_SIGN.search(text, position):
         sign, start, position = match[0], match.start(), match.end()
@@ -211,10 +215,6 @@ def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
                 inline.spans.append(code[1:-1] if code.strip() and code[0] == code[-1] == " " else code)
                 position = same.pop() + len(sign)
             yield start, position, text[start:position]
-        elif sign == "<!--" and position <= last_comment:
-            position = text.index("-->", position) + len("-->")
-            inline.comments.append(text[start:position])
-            yield start, position, "\n" * text.count("\n", start, position)
         elif sign == "~~" and (struck := _STRUCK.match(text, start)):
             position = struck.end()
             yield start, position, ""
@@ -222,45 +222,3 @@ def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
             yield start, position, ""
         else:
             yield start, position, sign.removeprefix("\\")
-
-
-def _bare_line(number: int, text: str) -> SourceLine:
-    """Return a line outside of all paragraphs: an empty one, or an empty line of a quote."""
-    content = text.strip() if text.strip(" \t>") else ""
-    return SourceLine(number, text, content, content)
-
-
-@cache
-def _parser(*, with_fences: bool) -> MarkdownIt:
-    from markdown_it import MarkdownIt  # noqa: PLC0415 - few calls read a blueprint, and a server must start fast
-
-    parser = MarkdownIt("zero", {"html": True})
-    parser.enable(["heading", "hr", "list", "blockquote"])
-    parser.core.ruler.disable(["inline", "text_join"])
-    # In the places that the library's own rules have, and with the same rights to end a paragraph.
-    parser.block.ruler.at("html_block", _comment_block, {"alt": ["paragraph", "reference", "blockquote"]})
-    parser.block.ruler.at("fence", _fence, {"alt": ["paragraph", "reference", "blockquote", "list"]})
-    return parser.enable(["html_block", *(["fence"] if with_fences else [])])
-
-
-def _fence(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Read a code block.
-
-    Lines of a list's code block may be indented less than the list.
-    """
-    from markdown_it.rules_block import fence  # noqa: PLC0415 - see above
-
-    indent, state.blkIndent = state.blkIndent, 0
-    try:
-        return fence(state, start, end, silent)
-    finally:
-        state.blkIndent = indent
-
-
-def _comment_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Read an HTML comment that begins a line."""
-    from markdown_it.rules_block import html_block  # noqa: PLC0415 - see above
-
-    return state.src.startswith("<!--", state.bMarks[start] + state.tShift[start]) and html_block(
-        state, start, end, silent
-    )

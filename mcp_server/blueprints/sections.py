@@ -32,7 +32,7 @@ from mcp_server.blueprints.headings import (
     unfold_wide_tables,
 )
 from mcp_server.blueprints.html import rewrite_html
-from mcp_server.blueprints.markdown import SourceLine, find_code, read_lines, strip_bold
+from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
 from mcp_server.text.durations import find_durations, normalize
 
 _EXPLANATION_LABEL = re.compile(
@@ -40,10 +40,6 @@ _EXPLANATION_LABEL = re.compile(
     r"|说明|提示|注意|注意事项|备注|描述|警告|示例|例如|原因|理由)\s*\d*"
 )
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")  # as copied from a web page
-# Of a document with more lines than this, the rest of a long stretch without any mark is a note that nobody parses:
-# markdown-it takes 25 µs for a line, so that 1 MB of two-letter lines would take 16 s.
-_MANY_LINES, _LONG_STRETCH, _MAX_LINES = 15_000, 1_000, 50_000
-_MARK = re.compile(r"[ \t>]*(?:[#\[【|`~]|\*\*|__|<!--|(?:[-*+]\s+|\d+[.)]\s+)?[\[*_`]*exp)|.*-->", re.IGNORECASE)
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # What a label under another heading may be, and its value.
 _STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
@@ -135,9 +131,8 @@ def split_sections(text: str) -> SectionedText:
     """Split the text of a blueprint into its sections."""
     texts = _split_lines(text)
     front_matter = read_front_matter(texts)
-    numbers, size_faults = _choose_lines(texts, front_matter.last_line)
-    read = set(numbers)
-    body = unfold_wide_tables(rewrite_html([(number, texts[number - 1]) for number in numbers]))
+    behind = [(number, texts[number - 1]) for number in range(front_matter.last_line + 1, len(texts) + 1)]
+    body = unfold_wide_tables(rewrite_html(behind))
     lines, faults = _read_blueprint_lines([line for _, line in body])
     headings = {line.number: heading for line in lines if line.fence is None and (heading := find_heading(line))}
     headings |= find_underlined(lines, headings)
@@ -153,32 +148,14 @@ def split_sections(text: str) -> SectionedText:
         section.line = numbers[section.line - 1]
         section.lines = [replace(line, number=numbers[line.number - 1]) for line in section.lines]
     notes = [replace(note, number=numbers[note.number - 1]) for note in notes]
-    faults = [*size_faults, *(replace(fault, line=numbers[fault.line - 1]) for fault in faults)]
+    faults = [replace(fault, line=numbers[fault.line - 1]) for fault in faults]
     if front_matter.fault:
         faults.append(BlueprintFault(front_matter.fault[0], f"front matter: {front_matter.fault[1]}."))
     others = [
         SourceLine(number, texts[number - 1], texts[number - 1].strip(), texts[number - 1].strip())
         for number in front_matter.other
     ]
-    left = (number for number in range(front_matter.last_line + 1, len(texts) + 1) if number not in read)
-    notes = [*others, *notes, *(SourceLine(number, texts[number - 1], "", "") for number in left)]
-    return SectionedText(tuple(sections), tuple(notes), title, tuple(faults))
-
-
-def _choose_lines(texts: Sequence[str], last: int) -> tuple[list[int], list[BlueprintFault]]:
-    """Return the numbers of the lines to parse, behind the front matter, and a fault if there are too many."""
-    if len(texts) <= _MANY_LINES:
-        return list(range(last + 1, len(texts) + 1)), []
-    numbers: list[int] = []
-    since_mark = 0
-    for number, is_code in enumerate(find_code(texts[last:]), last + 1):
-        since_mark = 0 if is_code or _MARK.match(texts[number - 1][:200]) else since_mark + 1
-        if since_mark <= _LONG_STRETCH:
-            numbers.append(number)
-    if len(numbers) <= _MAX_LINES:
-        return numbers, []
-    cause = f"more than {_MAX_LINES:,} lines of markdown: this is not a blueprint. Move logs into a file of their own."
-    return numbers[:_MAX_LINES], [BlueprintFault(numbers[_MAX_LINES], cause)]
+    return SectionedText(tuple(sections), (*others, *notes), title, tuple(faults))
 
 
 def _fill_sections(

@@ -1,4 +1,4 @@
-"""Lines of a document as markdown-it reads them, with the rules that blueprints change."""
+"""Lines of a document as a person reads them: some rules of markdown are off."""
 
 import time
 

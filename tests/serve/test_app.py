@@ -12,7 +12,7 @@ import gc, json, sys
 from mcp_server.__main__ import _import_server
 server = _import_server("mcp_server.serve.app").build({"RUNWARD_HOME": "/nonexistent"})
 loaded = [name for name in sys.modules if name.startswith("mcp_server.")]
-heavy = {"numpy", "regex", "libtmux", "yaml", "markdown_it", "matplotlib", "inotify_simple"}
+heavy = {"numpy", "regex", "libtmux", "yaml", "matplotlib", "inotify_simple"}
 print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, loaded, sorted(heavy & set(sys.modules))]))
 
 import anyio
