@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES
 from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.slurm.job_states import FINAL, REASONS, WAITING
 from mcp_server.record.slurm_output import REQUEUED, find_end
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.processes import Process, send_signal
@@ -28,42 +29,14 @@ _KILL_WAIT_S = 30.0  # Slurm's default between SIGTERM and SIGKILL
 _RESERVE_S = 3.0  # of it, to write the end
 _KILL_GRACE_S = 2.0
 _OUTPUT_BYTES = 65_536
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 # What a node knows and a launcher cannot: of the job, of its devices, and of its own disk.
 _OF_THE_NODE = compile_lazily(
     r"SLURMD?_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(?:ROCR|HIP)_VISIBLE_DEVICES"
     r"|ZE_AFFINITY_MASK|TMPDIR|HOSTNAME"
 )
-_RESUME = "Start it again from its last checkpoint"
-# By the job's state: the run's state, why, and the kind of failure, with advice.
-_STOPS: Mapping[str, tuple[str, str, str, str]] = {
-    "TIMEOUT": (
-        "timed_out",
-        "the time limit of its job has passed",
-        "timeout",
-        f'{_RESUME}, or with more backend_options["time"].',
-    ),
-    "DEADLINE": ("timed_out", "the deadline of its job has passed", "timeout", f"{_RESUME}."),
-    "PREEMPTED": ("failed", "another job took its nodes (preempted)", "killed", f"{_RESUME}."),
-    "NODE_FAIL": ("failed", "a node of its job failed", "killed", f"{_RESUME}."),
-    "OUT_OF_MEMORY": (
-        "failed",
-        "its job used more memory than it has",
-        "oom_host",
-        'Ask for more with backend_options={"mem": …}, or load less at once.',
-    ),
-    "CANCELLED": ("killed", "its job was cancelled in Slurm", "", ""),
-}
+# Of the states in which Slurm ends a job that still runs.
+_STOPS = {state: end for state, end in FINAL.items() if end.why}
 _REQUEUE = StopRequest("failed", "", "Slurm requeues the job", "scheduler")
-# While its processes end, a job's state is COMPLETING, and the reason says why. First match wins.
-_REASONS = (
-    ("TimeLimit", "TIMEOUT"),
-    ("DeadLine", "DEADLINE"),
-    ("Preempt", "PREEMPTED"),
-    ("NodeDown", "NODE_FAIL"),
-    ("NodeFail", "NODE_FAIL"),
-    ("", "CANCELLED"),
-)
 
 
 class SlurmJob:
@@ -99,23 +72,23 @@ class SlurmJob:
         """
         facts, written = self._ask(), find_end(self._read_output())
         restarts, state = _count(facts.get("Restarts")), facts.get("JobState", "")
-        if restarts > self._restarts or state in _WAITING or written == REQUEUED:
+        if restarts > self._restarts or state in WAITING or written == REQUEUED:
             self.is_requeued = True
             return _REQUEUE
         if state not in _STOPS and facts.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "0", ""):
             state = "PREEMPTED"  # in its grace time
         if state == "COMPLETING":
-            state = next(word for part, word in _REASONS if part in facts.get("Reason", ""))
+            state = next(word for part, word in REASONS if part in facts.get("Reason", ""))
         if not facts or (written != "CANCELLED" and (state not in _STOPS or state == "CANCELLED")):
             state = written or state  # a plain CANCELLED is also what it writes of a signal by scancel
         if state not in _STOPS:
             return None
-        run_state, why, _, _ = _STOPS[state]
+        end = _STOPS[state]
         if state != "CANCELLED":
-            return StopRequest(run_state, "Slurm", why, "scheduler")
+            return StopRequest(end.state, "Slurm", end.why, "scheduler")
         person = self._find_canceller()
         by = f"by {person}" if person else "by whom is unknown, as no accounting says it"
-        return StopRequest(run_state, "Slurm", f"{why}, {by}", "person" if person else "")
+        return StopRequest(end.state, "Slurm", f"{end.why}, {by}", "person" if person else "")
 
     def _find_canceller(self) -> str:
         """Return who cancelled the job: only the accounting knows, from the moment of the cancellation on."""
@@ -127,11 +100,9 @@ class SlurmJob:
         """Return the failure that a stop by Slurm is; a cancelled job has not failed."""
         from mcp_server.diagnosis.failure.diagnose import Failure  # noqa: PLC0415 - failed runs
 
-        for state, (_, why, kind, advice) in _STOPS.items():
-            if why == request.reason and kind:
-                line = f"Slurm: {state} of job {self._shown_id}"
-                action = "retry_changed" if kind == "oom_host" else "retry"
-                return Failure(kind, line, None, True, action, advice)
+        for state, end in _STOPS.items():
+            if end.why == request.reason and (facts := end.describe_failure(f"Slurm: {state} of job {self._shown_id}")):
+                return Failure(**facts, line_number=None)
         return None
 
     def stop_stages(self) -> tuple[Stage, ...]:
@@ -148,7 +119,7 @@ class SlurmJob:
         """Let Slurm start the job again and return whether it will."""
         self._run("scontrol", "requeue", self.job_id)
         facts = self._ask()
-        self.is_requeued = _count(facts.get("Restarts")) > self._restarts or facts.get("JobState") in _WAITING
+        self.is_requeued = _count(facts.get("Restarts")) > self._restarts or facts.get("JobState") in WAITING
         return self.is_requeued
 
     def _read_output(self) -> str:

@@ -5,61 +5,42 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from mcp_server.record.slurm_output import find_end, newest_output
 from mcp_server.record.state import EndedState, JobEnd, Liveness, LivenessReport
+from mcp_server.text.rows import read_blocks
 
 _CUT = 5  # characters at least of a word that sacct cut off
 RecordState = Literal["none", "live", "ended"]
 
-# A job that waits, also again after a requeue.
-WAITING = frozenset(
-    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-)
-# A job that has nodes. COMPLETING: its processes end, and it may be requeued.
-HELD = frozenset(
-    {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "POWER_UP_NODE"}
-)
-
-_FROM_CHECKPOINT = "Start it again from its last checkpoint"
-_REQUEUE = 'backend_options={"requeue": true} lets Slurm do so by itself.'
-
 
 class End(NamedTuple):
-    """What a final state of Slurm means for a run whose supervisor wrote no end. ``kind``: of its failure."""
+    """What a final state of Slurm means for a run whose supervisor wrote no end: a block of `states.rows`."""
 
     state: EndedState
+    why: str = ""
     kind: str = ""
-    retryable: bool = False
     action: str = ""
     advice: str = ""
 
+    def describe_failure(self, line: str) -> dict[str, Any] | None:
+        """Return the failure that this end is, proved by ``line``; None where nothing failed."""
+        facts = {"kind": self.kind, "line": line, "retryable": True, "action": self.action, "advice": self.advice}
+        return facts if self.kind else None
 
-_NODE = End("failed", "killed", True, "retry", f"A node failed. {_FROM_CHECKPOINT}; {_REQUEUE}")
-_TIME = End("timed_out", "timeout", True, "retry", f'{_FROM_CHECKPOINT}, or with more backend_options["time"].')
+
+_BLOCKS = [dict(block) for block in read_blocks("record/slurm/states")]
+WAITING, HELD = (frozenset(one["state"].split()) for one in _BLOCKS if "phase" in one)
 FINAL: Mapping[str, End] = {
-    "COMPLETED": End("lost"),  # the batch script ended well, and its supervisor wrote nothing
-    "FAILED": End("lost"),
-    "CANCELLED": End("killed"),
-    "REVOKED": End("killed"),
-    "TIMEOUT": _TIME,
-    "DEADLINE": _TIME,
-    "OUT_OF_MEMORY": End(
-        "failed",
-        "oom_host",
-        True,
-        "retry_changed",
-        'It used more memory than the job has: ask for more with backend_options={"mem": …}, or load less at once.',
-    ),
-    "PREEMPTED": End("failed", "killed", True, "retry", f"Another job took its nodes. {_FROM_CHECKPOINT}; {_REQUEUE}"),
-    "NODE_FAIL": _NODE,
-    "BOOT_FAIL": _NODE,
-    "LAUNCH_FAILED": _NODE,
-    "RECONFIG_FAIL": _NODE,
+    word: End(cast("EndedState", one["ends"]), *(one.get(key, "") for key in ("why", "kind", "do", "say")))
+    for one in _BLOCKS
+    if "ends" in one
+    for word in one["state"].split()
 }
-
-
+# While a job is COMPLETING: what its reason says, and the state that this means. First match wins.
+REASONS = tuple((part, one["state"]) for one in _BLOCKS if "has" in one for part in (one["has"].split() or [""]))
+_FROM_CHECKPOINT = "Start it again from its last checkpoint"
 ABSENCE = "the queue"  # source of a job that left it while it waited
 WAITED = "the queue, once"  # source of a job of which no more is known than that it waited
 _KILLED = "0:9"  # by SIGKILL
@@ -176,12 +157,8 @@ def _end_of(job: Job, end: End | None, record: RecordState) -> JobEnd:
         note = f" Its output ends: {job.note}" if job.note else ""
         note += _suspect_node(job) if job.exit_code == _KILLED else ""
         return JobEnd("lost", f"{line}; its supervisor wrote no end.{never}{note}", job.ended_at or None)
-    failure: dict[str, Any] | None = None
-    if end.kind:
-        failure = {"kind": end.kind, "line": line, "retryable": end.retryable, "action": end.action}
-        failure["advice"] = end.advice
     by = "person" if end.state == "killed" and job.by else None if end.state == "killed" else "scheduler"
-    return JobEnd(end.state, f"{line}.{never}", job.ended_at or None, by, failure)
+    return JobEnd(end.state, f"{line}.{never}", job.ended_at or None, by, end.describe_failure(line))
 
 
 def _suspect_node(job: Job) -> str:
