@@ -219,29 +219,24 @@ def _place_programs(command: ReadCommand) -> list[PlacedProgram]:
     if not isinstance(command.source, str):
         return [PlacedProgram(simple.program_words) for simple in command.commands]
     placed: list[PlacedProgram] = []
-    base: tuple[str, ...] = ()
     is_certain = True
     for simple in command.commands:
         # A program before || can fail by intention.
-        certain_here = is_certain and simple.is_certain and simple.separator != "||"
-        placed.append(PlacedProgram(simple.program_words, certain_here, base))
-        is_certain, base = _follow(simple, base, is_certain=certain_here)
+        is_certain = is_certain and simple.is_certain and simple.separator != "||" and simple.base is not None
+        placed.append(PlacedProgram(simple.program_words, is_certain, simple.base or ()))
         # A file that `echo … > FILE` makes is there for what follows.
-        is_certain = is_certain and not simple.written_files
+        is_certain = is_certain and _makes_nothing(simple) and not simple.written_files
     return placed
 
 
-def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the next program's words still mean what they say, and the directory it runs in."""
+def _makes_nothing(simple: SimpleCommand) -> bool:
+    """Return whether the words of the next program still mean what they say."""
     program, first, *_ = (*simple.program_words, "", "")
-    if program == "cd" and len(simple.program_words) == 2 and is_literal(first):  # noqa: PLR2004 - cd DIR
-        return is_certain, (*base, first)
     if program in ("source", ".") and first:
-        return is_certain and PurePath(first).name in _ACTIVATES, base
+        return PurePath(first).name in _ACTIVATES
     changes_path = program in ("conda", "mamba", "micromamba") and first in ("activate", "deactivate")
-    if not program or changes_path or (program == "ray" and first in ("start", "stop")):
-        return is_certain, base
-    return is_certain and program in MAKES_NO_FILES, base
+    is_known = changes_path or (program == "ray" and first in ("start", "stop"))
+    return not program or is_known or program == "cd" or program in MAKES_NO_FILES
 
 
 def _find_all_inputs(program: PlacedProgram) -> Iterator[Input]:

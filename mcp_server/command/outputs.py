@@ -125,21 +125,18 @@ def list_redirected(command: str | Sequence[str], cwd: str) -> Iterator[str]:
 def _place(
     command: str | Sequence[str], cwd: str | None, *, deep: bool = True
 ) -> Iterator[tuple[SimpleCommand, str | None]]:
-    """Yield the programs of a command with the directories that they run in; None where ``cd`` leads elsewhere.
+    """Yield the programs of a command with the directories that they run in; None where that is not certain.
 
     ``deep``: also those of its words of several words, as of ``bash -c 'python train.py --out /x'``.
     """
-    parsed, base = parse(command), cwd
+    parsed = parse(command)
     for simple in [SimpleCommand(tuple(parsed.words))] if parsed.open_quote else parsed.commands:
-        words = simple.program_words
+        base = None if cwd is None else simple.find_directory(cwd or "/")
         yield simple, base
         for word in simple.words if deep else ():
             word = word.partition("(")[2][:-1] if isinstance(word, Word) and word.is_array else word  # noqa: PLW2901
             if _SEVERAL_WORDS.search(word) and len(word) < _LONGEST_INNER:
                 yield from _place(word, base, deep=False)
-        if simple.program in ("cd", "pushd"):
-            is_known = simple.is_certain and len(words) == 2 and words[0] == "cd" and is_literal(words[1])  # noqa: PLR2004 - cd DIR
-            base = _absolute(words[1], base) if is_known else None
 
 
 def warn_of_redirection(command: str | Sequence[str]) -> list[str]:

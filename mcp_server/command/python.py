@@ -32,16 +32,17 @@ def find_python(command: str | Sequence[str], cwd: str, env: Mapping[str, str]) 
     search = env.get("PATH", os.defpath)
     for simple in parse(command).commands:
         words = simple.program_words
+        directory = simple.find_directory(cwd) or "/nowhere"
         name = PurePath(simple.program).name
         if name in ("source", ".") and len(words) > 1 and words[1].endswith("/bin/activate"):
-            search = f"{Path(cwd) / words[1]}".rpartition("/")[0] + os.pathsep + search
+            search = f"{Path(directory) / words[1]}".rpartition("/")[0] + os.pathsep + search
             continue
-        if name == "uv" and "run" in words and (Path(cwd) / ".venv" / "bin" / "python").exists():
-            return str(Path(cwd) / ".venv" / "bin" / "python")
+        if name == "uv" and "run" in words and (Path(directory) / ".venv" / "bin" / "python").exists():
+            return str(Path(directory) / ".venv" / "bin" / "python")
         main = 0 if name in _BESIDE else None if name in RUNNERS else find_main(words, _BESIDE)
         program = "" if main is None else PurePath(words[main]).name
         if main is not None and "$" not in words[main] and (PYTHON.fullmatch(program) or program in _BESIDE):
-            return resolve_python(words[main], program, cwd, search)
+            return resolve_python(words[main], program, directory, search)
         if not keeps_path(simple.program, simple.words):
             return ""
     return ""

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 from mcp_server.command.programs import LOG_VIEWERS, PAUSES, REPORTS, SETTINGS, SHELL_BUILTINS
@@ -125,6 +125,7 @@ class SimpleCommand:
 
     ``separator`` is the operator that ends it, empty at the end of the line. ``is_certain`` is false from the first
     parenthesis or here-document on: what follows can be text, a function or a subshell. ``start`` is where it begins.
+    ``base``: the directory that it runs in, by ``cd`` words from that of the command; None where that is not certain.
     """
 
     words: tuple[str, ...]
@@ -132,6 +133,13 @@ class SimpleCommand:
     separator: str = ""
     is_certain: bool = True
     start: int = field(default=0, compare=False)
+    base: tuple[str, ...] | None = field(default=(), compare=False)
+
+    def find_directory(self, cwd: str) -> str | None:
+        """Return the directory it runs in, where the command begins in ``cwd``; None where that is not certain."""
+        if not self.base:
+            return None if self.base is None else cwd
+        return os.path.normpath(os.path.join(cwd, *map(os.path.expanduser, self.base)))  # noqa: PTH118 - a text
 
     @property
     def program_words(self) -> tuple[str, ...]:
@@ -256,7 +264,7 @@ def _parse_text(command: str) -> ReadCommand:
             tokens.append(Token(operator[0], operator[0], start, is_operator=True))
         if at == start or words.open_quote:
             return ReadCommand(command, open_quote=words.open_quote or command[at])
-    commands = _split_commands(_join_arrays(command, tokens))
+    commands = _place_commands(_split_commands(_join_arrays(command, tokens)))
     return ReadCommand(command, tuple(tokens), tuple(commands), comments=tuple(comments))
 
 
@@ -430,12 +438,9 @@ def name_helpers(command: str | list[str]) -> list[str]:
 
 
 def find_directory(command: str | Sequence[str], cwd: str) -> str:
-    """Return where the program of a command works that begins with ``cd``: its relative paths are those of there."""
-    for simple in parse(command).commands if isinstance(command, str) else ():
-        words = simple.program_words
-        if words[:1] == ("cd",) and simple.is_certain and len(words) == 2 and is_literal(words[1]):  # noqa: PLR2004 - cd DIR
-            cwd = os.path.normpath(os.path.join(cwd, words[1]))  # noqa: PTH118 - a text
-    return cwd
+    """Return where the last program of a command works: its relative paths are those of there."""
+    last = next(reversed(parse(command).commands), None)
+    return (last.find_directory(cwd) if last is not None else None) or cwd
 
 
 def is_literal(word: str) -> bool:
@@ -488,6 +493,18 @@ def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
             words, redirections, redirects = [], [], ""
     if words:
         yield SimpleCommand(tuple(words), tuple(redirections), "", is_certain, start)
+
+
+def _place_commands(commands: Iterable[SimpleCommand]) -> Iterator[SimpleCommand]:
+    """Yield the programs of a line with the directory that each runs in."""
+    base: tuple[str, ...] | None = ()
+    for simple in commands:
+        yield replace(simple, base=base)
+        words = simple.program_words
+        if simple.program in ("cd", "pushd", "popd"):
+            is_known = simple.is_certain and len(words) == 2 and words[0] == "cd" and is_literal(words[1])  # noqa: PLR2004 - cd DIR
+            is_known = is_known and (base is not None or words[1].startswith("/"))
+            base = (*(base or ()), words[1]) if is_known else None
 
 
 def _is_descriptor(token: Token, after: Token | None) -> bool:
