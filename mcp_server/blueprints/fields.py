@@ -315,7 +315,7 @@ def _match_path_with_spaces(value: str) -> str:
 
 def _without_comment(value: str) -> str:
     """Return ``value`` without the comment behind it: in brackets, or after a dash or #."""
-    return re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
+    return re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→|<-+|←)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
 
 
 def _find_paths(value: str) -> list[str]:

@@ -40,7 +40,9 @@ _LIMIT_WORD = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|\.(?=\s|$)|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
+    r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|(?<!\bincl)(?<!\binkl)(?<!\bmax)(?<!\bca)(?<!\bapprox)\.(?=\s|$)"
+    r"|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
+    r"|\s+(?=(?:including|incl|inklusive|inkl|davon|of which|dont)\b)"
 )
 _MARK = "\x00"
 _AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
@@ -108,11 +110,11 @@ _REPORT = re.compile(
     r"|last (?:time|run|week|month|year)"
     r"|previous(?:ly)?|earlier (?:runs?|ones?|experiments?|attempts?)"
     r"|usual(?:ly)?|typical(?:ly)?|normal(?:ly)?|on average"
-    r"|including|incl|of which|inklusive|inkl|davon|dont"
+    r"|measured|mostly|often|meist(?:ens)?|oft|gemessen|mesurée?s?|including|incl|of which|inklusive|inkl|davon|dont"
     r"|expect(?:ed)? to|expected|estimated?|baseline|so far"
     r"|brauchte|dauerte|lief|war|zuletzt|letzte[sn]? mal|bisher|normalerweise|üblicherweise|erwartet|geschätzt"
     r"|a (?:pris|duré)|d'habitude|la dernière fois|normalement|prévue?s?|estimée?s?)\b"
-    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含",
+    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含|实测",
     re.IGNORECASE,
 )
 # A report with one of these words may change the limit.
