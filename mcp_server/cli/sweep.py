@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,7 @@ from rich.text import Text
 from mcp_server.backends import tmux_client
 from mcp_server.cli.ls import COLOURS, PIPE_COLUMNS
 from mcp_server.cli.output import print_json
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sweep is None:
         if arguments.note:
             raise BadArgument("--note", "name the sweep: runward sweep SWEEP --note CELL TEXT.")
-        for option in ("csv", "latex"):
+        for option in ("csv", "latex", "plot", "output"):
             if getattr(arguments, option):
                 raise BadArgument(f"--{option}", f"name the sweep: runward sweep SWEEP --{option}.")
         return _list(store, arguments.limit, as_json=arguments.json)
@@ -42,19 +43,44 @@ def run(arguments: argparse.Namespace) -> int:
         note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal", os.environ)
         print(f"Noted on {cell} of {sweep.sweep_id}.")
         return 0
-    if arguments.csv:
+    if arguments.csv or arguments.latex or arguments.plot:
+        _export(sweep, store, arguments)
+        return 0
+    if arguments.output:
+        raise BadArgument("--output", "needs what to write.", "Add --csv, --latex or --plot.")
+    return _show(sweep, store, as_json=arguments.json)
+
+
+def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> None:
+    """Print the sweep as CSV or LaTeX, or write that or its picture into a file."""
+    output = arguments.output or (f"{sweep.sweep_id}.png" if arguments.plot else None)
+    path = None if output is None else Path(output)
+    if arguments.plot and path is not None:
+        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - loads numpy
+        from mcp_server.sweeps.plot import FORMS, draw_sweep  # noqa: PLC0415 - as above
+
+        form = path.suffix.lower().lstrip(".")
+        if form not in FORMS:
+            raise BadArgument("--output", f"{path} is neither a .png nor a .svg.", "No picture was written.")
+        data = draw_sweep(sweep, store, Scalars(store.home, store), form)
+    elif arguments.csv:
         from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - the list does without, here and below
         from mcp_server.sweeps.log import SweepLog  # noqa: PLC0415 - as above
 
         directory = store.sweeps.files_of(sweep)
-        sys.stdout.write(SweepLog(directory).render_results(sweep, read_notes(directory), separator=","))
-        return 0
-    if arguments.latex:
+        data = SweepLog(directory).render_results(sweep, read_notes(directory), separator=",").encode()
+    else:
         from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - as above
 
-        sys.stdout.write(render_latex(sweep))
-        return 0
-    return _show(sweep, store, as_json=arguments.json)
+        data = render_latex(sweep).encode()
+    if path is None:
+        sys.stdout.write(data.decode())
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise RunwardError(f"{path}: {error.strerror}.", "Nothing was written.") from error
+    print(f"Wrote {path}", file=sys.stderr)
 
 
 def _list(store: RunStore, limit: int, *, as_json: bool) -> int:

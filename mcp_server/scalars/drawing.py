@@ -1,4 +1,4 @@
-"""The drawing process of plot.py: ``python -I drawing.py`` reads panels as JSON from stdin, writes a PNG to stdout.
+"""The drawing process of plot.py: ``python -I drawing.py`` reads panels as JSON from stdin, writes a picture to stdout.
 
 It imports matplotlib and nothing of this package, so it runs wherever its interpreter finds matplotlib.
 """
@@ -17,6 +17,7 @@ EXIT_NO_MATPLOTLIB = 3
 MOST_BYTES = 200_000
 
 _WIDTH, _HEIGHT, _DPI = 9.0, 5.0, 100  # inches; 900 x 500 pixels
+_PAPER = 12.0, 9.0, 150  # inches, and pixels an inch
 _WIDER_FROM = 4  # panels: three columns, and smaller letters
 _LOG_SPAN = 10**2.5  # from which a logarithmic axis shows more
 _LONGEST_TITLES = {1: 100, 2: 48, 3: 32}  # characters, by columns
@@ -29,7 +30,8 @@ def main() -> int:
     """Draw the panels of stdin, as plot.Panel has them."""
     if importlib.util.find_spec("matplotlib") is None:
         return EXIT_NO_MATPLOTLIB
-    sys.stdout.buffer.write(_draw(json.load(sys.stdin)))
+    request = json.load(sys.stdin)
+    sys.stdout.buffer.write(_draw(request["panels"], request["form"]))
     return 0
 
 
@@ -46,8 +48,8 @@ def format_step(step: float) -> str:
     return f"{step:.3g}"
 
 
-def _draw(panels: Sequence[Mapping[str, Any]]) -> bytes:
-    """Draw all panels. A missing glyph or a tight layout is only a warning."""
+def _draw(panels: Sequence[Mapping[str, Any]], form: str) -> bytes:
+    """Draw all panels, the last one across the picture where it stands alone. A missing glyph is only a warning."""
     warnings.simplefilter("ignore")
     import matplotlib as mpl  # noqa: PLC0415 - here and below: for the drawing process alone
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
@@ -55,15 +57,28 @@ def _draw(panels: Sequence[Mapping[str, Any]]) -> bytes:
     small = len(panels) >= _WIDER_FROM
     columns = 3 if len(panels) > _WIDER_FROM else 2 if len(panels) > 1 else 1
     rows = -(-len(panels) // columns)
-    mpl.rcParams.update({"font.size": 8 if small else 9})
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, layout="constrained")
-    labels = list(dict.fromkeys(curve["label"] for panel in panels for curve in panel["curves"]))
+    mpl.rcParams.update({"font.size": 8 if small else 9, "svg.fonttype": "none"})
+    width, height, dpi = _PAPER if form else (_WIDTH, _HEIGHT, _DPI)
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    labels = list(
+        dict.fromkeys(
+            label
+            for panel in panels
+            for label in (*(each["label"] for each in (*panel["curves"], *panel["bars"])), *panel["lines"])
+        )
+    )
     styles = {label: _style(number) for number, label in enumerate(labels)}  # a run has one style in all panels
     for number, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, columns, number)
-        _draw_panel(axes, panel, styles, _LONGEST_TITLES[columns], is_last_row=number > len(panels) - columns)
+        is_wide = bool(form) and number == len(panels) and number % columns == 1
+        axes = figure.add_subplot(rows, columns, (number, number + columns - 1) if is_wide else number)
+        draw = _draw_bars if panel["bars"] else _draw_parallel if panel["axes"] else _draw_panel
+        draw(axes, panel, styles, _LONGEST_TITLES[columns], is_last_row=bool(form) or number > len(panels) - columns)
     if len(labels) > 1:
         _draw_legend(figure, styles)
+    if form:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=form)
+        return buffer.getvalue()
     for dpi in (_DPI, _DPI // 2):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=dpi, pil_kwargs={"optimize": True})
@@ -122,6 +137,51 @@ def _draw_panel(
         axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", va="center", color="#888888")
 
 
+def _draw_bars(
+    axes: Any, panel: Mapping[str, Any], styles: Mapping[str, Mapping[str, Any]], longest_title: int, **_: Any
+) -> None:
+    """Draw means with their deviations, and each value as a point: a bar from 0 would hide what differs."""
+    bars = panel["bars"]
+    for at, bar in enumerate(bars):
+        colour = styles[bar["label"]]["color"]
+        low = bar["mean"] - (bar["deviation"] or 0.0)
+        axes.bar(at, 2 * (bar["deviation"] or 0.0), bottom=low, color=colour, alpha=0.3, width=0.7)
+        axes.plot([at - 0.35, at + 0.35], [bar["mean"]] * 2, color=colour, linewidth=2.2)
+        axes.plot([at] * len(bar["values"]), bar["values"], "o", color=colour, markersize=4)
+    names = [f"{_fit(bar['label'], _LONGEST_LABEL * 2 // 3)} (n {len(bar['values'])})" for bar in bars]
+    axes.set_xticks(range(len(bars)), names, rotation=30, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_title(_fit(panel["title"], longest_title), fontweight="bold", fontsize="medium", parse_math=False)
+    axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_parallel(
+    axes: Any, panel: Mapping[str, Any], styles: Mapping[str, Mapping[str, Any]], longest_title: int, **_: Any
+) -> None:
+    """Draw a line for each setting, through its value on every axis."""
+    places = range(len(panel["axes"]))
+    for label, heights in panel["lines"].items():
+        axes.plot(places, heights, **styles[label], linewidth=1.6, marker="o", markersize=4, clip_on=False)
+    for place, axis in enumerate(panel["axes"]):
+        axes.axvline(place, color="#888888", linewidth=0.8, zorder=0)
+        for height, text in axis["ticks"]:
+            axes.annotate(
+                _fit(text, _SHORT_LABEL),
+                (place, height),
+                xytext=(5, 3),
+                textcoords="offset points",
+                fontsize="small",
+                color="#444444",
+                parse_math=False,
+            )
+    names = [_fit(axis["name"], _LONGEST_LABEL) for axis in panel["axes"]]
+    axes.set_xticks(list(places), names, parse_math=False)
+    axes.set_yticks([])
+    axes.set_title(_fit(panel["title"], longest_title), fontweight="bold", fontsize="medium", parse_math=False)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+
+
 def _draw_curve(axes: Any, curve: Mapping[str, Any], style: Mapping[str, Any], faint: float) -> None:
     is_short, is_noisy = len(curve["values"]) <= 1, bool(curve["middle"][0])
     axes.plot(
@@ -136,6 +196,8 @@ def _draw_curve(axes: Any, curve: Mapping[str, Any], style: Mapping[str, Any], f
     )
     if is_noisy:
         axes.plot(*curve["middle"], **style, linewidth=1.6, zorder=3)
+    if curve["band"][0]:
+        axes.fill_between(curve["steps"], *curve["band"], color=style["color"], alpha=0.18, linewidth=0, zorder=1)
     if curve["odd"]:
         # At the bottom edge, whatever the values are: a NaN has no height.
         axes.plot(

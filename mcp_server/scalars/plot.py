@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mcp_server.errors import RunwardError
@@ -30,14 +30,36 @@ class Curve:
     values: Sequence[float]
     odd: Sequence[int] = ()
     middle: tuple[Sequence[float], Sequence[float]] = ((), ())
+    band: tuple[Sequence[float], Sequence[float]] = ((), ())  # lower and upper values at these steps
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A mean with its deviation, None where there is none, and the values that it is the mean of."""
+
+    label: str
+    mean: float
+    deviation: float | None
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An upright axis of parallel coordinates, with texts at heights from 0 to 1."""
+
+    name: str
+    ticks: Sequence[tuple[float, str]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes with its curves."""
+    """One pair of axes: with curves, with bars, or with lines across upright axes, a height on each for every line."""
 
     title: str
-    curves: Sequence[Curve]
+    curves: Sequence[Curve] = ()
+    bars: Sequence[Bar] = ()
+    axes: Sequence[Axis] = ()
+    lines: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class NotDrawn(RunwardError):
@@ -47,13 +69,15 @@ class NotDrawn(RunwardError):
         super().__init__(f"{cause}.", "No picture was drawn.", remedy)
 
 
-def draw_picture(panels: Sequence[Panel]) -> bytes:
+def draw_picture(panels: Sequence[Panel], form: str = "") -> bytes:
     """Return a PNG of 900 x 500 pixels, at most 200 KB, of up to six panels.
+
+    ``form``: "png" or "svg" for a picture of 1800 x 1350 pixels of any size, for a paper.
 
     Raises:
         NotDrawn: matplotlib is missing, failed, or took longer than a minute.
     """
-    request = json.dumps([asdict(panel) for panel in panels[:MOST_PANELS]])
+    request = json.dumps({"panels": [asdict(panel) for panel in panels[:MOST_PANELS]], "form": form})
     with _font_cache_directory() as directory:
         environ = {**os.environ, "MPLCONFIGDIR": directory, "MPLBACKEND": "agg"}
         try:
@@ -69,7 +93,7 @@ def draw_picture(panels: Sequence[Panel]) -> bytes:
             raise NotDrawn(f"drawing took longer than {_TIME_LIMIT_S:.0f} s") from error
     if process.returncode == drawing.EXIT_NO_MATPLOTLIB:
         raise NotDrawn("matplotlib is not installed", "A person can run: pip install 'matplotlib>=3.9'")
-    if process.returncode or not process.stdout.startswith(b"\x89PNG"):
+    if process.returncode or not process.stdout.startswith((b"\x89PNG", b"<?xml")):
         lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise NotDrawn(lines[-1][:200] if lines else f"the drawing process ended with {process.returncode}")
     return process.stdout

@@ -1,4 +1,4 @@
-"""`runward sweep NAME --csv` and `--latex`."""
+"""`runward sweep NAME --csv`, `--latex` and `--plot`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from mcp_server.cli import sweep as command
 from mcp_server.cli.parser import make_parser
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.sweep_spec import Cell
 from tests.support.sweeps import cell_events, write_sweep
 
@@ -44,7 +44,32 @@ def test_latex_has_the_means_of_the_cells(capsys: pytest.CaptureFixture[str]) ->
     assert shown in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("option", ["--csv", "--latex"])
+@pytest.mark.parametrize("option", ["--csv", "--latex", "--plot", "--output=x"])
 def test_an_export_without_a_sweep_says_how_it_is_called(option: str) -> None:
-    with pytest.raises(BadArgument, match=f"runward sweep SWEEP {option}"):
+    with pytest.raises(BadArgument, match="runward sweep SWEEP " + option.partition("=")[0]):
         run(option)
+
+
+@pytest.mark.parametrize(("name", "begin"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml")])
+def test_plot_writes_a_picture_of_the_form_that_the_file_names(name: str, begin: bytes, tmp_path: Path) -> None:
+    assert run("night", "--plot", "-o", str(tmp_path / name)) == 0
+    data = (tmp_path / name).read_bytes()
+    assert data.startswith(begin)
+    assert b"SVG" not in data or b"score (last): mean" in data
+
+
+def test_an_export_goes_to_the_file_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("night", "--csv", "-o", str(tmp_path / "t.csv")) == 0
+    assert capsys.readouterr().out == ""
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 1 + len(VALUES)
+
+
+@pytest.mark.parametrize("words", [("--plot", "-o", "p.pdf"), ("-o", "p.png"), ("--plot", "-o", "no/such/p.png")])
+def test_a_refused_export_writes_nothing(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(RunwardError):
+        run("night", *words)
+    assert sorted(tmp_path.iterdir()) == before
