@@ -45,10 +45,7 @@ class BlueprintUnreadable(RunwardError):
 
 
 class BlueprintInvalid(RunwardError):
-    """A blueprint cannot be run.
-
-    ``faults`` are the reasons by line.
-    """
+    """A blueprint cannot be run. ``faults`` are the reasons by line."""
 
     def __init__(self, path: Path, faults: Iterable[BlueprintFault]) -> None:
         self.path, self.faults = path, tuple(faults)

@@ -154,10 +154,7 @@ def _bare_value(text: str) -> str:
 
 
 def read_path(reader: BlueprintReader, name: str) -> str | None:
-    """Return the path in a section.
-
-    None if the section is absent or says that there is none.
-    """
+    """Return the path in a section. None if the section is absent or says that there is none."""
     candidates = _PathCandidates(name)
     section = reader.sections.get(name)
     is_exact = section is not None and section.exact is not None

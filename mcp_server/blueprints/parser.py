@@ -60,10 +60,7 @@ class Blueprint:
 
 
 def parse_blueprint(text: str) -> Blueprint:
-    """Return the blueprint in ``text``.
-
-    Whatever is not understood is a fault with its line, never an exception.
-    """
+    """Return the blueprint in ``text``. Whatever is not understood is a fault with its line, never an exception."""
     if len(text) > MAX_CHARS:
         return Blueprint(faults=(BlueprintFault(1, f"longer than {MAX_CHARS:,} characters: this is not a blueprint."),))
     document = split_sections(text)

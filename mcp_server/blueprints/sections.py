@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcp_server.blueprints.bare_headings import find_bare, find_underlined
 from mcp_server.blueprints.front_matter import FrontMatter, read_front_matter
 from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
@@ -25,8 +24,10 @@ from mcp_server.blueprints.headings import (
     OWN_NAME,
     SECTIONS,
     Heading,
+    find_bare,
     find_heading,
     find_section,
+    find_underlined,
     plain_text,
     split_label,
     unfold_wide_tables,
@@ -64,10 +65,7 @@ _BULLETS = ("-", "*", "+")
 
 @dataclass(frozen=True)
 class BlueprintFault:
-    """A fault on a line. ``fatal``: it prevents running the document.
-
-    ``section``: only that section is affected.
-    """
+    """A fault on a line. ``fatal``: it prevents running the document. ``section``: only that section is affected."""
 
     line: int
     text: str
@@ -101,10 +99,7 @@ class Section:
 
 @dataclass(frozen=True)
 class SectionItem:
-    """The content of one line of a section.
-
-    ``label`` is in lower case. ``is_code``: in a code block.
-    """
+    """The content of one line of a section. ``label`` is in lower case. ``is_code``: in a code block."""
 
     line: int
     label: str
@@ -259,10 +254,7 @@ def _split_breaks(line: SourceLine) -> list[SourceLine]:
 
 
 def read_items(section: Section) -> Iterator[SectionItem]:
-    """Yield the items of a section by line.
-
-    A label without a value applies to the line below.
-    """
+    """Yield the items of a section by line. A label without a value applies to the line below."""
     pending, depth = "", 0
     for line in section.all_lines:
         if not line.text.strip():
@@ -293,10 +285,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[BlueprintFault]]:
-    """Return the lines of a blueprint.
-
-    A code block that is never closed ends before the next section.
-    """
+    """Return the lines of a blueprint. A code block that is never closed ends before the next section."""
     lines, fences = read_lines(texts)
     if fences and fences[0].language in ("markdown", "md"):  # around the whole document, which was pasted
         before = [line for line in lines if line.number < fences[0].first]

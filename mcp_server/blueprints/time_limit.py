@@ -180,10 +180,7 @@ def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
 
 
 def read_time_limit(reader: BlueprintReader) -> float | None:
-    """Return the time limit in seconds.
-
-    None if the default applies.
-    """
+    """Return the time limit in seconds. None if the default applies."""
     entries = _read_clauses(reader)
     has_limit = any(clause.seconds and not clause.is_report for _, clauses in entries for clause in clauses)
     limits: list[tuple[int, float]] = []
@@ -364,10 +361,7 @@ def _find_unclear_number(value: str) -> str:
 
 
 def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tuple[float | None, str | None]:
-    """Return the time to the first step in seconds and the pattern of its line.
-
-    None for what is absent.
-    """
+    """Return the time to the first step in seconds and the pattern of its line. None for what is absent."""
     limit_section = reader.sections.get("max_time")
     items = list(read_items(limit_section)) if limit_section and limit_section.exact is None else []
     items += read_items(Section("notes", 0, lines=_lines_about_first_step(notes)))
