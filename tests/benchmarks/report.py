@@ -45,13 +45,14 @@ class Table:
     def markdown(self) -> str:
         """Return the table as text."""
         verdicts = {True: "ok", False: "**MISS**", None: ""}
-        lines = [f"### {self.title}", "", _line(_HEAD), _line(["---"] * len(_HEAD))]
-        lines += [_line([r.what, r.runward, r.baseline, r.ratio, r.bar, verdicts[r.ok]]) for r in self.rows]
+        lines = [f"### {self.title}", "", line(_HEAD), line(["---"] * len(_HEAD))]
+        lines += [line([r.what, r.runward, r.baseline, r.ratio, r.bar, verdicts[r.ok]]) for r in self.rows]
         lines += ["", *(f"- {note}" for note in self.notes)]
         return "\n".join(lines).rstrip() + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """Return a row of a markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
