@@ -18,7 +18,7 @@ from mcp_server.command.started import Program, find_programs
 
 _MOST_WARNINGS = 8
 _SHOWN_CHARS = 60
-_OTHERS = "it ends processes of other runs and people on this host too. A run's own end with it: leave it out."
+_OTHERS = "it ends processes of other runs and people on this host too. A run's own end with it: leave {} out."
 _OF_RAY = "it stops every Ray of this user on this host, also those of other runs. A run's own Ray ends with it."
 # These find processes by what they are, not by who started them.
 _FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat", "screen"})
@@ -165,10 +165,9 @@ def _quote(program: Program) -> str:
 def _warn(program: Program) -> Iterator[str]:
     words = _quote(program).replace("{", "{{").replace("}", "}}")
     if any(rule(program) for rule in _KILLERS):
-        consequence = _OF_RAY if program.name == "ray" else _OTHERS
         flag = next((word for word in program.words if _AUTOKILL.fullmatch(word)), "")
-        if flag and _cleans_up_by_itself(program):
-            consequence = consequence.replace("leave it out", f"leave {flag} out")
+        left_out = flag if flag and _cleans_up_by_itself(program) else "it"
+        consequence = _OF_RAY if program.name == "ray" else _OTHERS.format(left_out)
         yield f"`{words}`{{place}}: {consequence}"
     elif program.name == "sbatch" and not _has_option(program, "--wait", "W") and "--test-only" not in program.words:
         yield (

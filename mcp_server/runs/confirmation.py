@@ -112,17 +112,17 @@ class RunSets:
         key, confirmed = self._granted.get(token, (None, None))
         if key == tuple(words):
             del self._granted[token]
+        others, them = ("another command", "it") if self._of_launches else ("other runs", "them")
         if confirmed is None:
-            cause = "the confirm_token is unknown, used, or for other runs"
+            cause = f"the confirm_token is unknown, used, or for {others}"
         elif key != tuple(words):
-            cause = f"the confirm_token is for other runs ({shorten_middle(' '.join(key or ()), _MOST_WORDS_CHARS)})"
-            cause += ", and is still valid for them"
+            cause = f"the confirm_token is for {others} ({shorten_middle(' '.join(key or ()), _MOST_WORDS_CHARS)})"
+            cause += f", and is still valid for {them}"
         elif self._clock() - confirmed.asked_s >= TOKEN_VALID_S:
             cause = "the confirm_token has expired (10 min)"
         else:
             return confirmed
         if self._of_launches:
-            cause = cause.replace("for other runs", "for another command").replace("for them", "for it")
             again = "Call again without confirm_token for a new one."
             raise KillNotConfirmed("Launch not confirmed:", f"nothing was started; {cause}.", again)
         raise KillNotConfirmed(
