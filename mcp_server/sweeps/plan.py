@@ -24,7 +24,7 @@ from mcp_server.record.sweep_spec import BEST, Cell
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 
-MOST_CELLS = 1000
+MOST_CELLS = 2000
 LONGEST_CELL_NAME = 40
 DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 # What a sweep decides by itself, and what only makes sense for one run.
@@ -162,7 +162,7 @@ def expand(phases: Sequence[Phase], sweep_id: str, known: Sequence[Cell] = ()) -
     ``known``: the cells that a sweep has; those that are the same keep their names, and no other gets one of these.
 
     Raises:
-        BadArgument: a value is not a parameter, a name is used twice, there are no cells, or more than 1,000.
+        BadArgument: a value is not a parameter, a name is used twice, there are no cells, or more than MOST_CELLS.
     """
     cells: list[Cell] = []
     names = {cell.name for cell in known}

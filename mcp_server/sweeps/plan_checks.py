@@ -97,7 +97,7 @@ def spell_switches(cell: Cell) -> Cell:
 
     A flag cannot say false: where the script is read and has ``store_true``, it is left out; with
     ``BooleanOptionalAction`` or an option ``--no-NAME`` it is that; an option with a value gets ``false``. Reads the
-    script, never runs it.
+    script, never runs it, ``--help`` neither: imports of a training may take a minute, GPUs, or write files.
 
     Raises:
         BadArgument: how the program takes it is not known; names the three forms.

@@ -157,7 +157,7 @@ def test_blueprints_are_cells() -> None:
         (None, {"grid": {"lr": "abc"}}, "must be a list"),
         (None, {"grid": {"lr": []}}, "no values"),
         (None, {"grid": {"lr": [[1]]}}, "plain values"),
-        (None, {"grid": {"a": list(range(40)), "b": list(range(40))}}, "1,600 cells"),
+        (None, {"grid": {"a": list(range(50)), "b": list(range(50))}}, "2,500 cells"),
         (None, {"cells": [3]}, "list of objects"),
         (None, {"cells": [{"launch": {"colour": 1}}]}, "no argument 'colour'"),
         ({"command": "x", "name": "y"}, {"grid": {"a": [1]}}, "set by the sweep"),
