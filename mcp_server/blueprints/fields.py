@@ -33,6 +33,7 @@ _PATH = re.compile(
     r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/[^\s`'\"，。；、<>|]*|[\w.${}-]+(?:/[\w.@%+=~${}:-]+)+/?"
     r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.{1,2}|\.\w[\w.-]*"
 )
+_EMPHASISED = re.compile(r"(?P<mark>\*{1,3})(?P<text>[^*]+)(?P=mark)")
 _PICTURES = re.compile(r"^[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+|[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+$")
 _PATH_START = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/|[\w.-]+/[\w.-]")
 _OTHER_MACHINE = re.compile(
@@ -149,7 +150,10 @@ def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
 
 def _bare_value(text: str) -> str:
     """Return a value without the signs around it."""
-    bare = _PICTURES.sub("", text.strip()).strip("`*").strip().strip("\"'").strip()
+    bare = _PICTURES.sub("", text.strip()).strip("`").strip()
+    if emphasised := _EMPHASISED.fullmatch(bare):
+        bare = emphasised["text"]
+    bare = bare.strip("`\"' ")
     return bare[1:-1] if re.fullmatch(r"<[~.]{0,2}/[^<>]*>", bare) else bare  # as markdown brackets a link
 
 
@@ -160,6 +164,8 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
     is_exact = section is not None and section.exact is not None
     for item in content_items(reader, name):
         text, remark = _split_remark(_follow_links(item.text)) if not is_exact else (item.text, "")
+        if name == "venv_exe":
+            text = re.sub(r"^(\W*)source\s+(?=\S+/activate)", r"\1", text)
         item = replace(item, text=text)  # noqa: PLW2901
         value = _bare_value(item.text)
         candidates.first = candidates.first or (item.line, value)
@@ -312,7 +318,8 @@ def _match_path_with_spaces(value: str) -> str:
 
 def _without_comment(value: str) -> str:
     """Return ``value`` without the comment behind it: in brackets, or after a dash or #."""
-    return re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→|<-+|←)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
+    bare = re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→|<-+|←)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
+    return re.sub(r"(?<=[^./])\.$", "", bare)  # the end of a sentence
 
 
 def _find_paths(value: str) -> list[str]:

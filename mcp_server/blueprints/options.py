@@ -31,6 +31,9 @@ _REMARK = re.compile(
 _TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
 _FLAGS = re.compile(r"(?:\s*--[\w.-]+(?:\s+|=)(?!--)\S+)+\s*")
 _FLAG = re.compile(r"--([\w.-]+)(?:\s+|=)(\S+)")
+_PAIRS = re.compile(
+    r"[\s-]*[\w.+~/@-]+\s*[:=]\s*[^\s,=:\[\]{}\"']+(?:\s*,\s*[\w.+~/@-]+\s*[:=]\s*[^\s,=:\[\]{}\"']+)+\s*"
+)
 _ABSENT = re.compile(r"(?:n\.?/?a\.?|none|null|nil|-|无|没有)\.?", re.IGNORECASE)
 _MAX_SEEDS = 1_000
 
@@ -155,6 +158,10 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
     if name == "params" and all(_FLAGS.fullmatch(text) for text in texts):  # as on a command line
         pairs = [(number, *flag) for number, text in lines for flag in _FLAG.findall(text)]
         numbers, texts = [number for number, _, _ in pairs], [f"{key}: {value}" for _, key, value in pairs]
+    if name == "params" and len(texts) == 1 and _PAIRS.fullmatch(texts[0]):  # on one line
+        pairs_of_line = (re.split(r"\s*[:=]\s*", pair.strip(" -"), maxsplit=1) for pair in texts[0].split(","))
+        texts = [f"{key}: {value}" for key, value in pairs_of_line]
+        numbers = [first] * len(texts)
     try:
         return to_data(compose("\n".join(texts), 0), 0)
     except YamlFault as fault:

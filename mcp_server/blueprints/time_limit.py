@@ -76,7 +76,7 @@ _PLAIN_WORDS = frozenset(
     training up upper value wait wall wallclock walltime whatever happens when whole will with within work works would
     höchstens maximale maximaler insgesamt gesamt etwa ungefähr circa ca lang dauer laufzeit spätestens nach zu bis
     wird abgebrochen beendet tops plenty enough suffice suffices reichen reicht genügen genügt sollten sollte au plus
-    pas de durée maximale limite temps environ suffit suffisent tout compris""".split()  # noqa: SIM905 - as people write them
+    obergrenze grenze plafond pas de durée maximale limite temps environ suffit suffisent tout compris""".split()  # noqa: SIM905 - as people write them
 )
 _PLAIN_SIGNS = re.compile(
     r"本次|本实验|实验|训练|任务|每个|每次|单次|运行|执行|时间|时长|总共|一共|共计|总计|总|共|最长|最多|最大|最晚|上限|限制|限|不超过|不得超过|不能超过"
