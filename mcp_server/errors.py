@@ -240,7 +240,7 @@ class HostUnreachable(RunwardError):
     def __init__(self, host: str, why: str, state: str = "", remedy: str = "") -> None:
         super().__init__(
             f"{host} cannot be reached: {why.rstrip('.')}.",
-            state or "What runs there goes on; nothing new is known of it.",
+            state or "Runs there go on; nothing new is known of them.",
             remedy or f"Call again later; a person can look with: runward hosts {host}",
         )
         self.host, self.why = host, why

@@ -263,7 +263,7 @@ class SshBackend:
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
         """Bring the mirrored log up to date, as far as the host answers; only what is new crosses the wire.
 
-        Of a log that has grown by more than 64 MiB, only the end is fetched, into a file of its own.
+        A log that has grown by more than 64 MiB gives only its end, in a file of its own.
         """
         log = directory.log(attempt)
         if (directory.path / LAUNCHING).exists() or _channel(spec).is_away():

@@ -2,7 +2,7 @@
 
 Blueprints are written loosely, so that a few rules of markdown are off or changed. Indented lines are not code, and a
 list item needs no paragraph's end. Underlined headings and links are not read: `---` is a rule, `[exp_purpose]:`
-begins a section. Of HTML only comments count here, because `<path>` is a placeholder; `html` rewrites the rest before.
+begins a section. HTML comments alone count here: `<path>` is a placeholder; `html` rewrites the rest before.
 """
 
 from __future__ import annotations

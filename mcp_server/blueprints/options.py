@@ -51,7 +51,7 @@ class Options:
 
 
 def read_options(reader: BlueprintReader) -> Options:
-    """Return the options of a document. What is not understood is a fault with its line."""
+    """Return the options of a document. A text that is not understood is a fault with its line."""
     return Options(
         recovery=_read_recovery(reader),
         params=_read_params(reader),

@@ -69,7 +69,7 @@ async def _until_end(store: RunStore, run: Run, limit_s: float) -> Run:
 def _exit_status(run: Run) -> int:
     """Return the run's exit code; 128 + n for signal n as shells do, 124 if it is live, 125 if its end is unknown.
 
-    Of a sweep: 0 if it finished without failed cells, else 1.
+    A sweep's status is 0 if it finished without failed cells, else 1.
     """
     if isinstance(run, SweepRun) and run.ended:
         return 0 if run.state == "finished" and not run.sweep.failed else 1

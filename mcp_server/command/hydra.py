@@ -1,6 +1,6 @@
 """What Hydra makes of a command: its options and overrides, the decorator of its script, the configs that it composes.
 
-Scripts and configs are read, never run. What Hydra finds in installed packages is left out.
+Scripts and configs are read, never run. Configs that Hydra finds in installed packages are left out.
 """
 
 from __future__ import annotations

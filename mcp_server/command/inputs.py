@@ -1,6 +1,6 @@
 """The files that a command reads when it starts: programs, scripts, configs, checkpoints, data and models. Pure.
 
-Only certain files are named. What a shell would expand, and what earlier commands of the line can make, is left out. A
+Only certain files are named. Patterns of the shell, and files that earlier commands may make, are left out. A
 name such as ``org/model`` can be one of a hub, and a program may make its directory of data: neither counts.
 """
 

@@ -201,7 +201,7 @@ def is_wrapper(word: str) -> bool:
 
 
 class Entry(NamedTuple):
-    """What an interpreter runs: ``kind`` is script, module, code or input. The arguments follow the word ``at``."""
+    """Code for an interpreter: ``kind`` is script, module, code or input. The arguments follow the word ``at``."""
 
     kind: str
     value: str

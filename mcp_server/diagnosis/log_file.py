@@ -47,7 +47,7 @@ class Examination:
 def examine_log(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
     """Diagnose the last 4 MiB of a log file.
 
-    Of a large file, only the first 1/4 MiB and the last 1/2 MiB are read for steps.
+    Only the first 1/4 MiB and the last 1/2 MiB of a large file are read for steps.
 
     Raises:
         OSError: the file cannot be read.

@@ -144,8 +144,8 @@ class Window:
     def means(self, now_s: float) -> dict[str, float]:
         """Return the means over the window that ends now, by UUID, or empty unless samples fill it, several of work.
 
-        The means are compared with each other, so all are taken from the same samples. Of two GPUs with little work in
-        the window, one would lag if only one of its samples were missing. GPUs with few samples are left out.
+        The means are compared with each other, so all are taken from the same samples. Where two GPUs had little
+        work in the window, one would lag if a single sample of it were missing. GPUs with few samples are left out.
         """
         if self._from_s is None or now_s - self._from_s < self._length_s:
             return {}

@@ -55,7 +55,7 @@ def find_missing_data(
 ) -> Iterator[ForeignPath]:
     """Yield the data files and models that configuration files name and that are not here.
 
-    What the command or its parameters set themselves is theirs, not the file's. What a training may write is left out.
+    Values that the command or its parameters set are theirs, not the file's. Outputs of a training are left out.
     """
     evaluates = any(program.evaluates for program in find_placed_programs(command))
     overridden = {*command.split_options()[0], *params}

@@ -147,7 +147,7 @@ def _is_file(one: object) -> bool:
 def find_change(former: CodeState, named: Collection[str]) -> CodeChange:
     """Return which files of ``former`` are others now, or gone.
 
-    Of files that are not source code those in ``named`` count alone: a sweep has the configurations of all its cells.
+    Files other than source code count if ``named`` has them: a sweep has the configurations of all its cells.
     """
     changed, perhaps = [], []
     for path, file in former.files.items():

@@ -29,8 +29,8 @@ class EventsRead:
 def read_new_events(path: Path, earlier: EventsRead | None = None, *, end_bytes: int | None = None) -> EventsRead:
     """Return the events of a file as it is now. ``earlier`` is the result of a former call, whose events are kept.
 
-    An incomplete last line is left for later. Of more than twice ``end_bytes`` (by default 2 MiB), as many at each end
-    are read.
+    An incomplete last line is left for later. Where there are more than twice ``end_bytes`` (by default 2 MiB), as
+    many at each end are read.
 
     Raises:
         OSError: the file is there, and cannot be read now.

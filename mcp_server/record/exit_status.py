@@ -42,7 +42,7 @@ _SESSION = "session "
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of one attempt, on this host. Of a command that may go on elsewhere the end is `lost`.
+    """The end of one attempt, on this host. A command that may go on elsewhere is `lost`.
 
     A shell reports 128 + n for a child that died of signal n: then both fields are set. A command that
     died of a signal itself has no exit code.

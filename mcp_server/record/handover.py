@@ -23,7 +23,7 @@ class HandoverError(RunwardError):
 
 @dataclass(frozen=True)
 class Handover:
-    """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another.
+    """Values for a command that no file may hold, and the launcher's umask: tmux may have been started with another.
 
     ``others``: secrets that the launcher knows and the command does not get; they are masked as well.
     ``snapshot``: the launcher's reading of the GPUs, which saves the supervisor a query. ``notify``: the targets of

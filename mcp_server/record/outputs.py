@@ -119,7 +119,7 @@ def _read_outsider(facts: Mapping[str, Any]) -> Outsider:
 
 
 def write_outputs(path: Path, outputs: Outputs) -> None:
-    """Replace ``path`` atomically. Of more files or bytes than are kept, the first are left out.
+    """Replace ``path`` atomically. Where there are more files or bytes than are kept, the first are left out.
 
     Raises:
         OSError: nothing was changed.

@@ -95,12 +95,12 @@ class RunDir:
 
     @property
     def attribution(self) -> Path:
-        """What a person says is the run's, see ``store/claims``. The servers write it."""
+        """The files that a person calls the run's, see ``store/claims``. The servers write it."""
         return self.path / "attribution.json"
 
     @property
     def finding(self) -> Path:
-        """What an agent concluded of the run, and where its results document is. The servers write it."""
+        """The conclusion of an agent about the run, and the place of its results document. The servers write it."""
         return self.path / "finding.json"
 
     @property

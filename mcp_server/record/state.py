@@ -142,7 +142,7 @@ class Run:
 
     @cached_property
     def attempt_params(self) -> AttemptParams:
-        """What its newest attempt was called with."""
+        """The parameters of its newest attempt."""
         return find_attempt_params(self.spec, self.events)
 
     @cached_property
@@ -191,7 +191,7 @@ class Run:
 
     @property
     def last_known_step(self) -> str | None:
-        """Of a lost run, the step that its supervisor noted last, and when: it may have gone on since."""
+        """The step of a lost run that its supervisor noted last, and when: it may have gone on since."""
         step, at = self.progress.get("step"), self.progress.get("at")
         if self.state != "lost" or not isinstance(step, int):
             return None
@@ -204,7 +204,7 @@ class Run:
 
     @property
     def still(self) -> str:
-        """What a live run is, e.g. ``is still running``; where its host does not answer, what it was."""
+        """The state of a live run in words, e.g. ``is still running``; its last one where its host does not answer."""
         if self.unreachable:
             return f"was {self.state} when {self.unreachable['host']} was last heard of"
         return f"is still {self.state}"

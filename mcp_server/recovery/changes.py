@@ -205,7 +205,7 @@ def _batch_params(params: Mapping[str, object]) -> Iterator[str]:
 def _taken_port(params: Mapping[str, object], env: Mapping[str, str], line: str, *, is_ray: bool) -> str:
     """Return the parameter or variable whose port is taken: by ``line``, else the first parameter, else MASTER_PORT.
 
-    Of Ray: its own parameter or variable.
+    If ``is_ray``, it is Ray's own parameter or variable.
 
     Raises:
         ChangeImpossible: Ray's port is taken, and nothing that a retry can change holds it.

@@ -3,7 +3,7 @@
 A push of a run holds its liveness as it was *before* its files were read: once a supervisor is dead, the pushed events
 hold its last word. Runs whose supervisor is dead are pushed once more, and are not watched any longer.
 
-What is news is announced by inotify: it comes at once. Progress and the size of the log change all the time, and are
+Inotify announces news at once. Progress and the size of the log change all the time, and are
 looked at every second. Without inotify, events and locks are looked at every 0.25 s, on a local disk.
 """
 
@@ -179,7 +179,7 @@ class RunWatch:
 
 
 class _WatchedRun:
-    """What the server has of one run."""
+    """The server's knowledge of one run."""
 
     def __init__(self, directory: RunDir, offset: int, jobs: SlurmJobs) -> None:
         self.directory, self._jobs = directory, jobs

@@ -236,7 +236,7 @@ class SlurmJobs:
         return departure is not None
 
     def reap(self, directory: RunDir, run: Run, host: ThisHost) -> ReapResult:
-        """Cancel the job, also one that waits, and verify that it is gone. What it left on this host is stopped too."""
+        """Cancel the job, also one that waits, and verify that it is gone. Its processes here are stopped too."""
         departure = job.begin_cancel(directory)
         state = _await(departure)
         self._watch.queue.look(0)

@@ -49,9 +49,9 @@ class Comparison(Answer):
 
     A metric shows its last value, then its best with its step where it differs. An evaluation shows its last value ±
     one standard error @step, then its best. Settings are those of the newest attempt; ``notes`` says how a retry
-    changed them. ``root``: the directory of checkpoint paths. Of a single run ``checkpoints`` has the newest 20.
+    changed them. ``root``: the directory of checkpoint paths. ``checkpoints`` of a single run has the newest 20.
 
-    Of a sweep a row is a setting, the best first: the mean of its n cells with a result ± the deviation of the sample,
+    A row of a sweep is a setting, the best first: the mean of its n cells with a result ± the deviation of the sample,
     and ``cell``, the best of them. Further metrics are means too, at a step of all that have reached it. Where a
     parameter names the benchmark, ``benchmarks`` has the settings by it. ``more`` says what did not fit.
     """

@@ -90,7 +90,7 @@ class _Columns:
 
 @dataclass(frozen=True, order=True)
 class _RowKey:
-    """What a row is of. ``repeat``: 0, or of evaluations that nothing tells from newer ones their number."""
+    """The subject of a row. ``repeat``: 0, or the number of an evaluation that nothing tells from newer ones."""
 
     labels: tuple[str, ...]
     model: str
@@ -292,7 +292,7 @@ def _build_table(figures: Sequence[_Figure], columns: _Columns, *, bold: bool) -
 
 
 def _make_rows(figures: Sequence[_Figure], columns: _Columns) -> dict[_RowKey, _Row]:
-    """Return the rows. Of evaluations that only their time tells apart the newest are in the first row."""
+    """Return the rows. The newest of evaluations that only their time tells apart are in the first one."""
     rows: dict[_RowKey, _Row] = {}
     seen: dict[tuple[object, ...], list[str]] = {}
     for one in sorted(figures, key=lambda one: one.run.created_at, reverse=True):

@@ -123,7 +123,7 @@ def repeats_scalar(series: EvaluationSeries, tag: str, last: float | str, step: 
 
 @dataclass
 class _Labels:
-    """What a row is of."""
+    """The subject of a row."""
 
     step: int | None = None
     benchmark: str = ""

@@ -234,7 +234,7 @@ def _existing_path(argument: str, text: str, run: Run) -> str:
 def _make_directory(run: Run, result_dir: str | None, record: Path) -> Path:
     """Return the result directory, created if it does not exist; on another host it is created with its first file.
 
-    Of a run that names none it is below its ``record``.
+    A run that names none has it below its ``record``.
     """
     name = result_dir or run.spec.result_dir
     if not name and run.spec.mirror:

@@ -93,8 +93,8 @@ def read_metrics(
 ) -> RunMetrics:
     """Return the scalars of a run that match ``tags`` (names or globs, by default all), or else its printed metrics.
 
-    Printed metrics are read from the log in ``rundir``; without it only the last values are known. Of the files that
-    are left out, ``read_otherwise`` are not named: evaluations that are surely the run's.
+    Printed metrics are read from the log in ``rundir``; without it only the last values are known. Files that are left
+    out are named, except ``read_otherwise``: evaluations that are surely the run's.
     """
     run_locations = scalars.locate(run)
     uncertain = tuple(path for path in run_locations.uncertain if path not in read_otherwise)
@@ -176,8 +176,8 @@ def _select_points(tags: Sequence[str], printed: LogMetrics) -> Mapping[str, Log
 def _find_step(run: Run, metrics: Sequence[Metric], rundir: RunDir | None) -> int | None:
     """Return the step of a run whose ``metrics`` were just read from files: that of its output, else of the files.
 
-    Of a live run the output as it is now, and where the files count the same steps not behind them: a row with a step
-    and curves is of one moment.
+    A live run has its output as it is now, never behind files that count the same steps: a row with a step and curves
+    is of one moment.
     """
     step = run.progress.get("step")
     steps = [one.last_step for one in metrics if one.last_step is not None]

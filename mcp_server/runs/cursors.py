@@ -32,7 +32,7 @@ def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> I
 
 @dataclass(frozen=True)
 class Cursor:
-    """What one caller has seen of one run. ``heartbeats`` counts the answers since the last event.
+    """The news of one run that one caller has seen. ``heartbeats`` counts the answers since the last event.
 
     ``repeated``: how many of the events up to ``seq`` are in the next answer once more, because nothing shows that the
     last one arrived. They end no wait.

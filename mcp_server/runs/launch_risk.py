@@ -1,4 +1,4 @@
-"""What a launch may end beside its own run, and the refusal of one that nobody has confirmed. Pure."""
+"""Live runs that a launch may end, and the refusal of a launch that nobody has confirmed. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class Risk:
-    """What a launch may end. ``command``: what a confirmation is bound to. No elapsed time is in the text."""
+    """The runs that a launch may end. ``command``: a confirmation is bound to it. No elapsed time is in the text."""
 
     command: str
     killers: tuple[str, ...]

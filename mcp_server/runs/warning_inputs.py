@@ -75,7 +75,7 @@ class _Script(NamedTuple):
 def read_scripts(command: str | list[str], cwd: Path) -> dict[str, str]:
     """Return the beginnings of the scripts that a command names, and of those that these name, by name. At most 8.
 
-    Of a Makefile the recipes that the command makes, on their lines.
+    A Makefile gives the recipes that the command makes, on their lines.
     """
     texts: dict[Path, tuple[str, str]] = {}
     waiting = list(_list_scripts(find_programs(command), cwd))

@@ -107,8 +107,8 @@ def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[Me
     """Return where ``run`` writes its scalars, newest first, or nothing while none is known.
 
     These are the event files, or else the tables and databases, that ``own`` says are the run's: in its ``tensorboard``
-    directory, below its working directory and the directories that it names, and wherever it had one open. Of several
-    attempts the newest counts that wrote event files, with what earlier ones wrote into the same directories.
+    directory, below its working directory and the directories that it names, and wherever it had one open. The newest
+    attempt counts that wrote event files, with what earlier ones wrote into the same directories.
     """
     claims = own.claims
     least = Rank.STATED if claims.tensorboard else Rank.BELOW if claims.has_step else Rank.BESIDE

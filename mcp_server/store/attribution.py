@@ -149,7 +149,7 @@ class Attribution:
     def _list_records(self, run: Run) -> tuple[str, ...]:
         """Return the paths of the files that a run's claims are read from, kept: they are asked about again and again.
 
-        Of 300 other runs, to make them takes longer than to look at the files.
+        To make those of 300 other runs takes longer than to look at the files.
         """
         attempt, paths = self._records.get(run.run_id, (0, ()))
         if attempt != run.attempt:

@@ -1,4 +1,4 @@
-"""What one run claims to have written, and the decision whose a file is.
+"""The files that one run claims to have written, and the decision which run owns a file.
 
 Evidence, strongest first:
 
@@ -96,7 +96,7 @@ _NOTHING = Evidence(Rank.NONE)
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """What one run wrote, or may have written. Times are POSIX. ``ended_s`` is infinite while it lives.
+    """The files that one run wrote, or may have written. Times are POSIX. ``ended_s`` is infinite while it lives.
 
     ``last_sign_s``: a run without a known end wrote nothing later, as far as others are concerned. ``listed``: all
     files that changed in its directories, by path, with size and change time; None where they are not all known.

@@ -92,7 +92,7 @@ class FileWatch:
     async def _set_up_watches(self, subscription: Subscription) -> None:
         """Watch the directories that are pending, in a thread: a look at a silent disk does not come back.
 
-        What changed in them before counts as a change now. A wait that is cancelled meanwhile is polled from then on.
+        Earlier changes in them count as changes now. A wait that is cancelled meanwhile is polled from then on.
         """
         paths, subscription.pending = subscription.pending, []
         subscription.polled = True
@@ -161,7 +161,7 @@ class Subscription:
         self.wake_up = anyio.Event()
 
     def extend(self, directories: Iterable[Path]) -> None:
-        """Watch further directories. What changed in those that are new counts as a change now."""
+        """Watch further directories. Earlier changes in those that are new count as changes now."""
         before = len(self.directories)
         self._watch.extend(self, directories)
         self.changed = self.changed or len(self.directories) > before

@@ -84,7 +84,7 @@ class OtherTraining(Answer):
 
 @dataclass(frozen=True)
 class OtherTrainings:
-    """What was found, and in one sentence what was searched."""
+    """The trainings that were found, and one sentence about the search."""
 
     processes: list[OtherTraining]
     searched: str

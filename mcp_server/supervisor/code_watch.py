@@ -1,6 +1,6 @@
 """Notices that the code of a run changed between its launch and its start, or between two attempts.
 
-What runs is what is there when it starts. Whoever edits the next idea while a run waits is told that it ran.
+A run executes the code that is there when it starts. Whoever edits the next idea while a run waits is told that it ran.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CodeWatch:
             self._add_digests()
 
     def begin(self, number: int, inputs: AttemptInputs) -> None:
-        """Find what changed before attempt ``number``, which is about to start. What is unknown is no change."""
+        """Find what changed before attempt ``number``, which is about to start. Unknown files are no change."""
         former = self._former
         change = _within_patience(lambda: self._find(former, inputs)) if former is not None else None
         self._found = self._since, change or CodeChange()

@@ -139,8 +139,8 @@ class Observer:
     def feed(self, data: bytes) -> None:
         """Take output, and read as much of it as a millisecond allows. The rest is read when ``due_s`` says so.
 
-        Of a healthy training whose progress has just been written, all is read when it is next written: reading each
-        line as it comes takes a quarter of what watching costs.
+        The output of a healthy training is read when its progress is next written: reading each line as it comes takes
+        a quarter of the time of watching.
         """
         at_s, monitor = time.monotonic(), self._monitor
         if monitor is None:

@@ -42,7 +42,7 @@ class _Seen:
 
 
 class OutsiderWatch:
-    """Remembers the outsiders of one attempt in ``cwd``. What they write below ``records`` is not a result."""
+    """Remembers the outsiders of one attempt in ``cwd``. Their files below ``records`` are not results."""
 
     def __init__(self, cwd: str, records: str) -> None:
         self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)

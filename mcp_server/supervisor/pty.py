@@ -55,7 +55,7 @@ class Child:
 
 @dataclass(frozen=True)
 class GuardDuties:
-    """What the guard does for a supervisor that dies.
+    """The guard's work for a supervisor that dies.
 
     ``lock_fds``: locks that it holds as well, until the command has ended. Where ``exit_record`` is missing then, it
     writes the command's end to ``guard_record``.

@@ -149,7 +149,7 @@ class JobMirror:
         return code or 1
 
     def _print_log(self, *, is_last: bool) -> None:
-        """Print what is new in the log. What Ray cannot read of it, or does not send, keeps no job from its end.
+        """Print what is new in the log. A part that Ray cannot read, or does not send, keeps no job from its end.
 
         Raises:
             HostUnreachable: the head does not answer.

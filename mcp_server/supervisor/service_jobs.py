@@ -1,4 +1,4 @@
-"""What Slurm or Ray says of services that are its jobs, on whatever node they are.
+"""The states of services that are jobs of Slurm or Ray, on whatever node they are.
 
 A thread asks: a scheduler that does not answer holds up no output and no stop.
 """

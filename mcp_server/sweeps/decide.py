@@ -29,7 +29,7 @@ MOST_INTERRUPTIONS = 3  # of one cell: a run that is lost again and again is not
 
 @dataclass(frozen=True)
 class CellEnd:
-    """What the end of a run means: the state to note, and whether the cell is started again."""
+    """The meaning of a run's end: the state to note, and whether the cell is started again."""
 
     state: str
     again: bool
@@ -126,7 +126,7 @@ def place_of(spec: SweepSpec, cell: Cell) -> str:
 
 
 def count_ahead(spec: SweepSpec) -> int:
-    """Return how many cells of one place may be launched, or wait in line, at once. Of several hosts each takes one."""
+    """Return how many cells of one place may be launched, or wait in line, at once. Each of several hosts takes one."""
     return len(spec.hosts) or AHEAD
 
 

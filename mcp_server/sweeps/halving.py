@@ -25,7 +25,7 @@ _FACTOR, _LEAST = 2, 4
 
 @dataclass(frozen=True)
 class Halving:
-    """``steps`` are the rungs, rising. Of ``factor`` parts the best one stays, once ``least`` cells reached a rung."""
+    """``steps`` are the rungs, rising. The best of ``factor`` parts stays, once ``least`` cells reached a rung."""
 
     steps: tuple[int, ...]
     factor: int = _FACTOR

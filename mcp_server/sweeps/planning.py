@@ -1,4 +1,4 @@
-"""What a sweep would be: its arguments become a spec, and the launches of its cells are rehearsed. Writes nothing."""
+"""A planned sweep: its arguments become a spec, and the launches of its cells are rehearsed. Writes nothing."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class RankingNotes:
-    """What a reader of a ranking has to know. ``benchmarks``: the settings by benchmark, where a parameter names it."""
+    """Facts for a reader of a ranking. ``benchmarks``: the settings by benchmark, where a parameter names it."""
 
     notes: Sequence[str]
     benchmarks: BenchmarkTable | None = None

@@ -121,7 +121,7 @@ def current_port(name: str, params: Mapping[str, object], env: Mapping[str, str]
 def find_listener(port: int) -> str | None:
     """Return the process that listens on ``port``, e.g. ``python (pid 4711)``, or None where that is not visible.
 
-    Of several it is the one that started first: a child has its parent's sockets until it becomes another program.
+    It is the one that started first: a child has its parent's sockets until it becomes another program.
     """
     inodes = {target for target, listened in _read_listening(os.getpid()).items() if listened == port}
     if not inodes:

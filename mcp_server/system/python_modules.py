@@ -1,4 +1,4 @@
-"""What is installed for a Python, found by looking at its directories: nothing of it is ever executed.
+"""The packages that are installed for a Python, found by looking at its directories: nothing of it is ever executed.
 
 A Python may be any file that a caller names, and a module runs code when it is imported. So neither is started: the
 directories follow from ``pyvenv.cfg``, from the place of the program and from ``.pth`` files. An installed module can

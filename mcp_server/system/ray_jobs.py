@@ -185,7 +185,7 @@ class RayHead:
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> Iterator[TimedResponse | None]:
-        """Give the head's answer, None for "not found". What fails while it is read has the same errors."""
+        """Give the head's answer, None for "not found". Failures while it is read have the same errors."""
         headers = {"Content-Type": "application/json"}
         if token := os.environ.get("RAY_AUTH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"

@@ -70,8 +70,8 @@ class FittedLines:
 def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
     r"""Return the text as a person reads it on a terminal, in the order of writing. Blank lines stay.
 
-    No line holds an escape sequence, a control character other than a tab, or an invisible character. Of a line
-    overwritten by ``\r``, backspaces or a cursor that moves up, only the last state stays, and every message.
+    No line holds an escape sequence, a control character other than a tab, or an invisible character. A line
+    overwritten by ``\r``, backspaces or a cursor that moves up keeps its last state, and every message.
     ``data`` starts at the beginning of a line; the cursor cannot move above it.
     """
     text = _plain(data)
@@ -89,7 +89,7 @@ def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
 def collapse(lines: Iterable[Line], line_chars: int = LINE_CHARS) -> list[Line]:
     """Return one line for each series of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
 
-    Of a bar the newest update stays, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
+    A bar keeps its newest update, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
     """
     out = []
     for (is_bar, name), group in groupby(lines, key=_identity):

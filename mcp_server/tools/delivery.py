@@ -38,7 +38,7 @@ class Delivery:
                 callback()
 
     def lose(self) -> None:
-        """Note that the client has gone. What works for it alone is cancelled."""
+        """Note that the client has gone. Work for it alone is cancelled."""
         if self._state == "open":
             self._state = "lost"
             for scope in tuple(self._scopes):

@@ -23,7 +23,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Targets:
-    """What a call names: the runs to stop, and those that have ended."""
+    """The runs that a call names: those to stop, and those that have ended."""
 
     runs: tuple[Run, ...]
     ended: tuple[Run, ...]
@@ -43,7 +43,7 @@ class Targets:
 
 @dataclass
 class Stops:
-    """What came of the stops: results by run, why others could not be stopped, and what was not in the question."""
+    """The outcome of the stops: results by run, why others could not be stopped, and runs outside the question."""
 
     results: dict[str, StopResult] = field(default_factory=dict)
     gpu_memory: dict[str, tuple[bool, str]] = field(default_factory=dict)

@@ -142,7 +142,7 @@ async def launch_run(
         WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
         Field(description="Arguments that recovery may change; at the end or {params}. Or a YAML or JSON file"),
     ] = None,
-    param_style: Annotated[Literal["--k v", "k=v"], Field(description="Of params")] = "--k v",
+    param_style: Annotated[Literal["--k v", "k=v"], Field(description="Form of params")] = "--k v",
     resume_args: Annotated[list[str] | None, Field(description="Added on retries")] = None,
     gpus: Annotated[
         int | str | list[int | str] | None,
@@ -155,11 +155,11 @@ async def launch_run(
     require: Annotated[
         dict[str, int | float | bool] | None,
         WithJsonSchema({"type": "object"}),
-        Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
+        Field(description="Per GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
     ] = None,
     tensorboard: Annotated[str | None, Field(description="Its directory")] = None,
     environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
-    host: Annotated[str | None, Field(description="Of hosts.toml")] = None,
+    host: Annotated[str | None, Field(description="In hosts.toml")] = None,
     sync: Annotated[
         Literal["git", "rsync"] | None,
         WithJsonSchema({"enum": ["git", "rsync"]}),

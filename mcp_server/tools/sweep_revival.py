@@ -32,7 +32,7 @@ _pauses: dict[str, _Pause] = {}
 
 
 async def revive(server: ServerContext, runs: Iterable[Run]) -> None:
-    """Start a conductor for each of ``runs`` that is a sweep and has none. What prevents it is seen in its state."""
+    """Start a conductor for each of ``runs`` that is a sweep and has none. Its state shows an obstacle."""
     for run in runs:
         if not isinstance(run, SweepRun) or run.sweep.ended or run.sweep.conducted:
             continue

@@ -1,4 +1,4 @@
-"""What to do about a failed run that is a cell of a sweep: the next call is the sweep's, not launch_run. Pure."""
+"""Advice about a failed run that is a cell of a sweep: the next call is the sweep's, not launch_run. Pure."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class SlurmBackend:
         return departure is not None
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
-        """Cancel the job, also one that waits, and verify that it is gone. What it left on this host is stopped too."""
+        """Cancel the job, also one that waits, and verify that it is gone. Its processes here are stopped too."""
         departure = await run_in_thread(job.begin_cancel, directory)
         state = await _await_departure(departure)
         await run_in_thread(self._queue(directory).look, 0)

@@ -182,7 +182,7 @@ def _fill(template: str, parts: Sequence[str], places: Sequence[str]) -> tuple[S
 
 
 def _cut_to_fit(template: str, parts: Sequence[str], places: Sequence[str]) -> tuple[Sequence[str], str] | None:
-    """Return the parts and the place that fit, or None if too little would be left. Of a path the end is kept."""
+    """Return the parts and the place that fit, or None if too little would be left. A path keeps its end."""
     for at in places if "{at}" in template else ("",):
         if len(_put(template, parts, at)) <= ADVICE_CHARS:
             return parts, at

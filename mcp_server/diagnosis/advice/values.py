@@ -1,4 +1,4 @@
-"""What the values of a message prove: shapes, keys of a checkpoint, operands that are None, a wrong record. Pure."""
+"""Proofs in the values of a message: shapes, keys of a checkpoint, operands that are None, a wrong record. Pure."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def find_root_cause(
 
 
 def _dead_thread(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
-    """Return the last exception that ended a thread. What the thread had already produced was used up after it."""
+    """Return the last exception that ended a thread. Whatever the thread had produced was used up after it."""
     for one in reversed(evidence):
         if one.thread:
             work = count_work(lines, one.end + 1, len(lines))

@@ -121,7 +121,7 @@ class _Streak:
 
     @property
     def count(self) -> int:
-        """Number of bad steps. Of lines with the same step, which several ranks may print, 32 count as one."""
+        """Number of bad steps. Several ranks may print a line of one step: 32 such lines count as one."""
         return max(self._steps, self._repeats // _MAX_RANKS)
 
     def add_line(self, metric_line: MetricLine) -> None:

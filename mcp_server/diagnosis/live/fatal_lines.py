@@ -1,7 +1,7 @@
 """Which lines of a live run could prove a failure: a cheap test, behind prefixes that are learned meanwhile. Pure.
 
-Of launchers and loggers only what follows the header of a traceback is read, and only until its first frame: a log
-without tracebacks costs one search for the header.
+Lines of launchers and loggers are read from the header of a traceback to its first frame alone: a log without
+tracebacks costs one search for the header.
 """
 
 from __future__ import annotations

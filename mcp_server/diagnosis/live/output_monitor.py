@@ -1,7 +1,7 @@
 """Reads the output of one attempt as it arrives and returns the events an agent should see. Times are arguments.
 
-Reading a step line takes about 10 µs, and ordinary training runs print a few KB per second. Of faster output (a flood),
-only the newest lines are read for steps, 20 times per second; all of it is searched for lines that could prove a
+Reading a step line takes about 10 µs, and ordinary training runs print a few KB per second. In a flood,
+only the newest lines are read for steps, 20 times per second; all of them are searched for lines that could prove a
 failure.
 """
 

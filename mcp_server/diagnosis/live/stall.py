@@ -24,7 +24,7 @@ A new round (see progress/rounds.py) starts and compiles anew. Until its third g
 times the longest wait for a step so far; the wait for its first step is not a gap.
 
 The time to the first step has its own deadline, and the gap after it often contains a compilation; neither counts as a
-gap. Of 4,000 random healthy runs (see tests/diagnosis/test_stall.py) a limit of 20 usual gaps called 9 stalled, 30
+gap. A limit of 20 usual gaps called 9 of 4,000 random healthy runs (see tests/diagnosis/test_stall.py) stalled, 30
 called 6, and 40 none (2 of 20,000). The price: a hang of a run with one-minute steps is reported after 40 minutes.
 """
 

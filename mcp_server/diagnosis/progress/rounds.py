@@ -20,7 +20,7 @@ _LATE_MOVES = 3  # of a new round, after which other ranks have ended the round 
 
 
 class Move(Enum):
-    """What a line does to a counter."""
+    """The effect of a line on a counter."""
 
     STILL = "not further than before"
     FURTHER = "further than before"

@@ -158,7 +158,7 @@ def list_own_jobs() -> dict[str, tuple[Job, str]]:
 def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
     """Return jobs and their names, by id. Pure.
 
-    Of an id that stands in two lines neither is believed: the name of a job may hold a line end and a false line.
+    No line of an id that stands in two lines is believed: a job's name may hold a line end and a false line.
     """
     jobs: dict[str, tuple[Job, str]] = {}
     doubtful = set()

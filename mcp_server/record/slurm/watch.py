@@ -257,7 +257,7 @@ def _keep_end(
 def _explain_absence(job: Job, listed_s: float, missed_s: float) -> Job:
     """Return a forgotten job, as cancelled where it cannot have begun between two looks at the queue.
 
-    Of an element of an array that is cancelled while it waits, Slurm keeps nothing at all. One that begins is listed
+    Slurm keeps nothing of an element of an array that is cancelled while it waits. One that begins is listed
     until the controller forgets it, and by accounting and the jobs' log for long.
     """
     with contextlib.suppress(SlurmError):

@@ -119,7 +119,7 @@ class Rows:
         self.clear()
 
     def clear(self) -> None:
-        """Drop the rows so that the file can be read again. What is known about its step column is kept."""
+        """Drop the rows so that the file can be read again. Its step column stays known."""
         self.count = 0
         self.dropped = False
         self._key = self._fixed or self._preferred

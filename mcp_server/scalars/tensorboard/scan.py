@@ -1,7 +1,7 @@
 """Reads the scalars of one event file with pread. A mapped file that is truncated would crash the process.
 
-Every point has passed the checksum of its record. Of a payload over 64 KiB only the heads of the fields are read,
-unless it holds scalars.
+Every point has passed the checksum of its record. A payload over 64 KiB without scalars is read by the heads of
+its fields alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a source is asked and what it answers."""
+"""The question to a source, and its answer."""
 
 from __future__ import annotations
 

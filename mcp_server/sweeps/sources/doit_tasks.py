@@ -95,7 +95,7 @@ def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: GpuCount
     """Return the tasks that names and patterns mean, each once. A group means its subtasks.
 
     With several GPUs the ``-mgpu`` variant of a task is chosen where there is one, and a pattern never chooses both.
-    What a pattern meets and no launch can run is left out with a note. ``project`` is the directory of dodo.py.
+    Tasks that a pattern meets and no launch can run are left out with a note. ``project`` is the directory of dodo.py.
 
     Raises:
         BadArgument: no task has a name, or a named task is not a command; names all tasks, or the reason.

@@ -62,7 +62,7 @@ def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
 def list_places(rest: str, cwd: Path | None) -> Iterator[Path]:
     """Yield every path that may be read for the source ``rest``, what is behind its colon, whether it is there or not.
 
-    Of a pattern the pattern itself, and then the files that it meets.
+    A pattern gives itself, and then the files that it meets.
     """
     for word in SourceQuery("hydra", rest, None, {}, None, {}, None).words:
         if not glob.has_magic(word):
