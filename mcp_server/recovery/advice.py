@@ -8,7 +8,8 @@ from mcp_server.diagnosis.failure.diagnose import Failure
 from mcp_server.recovery.decision import Decision, Retry
 
 _RETRIES = "The recovery policy retries it: call wait_run, and launch nothing."
-_GAVE_UP = "The recovery policy gave up: find the cause with read_log and change something before {}."
+_GAVE_UP = "The recovery policy gave up. {}"
+_LOOK = " Find the cause with read_log and change something before {}."
 _LATER_S = 30.0
 
 
@@ -24,7 +25,8 @@ def agree(failure: Failure, decision: Decision) -> Failure:
         return failure
     if not failure.retryable:
         return replace(failure, action="stop")
-    advice, correction = _GAVE_UP.format("launch_run"), _GAVE_UP.format("another launch")
+    why, look = _GAVE_UP.format(decision.text), "" if decision.names_change else _LOOK
+    advice, correction = why + look.format("launch_run"), why + look.format("another launch")
     return replace(failure, retryable=False, action="stop", advice=advice, correction=correction)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from mcp_server.recovery.policy import BATCH, GPU, HALVE, NEXT_PORT, PORT
 from mcp_server.text.regex import compile_lazily
 
+_NO_BATCH = "no name in params says batch size or number of environments"
 _REMEDY = "Launched with params such as num_envs or batch_size, a retry could make them smaller."
 _MASTER_PORT = "MASTER_PORT"  # torch.distributed and most launchers take it
 _RAY_PORT, _RAY_DIRECTORY = "RAY_PORT", "RAY_TMPDIR"
@@ -24,13 +25,16 @@ _RAY_REMEDY = (
 # A Unix socket's path has 107 characters, and Ray appends up to 64 of its own to the directory.
 LONGEST_RAY_DIRECTORY = 43
 # In this order: those that fill the memory first, and that change the result least.
-_BATCHES = (
-    "num_envs",
-    "per_device_train_batch_size",
-    "micro_batch_size",
-    "train_batch_size",
-    "batch_size",
-    "batch",
+_BATCHES = tuple(
+    compile_lazily(pattern)
+    for pattern in (
+        r"num_?env(?:s|ironments?)?(?:_|$)|(?:^|_)n_?env(?:s|ironments)?(?:_|$)|(?:^|_)(?:envs|environments)(?:_|$)|envs?_?num",
+        r"per_device_train_batch_size",
+        r"micro_?batch_?size|(?:^|_)mbs(?:_|$)",
+        r"train_?batch_?size",
+        r"batch_?size",
+        r"batch|(?:^|_)bsz?(?:_|$)",
+    )
 )
 _WORDS = compile_lazily(r"[^a-z0-9]+")
 _TYPO = 0.9  # of difflib; num_env and num_envs are 0.93 alike, beta1 and beta2 0.8
@@ -135,7 +139,7 @@ def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) ->
     name = next((each for each in names if halve_value(params[each]) is not None), None)
     if name is not None:
         return f"{BATCH} would halve {name} ({params[name]})"
-    cause = f"{names[0]} is {params[names[0]]}" if names else "no parameter in params holds a batch size"
+    cause = f"{names[0]} is {params[names[0]]}" if names else _NO_BATCH
     return f"{BATCH} can halve nothing ({cause}): the run would end instead of that retry"
 
 
@@ -164,8 +168,7 @@ def _halve(changes: ParameterChanges, name: str, least: float | None) -> None:
     """Halve one parameter. ``@batch`` halves the first batch size that can be halved."""
     names = list(_batch_params(changes.params)) if name == BATCH else [name] if name in changes.params else []
     if not names:
-        what = "parameter that holds a batch size or a number of environments" if name == BATCH else f"parameter {name}"
-        raise ChangeImpossible(f"there is no {what}. {_REMEDY}")
+        raise ChangeImpossible(f"{_NO_BATCH if name == BATCH else f'params has no {name}'}. {_REMEDY}")
     for candidate in names:
         if (value := halve_value(changes.params[candidate], least)) is not None:
             _set(changes, candidate, value)
@@ -198,7 +201,7 @@ def _batch_params(params: Mapping[str, object]) -> Iterator[str]:
     plain = {name: "_".join(_WORDS.split(name.lower().lstrip("-").rpartition(".")[2])) for name in params}
     for part in _BATCHES:
         for name, text in plain.items():
-            if part in text and not _HELD_OUT.intersection(text.split("_")):
+            if part.search(text) and not _HELD_OUT.intersection(text.split("_")):
                 yield name
 
 

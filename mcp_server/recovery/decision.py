@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from mcp_server.recovery.changes import ChangeImpossible, apply_changes
+from mcp_server.recovery.describe import describe_ceilings
 from mcp_server.recovery.policy import MAX_ATTEMPTS
 from mcp_server.text.regex import compile_lazily
 
@@ -79,10 +80,12 @@ class GiveUp:
     """Make no further attempt. ``text`` says why, and what a person could do.
 
     ``is_final``: the policy has judged the failure; otherwise whether to retry is left to the reader.
+    ``names_change``: ``text`` has the change that another launch needs.
     """
 
     text: str
     is_final: bool = True
+    names_change: bool = False
 
 
 Decision = Union[Retry, GiveUp]
@@ -118,7 +121,7 @@ def decide(
             return GiveUp(f"The recovery policy does not retry {last.kind}{' any more' if index else ''}.")
         if taken.count(key) < step["times"] and (step["change"] or not bug):
             ceiling = _ceiling(policy, history, since)
-            return GiveUp(ceiling) if ceiling else _retry(step, key, since, policy["max_retries"], params, env)
+            return GiveUp(ceiling) if ceiling else _retry(step, key, since, policy, params, env)
     if bug:
         where = "before any step" if last.step is None else f"at step {last.step}"
         return GiveUp(f"The same line twice {where} is a bug that the next attempt would meet too: find it first.")
@@ -168,7 +171,9 @@ def _ceiling(policy: Mapping[str, Any], history: Sequence[FailedAttempt], since:
     failures = [t for t in since if not t.preempted]
     same_kind = next((n for n, t in enumerate(reversed(failures)) if t.kind != last.kind), len(failures))
     if same_kind >= policy["max_same_kind"]:
-        return f"{same_kind} failures of the same kind in a row ({last.kind}), without progress, end the run."
+        steps = {failure.step for failure in failures[-same_kind:]}
+        place = f", all after step {last.step}" if len(steps) == 1 < same_kind and last.step is not None else ""
+        return f"{same_kind} failures of the same kind in a row ({last.kind}{place}), without progress, end the run."
     if len(failures) > policy["max_retries"]:
         return f"All {policy['max_retries']} retries without progress are used up."
     return None
@@ -207,7 +212,7 @@ def _retry(
     step: Mapping[str, Any],
     key: str,
     since: Sequence[FailedAttempt],
-    max_retries: int,
+    policy: Mapping[str, Any],
     params: Mapping[str, object],
     env: Mapping[str, str],
 ) -> Decision:
@@ -215,10 +220,10 @@ def _retry(
     try:
         changes = apply_changes(step["change"], params, env, last.line)
     except ChangeImpossible as error:
-        return GiveUp(f"A retry after {last.kind} needs a change that cannot be made: {error}")
+        return GiveUp(f"A retry after {last.kind} needs a change that cannot be made: {error}", names_change=True)
     wait_s = _wait_s(step, sum(t.applied == key for t in since[:-1]))
     count = sum(not t.preempted for t in since)
-    which = "a preemption is not a failure" if last.preempted else f"retry {count}, at most {max_retries}"
+    which = "a preemption is not a failure" if last.preempted else f"retry {count}, {describe_ceilings(policy)}"
     what = f"with {', '.join(changes.descriptions)}" if changes.descriptions else "as it was"
     text = f"Trying again in {wait_s:g} s {what} ({which})."
     is_changed = bool(changes.descriptions)

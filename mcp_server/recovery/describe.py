@@ -16,8 +16,13 @@ def describe_policy(policy: Mapping[str, Any]) -> str:
         kinds.setdefault(steps, []).append(_describe_when(rule["when"]))
     clauses = [f"{' '.join(dict.fromkeys(whens))}: {steps}" for steps, whens in kinds.items()]
     stops = [f"stops on {' and '.join(policy['stop_on'])}"] if policy["stop_on"] else []
-    ceilings = f"at most {policy['max_retries']} retries, {policy['max_same_kind']} of one kind"
-    return "; ".join([*clauses, *stops, ceilings])
+    return "; ".join([*clauses, *stops, describe_ceilings(policy, " retries")])
+
+
+def describe_ceilings(policy: Mapping[str, Any], noun: str = "") -> str:
+    """Return how many retries there may be; the last failure of ``max_same_kind`` is followed by none."""
+    most, of_one_kind = policy["max_retries"], policy["max_same_kind"] - 1
+    return f"at most {most}{noun}" + (f", {of_one_kind} of one kind in a row" if of_one_kind < most else "")
 
 
 def _describe_when(when: Mapping[str, Any]) -> str:

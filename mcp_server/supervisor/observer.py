@@ -85,6 +85,7 @@ class Observer:
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
+        self._silence = ""  # that of a stall, in words
         # What the command prints while it is stopped answers signals: it is not news, and proves nothing.
         self._is_stopping = False
         self._stopping_from: int | None = None
@@ -354,19 +355,16 @@ class Observer:
     def _on_stall(self, now_s: float) -> None:
         monitor = self._reader
         since_s, used_s = self._cpu_use.since_silence()
-        usual = (
-            f"; usual is one in {monitor.stall_detector.median_gap_s:.3g} s"
-            if monitor.stall_detector.median_gap_s
-            else ""
-        )
+        usual = f"; usual is {gap}" if (gap := monitor.stall_detector.describe_gap()) else ""
         place = f" after {monitor.progress.place}" if monitor.progress.place else ""
+        self._silence = f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}"
         living = self._living()
         stack = self._stack(living)
         idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
         waits = {f"{p.pid} {self._redact(p.name)}": processes.wait_channel(p.pid) for p in living[:8]}
         # What answers cut comes last.
         facts = [
-            f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}{self._in_attempt}{usual}.",
+            f"{self._silence}{self._in_attempt}{usual}.",
             _describe_waits(waits),
             f"Processor time used in the last {now_s - since_s:.0f} s: {used_s:.1f} s.",
             f"Its GPUs have been idle for {idle_s:.0f} s." if idle_s else "",
@@ -424,6 +422,7 @@ class Observer:
             diverged_since=since,
             command=_describe_start(self._spec),
             stopped_for=self._stopped_for if ended else None,
+            silence=self._silence,
         )
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
         return mask_failure(

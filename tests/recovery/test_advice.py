@@ -6,9 +6,11 @@ import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure
 from mcp_server.recovery.advice import agree
-from mcp_server.recovery.decision import GiveUp, Retry
+from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
+from mcp_server.recovery.policy import normalize_policy
 
 OOM = Failure("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
+LARGE = FailedAttempt(1, "oom_host", "Killed", True, None, "SIGKILL", None)
 WRONG = Failure("config_error", "no key lr", 3, False, "stop", "Correct the key, then launch_run again.")
 
 
@@ -19,7 +21,17 @@ def retry(**facts: object) -> Retry:
 def test_a_policy_that_gave_up_proposes_no_retry() -> None:
     failure = agree(OOM, GiveUp("All 3 retries without progress are used up."))
     assert (failure.retryable, failure.action, failure.line) == (False, "stop", OOM.line)
-    assert "gave up" in failure.advice
+    assert failure.advice == (
+        "The recovery policy gave up. All 3 retries without progress are used up. "
+        "Find the cause with read_log and change something before launch_run."
+    )
+
+
+def test_where_the_policy_knows_the_change_that_is_missing_the_advice_is_that_change() -> None:
+    (decision,) = [decide(normalize_policy("default"), [LARGE], {"lr": 1}, {})]
+    agreed = agree(OOM, decision)
+    assert "Launched with params such as num_envs" in agreed.advice
+    assert "read_log" not in agreed.advice + str(agreed.correction)
 
 
 def test_what_to_correct_stays_in_the_advice() -> None:

@@ -49,6 +49,14 @@ def test_half_of_a_value(value: object, least: float | None, expected: object) -
         ({"--micro-batch-size": 8}, "--micro-batch-size"),
         ({"num_envs": 1, "batch_size": 8}, "batch_size"),
         ({"per_device_eval_batch_size": 8, "minibatch": 4}, "minibatch"),
+        ({"envs": 8, "seed": 2}, "envs"),
+        ({"--n-envs": 8, "batch": 2}, "--n-envs"),
+        ({"numEnvs": 8}, "numEnvs"),
+        ({"env_num": 8}, "env_num"),
+        ({"num_environments": 8}, "num_environments"),
+        ({"trainer.envs_per_worker": 8}, "trainer.envs_per_worker"),
+        ({"env": 8, "n_envelopes": 3, "batchSize": 4}, "batchSize"),
+        ({"obs": 8, "bs": 4}, "bs"),
     ],
 )
 def test_the_parameter_of_the_batch_size_is_found(params: dict[str, object], changed: str) -> None:
@@ -59,8 +67,8 @@ def test_the_parameter_of_the_batch_size_is_found(params: dict[str, object], cha
 @pytest.mark.parametrize(
     ("params", "why"),
     [
-        ({}, "there is no parameter that holds a batch size or a number of environments. Launched with params such as"),
-        ({"eval_batch_size": 8, "lr": 0.1}, "there is no parameter that holds a batch size"),
+        ({}, "no name in params says batch size or number of environments. Launched with params such as"),
+        ({"eval_batch_size": 8, "lr": 0.1}, "no name in params says batch size"),
         ({"batch_norm": True, "batch_size": 1}, "batch_size is 1, and cannot be halved."),
     ],
 )
@@ -167,7 +175,7 @@ def test_changes_that_no_retry_could_make_are_found(
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({}, "no parameter in params holds a batch size"),
+        ({}, "no name in params says batch size"),
         ({"num_envs": 4096}, "would halve num_envs (4096)"),
         ({"batch_size": 1}, "batch_size is 1"),
     ],

@@ -108,8 +108,11 @@ def test_none_retries_nothing() -> None:
 
 def test_a_retry_is_described_in_a_sentence() -> None:
     as_it_was, halved = play("default", failed("oom_gpu"), failed("oom_gpu"))
-    assert retry(as_it_was).text == "Trying again in 1 s as it was (retry 1, at most 3)."
-    assert retry(halved).text == "Trying again in 1 s with num_envs 4096 -> 2048 (retry 2, at most 3)."
+    assert retry(as_it_was).text == "Trying again in 1 s as it was (retry 1, at most 3, 2 of one kind in a row)."
+    assert (
+        retry(halved).text
+        == "Trying again in 1 s with num_envs 4096 -> 2048 (retry 2, at most 3, 2 of one kind in a row)."
+    )
 
 
 @pytest.mark.parametrize("stop_state", ["killed", "timed_out"])
@@ -216,7 +219,7 @@ def test_a_stall_that_comes_back_the_same_ends_at_the_ceiling_of_its_kind() -> N
     decisions = play({"stall": "retry"}, *[failed("stall", 7, "step 7 loss 1")] * 4)
     assert [describe(d) for d in decisions] == ["1", "2", "stop"]
     assert isinstance(decisions[-1], GiveUp)
-    assert decisions[-1].text.startswith("3 failures of the same kind in a row (stall)")
+    assert decisions[-1].text.startswith("3 failures of the same kind in a row (stall, all after step 7)")
 
 
 def test_an_oom_that_comes_back_the_same_goes_on_to_the_change_that_the_table_has() -> None:
@@ -234,8 +237,9 @@ def test_the_same_line_after_a_change_is_no_bug() -> None:
 def test_a_change_that_cannot_be_made_ends_the_run_and_names_the_remedy() -> None:
     assert play({"oom_gpu": {"change": {"envs": "halve"}}}, failed("oom_gpu")) == [
         GiveUp(
-            "A retry after oom_gpu needs a change that cannot be made: there is no parameter envs. "
-            "Launched with params such as num_envs or batch_size, a retry could make them smaller."
+            "A retry after oom_gpu needs a change that cannot be made: params has no envs. "
+            "Launched with params such as num_envs or batch_size, a retry could make them smaller.",
+            names_change=True,
         )
     ]
     (nothing,) = play("default", failed("oom_host"), params={})
@@ -251,7 +255,7 @@ def test_a_retry_says_what_the_next_attempt_has_and_leaves_alone_what_it_was_giv
         other_gpu=True,
         wait_s=5,
         text="Trying again in 5 s with num_envs 4096 -> 2048, D=1, another MASTER_PORT, another GPU "
-        "(retry 1, at most 3).",
+        "(retry 1, at most 3, 2 of one kind in a row).",
         next_port=("MASTER_PORT",),
         applied="0.0",
         is_changed=True,

@@ -143,6 +143,14 @@ class StallDetector:
         """Median time between two printed steps, seconds, or None before the first gap."""
         return median(self._steps.gaps) if self._steps.gaps else None
 
+    def describe_gap(self) -> str:
+        """Return the usual time between two printed steps in words, or nothing before the first gap.
+
+        Steps that come together count as one print, so that a short gap is only the longest that it may be.
+        """
+        gap_s = self.median_gap_s
+        return f"one{' or more' if gap_s < 2 * _SAME_PRINT_S else ''} in {gap_s:.3g} s" if gap_s else ""
+
     def note_step(self, at_s: float) -> bool:
         """Record a step and return whether it ends a stall."""
         last_s = self._started_s if self._steps.last_s is None else self._steps.last_s

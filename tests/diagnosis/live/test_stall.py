@@ -63,6 +63,16 @@ def test_a_limit_needs_three_gaps_and_the_one_after_the_first_step_does_not_coun
 
 
 @pytest.mark.parametrize(
+    ("pace_s", "usual"), [(0.25, "one or more in 1 s"), (1.5, "one or more in 1.5 s"), (3, "one in 3 s")]
+)
+def test_steps_that_come_together_are_told_as_one_or_more(pace_s: float, usual: str) -> None:
+    detector = StallDetector(0.0)
+    for step in range(1, 41):
+        detector.note_step(step * pace_s)
+    assert detector.describe_gap() == usual
+
+
+@pytest.mark.parametrize(
     ("every_s", "limit_s"),
     [(0.01, 300), (1, 300), (7.5, 300), (8, 320), (107, 4_280), (230, 9_200), (1_140, 45_600)],
 )
