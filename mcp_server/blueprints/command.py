@@ -15,7 +15,8 @@ from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
 from mcp_server.blueprints.markdown import SourceLine, code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
 from mcp_server.command.programs import PAUSES, PREPARES, PYTHON_LAUNCHERS, REPORTS, RUNNERS, SETTINGS, SHELLS, WRAPPERS
-from mcp_server.command.shell import parse, read_characters, scan_quotes
+from mcp_server.command.shell import parse
+from mcp_server.command.words import read_characters, scan_quotes
 
 # Lines behind a command that only report are left out: their exit code would be the run's.
 _REPORTING_PROGRAMS = REPORTS | SETTINGS | PAUSES | {"popd"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.command.hydra import find_hydra_configs, is_file, read_text
-from mcp_server.command.programs import find_entry
+from mcp_server.command.programs import find_entry, list_assignments, unwrap
 from mcp_server.command.shell import SimpleCommand, parse
 from mcp_server.text.regex import compile_lazily
 
@@ -21,7 +21,6 @@ _OWN_DIRECTORY = compile_lazily(
     r"""\$\(\s*cd\s(?:--\s)?[^\n]{0,20}\$\(\s*dirname[^\n]{0,60}?\)[^\n]{0,20}?pwd(?:\s+-P)?\s*\)"""
     r"""|\$\(\s*dirname\s[\s"'-]*\$\{?(?:0|BASH_SOURCE)(?:\[0\])?\}?["']?\s*\)"""
 )
-_KEYWORDS = frozenset({"export", "if", "then", "else", "elif", "do", "while", "{", "!", "eval", "declare", "local"})
 _SCRIPTS_DEEP = 2
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # a word that names no file
 _ASSIGNMENT = compile_lazily(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -57,7 +56,7 @@ def _find_in(
     unsure: set[str] = set()
     for simple in commands:
         _assign(simple, variables, unsure)
-        words = [part for word in _program_words(simple) for part in _expand_words(word, variables)]
+        words = [part for word in unwrap(simple.words)[0] for part in _expand_words(word, variables)]
         if simple is commands[-1]:
             words += arguments
         if words[:1] == ["cd"]:
@@ -83,23 +82,12 @@ def _find_in_script(
 
 def _find_shell_script(words: Sequence[str | None], base: Path) -> tuple[Path, list[str | None]] | None:
     """Return the shell script that a program starts or is, and the arguments after it."""
+    words = words[1:] if words[:1] == ["eval"] else words
     entry = find_entry([word or "" for word in words])
     at = 0 if entry is None else entry.at
     word = words[at] if words and (entry is None or (entry.is_shell and entry.kind == "script")) else None
     is_script = word is not None and word.endswith((".sh", ".bash")) and is_file(base / word)
     return (base / word, list(words[at + 1 :])) if word is not None and is_script else None
-
-
-def _without_keywords(words: Sequence[str]) -> Sequence[str]:
-    first = next((index for index, word in enumerate(words) if word not in _KEYWORDS), len(words))
-    return words[first:]
-
-
-def _program_words(simple: SimpleCommand) -> Sequence[str]:
-    """Return a program and its arguments, without what a script has in front of it."""
-    words = _without_keywords(simple.program_words)
-    first = next((index for index, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
-    return words[first:]
 
 
 def _assign(simple: SimpleCommand, variables: dict[str, str], unsure: set[str]) -> None:
@@ -108,10 +96,7 @@ def _assign(simple: SimpleCommand, variables: dict[str, str], unsure: set[str]) 
     One whose value is unknown, or differs between branches, is unknown from then on. An empty value, as of an argument
     that was not given, does not count; an argument that was given does.
     """
-    for word in _without_keywords(simple.words):
-        match = _ASSIGNMENT.fullmatch(word)
-        if match is None:
-            break
+    for match in filter(None, map(_ASSIGNMENT.fullmatch, list_assignments(simple.words))):
         name, value = match[1], _expand_value(match[2], variables)
         is_argument = bool(re.fullmatch(r"\$\{?[1-9]\}?", match[2]))
         if value == "" and name in variables:

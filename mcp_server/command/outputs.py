@@ -13,7 +13,8 @@ from pathlib import PurePath
 from typing import Any
 
 from mcp_server.command.programs import LOG_VIEWERS, PYTHON, PYTHON_LAUNCHERS, unwrap
-from mcp_server.command.shell import REDIRECTS, SimpleCommand, Word, is_literal, parse
+from mcp_server.command.shell import REDIRECTS, SimpleCommand, is_literal, parse
+from mcp_server.command.words import Word
 from mcp_server.text.regex import compile_lazily
 
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")

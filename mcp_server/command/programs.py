@@ -136,6 +136,12 @@ def unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool
     return tuple(rest), tuple(variables), by_xargs
 
 
+def list_assignments(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that set variables of the shell itself, also behind ``export``."""
+    rest, variables, _ = unwrap(words)
+    return (*variables, *rest[1:]) if not rest or rest[0] in SETS_VARIABLES else ()
+
+
 def _find_started(words: Sequence[str]) -> int:
     """Return the index of the program that a launcher starts; 0 where that is not certain."""
     after_option = False

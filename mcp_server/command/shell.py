@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Union
 
 from mcp_server.command.programs import LOG_VIEWERS, PAUSES, REPORTS, SETTINGS, SHELL_BUILTINS
+from mcp_server.command.words import Piece, Word, find_end, join_pieces, split_inside, split_part, split_plain
 from mcp_server.text.regex import compile_lazily
 
 _SKIPPED = compile_lazily(r"(?P<blank>(?:[ \t\r]|\\\n)+)|\#[^\n]*")
@@ -22,23 +22,7 @@ _OPERATOR = compile_lazily(r"&&|\|\||;;|\|&|&>>|&>|<<<|<<-|<<|<\(|<&|<>|>>|>\(|>
 # The parts of a word: one that holds no other, and the beginning of one that may hold blanks, quotes and operators.
 _PLAIN = compile_lazily(r"""(?:[^ \t\r\n'"\\;&|()<>$`]+|\$'(?:[^'\\]|\\.)*'|\$(?![({])|\\.|'[^']*')+""", re.DOTALL)
 _OPENING = compile_lazily(r'"|`|\$\(|\$\{|[<>]\(')
-_INSIDE = compile_lazily(r"""\\.|\$'(?:[^'\\]|\\.)*'|'[^']*'|(?<=[\s;&|(])\#[^\n]*|["`(){}]|\$[({]""", re.DOTALL)
-_CLOSING = {'"': '"', "`": "`", "${": "}"}  # all others end with a parenthesis
-_OPENS_INSIDE = {
-    '"': frozenset({"`", "$(", "${"}),
-    "`": frozenset[str](),
-    "}": frozenset({'"', "`", "$(", "${"}),
-    ")": frozenset({'"', "`", "$(", "${", "("}),
-}
 _DOUBLE_QUOTED = compile_lazily(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_QUOTED = compile_lazily(r"""\$'(?P<ansi>(?:[^'\\]|\\.)*)'|\\(?P<escaped>.)|'(?P<single>[^']*)'""", re.DOTALL)
-_ESCAPED_IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
-_ANSI_ESCAPE = compile_lazily(r"\\(?:x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
-_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
-_IN_QUOTES = compile_lazily(r'\\([$`"\\\n])')
-_ANSI_ESCAPE = compile_lazily(r"\\(?:x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
-_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
-_IN_QUOTES = compile_lazily(r"(?:\\.|[^`$\\]|\$(?![({]))+|(?P<opening>`|\$[({])|\\", re.DOTALL)
 _ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*\+?=")
 # Words in front of a program that leave the meaning of its arguments alone.
 _PREFIXES = frozenset({"exec", "nohup", "time", "env", "command"})
@@ -55,52 +39,10 @@ _NUMBER = compile_lazily(r"-[\d.]\S*")
 
 
 @dataclass(frozen=True)
-class Substitution:
-    """What stands in a word (``raw``): ``opening`` is one of ``$(``, ``<(``, ``>(``, ``$'``; ``text`` what is in it.
-
-    A backquote counts as ``$(``. The text of ``$'`` has its escapes resolved.
-    """
-
-    opening: str
-    text: str
-    raw: str
-
-
-Piece = Union[str, Substitution]
-
-
-class Word(str):
-    """A word without its quotes. ``pieces``: its text and its substitutions, in order; none where no shell reads it."""
-
-    pieces: tuple[Piece, ...] = ()
-    is_array = False  # NAME=(a b)
-
-    @classmethod
-    def of(cls, pieces: Iterable[Piece]) -> Word:
-        """Return the word that these pieces make."""
-        kept = tuple(pieces)
-        word = cls("".join(piece if isinstance(piece, str) else piece.raw for piece in kept))
-        word.pieces = kept
-        return word
-
-    @property
-    def substitutions(self) -> list[Substitution]:
-        """Its substitutions."""
-        return [piece for piece in self.pieces if not isinstance(piece, str)]
-
-
-def expand_word(word: str, replace: Callable[[Substitution], str]) -> str:
-    """Return the text of a word in which ``replace`` gives the text of each substitution."""
-    if not isinstance(word, Word) or not word.pieces:
-        return word
-    return "".join(piece if isinstance(piece, str) else replace(piece) for piece in word.pieces)
-
-
-@dataclass(frozen=True)
 class Token:
     """A word or an operator. ``text``: a word without its quotes. ``raw``: as written, from ``start`` on."""
 
-    text: str  # a Word, unless it is an operator
+    text: str  # a Word where it has substitutions
     raw: str
     start: int
     is_operator: bool = False
@@ -282,22 +224,23 @@ class _WordReader:
         at = start
         while not self.open_quote:
             if plain := _PLAIN.match(self._text, at):
-                pieces += _split_plain(plain[0])
+                part = plain[0]
+                pieces += split_plain(part) if "'" in part or "\\" in part else (part,)
                 end = plain.end()
             elif opening := _OPENING.match(self._text, at):
                 end = self._read_nested(opening[0], at)
-                pieces += _split_part(opening[0], self._text[at:end])
+                pieces += split_part(opening[0], self._text[at:end])
             else:
                 end = at
             if end == at:
                 break
             at = end
-        return Token(Word.of(pieces), self._text[start:at], start)
+        return Token(join_pieces(pieces), self._text[start:at], start)
 
     def _read_nested(self, opening: str, start: int) -> int:
         """Return where the part ends that begins with ``opening``; ``start`` where that is an operator."""
         if opening not in self._unclosed:
-            if (end := _find_end(self._text, opening, start)) is not None:
+            if (end := find_end(self._text, opening, start)) is not None:
                 return end
             self._unclosed.add(opening)
         if opening == '"':
@@ -305,102 +248,6 @@ class _WordReader:
                 return quoted.end()
             self.open_quote = opening
         return start if opening[0] in "<>" else start + 1
-
-
-def _find_end(text: str, opening: str, start: int) -> int | None:
-    """Return where the part of a word ends that begins with ``opening``; None where nothing closes it."""
-    closing, at = [_CLOSING.get(opening, ")")], start + len(opening)
-    while closing:
-        piece = _INSIDE.search(text, at)
-        if piece is None:
-            return None
-        mark, at = piece[0], piece.end()
-        if mark == closing[-1]:
-            closing.pop()
-        elif mark in _OPENS_INSIDE[closing[-1]]:
-            closing.append(_CLOSING.get(mark, ")"))
-        elif mark[0] != "\\" and (closing[-1] in '"`' or (mark[0] == "#" and closing[-1] == "}")):
-            at = piece.start() + 1  # quotes and comments are text there
-    return at
-
-
-def _split_plain(raw: str) -> Iterator[Piece]:
-    """Yield the pieces of a part that holds no other."""
-    at = 0
-    for match in _QUOTED.finditer(raw) if "'" in raw or "\\" in raw else ():
-        yield raw[at : match.start()]
-        if match["ansi"] is not None:
-            yield Substitution("$'", _ANSI_ESCAPE.sub(_resolve_escape, match["ansi"]), match[0])
-        else:  # a backslash at the end of a line joins two lines
-            yield match["single"] if match["escaped"] is None else match["escaped"].replace("\n", "")
-        at = match.end()
-    yield raw[at:]
-
-
-def _split_part(opening: str, raw: str) -> Iterator[Piece]:
-    """Yield the pieces of a part that begins with ``opening``."""
-    if len(raw) <= len(opening):  # nothing closes it
-        yield raw
-    elif opening == '"':
-        yield from _split_inside(raw[1:-1], unquotes=True)
-    elif opening == "${" or raw.startswith("$(("):
-        yield from (raw[:2], *_split_inside(raw[2:-1]), raw[-1:])
-    else:
-        text = raw[1:-1].replace("\\`", "`") if opening == "`" else raw[len(opening) : -1]
-        yield Substitution("$(" if opening == "`" else opening, text, raw)
-
-
-def _split_inside(text: str, *, unquotes: bool = False) -> Iterator[Piece]:
-    """Yield the pieces of a text in which only ``$(…)`` and backquotes mean anything, as in double quotes."""
-    at = 0
-    while mark := _IN_QUOTES.match(text, at):
-        end = _find_end(text, mark[0], at) if mark["opening"] else None
-        at = end or mark.end()
-        if end is not None:
-            yield from _split_part(mark[0], text[mark.start() : end])
-        else:
-            yield _ESCAPED_IN_QUOTES.sub(_unescape, mark[0]) if unquotes else mark[0]
-
-
-def _resolve_escape(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16)) if match[1] else _ANSI.get(match[2], match[2])
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return match[1].replace("\n", "")
-
-
-def scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
-    """Return the quote that is open at the end of ``text`` and the start of a comment. ``quote`` is open before.
-
-    Unlike ``parse`` this continues from line to line, so that a command of many lines takes linear time.
-    """
-    open_quote = quote
-    for index, char, open_quote in read_characters(text, quote):
-        if char == "#" and index and text[index - 1].isspace():
-            return open_quote, index
-    return open_quote, None
-
-
-def read_characters(text: str, quote: str) -> Iterator[tuple[int, str, str]]:
-    """Yield position and character of ``text``, and the quote that is open behind it.
-
-    Instead of a quote, and of what is escaped or in quotes, the character is empty.
-    """
-    is_escaped = False
-    for index, char in enumerate(text):
-        plain = ""
-        if is_escaped:
-            is_escaped = False
-        elif char == "\\" and quote != "'":
-            is_escaped = True
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        else:
-            plain = char
-        yield index, plain, quote
 
 
 def leave_out_helpers(command: str | list[str]) -> str | list[str]:
@@ -448,19 +295,21 @@ def is_literal(word: str) -> bool:
     return not _REPLACED.search(word) and len(word) < _LONGEST_PATH
 
 
-def _join_arrays(source: str, tokens: Sequence[Token]) -> list[Token]:
+def _join_arrays(source: str, tokens: Sequence[Token]) -> Sequence[Token]:
     """Return the tokens of ``source`` in which an array such as ``NAME=(a b)`` is one word."""
+    if "=(" not in source:
+        return tokens
     joined, end = list[Token](), 0
     for token, after in zip(tokens, [*tokens[1:], None]):
         if token.start < end:
             continue
         array_end: int | None = None
         if after is not None and after.raw == "(" and token.raw[-1] == "=" and _ASSIGNMENT.fullmatch(token.raw):
-            array_end = _find_end(source, "(", after.start)
+            array_end = find_end(source, "(", after.start)
         if array_end is not None:
             end = array_end
             raw = source[token.start : end]
-            token = Token(word := Word.of(_split_inside(raw)), raw, token.start)  # noqa: PLW2901 - it takes its place
+            token = Token(word := Word.of(split_inside(raw)), raw, token.start)  # noqa: PLW2901 - it takes its place
             word.is_array = True
         joined.append(token)
     return joined
@@ -499,7 +348,7 @@ def _place_commands(commands: Iterable[SimpleCommand]) -> Iterator[SimpleCommand
     """Yield the programs of a line with the directory that each runs in."""
     base: tuple[str, ...] | None = ()
     for simple in commands:
-        yield replace(simple, base=base)
+        yield replace(simple, base=base) if base != () else simple
         words = simple.program_words
         if simple.program in ("cd", "pushd", "popd"):
             is_known = simple.is_certain and len(words) == 2 and words[0] == "cd" and is_literal(words[1])  # noqa: PLR2004 - cd DIR

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePath
 
-from mcp_server.command.programs import SETS_VARIABLES, SHELLS, find_entry, unwrap
-from mcp_server.command.shell import REDIRECTS, SimpleCommand, Substitution, Word, expand_word, parse
+from mcp_server.command.programs import SHELLS, find_entry, list_assignments, unwrap
+from mcp_server.command.shell import REDIRECTS, SimpleCommand, parse
 from mcp_server.command.texts import LONGEST, find_run_texts, write_literally
+from mcp_server.command.words import Substitution, Word, expand_word
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
@@ -255,14 +256,14 @@ class _Reader:
 
     def _note(self, stage: _Stage) -> str | None:
         """Keep the variables, aliases and files that a command sets; return what it writes, where that is known."""
-        words, variables, _ = unwrap(stage.simple.words)
-        if words[:1] == ("alias",) or not words or words[0] in SETS_VARIABLES:
-            into = self._known.aliases if words[:1] == ("alias",) else self._known.variables
-            for word in (*variables, *words[1:]):
-                match = _ASSIGNMENT.fullmatch(self._expand(word))
-                is_array = isinstance(word, Word) and word.is_array
-                if match is not None and (is_array or "=(" not in word):
-                    into[match[1]] = (match[2][1:-1] if is_array else match[2])[:_LONGEST_VALUE]
+        words = unwrap(stage.simple.words)[0]
+        is_alias = words[:1] == ("alias",)
+        into = self._known.aliases if is_alias else self._known.variables
+        for word in words[1:] if is_alias else list_assignments(stage.simple.words):
+            match = _ASSIGNMENT.fullmatch(self._expand(word))
+            is_array = isinstance(word, Word) and word.is_array
+            if match is not None and (is_array or "=(" not in word):
+                into[match[1]] = (match[2][1:-1] if is_array else match[2])[:_LONGEST_VALUE]
         written = self._write_simple(stage.simple, stage.stdin)
         targets = [each for each in stage.simple.redirections if each.operator in REDIRECTS]
         paths = [(each.target, each.operator == ">>") for each in targets]

@@ -24,7 +24,8 @@ from mcp_server.command.inputs import (
 )
 from mcp_server.command.outputs import is_output_place
 from mcp_server.command.programs import REMOTE_PROGRAMS
-from mcp_server.command.shell import ReadCommand, scan_quotes
+from mcp_server.command.shell import ReadCommand
+from mcp_server.command.words import scan_quotes
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
 from mcp_server.record.spec import LaunchRequest

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from mcp_server.command.shell import Redirection, SimpleCommand, Word, expand_word, is_literal, parse
+from mcp_server.command.shell import Redirection, SimpleCommand, is_literal, parse
+from mcp_server.command.words import Word, expand_word
 
 
 def words_of_bash(line: str) -> list[str]:
