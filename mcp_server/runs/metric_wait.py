@@ -24,6 +24,7 @@ from mcp_server.scalars.condition import (
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from mcp_server.scalars.series import Series
 
 FACTS = ("step", PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
-_MOST_TAG_CHARS, _MOST_VALUES = 60, 3
+SWEEP_FACTS = (PROGRESS, "elapsed_s")
+_MOST_TAG_CHARS, _MOST_VALUES, _MOST_NAMED = 60, 3, 4
 _REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
 
 ReadPrinted = Callable[[Run], Mapping[str, Sequence[tuple[int | None, float]]]]
@@ -94,8 +96,13 @@ class MetricWait:
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 
-    def describe_unmet(self, *, ended: bool) -> str | None:
-        """Return why the condition is not met: no run has such a metric, or its value; of live runs only the former."""
+    def describe_unmet(self, runs: Sequence[Run], *, ended: bool) -> str | None:
+        """Return why the condition is not met: no run has such a metric, or its value; of live runs only the former.
+
+        For live runs also that it can be met no more, which a total of steps may show only later.
+        """
+        if not ended and (why := find_impossible(self._condition, runs)) is not None:
+            return f"It is never met: {why}."
         checks = list(self._checks.values())
         if ended and (values := [check.newest for check in checks if check.newest]):
             return f"Not met: {', '.join(values[:_MOST_VALUES])}."
@@ -107,12 +114,15 @@ class MetricWait:
         if wanted.lower() in FACTS:
             why = ", as its total of steps is not" if wanted.lower() == PROGRESS else ""
             return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
-        near = difflib.get_close_matches(wanted, FACTS, n=1) or difflib.get_close_matches(wanted, tags, n=3, cutoff=0.3)
-        near = near or tags[:3]
-        names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in near)
+        near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
+        named = [*near, *(tag for tag in tags if tag not in near)]
+        names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in named[:_MOST_NAMED])
+        names += f" ({len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])
         present = (
-            f"Present: {names}." if near else left_out or ("It wrote no scalars." if ended else "No scalars exist yet.")
+            f"Present: {names}."
+            if names
+            else left_out or ("It wrote no scalars." if ended else "No scalars exist yet.")
         )
         return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
 
@@ -123,9 +133,15 @@ def check_possible(condition: Condition, runs: Sequence[Run]) -> None:
     Raises:
         BadArgument: every live run ends before: its steps or its time limit are fewer.
     """
+    if (why := find_impossible(condition, runs)) is not None:
+        raise BadArgument("until", f"{condition.text!r} is never met: {why}.", "Wait for less, or for its end.")
+
+
+def find_impossible(condition: Condition, runs: Sequence[Run]) -> str | None:
+    """Return why no live run can meet a condition any more, None where one can or nothing is known."""
     live = [run for run in runs if not run.ended]
     if condition.sign not in (">=", ">", "==") or not live:
-        return
+        return None
     totals: dict[str, list[float | None]] = {
         "step": [run.progress.get("total_steps") for run in live],
         "elapsed_s": [run.spec.time_limit_s for run in live],
@@ -133,10 +149,8 @@ def check_possible(condition: Condition, runs: Sequence[Run]) -> None:
     most = totals.get(condition.tag.lower(), [None])
     if all(isinstance(one, int | float) and one < condition.number for one in most):
         named = ", ".join(f"{run.run_id}: {one:g}" for run, one in zip(live, most, strict=True))
-        what = "total_steps" if condition.tag.lower() == "step" else "time_limit_s"
-        raise BadArgument(
-            "until", f"{condition.text!r} is never met: {what} of {named}.", "Wait for less, or for its end."
-        )
+        return f"{'total_steps' if condition.tag.lower() == 'step' else 'time_limit_s'} of {named}"
+    return None
 
 
 def read_facts(run: Run, now_s: float) -> dict[str, float]:
@@ -188,6 +202,12 @@ class MetricCheck:
         """
         self.other_tags = None
         facts = read_facts(run, time.time())
+        if isinstance(run, SweepRun) and self._condition.tag.lower() not in SWEEP_FACTS:
+            raise BadArgument(
+                "until",
+                f"{run.run_id} is a sweep, which has no {self._condition.tag[:_MOST_TAG_CHARS]!r}.",
+                f"A sweep has {', '.join(SWEEP_FACTS)}. For a cell name its run, from list_runs(sweep={run.run_id!r}).",
+            )
         if (name := self._condition.tag.lower()) in facts:
             step = int(facts["step"]) if name in (PROGRESS, "eta_s") and "step" in facts else None
             self.newest = describe_value(name, facts[name], step)

@@ -32,6 +32,8 @@ _SEPARATORS = re.compile(r"[\s_.-]+")
 _GLOB = re.compile(r"[*?\[]")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _PERCENT = 100
+# In a name without quotes: a second comparison, or the beginning of an operator such as `=>`.
+_SEVERAL = re.compile(r"\s(?:and|or|&&|\|\||,)\s|[<>=!~]\s*$|\s[<>=!]=?\s", re.IGNORECASE)
 _EXAMPLES = "'Train/mean_reward >= 20', 'step >= 300', '50%', 'elapsed_s > 600', 'loss is nan' (or inf, finite)"
 PROGRESS = "progress"  # steps made of all
 _MOST_LISTED = 8
@@ -106,6 +108,8 @@ def parse_condition(text: str) -> Condition:
     if match is None:
         raise BadArgument("until", f"{text[:120]!r} is not a condition. Conditions are {_EXAMPLES}.")
     tag = _unquote(match["tag"])
+    if tag == match["tag"].strip() and (several := _SEVERAL.search(tag)):
+        raise BadArgument("until", f"{several[0].strip()!r} joins nothing: one comparison is taken, e.g. {_EXAMPLES}.")
     share = _SHARE.fullmatch(match["number"]) if tag.lower() == PROGRESS else None
     try:
         number = float(share[1]) / _PERCENT if share else float(match["number"].replace("_", ""))

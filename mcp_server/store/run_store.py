@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -25,7 +24,9 @@ from mcp_server.store.catalogue import Catalogue
 from mcp_server.store.run_index import Row, RunQuery, split_tags
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepRun, SweepStore
+from mcp_server.text.near_names import find_near_names
 
+_MOST_NEAR = 3
 _MOST_READ = 256  # live runs whose events are kept in memory
 _MOST_KEPT = 512  # runs whose specs and ends are
 _ALL = RunQuery()
@@ -61,7 +62,7 @@ class RunStore:
             return directory
         if run_id in self.sweeps.list_ids():
             raise NotOfSweeps(run_id)
-        raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._catalogue.list_inodes(), n=3, cutoff=0.7))
+        raise RunNotFound(run_id, list(find_near_names(run_id, self._catalogue.list_inodes())))
 
     def _find_directory(self, run_id: str) -> RunDir | None:
         if not _RUN_ID.fullmatch(run_id):
@@ -144,10 +145,11 @@ class RunStore:
             return SweepRun.of(self.sweeps.observe(name))
         except RunNameAmbiguous:
             raise
-        except RunNotFound:
-            with contextlib.suppress(SweepNotFound):
+        except RunNotFound as error:
+            try:
                 return SweepRun.of(self.sweeps.find(name))
-            raise
+            except SweepNotFound as no_sweep:
+                raise RunNotFound(name, [*error.near, *no_sweep.near][:_MOST_NEAR]) from None
 
     def directory_of(self, run_id: str) -> Path:
         """Return the directory in which a run, or a sweep, announces its changes; it may be missing."""

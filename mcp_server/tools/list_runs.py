@@ -91,7 +91,7 @@ async def list_runs(
         if name is not None and len(rows) == 1:
             rows = [add_command(rows[0], page[0], _COMMAND_CHARS)]
         if len(rows) > _MOST_IN_DETAIL:
-            rows = [row_of(row) for row in rows]
+            rows = [row_of(row, dated=True) for row in rows]
         rows = rows[: fit(rows, MANY_TOKENS, least=1)]
         total = sum(states.values())
         left = (total if older is query else sum(server.store.count_states(older).values())) - len(rows)

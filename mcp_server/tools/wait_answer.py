@@ -105,7 +105,11 @@ async def describe_outcome(
         cursors = outcome.cursors
     else:
         answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, shows_owner)
-    note = metric.describe_unmet(ended=not is_heartbeat) if metric is not None and outcome.met is None else None
+    note = (
+        metric.describe_unmet(outcome.runs, ended=not is_heartbeat)
+        if metric is not None and outcome.met is None
+        else None
+    )
     cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
     return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
 

@@ -23,6 +23,7 @@ _FRAME_TOKENS, _KEY_TOKENS = 18, {"step": 3, "metrics": 2, "tail": 3, "last_outp
 MANY_TOKENS = 1900  # of an answer about any number of runs
 FULL_TOKENS = 1200  # of them for statuses in full
 _TAIL_CHARS = 40
+_MINUTE = len("2026-11-27T05:10")
 # What a heartbeat says without fail, and what else as far as it fits, the most useful first.
 _ALWAYS = (
     *("run_id", "state", "job_id", "unreachable", "attempt", "queue_position", "pending_reason", "reason", "round"),
@@ -77,8 +78,11 @@ def shorten_failure(status: RunStatus) -> RunStatus:
     return status
 
 
-def row_of(status: RunStatus) -> RunStatus:
-    """Return a status as one short line of a list: the run, its state, how far it is or how it ended."""
+def row_of(status: RunStatus, *, dated: bool = False) -> RunStatus:
+    """Return a status as one short line of a list: the run, its state, how far it is or how it ended.
+
+    ``dated``: also when it started, to the minute, and how long it has taken.
+    """
     facts = status.model_dump()
     names = (
         "run_id",
@@ -97,6 +101,10 @@ def row_of(status: RunStatus) -> RunStatus:
         row["failure"] = Failure(kind=status.failure.kind)
     if status.exit_code:
         row["exit_code"] = status.exit_code
+    if status.state == "killed" and status.stopped_by:
+        row["stopped_by"] = status.stopped_by
+    if dated and status.started_at:
+        row |= {"started_at": f"{status.started_at[:_MINUTE]}Z", "elapsed_s": status.elapsed_s}
     return RunStatus.model_validate(row)
 
 

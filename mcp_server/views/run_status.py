@@ -257,7 +257,7 @@ def describe(
         step=None if run.state == "lost" else progress.get("step"),
         total_steps=None if run.state == "lost" else progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
-        eta_s=None if run.ended or run.unreachable else round_known(progress.get("eta_s")),
+        eta_s=None if run.ended or run.unreachable or run.state == "stalled" else round_known(progress.get("eta_s")),
         metrics=None
         if listed or failed or not run.made_a_step or run.state == "lost"
         else _metrics(progress.get("metrics") or {}, brief=brief),

@@ -139,14 +139,14 @@ async def test_a_missing_tag_is_named_with_similar_ones(tmp_path: Path) -> None:
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     wait = MetricWait(scalars, parse_condition("lss < 1"), ["cfm-7kqz"], {})
     assert await wait.check([run]) is None
-    assert wait.describe_unmet(ended=False) == "No 'lss' so far. No scalars exist yet."
+    assert wait.describe_unmet([], ended=False) == "No 'lss' so far. No scalars exist yet."
     csv(tmp_path, "step,loss,reward", "1,3,4")
     assert await wait.check([run]) is None
-    assert wait.describe_unmet(ended=False) == "No 'lss' so far. Present: loss."
-    assert wait.describe_unmet(ended=True) == "No 'lss' in it. Present: loss."
+    assert wait.describe_unmet([], ended=False) == "No 'lss' so far. Present: loss, reward."
+    assert wait.describe_unmet([], ended=True) == "No 'lss' in it. Present: loss, reward."
     wait = MetricWait(scalars, parse_condition("loss < 1"), ["cfm-7kqz"], {})
     assert await wait.check([run]) is None
-    assert wait.describe_unmet(ended=False) is None
+    assert wait.describe_unmet([], ended=False) is None
 
 
 async def test_a_wait_continues_at_its_callers_positions_and_another_caller_starts_at_the_newest_point(
@@ -244,15 +244,15 @@ def test_what_no_run_can_meet_is_refused(tmp_path: Path) -> None:
 async def test_a_share_of_steps_without_a_total_is_said_to_be_unknown(tmp_path: Path) -> None:
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("50%"), ["cfm-7kqz"], {})
     assert await wait.check([replace(live(tmp_path), progress={"step": 7}, events=(STEPPED,))]) is None
-    assert wait.describe_unmet(ended=False) == "progress is not known so far, as its total of steps is not."
+    assert wait.describe_unmet([], ended=False) == "progress is not known so far, as its total of steps is not."
 
 
 async def test_a_run_that_ends_first_says_what_its_metric_was(tmp_path: Path) -> None:
     csv(tmp_path, "step,reward", "1,3", "2,4")
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"), ["cfm-7kqz"], {})
     assert await wait.check([live(tmp_path)]) is None
-    assert wait.describe_unmet(ended=False) is None
-    assert wait.describe_unmet(ended=True) == "Not met: reward = 4 at step 2."
+    assert wait.describe_unmet([], ended=False) is None
+    assert wait.describe_unmet([], ended=True) == "Not met: reward = 4 at step 2."
 
 
 def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def points(*values: float) -> Points:
         ("  lr  ==  -0.5 ", "lr", "==", -0.5),
         ("x != 1_000", "x", "!=", 1000),
         ("'reward > 3' > 4", "reward > 3", ">", 4),
-        ("reward > 3 > 4", "reward > 3", ">", 4),
+        ("`reward > 3` > 4", "reward > 3", ">", 4),
         ('"a b/ü" <= .5', "a b/ü", "<=", 0.5),
         ("is nan > 3", "is nan", ">", 3),
         ("fps > inf", "fps", ">", math.inf),
@@ -66,7 +66,22 @@ def test_a_state_is_a_tag_and_a_kind(text: str, tag: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "loss", "loss = 3", "> 3", "loss > ", "loss > big", "loss > nan", "loss is bad", "x" * 600 + " > 1", "a is"],
+    [
+        "",
+        "loss",
+        "loss = 3",
+        "> 3",
+        "a => 3",
+        "a =< 3",
+        "a > 1 and step > 3",
+        "a >= 1, b < 2",
+        "loss > ",
+        "loss > big",
+        "loss > nan",
+        "loss is bad",
+        "x" * 600 + " > 1",
+        "a is",
+    ],
 )
 def test_text_that_is_not_a_condition_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadArgument, match=r"Train/mean_reward >= 20"):

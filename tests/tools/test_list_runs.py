@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,13 @@ async def test_a_hundred_ended_runs_have_2000_tokens_and_the_rest_is_one_call_aw
     assert first["total"] == 100
     assert first["states"] == {"finished": 75, "failed": 25}
     listed = [run["run_id"] for run in first["runs"]]
-    assert first["runs"][3] == {"run_id": ids[3], "state": "failed", "failure": {"kind": "oom_gpu"}, "exit_code": 1}
+    assert {k: v for k, v in first["runs"][3].items() if k not in ("started_at", "elapsed_s")} == {
+        "run_id": ids[3],
+        "state": "failed",
+        "failure": {"kind": "oom_gpu"},
+        "exit_code": 1,
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ", first["runs"][3]["started_at"])
     assert first["more"] == f"{100 - len(listed)} older: list_runs(before={listed[-1]!r}) with the same filters"
     while "more" in first:
         first = await list_runs(runs, limit=100, before=listed[-1])
