@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mcp_server.system.wait_status import read_status
 from mcp_server.text.formatting import clock
 
 _COLOURS = {"finished": "32", "failed": "31"}
@@ -105,14 +105,7 @@ def classify_ending(status: int | None, stop_request: StopRequest | None, *, int
     Exit code 0 is finished unless a stop was requested. ``interrupted``: a person typed Ctrl-C shortly
     before, so that any other end is that person's request.
     """
-    exit_code, name = None, None
-    if status is not None:
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
-            name = _signal_name(-code)
-        else:
-            exit_code = code
-            name = _signal_name(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
+    exit_code, name = (None, None) if status is None else read_status(status)
     if stop_request is None and interrupted and exit_code != 0:
         stop_request = CTRL_C
     if stop_request is not None:
@@ -131,14 +124,6 @@ def shell_status(exit_code: int | None, name: str | None) -> int:
     base, _, above = (name or "").partition("+")
     number = signal.Signals.__members__.get(base)
     return _NO_STATUS if number is None else _SHELL_SIGNAL_BASE + number + int(above or 0)
-
-
-def _signal_name(number: int) -> str | None:
-    if number not in signal.valid_signals():
-        return None  # e.g. exit code 255
-    if number > signal.SIGRTMIN:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
-    return signal.Signals(number).name
 
 
 def closing_line(log: Path, ending: Ending, elapsed_s: float) -> bytes:

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
-from pathlib import Path
 
 if not __package__:  # started by its path, without site-packages
     # Imports make no garbage: to look for it after each 700 objects takes 4 % of the processor time of a short run.
     gc.set_threshold(20_000)
     # Last: no package installed next to this one may hide a module of the standard library.
     sys.path[0:1] = []
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    sys.path.append(os.path.realpath(__file__).rsplit("/", 3)[0])
 
+from mcp_server.supervisor.guard import start_spare
 from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.process_title import set_title, supervisor_title
-from mcp_server.system.program_lock import hold_program_lock
 
 
 def main() -> int:
     """Supervise the run whose directory is the first argument and return the exit status."""
+    forbid_core_dumps()
     if sys.argv[1] == "--ray-job":
-        forbid_core_dumps()
         from mcp_server.supervisor.ray_mirror import main as mirror  # noqa: PLC0415 - few runs need it
 
         return mirror(sys.argv[2:])
-    path = Path(sys.argv[1])
-    set_title(supervisor_title(path.name))
-    forbid_core_dumps()
-    hold_program_lock(Path(__file__).resolve().parents[2])
-    from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - takes 40 ms, and the title is set first
+    set_title(supervisor_title(os.path.basename(sys.argv[1].rstrip("/"))))
+    guard = start_spare()  # before the rest is loaded, which takes 40 ms, and memory that the guard would keep
+    from pathlib import Path  # noqa: PLC0415 - as above
 
-    return supervise(path)
+    from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - as above
+    from mcp_server.system.program_lock import hold_program_lock  # noqa: PLC0415 - as above
+
+    hold_program_lock(Path(__file__).resolve().parents[2])
+    return supervise(Path(sys.argv[1]), guard)
 
 
 if __name__ == "__main__":

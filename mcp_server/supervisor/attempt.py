@@ -69,7 +69,7 @@ class Attempt:
         search_path = handover.env.get("PATH")
         self.observer = Observer(control, number, self.living, self._redactor.text, search_path, gpu_monitor)
         self._outputs: OutputRecorder | None = None
-        self.relay = OutputRelay(child.master_fd, log, self._redactor, control.pane, self.observer.feed)
+        self.relay = OutputRelay(child.master_fd, log, self._redactor, control.pane, self._observe)
         self._wait_status: int | None = None
         self._stop_request: StopRequest | None = None
         self._stop_sequence: StopSequence | None = None
@@ -152,6 +152,12 @@ class Attempt:
             self._events.append("observer_error", f"The files of the run are not recorded: {error}.")
         else:
             self.observer.on_checkpoint = self._outputs.note_saved
+            self.control.hears_stop_requests = lambda: self._outputs is not None and self._outputs.hears_stop_requests
+
+    def _observe(self, output: bytes) -> None:
+        self.observer.feed(output)
+        if self._outputs:
+            self._outputs.note_output()
 
     def _keep_code(self, changed: Mapping[str, str]) -> None:
         self._code_keeper = keep_code_beside(

@@ -57,7 +57,9 @@ def record_outputs_beside(
 
     command, cwd = control.spec.command, control.spec.cwd
     filled = inputs.fill(command) if isinstance(command, str) else [inputs.fill(word) for word in command]
-    recorder = OutputRecorder(control.rundir.outputs(number), list_living, filled, cwd, inputs.params)
+    recorder = OutputRecorder(
+        control.rundir.outputs(number), list_living, filled, cwd, inputs.params, control.look_for_stop
+    )
     recorder.start()
     return recorder
 

@@ -19,6 +19,7 @@ from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
 from mcp_server.supervisor.tmux_probe import TmuxProbe
 
 if TYPE_CHECKING:
+    from mcp_server.supervisor.guard import SpareGuard
     from mcp_server.supervisor.slurm_job import SlurmJob
 
 _RETRY_S = 5.0  # until a full disk is tried again
@@ -32,8 +33,9 @@ _HELD_S, _JOB_HELD_S = 1800.0, 60.0
 # tmux closes the panes a moment before it is gone itself; then it is asked whether it goes on.
 _TMUX_DEATH_S, _TMUX_ANSWER_S = 2.0, 30.0
 # A request from another process namespace, or another host, comes without a signal. It is looked for a little earlier
-# when the supervisor is awake: waking up only for that costs more than the look.
-_STOP_FILE_S, _STOP_FILE_EARLY_S = 5.0, 1.5
+# when the supervisor is awake: waking up only for that costs more than the look. Where inotify tells of it, as it does
+# of processes of this host, the look is for a watch that was lost, e.g. with a directory that somebody moved.
+_STOP_FILE_S, _STOP_FILE_EARLY_S, _STOP_FILE_WATCHED_S = 5.0, 1.5, 120.0
 _SERVICES_S = 1.0
 _SESSION_CLOSED = StopRequest("killed", "whoever closed it", "the tmux session was closed", "person")
 _INTERRUPT = b"\x03"
@@ -52,9 +54,16 @@ class ControlInputs:
     """
 
     def __init__(
-        self, rundir: RunDir, spec: RunSpec, events: EventLog, wakeup_fd: int, job: SlurmJob | None = None
+        self,
+        rundir: RunDir,
+        spec: RunSpec,
+        events: EventLog,
+        wakeup_fd: int,
+        job: SlurmJob | None = None,
+        spare_guard: SpareGuard | None = None,
     ) -> None:
         self.rundir, self.spec, self.events, self.job = rundir, spec, events, job
+        self._spare_guard = spare_guard
         self.job_stop: StopRequest | None = None
         self.pane = open_pane(0)
         self.stop_request: StopRequest | None = None
@@ -65,6 +74,8 @@ class ControlInputs:
         self._tmux_probe: TmuxProbe | None = None
         self._deadline_s: float | None = None
         self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
+        # Whether somebody calls ``look_for_stop`` once a request is written.
+        self.hears_stop_requests: Callable[[], bool] = lambda: False
         self._error_count = 0
         self._find_end_of_service: Callable[[], StopRequest | None] | None = None
         self._services_due_s: float | None = None
@@ -73,6 +84,11 @@ class ControlInputs:
     def helper_pid(self) -> int | None:
         """The pid of a process of the supervisor's own that asks tmux something, or None while there is none."""
         return self._tmux_probe.pid if self._tmux_probe is not None else None
+
+    def take_spare_guard(self) -> SpareGuard | None:
+        """Return the guard that waits for the first command, once."""
+        spare, self._spare_guard = self._spare_guard, None
+        return spare
 
     def start_time_limit(self, now_s: float) -> None:
         """Start the run's time limit at ``now_s`` (monotonic), unless it has been started before."""
@@ -140,7 +156,8 @@ class ControlInputs:
 
     def _read_stop_file(self) -> bool:
         """Take the stop request in ``stop.json`` and return whether there is one that has not expired."""
-        self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
+        is_told = self.spec.backend == RunSpec.backend and self.hears_stop_requests()
+        self._stop_file_due_s = time.monotonic() + (_STOP_FILE_WATCHED_S if is_told else _STOP_FILE_S)
         request = read_json(self.rundir.stop)
         if request is None or request.get("carried_out") or has_expired(request):
             return False
@@ -148,6 +165,10 @@ class ControlInputs:
         stopper = str(stopped_by) if stopped_by in STOPPERS else ""
         self.request_stop(StopRequest("killed", by, str(request.get("reason", "")), stopper))
         return True
+
+    def look_for_stop(self) -> None:
+        """Have the supervisor look for a stop request now. May be called by any thread."""
+        os.kill(os.getpid(), signal.SIGCHLD)
 
     def learn_job_stop(self) -> bool:
         """Ask the scheduler whether it ends the job, and return whether it does. A cancelled job is a stop request."""

@@ -1,7 +1,8 @@
 """Records which files the processes of an attempt write, in `attempts/<n>/outputs.json`.
 
 A thread samples the descriptors of the attempt's processes: at first after 0.1 s, then ever more rarely, and at once
-when inotify reports a change in a directory where they write. It uses at most 2 % of a core. A descriptor that is open
+when inotify reports a change in a directory where they write. It uses at most 2 % of a core; an attempt that neither
+prints nor computes is sampled once a minute. It also hears of stop requests. A descriptor that is open
 for an instant can be missed all the same; so at the end the files are listed that changed during the attempt in the
 directories that were written or named. A file server that hangs stops this thread alone, never the supervisor.
 
@@ -38,18 +39,20 @@ from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, Inoti
 from mcp_server.system.open_files import list_written_files
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
+_IDLE_S = 60.0  # the same while the attempt uses no processor time and prints nothing
 _SHARE = 50  # a sample that took t is followed by a pause of at least 50 t
 _LEAST_PAUSE_S = 0.01
 _AFTER_CHANGE_S = 2.0  # new processes are looked for at least so often while files change
 _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
-_LOOKED_S, _QUIET_S, _MOST_LOOKED = 5.0, 0.05, 1000  # growing files
+_LOOKED_S, _MOST_LOOKED = 5.0, 1000  # growing files
+_QUIET_S, _LONGEST_QUIET_S = 0.05, 0.4  # after events that are no news: another run that lists a directory wakes all
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
 # Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
 _OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S, _OUTSIDERS_SHARE = 3.0, 30.0, 200
 # When event files are looked for below the working directory: those in directories that were there are not watched, and
 # TensorBoard's own writer opens its file for instants only. The pause doubles until there is one.
-_EVENT_FILES_S = 30.0
+_EVENT_FILES_S, _LEAST_WORK_S = 30.0, 0.05  # nobody who used less processor time has written any
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
@@ -68,8 +71,12 @@ class OutputRecorder(threading.Thread):
         command: str | Sequence[str],
         cwd: str,
         params: Mapping[str, Any],
+        on_stop_request: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="outputs", daemon=True)
+        # Whether ``on_stop_request`` is called, in this thread, soon after one is written by a process of this host.
+        self.hears_stop_requests = False
+        self._on_stop_request = on_stop_request
         self.problem: str | None = None
         self._path, self._list_living = path, list_living
         self._command, self._cwd, self._params = command, cwd or "/", params
@@ -97,6 +104,8 @@ class OutputRecorder(threading.Thread):
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
         self._outsiders_quiet_s, self._has_changed = 0.0, False  # the longer pause; whether a file changed in it
 
+        self._used_s, self._searched_at_s = 0.0, 0.0  # processor time of the attempt; that at the last such search
+        self._is_idle, self._woken_s = False, 0.0
         self._event_files_pause_s = _EVENT_FILES_S
         self._event_files_due_s = time.monotonic() + _EVENT_FILES_S
 
@@ -105,13 +114,24 @@ class OutputRecorder(threading.Thread):
         with self._saved_lock:
             self._saved[os.path.normpath(Path(self._cwd) / path)] = None
 
+    def note_output(self) -> None:
+        """Look at the processes soon, where an attempt prints that has been idle. May be called by any thread."""
+        now_s = time.monotonic()
+        if self._is_idle and now_s - self._woken_s > _LONGEST_S:
+            self._woken_s = now_s
+            self._wake()
+
     def flush(self) -> None:
         """Write what was seen: call it when the attempt's processes have ended. Waits 0.25 s at most."""
+        self.hears_stop_requests = False
         self._ending.set()
-        with contextlib.suppress(OSError):
-            os.write(self._wakeup[1], b"\0")
+        self._wake()
         if self.ident is not None:
             self._flushed.wait(_FLUSH_S)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wakeup[1], b"\0")
 
     def close(self) -> None:
         """Wait for the listing of changed files, 3 s at most. Call it after ``flush()``."""
@@ -124,6 +144,7 @@ class OutputRecorder(threading.Thread):
     def run(self) -> None:
         """Sample until the end. An error ends the recording, never the run."""
         try:
+            self._hear_stop_requests()
             self._name_directories()
             self._watch()
             self._sample_until_end()
@@ -140,8 +161,14 @@ class OutputRecorder(threading.Thread):
         except Exception as error:
             self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
         finally:
+            self.hears_stop_requests = False
             self._flushed.set()
             self._inotify.close()
+
+    def _hear_stop_requests(self) -> None:
+        if self._inotify.add(self._run_path.rstrip("/"), 0, MOVED_TO | CREATED):
+            self.hears_stop_requests = True
+            self._on_stop_request()  # one may have been written just before
 
     # --- sampling
 
@@ -159,7 +186,7 @@ class OutputRecorder(threading.Thread):
             earliest_s = now_s + _LEAST_PAUSE_S
             if is_whole:
                 whole_due_s = now_s + max(pause_s, _SHARE * (now_s - begun_s))
-                pause_s = min(pause_s * _SLOWER, _LONGEST_S)
+                pause_s = min(pause_s * _SLOWER, _IDLE_S if self._is_idle and not self._changes else _LONGEST_S)
             else:
                 earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * (now_s - begun_s))
             if now_s >= write_due_s and self._write():
@@ -170,6 +197,8 @@ class OutputRecorder(threading.Thread):
                 until_s = min(until_s, max(earliest_s, time.monotonic() + SETTLE_S))
             if self._wait(earliest_s, until_s):
                 pause_s = min(pause_s, _AFTER_CHANGE_S)
+                if self._is_idle:  # the last look at the processes may be a minute old
+                    self._is_idle, whole_due_s = False, time.monotonic()
 
     def _wait(self, earliest_s: float, until_s: float) -> bool:
         """Wait until ``until_s`` (monotonic), or from ``earliest_s`` on for a change; return whether there was one.
@@ -180,37 +209,54 @@ class OutputRecorder(threading.Thread):
         poll.register(self._wakeup[0], select.POLLIN)
         if inotify.fd is not None and not self._budget.take():
             earliest_s = max(earliest_s, time.monotonic() + 1 / _SAMPLES_PER_S)
+        quiet_s = _QUIET_S
         while True:
-            if poll.poll(max(0.0, 1000 * (earliest_s - time.monotonic()))) or time.monotonic() >= until_s:
+            if poll.poll(max(0.0, 1000 * (earliest_s - time.monotonic()))):
+                return self._is_woken()
+            if time.monotonic() >= until_s:
                 return False
             if inotify.fd is not None:
                 poll.register(inotify.fd, select.POLLIN)
             ready = [fd for fd, _ in poll.poll(max(0.0, 1000 * (until_s - time.monotonic())))]
-            now_s = time.monotonic()
-            if self._wakeup[0] in ready or not ready:
+            if self._wakeup[0] in ready:
+                return self._is_woken()
+            if not ready:
                 return False
-            begun_s = now_s
-            self._take_events()
-            changes, self._changes = self._changes, {}
-            now_s = time.monotonic()
-            news = [path for path, other in changes.items() if other or now_s - self._looked_s.get(path, 0) > _LOOKED_S]
-            if len(self._looked_s) > _MOST_LOOKED:
-                self._looked_s.clear()
-            self._looked_s.update(dict.fromkeys(changes, now_s))
-            if news:
+            begun_s = time.monotonic()
+            if self._take_news():
                 return True
-            earliest_s = now_s + max(_QUIET_S, _SHARE * (now_s - begun_s))
+            now_s = time.monotonic()
+            earliest_s = now_s + max(quiet_s, _SHARE * (now_s - begun_s))
+            quiet_s = min(2 * quiet_s, _LONGEST_QUIET_S)
             if inotify.fd is not None:
                 poll.unregister(inotify.fd)
 
+    def _take_news(self) -> bool:
+        """Read what inotify has to say, and return whether a file changed that was not looked at a moment ago."""
+        self._take_events()
+        changes, self._changes = self._changes, {}
+        now_s = time.monotonic()
+        news = [path for path, other in changes.items() if other or now_s - self._looked_s.get(path, 0) > _LOOKED_S]
+        if len(self._looked_s) > _MOST_LOOKED:
+            self._looked_s.clear()
+        self._looked_s.update(dict.fromkeys(changes, now_s))
+        return bool(news)
+
+    def _is_woken(self) -> bool:
+        """Take what woke this thread, and return whether there is news, not the end."""
+        os.read(self._wakeup[0], 4096)
+        return not self._ending.is_set()
+
     def _sample(self, *, is_whole: bool) -> None:
         if is_whole:
-            self._living = list(self._list_living())[:_MOST_PIDS]
+            self._list_processes()
             self._look_for_outsiders()
             if time.monotonic() >= self._event_files_due_s:
                 self._event_files_pause_s *= 2
                 self._event_files_due_s = time.monotonic() + self._event_files_pause_s
-                self._find_event_files()
+                if abs(self._used_s - self._searched_at_s) >= _LEAST_WORK_S:
+                    self._searched_at_s = self._used_s
+                    self._find_event_files()
         self._take_events()
         self._sessions.begin_sample()
         open_inodes: set[tuple[int, int]] = set()
@@ -227,9 +273,18 @@ class OutputRecorder(threading.Thread):
         self._sessions.end_sample(open_paths)
         self._files.end_sample(open_inodes, self._pids)
 
+    def _list_processes(self) -> None:
+        """List the attempt's processes, and note whether they have done anything since the last time."""
+        former, used_s = self._living, self._used_s
+        self._living = list(self._list_living())[:_MOST_PIDS]
+        self._used_s = sum(processes.cpu_used_s(p.pid) for p in self._living)
+        self._is_idle = self._living == former and self._used_s == used_s and not self._has_changed
+
     def _take_events(self) -> None:
         """Read what inotify has to say about files, and note which have changed."""
         for event in self._inotify.read_events():
+            if self._is_of_record(event.path):
+                continue
             self._sessions.take(event)
             if event.kind == MOVED_TO and event.former:
                 self._files.follow(event.former, event.path)
@@ -249,6 +304,11 @@ class OutputRecorder(threading.Thread):
         if self._inotify.overflows != self._overflows:
             self._overflows = self._inotify.overflows
             self._sessions.forget_all()
+
+    def _is_of_record(self, path: str) -> bool:
+        if path == f"{self._run_path}stop.json":
+            self._on_stop_request()
+        return path.startswith(self._run_path)
 
     def _look_for_outsiders(self) -> None:
         begun_s = time.monotonic()

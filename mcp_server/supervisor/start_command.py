@@ -17,6 +17,7 @@ from mcp_server.record.script import AttemptInputs, attempt_arguments, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor import pty
 from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.guard import Work
 from mcp_server.supervisor.not_started import StoppedBeforeStart
 from mcp_server.supervisor.ray_job import make_mirror_command, select_job_environment
 from mcp_server.system import processes
@@ -54,16 +55,12 @@ def start_command(
     if is_mirrored(spec):
         argv = make_mirror_command(rundir, number, argv)
     size = control.pane.size() if control.pane and control.pane.is_open else None
-    if handover.umask is not None:
-        os.umask(handover.umask)
-    try:
-        stop = load_json(rundir.stop)
-        if stop is not None and not stop.get("carried_out") and not has_expired(stop):
-            raise StoppedBeforeStart
-        duties = pty.GuardDuties(lock_fds, rundir.exit(number), rundir.guard_exit(number))
-        return pty.spawn(argv, env, str(rundir.path), size, duties)
-    finally:
-        os.umask(0o077)
+    stop = load_json(rundir.stop)
+    if stop is not None and not stop.get("carried_out") and not has_expired(stop):
+        raise StoppedBeforeStart
+    records = str(rundir.exit(number)), str(rundir.guard_exit(number))
+    work = Work(argv, env, str(rundir.path), handover.umask, *records)
+    return pty.spawn(work, size, lock_fds, control.take_spare_guard())
 
 
 def write_script(path: Path, text: str) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.code_watch import CodeWatch
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.guard import SpareGuard
     from mcp_server.supervisor.requeue import FormerSupervision
     from mcp_server.supervisor.retries import NextAttempt, Retries
     from mcp_server.supervisor.services import Services
@@ -49,11 +50,11 @@ _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
 
 
-def supervise(path: Path) -> int:
+def supervise(path: Path, spare_guard: SpareGuard | None = None) -> int:
     """Supervise the run in ``path`` until its end and return the command's exit status.
 
     A run whose former supervisor died before the end goes on with a new attempt. 75: another process supervises the
-    run, or it must not go on. 1: the command was not started.
+    run, or it must not go on. 1: the command was not started. ``spare_guard``: it guards the first command.
     """
     rundir = RunDir(path)
     if not rundir.spec.is_file():  # its launch was aborted
@@ -73,7 +74,7 @@ def supervise(path: Path) -> int:
             return _NOT_OURS
     wakeup_fd = _catch_signals((*_WAKING, signal.SIGUSR1) if job else _WAKING)
     events = EventLog(rundir.events, durable=job is not None)
-    control = ControlInputs(rundir, RunSpec.from_facts(facts), events, wakeup_fd, job)
+    control = ControlInputs(rundir, RunSpec.from_facts(facts), events, wakeup_fd, job, spare_guard)
     number = former.attempt + 1 if former else 1
     try:
         write_script(rundir.script, render(control.spec))

@@ -54,13 +54,17 @@ class Inotify:
             fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             self.fd = fd if fd >= 0 else None
 
-    def add(self, path: str, depth: int = 1) -> None:
-        """Watch a directory and those ``depth`` levels below it. One that does not exist yet may be added later."""
+    def add(self, path: str, depth: int = 1, kinds: int | None = None) -> bool:
+        """Watch a directory and those ``depth`` levels below it, for ``kinds`` alone. Return whether it is watched.
+
+        One that does not exist yet may be added later.
+        """
         if self.fd is None or path in self._watched_ns or len(self._watched_ns) >= self._most:
-            return
-        watch = self._libc.inotify_add_watch(self.fd, os.fsencode(path), self._mask)
+            return path in self._watched_ns
+        mask = self._mask if kinds is None else kinds | _OF_DIRECTORIES
+        watch = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
         if watch < 0:
-            return
+            return False
         self._paths[watch] = path
         self._watched_ns[path] = time.time_ns()
         if depth > 0:
@@ -68,6 +72,7 @@ class Inotify:
                 for one in entries:
                     if one.name[0] != "." and one.is_dir(follow_symlinks=False):
                         self.add(one.path, depth - 1)
+        return True
 
     def watched_ns(self, directory: str) -> int | None:
         """Return since when a directory is watched, in POSIX time, or None for one that is not."""

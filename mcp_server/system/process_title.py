@@ -7,10 +7,11 @@ neither an interpreter, nor a path, nor the name of a run.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Sequence
-from pathlib import Path
+
+TYPE_CHECKING = False  # without the modules below, which take 1.5 MB: guards of commands have this one loaded
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SUPERVISOR = "runward-supervisor"
 GPU_SAMPLER = "runward-gpu"
@@ -55,7 +56,7 @@ def supervised_run(words: Sequence[str]) -> str | None:
     if words[:1] == [SUPERVISOR]:
         return words[1][::2] if len(words) > 1 else ""
     _, former, directory = " ".join(words).partition(_FORMER_SUPERVISOR)
-    return Path(directory).name if former else None
+    return os.path.basename(directory.rstrip("/")) if former else None
 
 
 def set_title(words: Sequence[str]) -> None:
@@ -64,12 +65,14 @@ def set_title(words: Sequence[str]) -> None:
     Words that do not fit are left out. Its environment and ``sys.argv`` remain. Where the kernel does not allow it,
     nothing changes.
     """
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(_NAME)
+    try:
+        _write("/proc/self/comm", _NAME.encode())
+    except OSError:
+        pass
     # The memory that the kernel shows is this process's own. Moving it (PR_SET_MM) would need a privilege, writing
     # into it needs none.
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
+    try:
+        fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
         title = b""
         for word in words:
@@ -78,8 +81,20 @@ def set_title(words: Sequence[str]) -> None:
                 break
             title = following
         if start and title:
-            memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.pwrite(memory, title.ljust(end - start, b"\0"), start)
-            finally:
-                os.close(memory)
+            _write("/proc/self/mem", title.ljust(end - start, b"\0"), start)
+    except (OSError, ValueError, IndexError):
+        pass
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _write(path: str, data: bytes, at: int = 0) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.lseek(fd, at, os.SEEK_SET)
+        os.write(fd, data)
+    finally:
+        os.close(fd)

@@ -11,6 +11,7 @@ import termios
 
 import pytest
 
+from mcp_server.supervisor.guard import Work, start_spare
 from mcp_server.supervisor.pty import read_number, read_output, spawn
 from tests.support.sandbox import Sandbox, until_async
 
@@ -153,7 +154,7 @@ async def test_text_of_any_language_reaches_a_command_whatever_locale_tmux_has(s
 
 
 def test_a_command_that_no_process_can_become_says_why() -> None:
-    child = spawn(["/bin/true"], {"NAME": "\ud800"}, "/", None)
+    child = spawn(Work(["/bin/true"], {"NAME": "\ud800"}, "/"), None, spare=start_spare())
     child.let_go()
     assert read_number(child.status_fd) == 127 << 8
     output, _ = read_output(child.master_fd)

@@ -1,13 +1,16 @@
 """The recorder of written files, on real processes: what stays open, what is open for a moment, what children write."""
 
 import os
+import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from mcp_server.record.outputs import Outputs, read_outputs
+from mcp_server.record.run_directory import write_json
 from mcp_server.supervisor.outputs import OutputRecorder
 from mcp_server.system import processes
 from tests.support.sandbox import until
@@ -198,3 +201,65 @@ def test_saved_paths_are_absolute(work: Path) -> None:
     child, recorder = start(work, "sys.stdin.readline()")
     recorder.note_saved("ck/step_10")
     assert end(child, recorder).saved == (str(work / "ck/step_10"),)
+
+
+def test_a_stop_request_is_heard_at_once_and_one_from_before_the_watch_too(work: Path) -> None:
+    run = work.parent / "home/runs/x-1111"
+    heard = queue.Queue[None]()
+    recorder = OutputRecorder(run / "attempts/1/outputs.json", list, [], str(work), {}, lambda: heard.put(None))
+    recorder.start()
+    heard.get(timeout=60)  # the watch begins: whoever is told looks
+    assert recorder.hears_stop_requests
+    write_json(run / "other.json", {})
+    write_json(run / "stop.json", {"by": "a test"})
+    heard.get(timeout=60)
+    recorder.flush()
+    recorder.close()
+    assert (heard.qsize(), recorder.hears_stop_requests, recorder.problem) == (0, False, None)
+
+
+def test_without_inotify_no_stop_request_is_heard(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_server.system.inotify.Inotify.add", lambda *_: False)
+    sampled = threading.Event()
+
+    def living() -> list[processes.Process]:
+        sampled.set()
+        return []
+
+    recorder = OutputRecorder(work.parent / "home/runs/x-1111/attempts/1/outputs.json", living, [], str(work), {})
+    recorder.start()
+    assert sampled.wait(60)
+    assert not recorder.hears_stop_requests
+    recorder.flush()
+    recorder.close()
+
+
+@pytest.mark.parametrize("by", ["output", "a file"])
+def test_an_idle_attempt_is_looked_at_again_as_soon_as_it_does_something(
+    work: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    looks = queue.Queue[None]()
+    monkeypatch.setattr("mcp_server.supervisor.outputs._FIRST_S", 1000.0)  # no look by itself
+    child = subprocess.Popen(["sleep", "60"], cwd=work)
+    own = processes.find_process(child.pid)
+    assert own is not None
+
+    def living() -> list[processes.Process]:
+        looks.put(None)
+        return [own]
+
+    recorder = OutputRecorder(work.parent / "home/runs/x-1111/attempts/1/outputs.json", living, [], str(work), {})
+    recorder._living, recorder._used_s = [own], processes.cpu_used_s(child.pid)  # as after an earlier look
+    recorder.start()
+    looks.get(timeout=60)
+    until(lambda: recorder._is_idle and recorder._path.exists())  # it waits by then
+    if by == "output":
+        recorder.note_output()
+    else:
+        (work / "result.txt").write_text("1")
+    looks.get(timeout=60)
+    recorder.flush()
+    recorder.close()
+    child.kill()
+    child.wait()
+    assert recorder.problem is None
