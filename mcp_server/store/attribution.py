@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from mcp_server.record.outputs import read_outputs
@@ -22,13 +23,37 @@ _NAMED_IN_NOTE = 3
 
 
 class OwnFiles:
-    """Decides which files are those of one run, and remembers the uncertain ones."""
+    """Decides which files are those of one run, and remembers the uncertain ones.
 
-    def __init__(self, claims: Claims, others: Sequence[Claims] = (), *, is_settled: bool = False) -> None:
+    ``find_others``: returns the claims of others, and whether the run and all that ran beside it have ended. It is
+    called at the first file: of 300 other runs that takes 50 ms, and most runs without a metric have no file.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        others: Sequence[Claims] = (),
+        find_others: Callable[[], tuple[Sequence[Claims], bool]] | None = None,
+        *,
+        has_ended: bool = False,
+    ) -> None:
         self.claims = claims
-        self.is_settled = is_settled  # the run and all that ran beside it have ended
-        self._others = others
+        self._has_ended = has_ended
+        self._find_others = find_others or (lambda: (others, False))
         self._uncertain: dict[str, None] = {}
+
+    @cached_property
+    def _found(self) -> tuple[Sequence[Claims], bool]:
+        return self._find_others()
+
+    @property
+    def _others(self) -> Sequence[Claims]:
+        return self._found[0]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the run has ended, and all that ran beside it, where that decides about any file."""
+        return self._found[1] if "_found" in vars(self) else self._has_ended
 
     def judge(self, file: FileFacts, least: Rank = Rank.BELOW) -> tuple[Verdict, Rank]:
         """Return the verdict on a file, and the run's evidence. Evidence below ``least`` is uncertain."""
@@ -81,7 +106,7 @@ class OwnFiles:
     def with_result_directory(self, path: Path) -> OwnFiles:
         """Return the same with another result directory of the run."""
         claims = replace(self.claims, result_dir=str(path), named=self.claims.named | {str(path)})
-        return OwnFiles(claims, self._others, is_settled=self.is_settled)
+        return OwnFiles(claims, find_others=lambda: self._found, has_ended=self._has_ended)
 
     @property
     def uncertain(self) -> tuple[str, ...]:
@@ -118,13 +143,15 @@ class Attribution:
         claims = self.claims_of(run)
         if not run.ended and not run.spec.mirror and run.spec.boot_id in ("", boot_id()):
             claims = add_open_files(run, claims)
-        others: list[Claims] = []
-        is_settled = run.ended
-        for other in self._store.list_runs(RunQuery(beside=run), _MOST_OTHERS):
-            others.append(self.claims_of(other))
-            is_settled = is_settled and (other.ended or not _overlap(run, other))
-        others += [one for one in claims.outsiders if not any(one.pids & other.pids for other in others)]
-        return OwnFiles(claims, others, is_settled=is_settled)
+
+        def find_others() -> tuple[list[Claims], bool]:
+            beside = self._store.list_runs(RunQuery(beside=run), _MOST_OTHERS)
+            others = [self.claims_of(other) for other in beside]
+            is_settled = run.ended and all(other.ended or not _overlap(run, other) for other in beside)
+            others += [one for one in claims.outsiders if not any(one.pids & other.pids for other in others)]
+            return others, is_settled
+
+        return OwnFiles(claims, find_others=find_others, has_ended=run.ended)
 
     def claims_of(self, run: Run) -> Claims:
         """Return the claims of one run, read again when its record has changed."""
