@@ -51,7 +51,7 @@ def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[R
     ]
     if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
         return []
-    for other in list_ended(_MOST_FORMER):
+    for other in map(_as_it_ran, list_ended(_MOST_FORMER)):
         if other.run_id == spec.run_id or _list_names(spec) != _list_names(other):
             continue
         theirs = {*_list_outputs(other), other.result_dir}
@@ -61,6 +61,13 @@ def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[R
                 "and checkpoints. Put {run_id} into that path, or name another."
             ]
     return []
+
+
+def _as_it_ran(spec: RunSpec) -> RunSpec:
+    """Return a spec with its own id in place of ``{run_id}``: so a later launch names its files."""
+    facts = {"command": spec.command, "params": spec.params, "env": spec.env, "tensorboard": spec.tensorboard}
+    text = json.dumps(facts, default=str)
+    return replace(spec, **json.loads(text.replace("{run_id}", spec.run_id))) if "{run_id}" in text else spec
 
 
 def _holds_files(path: str) -> bool:

@@ -81,3 +81,12 @@ def test_a_rerun_into_the_result_directory_of_an_ended_run_names_it(tmp_path: Pa
     assert warn_of_former_outputs(again, lambda _: [former]) == []
     (tmp_path / "results.md").write_text("")
     assert "The files of one-abcd" in warn_of_former_outputs(again, lambda _: [former])[0]
+
+
+def test_the_command_of_a_former_run_as_it_ran_is_warned_of(tmp_path: Path) -> None:
+    former = other(TRAIN.format(place="out/{run_id}"), cwd=str(tmp_path))
+    again = replace(former, run_id="two-efgh", command=TRAIN.format(place=f"out/{former.run_id}"))
+    (tmp_path / "out" / former.run_id).mkdir(parents=True)
+    (tmp_path / "out" / former.run_id / "model.pt").touch()
+    assert f"The files of {former.run_id}" in warn_of_former_outputs(again, lambda _: [former])[0]
+    assert warn_of_former_outputs(replace(former, run_id="two-efgh"), lambda _: [former]) == []
