@@ -41,7 +41,8 @@ _OTHER_MACHINE = re.compile(
 )
 # Parts of a path that somebody was to fill in, or that only a shell would.
 _OPEN_PART = re.compile(
-    r"\$\([^)]*\)?|<[^<>/]*>|`[^`]*\b(?:date|whoami|hostname)\b[^`]*`|\$\{[^{}]*[:(][^{}]*\}|\{\{.*?\}\}|%[YmdHMSF](?![a-z])"
+    r"\$\([^)]*\)?|<[^<>/]*>|`[^`]*\b(?:date|whoami|hostname)\b[^`]*`|\$\{[^{}]*[:(][^{}]*\}|\{\{.*?\}\}|%[YmdHMSFsd](?![a-z])|\?+$"
+    r"|\{[^{}]*\.\.[^{}]*\}|[\[(](?:date|time|timestamp|seed|run|name)[\])]|(?<![A-Za-z0-9])XX+(?![A-Za-z0-9])"
     r"|(?<![A-Za-z])YYYY\S*|(?<![A-Za-z])yyyymmdd\S*|\{(?:timestamp|date|datetime|time)\}|\{[^{}]*,[^{}]*\}|\*+"
 )
 # Words that a comment behind a path has, and a directory's name does not.
@@ -55,7 +56,9 @@ _PATH_WITH_BLANKS = re.compile(
     r"(?:(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.]"
     r"|[\w][^`'\"，。；、<>|,;:!?$*=/]*\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin))"
 )
-_ONLY_PARENT = re.compile(
+_OTHER_PLACE = re.compile(
+    r"\b(?:somewhere|anywhere|wherever|like|similar to|next to|beside|near|anything but|except|other than|same as"
+    r"|irgendwo|neben|wie|ähnlich|außer|à côté de|comme|sauf)\b|类似|旁边|除了|"
     r"\b(?:new|fresh|own|separate|sub-?)\s?(?:dir\w*|folder)\s+(?:below|under\w*|in|inside|within|beneath|of)\b"
     r"|\b(?:neue[srn]?|eigene[srn]?)\s+(?:verzeichnis|ordner)\s+(?:unter\w*|in)\b|\bunter(?:verzeichnis|ordner)\s+(?:von|in)\b"
     r"|\b(?:nouveau|sous-)\s?(?:dossier|répertoire)\s+(?:dans|sous|de)\b|(?:新建?|子)(?:目录|文件夹)",
@@ -250,8 +253,8 @@ class _PathCandidates:
             )
         elif len(paths := _find_paths(value)) == 1 and NEGATION.search(_OTHER_BAN.sub("", value)):
             return f"[exp_{self.name}] says more than a path: {value[:80]!r}. Write the path that is meant, alone."
-        elif paths and self.name.endswith("_dir") and _ONLY_PARENT.search(value):
-            return f"[exp_{self.name}] names only the directory above: {value[:80]!r}. Write the path out."
+        elif paths and _OTHER_PLACE.search(value):
+            return f"[exp_{self.name}] names a place by another path: {value[:80]!r}. Write the path out."
         elif paths and "." not in label:
             self.in_text += [(item.line, path) for path in paths]
         elif is_content and self.name.endswith("_dir") and re.fullmatch(r"[\w][\w.-]*", value):

@@ -34,6 +34,7 @@ _FIRST_STEP = re.compile(
 _EXPECTATION = re.compile(
     r"\b(?:takes?|took|usually|typically|normally|earlier runs?|last time)\b|通常|一般|大约需要|往常", re.IGNORECASE
 )
+_AFTER = re.compile(r"\b(?:after|since|from|nach|ab)\s+(?:the |dem |der )?\x01|\x01[之以]?后")
 _LIMIT_WORD = re.compile(
     r"within|timeout|time[- ]?limit|at most|max|fail|must|should|due|before|until|no later|innerhalb|spätestens"
     r"|不超过|之内|以内|内|最多|超时|失败",
@@ -95,6 +96,7 @@ _CHANGES = re.compile(
     r"(?<!no )(?<!not )(?<!never )\b(?:more|longer) than\b|\bover\b"
     r"|\bor (?!killed|stopped|terminated|less)|\bat least\b|\bper (?!run|experiment|job|training|single)"
 )
+_DENIED = re.compile(r"\b(?:not|keine?|pas)\s*\x00|(?:不是|而非)\s*\x00|\bevery\s*\x00|\x00.*[?？]")
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
     re.IGNORECASE,
@@ -160,6 +162,7 @@ class _Clause:
 
 def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
     """Return the clauses of a text. ``keeps_durations``: the comma in ``1 day, 12:00:00`` separates nothing."""
+    text = re.sub(r"\s*/\s*(?=(?:seed|model|stage|phase|gpu|epoch|fold|task|job)s?\b)", " per ", text)
     normal = normalize(text)
     written = text if len(text) == len(normal) else normal
     inside = [(each.start, each.end) for each in find_durations(text)] if keeps_durations else []
@@ -288,6 +291,8 @@ def _take_first_step(text: str) -> _TimedText:
     awaits_time = False
     for clause in _split_clauses(text, keeps_durations=False):
         phrase = _FIRST_STEP.search(clause.text)
+        if phrase and _AFTER.search(f"{clause.text[: phrase.start()]}\x01{clause.text[phrase.end() :]}"):
+            phrase = None  # a limit that begins there
         if phrase and len(set(clause.seconds)) > 1:  # "24 hours with 20 min for the first step"
             chosen = _choose_of_first_step(clause.text, phrase.start())
             seconds = clause.seconds[chosen] if seconds is None else seconds
@@ -434,8 +439,8 @@ def _find_unusual_words(clause: str) -> list[str]:
     text = _PLAIN_SIGNS.sub(" ", clause.replace("\x00", " "))
     words = re.findall(r"[^\W\d_\u4e00-\u9fff]+(?:[-'][^\W\d_\u4e00-\u9fff]+)*|\d[\w.,]*|[\u4e00-\u9fff]+|[+*×%]", text)
     joined = " ".join(words)
-    if _CHANGES.search(joined):
-        return words
+    if _CHANGES.search(joined) or _DENIED.search(clause):
+        return words or [clause]
     return [
         word for word in words if word not in _PLAIN_WORDS and not all(part in _PLAIN_WORDS for part in word.split("-"))
     ]

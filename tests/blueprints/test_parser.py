@@ -454,3 +454,25 @@ def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
         lines = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
         assert all(1 <= fault.line <= lines for fault in blueprint.faults), text
         assert not blueprint.ok or (blueprint.launch_command and 0 < blueprint.time_limit_s <= 60 * 24 * H), text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("somewhere under /w/out", "like /w/old but with suffix _2", "next to /w/out", "anything but /w/out"),
+        *("a subfolder of /w/out", "/w/out*", "/w/out/?", "/w/out/[date]", "/w/out/XX", "/w/out/seed{0..3}"),
+    ],
+)
+def test_a_place_that_is_told_by_another_path_is_no_path(path: str) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_result_dir]\n{path}\n")
+    assert not blueprint.ok
+    assert any("[exp_result_dir]" in fault.text for fault in blueprint.faults)
+
+
+@pytest.mark.parametrize(
+    "time", ["3h/seed", "not 3 hours", "3 hours after the first step", "every 3 hours", "3 hours?"]
+)
+def test_a_duration_that_is_not_the_limit_is_refused(time: str) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{time}\n")
+    assert not blueprint.ok
+    assert any("[exp_max_time]" in fault.text for fault in blueprint.faults)
