@@ -99,7 +99,7 @@ class _Limit:
 
 
 class _Slot:
-    """What one call holds of its limits. Use it on the event loop alone."""
+    """One call's share of its limits. Use it on the event loop alone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         caller, directory = _caller.get(), _directory.get()

@@ -1,4 +1,4 @@
-"""What a relay may answer: each request with the types of its answer. Checked once, where the answer arrives.
+"""The answers of a relay: each request with the types of its answer. Checked once, where the answer arrives.
 
 The other host may be broken, hostile, or of another version: what is not as it should be is no answer, and the host one
 that cannot be asked. Texts that people and models read lose control characters, and have a length.

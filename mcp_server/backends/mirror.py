@@ -31,7 +31,7 @@ _LOG = re.compile(r"attempts/\d{1,6}/output\.log")
 
 
 class Mirror:
-    """What this host knows of one far host. ``path`` is `hosts/NAME` in the state directory."""
+    """The knowledge of this host about a far one. ``path`` is `hosts/NAME` in the state directory."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.runs = path, path / "runs"

@@ -24,7 +24,7 @@ _LOOK_S = 0.5  # between two looks while somebody waits
 
 @dataclass(frozen=True)
 class Awaited:
-    """What others wait for: since when, in monotonic seconds, and how many bytes their questions have."""
+    """A request that others wait for: since when, in monotonic seconds, and how many bytes their questions have."""
 
     since_s: float
     sent_bytes: int = 0

@@ -224,7 +224,7 @@ def leaves_open(reader: BlueprintReader, name: str) -> bool:
 
 @dataclass
 class _PathCandidates:
-    """What a section may mean by its path: whole values, paths in sentences, and single words, with their lines."""
+    """The possible paths of a section: whole values, paths in sentences, and single words, with their lines."""
 
     name: str
     whole: list[tuple[int, str]] = field(default_factory=list)

@@ -141,7 +141,7 @@ _EQUALS = r"\s*(?:=|＝|->|→|等于|共)\s*"
 
 @dataclass(frozen=True)
 class _Clause:
-    """What stands between two marks of punctuation: as written, and in normal form with ``_MARK`` for each duration."""
+    """A text between two marks of punctuation: as written, and in normal form with ``_MARK`` for each duration."""
 
     written: str
     text: str

@@ -1,4 +1,4 @@
-"""What doctor says of clients: which are on this machine, in what version, and whether they have this server."""
+"""The report of doctor on clients: which are on this machine, in what version, and whether they have this server."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a command line says: one parser, one table of programs, and the readers that ask it."""
+"""The reader of command lines: one parser, one table of programs, and the readers that ask it."""

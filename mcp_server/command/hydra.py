@@ -1,4 +1,4 @@
-"""What Hydra makes of a command: its options and overrides, the decorator of its script, the configs that it composes.
+"""A command as Hydra reads it: its options and overrides, the decorator of its script, the configs that it composes.
 
 Scripts and configs are read, never run. Configs that Hydra finds in installed packages are left out.
 """

@@ -124,7 +124,7 @@ class PlacedProgram:
 
     @functools.cached_property
     def entry(self) -> Entry | None:
-        """What its interpreter runs."""
+        """Its interpreter's code."""
         entry = None if self.main is None else find_entry(self.words, self.main)
         is_word = entry is None or entry.kind != "script" or "/" in entry.value
         return entry if is_word or self.words[self.main or 0] not in ("source", ".") else None

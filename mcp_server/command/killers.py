@@ -1,4 +1,4 @@
-"""What a command may do that its launcher does not expect: to other runs of this host, or to its own end. Pure.
+"""Effects of a command that its launcher does not expect: to other runs of this host, or to its own end. Pure.
 
 Nothing is refused for it: the warnings are in the answer of launch_run, and of its dry run.
 """

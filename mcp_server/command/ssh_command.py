@@ -1,4 +1,4 @@
-"""What an ``ssh`` command line runs on which host, and whether it runs on a terminal there. Pure."""
+"""The command that ``ssh`` runs, its host, and whether it runs on a terminal there. Pure."""
 
 from __future__ import annotations
 

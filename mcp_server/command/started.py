@@ -55,7 +55,7 @@ class Program:
 
 @dataclass
 class _Known:
-    """What a command has set so far: variables, aliases, and files that it wrote, as far as their text is known."""
+    """Settings of a command so far: variables, aliases, and files that it wrote, as far as their text is known."""
 
     variables: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)

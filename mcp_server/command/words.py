@@ -26,7 +26,7 @@ _IN_QUOTES = compile_lazily(r"(?:\\.|[^`$\\]|\$(?![({]))+|(?P<opening>`|\$[({])|
 
 @dataclass(frozen=True)
 class Substitution:
-    """What stands in a word (``raw``): ``opening`` is one of ``$(``, ``<(``, ``>(``, ``$'``; ``text`` what is in it.
+    """A part of a word (``raw``): ``opening`` is one of ``$(``, ``<(``, ``>(``, ``$'``; ``text`` what is in it.
 
     A backquote counts as ``$(``. The text of ``$'`` has its escapes resolved.
     """

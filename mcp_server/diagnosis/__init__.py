@@ -1,1 +1,1 @@
-"""What the output of a training run means: progress, stalls, divergence, failures."""
+"""The meaning of a training run's output: progress, stalls, divergence, failures."""

@@ -52,7 +52,7 @@ class GpuRequest:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What every GPU of a run must fulfil.
+    """Conditions for every GPU of a run.
 
     ``count``: at least so many GPUs must. ``no_strangers``: no process of another run or user computes on it.
     ``clock_confirmed``: a person has set the clock cap, which counts where the driver reports none.

@@ -1,4 +1,4 @@
-"""What each Xid error of the NVIDIA driver means, what causes it, and what the GPU needs before its next use.
+"""The meaning of each Xid error of the NVIDIA driver, what causes it, and what the GPU needs before its next use.
 
 Source: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, columns "Immediate Action" and "Trigger
 Conditions". RESTART_APP and IGNORE need no recovery of the GPU, RESET_GPU a reset, RESTART_BM a reboot of the machine.

@@ -108,7 +108,7 @@ class Ray(_Table):
 
 
 class Environment(_Table):
-    """What runs of one kind get in addition to the server's environment; secrets by name only."""
+    """Settings that runs of one kind get in addition to the server's environment; secrets by name only."""
 
     env: Annotated[dict[str, str], AfterValidator(_check_variables)] = Field(default_factory=dict)
     secrets: list[str] = Field(default_factory=list)
@@ -145,7 +145,7 @@ class Host(_Table):
 
     @property
     def gpu_limits(self) -> Requirements:
-        """What every GPU must fulfil where a launch requests more than one."""
+        """Conditions for every GPU where a launch requests more than one."""
         return Requirements(
             power_limit_w=self.power_limit_w,
             max_sm_clock_mhz=self.max_sm_clock_mhz,

@@ -1,4 +1,4 @@
-"""What configuration files that a command names say about this host: other hosts' paths, data and models not here."""
+"""Facts in the configuration files of a command about this host: other hosts' paths, data and models not here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt of a run was called with, and how that came: the launch's values as retries changed them. Pure."""
+"""The parameters of a run's attempt, and how that came: the launch's values as retries changed them. Pure."""
 
 from __future__ import annotations
 

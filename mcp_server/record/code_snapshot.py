@@ -1,4 +1,4 @@
-"""What ran in an attempt, as the supervisor kept it when the command started: `attempts/<n>/code/`.
+"""The code of an attempt, as the supervisor kept it when the command started: `attempts/<n>/code/`.
 
 `snapshot.json` is written with the configuration files, and again with what git and Python answer. Beside it are
 `git.diff`, `packages.txt`, and the configuration files below `files/`, all with secrets masked.
@@ -30,7 +30,7 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """What ran. ``python``: the path of the command's Python, empty where it is unknown. ``packages``: how many it has.
+    """The code that ran. ``python``: the path of the command's Python, or empty. ``packages``: how many it has.
 
     ``notes``: what could not be kept, and why. ``git.diff`` is empty: see ``read_diff``.
     """

@@ -61,7 +61,7 @@ EventKind = Literal[
 
 
 class KindTraits(NamedTuple):
-    """What readers conclude from an event of one kind.
+    """The traits of one kind of event.
 
     ``live_state``: the state of a supervised run whose newest event with such a state this is.
     ``clears_failure``: failures of earlier events no longer hold.

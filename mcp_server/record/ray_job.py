@@ -1,4 +1,4 @@
-"""What a run directory holds of a job of Ray whose command runs where nobody sees that directory."""
+"""A run directory's files about a job of Ray whose command runs where nobody sees that directory."""
 
 from __future__ import annotations
 

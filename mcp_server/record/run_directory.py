@@ -36,7 +36,7 @@ class RunDir:
 
     @functools.cached_property
     def spec(self) -> Path:
-        """What was asked for. Secrets by name only."""
+        """The launch request. Secrets by name only."""
         return self.path / "spec.json"
 
     @property

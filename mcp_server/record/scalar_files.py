@@ -21,7 +21,7 @@ _WRITER = re.compile(r"(?=(?:^|\.)(?P<pid>\d{1,10})\.\d)")
 
 
 class EventName(NamedTuple):
-    """What the name of an event file says: when it was begun (POSIX), and by which process of which host.
+    """The facts in the name of an event file: when it was begun (POSIX), and by which process of which host.
 
     A suffix may begin with digits, and a host's name be an address: then there are several readings, of which one is
     true. The names that tensorboardX and TensorFlow 1 give hold no process.

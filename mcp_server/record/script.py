@@ -33,7 +33,7 @@ _PLAIN_NAME = compile_lazily(r"(?!(?:true|false|none|null)$)[A-Za-z][\w.-]{1,63}
 
 @dataclass(frozen=True)
 class AttemptInputs:
-    """What an attempt runs with in addition to the spec of its run.
+    """An attempt's settings in addition to its run's spec.
 
     ``params`` are all parameters of the attempt; where ``resumes`` is true, the spec's ``resume_args`` follow them.
     ``environment`` holds the variables that retries changed. ``placeholders`` maps a text such as ``{gpus}`` or

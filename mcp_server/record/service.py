@@ -1,4 +1,4 @@
-"""What a run needs of another: which run, and how one sees that it answers. Pure."""
+"""The need of a run for another: which run, and how one sees that it answers. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Need:
 
     @property
     def label(self) -> str:
-        """What texts call it."""
+        """Its name in texts."""
         return self.run or str(self)
 
 

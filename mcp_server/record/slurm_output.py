@@ -1,4 +1,4 @@
-"""What the step daemon writes into a job's output when it ends the job: Slurm's word without the controller. Pure."""
+"""The step daemon's lines in a job's output when it ends the job: Slurm's word without the controller. Pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class SweepDir:
 
     @property
     def spec(self) -> Path:
-        """What was asked for: every cell with the arguments of its launch. Secrets by name only."""
+        """The plan: every cell with the arguments of its launch. Secrets by name only."""
         return self.path / "spec.json"
 
     @property

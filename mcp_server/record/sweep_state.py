@@ -74,7 +74,7 @@ class CellState:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What tells it from other cells, as it ran: parameters, and arguments of its launch."""
+        """Its difference from other cells, as it ran: parameters, and arguments of its launch."""
         return {**self.params, **{name: self.setting(name) for name in self.overrides}}
 
     def planned(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a relay answers: each function is a request of the server, with JSON values in and out."""
+"""The relay's answers: each function is a request of the server, with JSON values in and out."""
 
 from __future__ import annotations
 

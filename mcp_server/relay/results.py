@@ -1,4 +1,4 @@
-"""What a server asks of the directories with results of runs: the files, contents of small ones, new documents."""
+"""Requests of a server about the directories with results of runs: the files, contents of small ones, new documents."""
 
 from __future__ import annotations
 

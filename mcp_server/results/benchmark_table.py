@@ -41,7 +41,7 @@ _SCALAR_SCOPES = ("eval", "val", "test", "evaluation", "validation")
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """What a run contributes to a table of benchmarks. ``settings``: all of its configuration."""
+    """A run's part in a table of benchmarks. ``settings``: all of its configuration."""
 
     name: str
     settings: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What an agent concluded of a run, kept in its directory, so that later comparisons show it beside the figures."""
+"""An agent's conclusion about a run, kept in its directory, so that later comparisons show it beside the figures."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _OWN_RESULTS = "results"  # in the record of a run without a result directory
 
 
 class _Writing:
-    """What excludes two writers of one result directory: both would append to its log.
+    """A lock against two writers of one result directory: both would append to its log.
 
     Each directory has its own, since another one may be on a file system that does not answer.
     """

@@ -35,7 +35,7 @@ class CodeCopy:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the run's record keeps of it."""
+        """Its facts in the run's record."""
         names = [printable(name) for name in self.linked]
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         stays = ", ".join(names[:_MOST_NAMED]) + more

@@ -1,4 +1,4 @@
-"""What an agent has to decide about a run: what ``wait_run(until="decision")`` returns for. Pure.
+"""Decisions of an agent about a run: what ``wait_run(until="decision")`` returns for. Pure.
 
 An end is a decision, because nobody retries it. So are a stall, an error, a missing first step, trouble with GPUs, and
 judging that was lost, unless the run's own recovery policy deals with it: it stops the attempt and tries again, or ends

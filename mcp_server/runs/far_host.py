@@ -1,4 +1,4 @@
-"""What a launch on another host has to ask that host: directories, inputs, its environment. Blocks. Use a thread."""
+"""Questions of a launch to another host: directories, inputs, its environment. Blocks. Use a thread."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
 
 @dataclass(frozen=True)
 class _There:
-    """What a launch on another host has found out: the host, the code to send, and the blueprint with its place."""
+    """The findings of a launch on another host: the host, the code to send, and the blueprint with its place."""
 
     far: FarHost | None = None
     code: CodeSync | None = None

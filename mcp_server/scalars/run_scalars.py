@@ -62,7 +62,7 @@ class RunLocations:
 
     @property
     def note(self) -> str | None:
-        """What was left out, as a sentence."""
+        """The parts left out, as a sentence."""
         return " ".join(filter(None, (describe_uncertain(self.uncertain), self.remark))) or None
 
 
@@ -172,7 +172,7 @@ class Scalars:
 
 @dataclass(frozen=True)
 class Target:
-    """What a name or a path refers to: the locations of one run, or several runs to choose from.
+    """The places of a name or a path: the locations of one run, or several runs to choose from.
 
     ``choices``: for each location its path below ``name`` and the POSIX time of its newest change. ``left_out``:
     further directories below a directory that has scalars itself. ``note``: what may be another run's.

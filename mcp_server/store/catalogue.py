@@ -30,7 +30,7 @@ _LOST_AFTER_S = 60.0  # a run whose supervisor may still start is not asked abou
 
 
 class Records(Protocol):
-    """What reads the record of one run: see ``RunStore``."""
+    """The reader of one run's record: see ``RunStore``."""
 
     home: StateHome
 

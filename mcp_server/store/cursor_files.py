@@ -28,7 +28,7 @@ _FILE = re.compile(rf"{_WORD.pattern}\.json")
 
 @dataclass(frozen=True)
 class Seen:
-    """What a caller has seen: by run id the number of the last event and the state.
+    """A caller's cursor: by run id the number of the last event and the state.
 
     ``left_out``: the ended runs that were of no interest when the cursor was begun as one over all live runs; None
     for other cursors.

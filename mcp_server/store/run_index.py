@@ -31,7 +31,7 @@ _UNUSED_AFTER_S = 30 * 86_400.0  # of another version
 
 
 class Row(NamedTuple):
-    """What the index knows of a run. ``mark``: what its record must still look like; empty where it cannot change."""
+    """The index's entry for a run. ``mark``: what its record must still look like; empty where it cannot change."""
 
     inode: int
     has_started: bool

@@ -1,4 +1,4 @@
-"""What keeps a sweep from going on while nothing in its record says so: a stopped conductor, a home without space."""
+"""Obstacles of a sweep that its record does not show: a stopped conductor, a home without space."""
 
 from __future__ import annotations
 

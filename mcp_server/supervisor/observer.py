@@ -129,7 +129,7 @@ class Observer:
 
     @property
     def stopped_for(self) -> str | None:
-        """What the recovery policy stopped the attempt for, a word of its ``stop_on``."""
+        """The recovery policy's reason to stop the attempt, a word of its ``stop_on``."""
         return self._stopped_for
 
     @property

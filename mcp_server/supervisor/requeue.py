@@ -29,7 +29,7 @@ _FINAL_STATES = ("finished", "killed", "timed_out")
 
 @dataclass(frozen=True)
 class FormerSupervision:
-    """What a supervisor that died left on disk.
+    """The record of a supervisor that died.
 
     ``attempt`` is the number of its newest attempt, 0 where it started none. ``params`` and ``environment`` are as its
     newest retry changed them, ``params`` None where there was no retry. ``attempt_ended``: it reported the end of

@@ -1,4 +1,4 @@
-"""What follows a failed attempt: the recovery policy's decision, with the port and the GPUs that it asks for."""
+"""The step after a failed attempt: the recovery policy's decision, with the port and the GPUs that it asks for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NextAttempt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What follows an attempt: the next one, or None for the end of the run, and one sentence with the reason.
+    """The step after an attempt: the next one, or None for the end of the run, and one sentence with the reason.
 
     ``failure``: why the attempt failed, with advice that agrees with the decision.
     """

@@ -61,7 +61,7 @@ def watch_slurm(home: Path) -> ServiceJobs[LivenessReport]:
 
 
 class RayWord(NamedTuple):
-    """What the head says of a job. ``is_over``: None where it does not answer, or is not known to be the right head."""
+    """A job by the word of its head. ``is_over``: None where no head that is certainly the right one answers."""
 
     is_over: bool | None
     text: str

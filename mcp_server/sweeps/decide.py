@@ -1,4 +1,4 @@
-"""What a sweep does next: which cells to launch, and what the end of a run means for its cell. Pure."""
+"""The next step of a sweep: which cells to launch, and what the end of a run means for its cell. Pure."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _HOUR_S = 3600
 
 @dataclass(frozen=True)
 class _Program:
-    """What a command runs: its words but for options, the values of these, and where."""
+    """The program of a command: its words but for options, the values of these, and where."""
 
     words: tuple[str, ...]
     options: Mapping[str, str]

@@ -76,7 +76,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Look:
-    """What was seen of the live cells at a time: by run a line of the table, and its value; and when the sweep ends."""
+    """The live cells as seen at a time: by run a line of the table, and its value; and when the sweep ends."""
 
     at_s: float
     lines: Mapping[str, Sequence[str]] = field(default_factory=dict)

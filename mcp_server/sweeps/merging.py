@@ -47,7 +47,7 @@ class _Member:
 
     @property
     def key(self) -> str | None:
-        """What two cells have in common that repeat one training: all settings and a seed. None without a seed."""
+        """The common part of cells that repeat one training: all settings and a seed. None without a seed."""
         cell = self.state.cell
         seeds = find_seeds(cell)
         settings = {name: as_text(value) if is_seed(name) else value for name, value in self.state.settings.items()}

@@ -79,7 +79,7 @@ Space = dict[str, Dimension]
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a point. ``value``: the metric, None where unknown. ``step``: where a stopped one had reached it."""
+    """The outcome of a point. ``value``: the metric, None where unknown. ``step``: where a stopped one reached it."""
 
     params: Mapping[str, Value]
     state: TrialState

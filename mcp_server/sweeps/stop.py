@@ -24,7 +24,7 @@ _AT_ONCE = 8
 
 @dataclass
 class SweepStop:
-    """What came of the stop of a sweep: results by run, and why others could not be stopped."""
+    """The outcome of a sweep's stop: results by run, and why others could not be stopped."""
 
     sweep: Sweep
     results: dict[str, StopResult] = field(default_factory=dict)

@@ -22,7 +22,7 @@ _NEW_DEPTH = 6  # below a new directory, whose own new directories may have come
 
 
 class FileEvent(NamedTuple):
-    """What happened to a file or directory. ``former``: its path before a move from a watched directory."""
+    """A change of a file or directory. ``former``: its path before a move from a watched directory."""
 
     path: str
     kind: int

@@ -1,4 +1,4 @@
-"""What `ps` shows of runward's own processes.
+"""The titles of runward's own processes in `ps`.
 
 Trainers and their scripts clean a machine up with `pkill -f python`, `pkill -f train` or `killall python`. A supervisor
 that such a pattern matches dies with its run, or with the runs of others. So the command line and the short name hold

@@ -1,4 +1,4 @@
-r"""What of a program's output nobody sees: control characters, escape sequences, invisible characters. Pure.
+r"""The invisible part of a program's output: control characters, escape sequences, invisible characters. Pure.
 
 The one definition for the text that agents read, which leaves it out, and for the masks of secrets, which look
 through it: a value with something invisible in it would be whole again in the answer.

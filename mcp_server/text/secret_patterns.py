@@ -1,4 +1,4 @@
-"""What looks like a secret: names, passwords in addresses, and the shapes of `secrets.rows`. Masks them. Pure."""
+"""The shapes of secrets: names, passwords in addresses, and the shapes of `secrets.rows`. Masks them. Pure."""
 
 from __future__ import annotations
 

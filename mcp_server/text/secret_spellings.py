@@ -28,7 +28,7 @@ _FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 @dataclass(frozen=True)
 class View:
-    """What remains of a text in which a kind of spelling is searched: bytes left out, and letters in lower case.
+    """The rest of a text in which a kind of spelling is searched: bytes left out, and letters in lower case.
 
     An end of at least ``shortest_hold`` bytes that may begin a spelling waits for more.
     """

@@ -1,4 +1,4 @@
-"""What all tools share: the server context, the caller's identity, and the ownership rules."""
+"""The common parts of all tools: the server context, the caller's identity, and the ownership rules."""
 
 from __future__ import annotations
 

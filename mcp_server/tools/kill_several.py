@@ -36,7 +36,7 @@ class Targets:
 
     @property
     def question(self) -> str:
-        """What a person or an agent confirms: how many, and which. No elapsed time is in it."""
+        """The subject of a confirmation: how many, and which. No elapsed time is in it."""
         named = "; ".join(f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'})" for run in self.runs)
         return f"{len(self.runs)} runs: {named}{describe_dependents(self.dependents)}"
 

@@ -129,7 +129,7 @@ def remember_delivery(server: ServerContext, name: str | None, state: WaitState,
 
 @dataclass(frozen=True)
 class _Observation:
-    """What an open wait is for, its runs now, and when the newest of their events and output was."""
+    """The purpose of an open wait, its runs now, and when the newest of their events and output was."""
 
     spec: WaitSpec
     runs: tuple[Run, ...]

@@ -1,4 +1,4 @@
-"""What a launch asks of Ray: the address of the head, the options, and the request that submits the job. Pure."""
+"""A launch's request to Ray: the address of the head, the options, and the request that submits the job. Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _ENDS = {"FAILED": "failed", "STOPPED": "killed"}
 
 @dataclass(frozen=True)
 class Seen:
-    """What the record shows here. ``is_here``: the supervisor was on this host, where its lock would be seen.
+    """The record as it is here. ``is_here``: the supervisor was on this host, where its lock would be seen.
 
     ``is_fresh``: the launch began seconds ago, so that its job may not have been submitted yet.
     """

@@ -1,4 +1,4 @@
-"""What the heads of clusters said last of the jobs that have no supervisor yet, asked for by one thread per head.
+"""The newest states, by the heads of clusters, of jobs that have no supervisor yet, asked for by one thread per head.
 
 A run directory announces news only once its supervisor writes. Until then this thread asks the head once a second, and
 announces a change by ``ray_job.json``, which it writes into the directory: a wait looks again then.

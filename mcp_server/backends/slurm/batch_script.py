@@ -1,4 +1,4 @@
-"""What a launch asks of Slurm, in the words of sbatch. Pure."""
+"""A launch's request to Slurm, in the words of sbatch. Pure."""
 
 from __future__ import annotations
 

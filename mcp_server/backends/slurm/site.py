@@ -1,4 +1,4 @@
-"""What a Slurm says of itself: its version, what it remembers, its partitions and nodes."""
+"""The facts of a Slurm installation: its version, what it remembers, its partitions and nodes."""
 
 from __future__ import annotations
 

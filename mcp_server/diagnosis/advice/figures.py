@@ -1,4 +1,4 @@
-"""What the figures of a message prove: who holds GPU memory, how large a buffer must be, who was late. Pure."""
+"""Proofs in the figures of a message: who holds GPU memory, how large a buffer must be, who was late. Pure."""
 
 from __future__ import annotations
 

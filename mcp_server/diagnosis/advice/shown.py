@@ -1,4 +1,4 @@
-"""What the log of a failed run shows: its launcher, settings, packages; and parts of advice worded for that. Pure.
+"""Facts in the log of a failed run: its launcher, settings, packages; and parts of advice worded for that. Pure.
 
 A log shows a setting where it assigns it: a variable at the start of a line, a keyword, a row of a table of arguments,
 an option. A sentence that only recommends it shows nothing.

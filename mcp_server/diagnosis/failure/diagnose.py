@@ -70,7 +70,7 @@ _MEANINGLESS = compile_lazily(
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the supervisor knows in addition to the text. All fields are optional."""
+    """The supervisor's knowledge in addition to the text. All fields are optional."""
 
     oom_killed: bool = False  # the kernel's OOM killer counted a kill in this run's cgroup
     diverged: str | None = None  # the metric line that proves divergence, from the whole run

@@ -1,4 +1,4 @@
-"""What a line proves: statements of shells, schedulers and native libraries, messages and types of exceptions. Pure.
+"""Proofs in lines: statements of shells, schedulers and native libraries, messages and types of exceptions. Pure.
 
 `failures.rows` holds the patterns, and blocks of `advice/` those of failures that have an advice of their own. They are
 read at the first line that looks like an error.

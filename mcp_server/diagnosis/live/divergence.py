@@ -64,7 +64,7 @@ _ENDS = 5  # lines at either end, whose medians are compared
 
 
 class _Role(IntEnum):
-    """What a metric measures. An IntEnum, used as an index: every metric of every line is looked up."""
+    """The quantity of a metric. An IntEnum, used as an index: every metric of every line is looked up."""
 
     TOTAL_LOSS = 0
     LOSS_COMPONENT = 1

@@ -48,7 +48,7 @@ _MEASUREMENT = compile_lazily(
 
 
 class BarSubject(Enum):
-    """What a progress bar shows."""
+    """A progress bar's state."""
 
     TRAINING = "training"
     OTHER = "something else"

@@ -1,4 +1,4 @@
-"""What a notice says: the event, the run, and what to do next. Pure."""
+"""The content of a notice: the event, the run, and what to do next. Pure."""
 
 from __future__ import annotations
 

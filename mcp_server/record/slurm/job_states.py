@@ -1,4 +1,4 @@
-"""What a state of Slurm and a run's record mean together: one table, pure."""
+"""The meaning of Slurm's state and a run's record together: one table, pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RecordState = Literal["none", "live", "ended"]
 
 
 class End(NamedTuple):
-    """What a final state of Slurm means for a run whose supervisor wrote no end: a block of `states.rows`."""
+    """The meaning of a final state of Slurm for a run whose supervisor wrote no end: a block of `states.rows`."""
 
     state: EndedState
     why: str = ""

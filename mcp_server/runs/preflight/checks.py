@@ -62,7 +62,7 @@ _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
 
 @dataclass(frozen=True)
 class PreflightRequest(LaunchRequest):
-    """What a training run will need. ``python``, ``paths``, ``cwd`` as on a command line. ``disk_gb`` in 10⁹ bytes."""
+    """The needs of a training run. ``python``, ``paths``, ``cwd`` as on a command line. ``disk_gb`` in 10⁹ bytes."""
 
     python: str | None = None
     imports: list[str] = field(default_factory=list)

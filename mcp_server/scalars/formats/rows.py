@@ -185,7 +185,7 @@ class Rows:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the series should know."""
+        """Remarks for a reader of the series."""
         notes = []
         if self._points and self._key is None:
             unfit = ", ".join(repr(key) for key in sorted(self._unfit))

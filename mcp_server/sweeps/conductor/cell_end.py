@@ -1,4 +1,4 @@
-"""What the record of a sweep keeps of the end of a cell's run: all that its log and tables say of it later."""
+"""The end of a cell's run in the record of its sweep: all that its log and tables say of it later."""
 
 from __future__ import annotations
 

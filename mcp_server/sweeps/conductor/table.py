@@ -1,4 +1,4 @@
-"""What a person sees who attaches to the session of a sweep: a table that follows it."""
+"""The screen of a sweep's session: a table that follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What VERL's own configuration says about a user's: sections, keys, the GPUs it counts on."""
+"""A user's configuration checked by VERL's own: sections, keys, the GPUs it counts on."""
 
 from __future__ import annotations
 
