@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from mcp_server.record.sweep_ranking import Group, average, describe_test, find_differing, is_changed
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
+from mcp_server.results.benchmark_table import find_benchmark
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
-from mcp_server.sweeps.benchmarks import build_benchmarks
-from mcp_server.sweeps.benchmarks import describe_best as describe_best_by
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_server.sweeps.columns import Columns
 
 CHECKPOINT = "checkpoint"
-_MOST_SETTINGS, _NOTE_CHARS = 8, 60
+_MOST_SETTINGS, _MOST_BENCHMARKS, _NOTE_CHARS = 8, 4, 60
 _FACTS = (
     "phase",
     "n",
@@ -65,11 +64,53 @@ def describe_ranking(groups: Sequence[Group], by: Ranking) -> RankingNotes:
     if behind is not None:
         ask = f'unless metrics=["{ANY_COUNT}"] asks.'
         notes.append(f"{behind.label} is better with fewer seeds, and ranks behind {ask}")
-    found = None if by.metric is None else build_benchmarks(groups, by.label)
+    found = None if by.metric is None else _build_benchmarks(groups, by.label)
     if found is not None:
-        return RankingNotes([*notes, describe_best_by(groups, found[1])], found[0])
+        return RankingNotes([*notes, _describe_best_by(groups, found[1])], found[0])
     test = "" if by.metric is None else describe_test(groups)
     return RankingNotes([*notes, test] if test else notes)
+
+
+def _build_benchmarks(groups: Sequence[Group], label: str) -> tuple[BenchmarkTable, str] | None:
+    """Return the settings by benchmark, and the parameter that names it; None where none does, or one has no value.
+
+    ``label``: the metric that ranks. A cell is the mean over seeds ± the deviation of the sample, and their number.
+    """
+    known = [group for group in groups if group.mean is not None]
+    name = find_benchmark([group.settings for group in known])
+    if name is None:
+        return None
+    settings = [each for each in find_differing(known) if each != name]
+    has_phases = len({group.first.cell.phase for group in known}) > 1
+    rows: dict[tuple[str, ...], dict[str, list[Group]]] = {}
+    for group in sorted(known, key=lambda group: min(cell.number for cell in group.cells)):
+        phase = [group.first.cell.phase] if has_phases else []
+        key = (*phase, *(fit_cell(plain_value(group.settings.get(each))) for each in settings))
+        rows.setdefault(key, {}).setdefault(fit_cell(plain_value(group.settings.get(name))), []).append(group)
+    benchmarks = sorted({benchmark for row in rows.values() for benchmark in row})
+    short = shorten_names(settings, {"phase", *benchmarks})
+    names = [*(["phase"] if has_phases else []), *short.values(), *benchmarks]
+    lines = [
+        [*key, *(", ".join(_render_cell(group) for group in row.get(benchmark, ())) for benchmark in benchmarks)]
+        for key, row in rows.items()
+    ]
+    return BenchmarkTable(metric=label, columns="|".join(names), rows=["|".join(line) for line in lines]), name
+
+
+def _describe_best_by(groups: Sequence[Group], name: str) -> str:
+    """Return which setting is the best by each of the first benchmarks, which ``groups`` have, the best first."""
+    best: dict[str, str] = {}
+    for group in groups:
+        if group.mean is not None:
+            best.setdefault(plain_value(group.settings.get(name)), f"{group.label} {group.text}")
+    shown = "; ".join(f"{benchmark}: {text}" for benchmark, text in list(best.items())[:_MOST_BENCHMARKS])
+    more = f"; {len(best) - _MOST_BENCHMARKS} more" if len(best) > _MOST_BENCHMARKS else ""
+    return f"{name} is the benchmark: only within one are settings comparable, and best is of all. {shown}{more}."
+
+
+def _render_cell(group: Group) -> str:
+    count = f" (n {len(group.results)})" if len(group.results) > 1 else ""
+    return spread(group.mean, group.deviation) + count
 
 
 def make_rows(

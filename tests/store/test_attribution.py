@@ -230,3 +230,17 @@ def test_a_note_names_three_and_counts_the_rest() -> None:
     assert describe_uncertain([]) is None
     note = describe_uncertain([f"/p/ck/{n}.pt" for n in range(5)])
     assert note == "Left out, since it is uncertain which run wrote them: 0.pt, 1.pt, 2.pt and 2 more in /p/ck."
+
+
+def test_claims_of_others_are_read_at_the_first_file_and_once() -> None:
+    weights, asked = file("/p/ck/model.pt"), list[str]()
+
+    def find_others() -> tuple[list[Claims], bool]:
+        asked.append("others")
+        return [OTHER], False
+
+    own = OwnFiles(run("a-1111", weights), find_others=find_others, has_ended=True)
+    own.roots()
+    assert (own.is_settled, asked) == (True, [])
+    assert [own.judge(weights), own.judge(weights)] == [(Verdict.OWN, Rank.WRITTEN)] * 2
+    assert (own.is_settled, asked) == (False, ["others"])
