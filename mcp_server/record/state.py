@@ -157,9 +157,9 @@ class Run:
 
     @property
     def code_change(self) -> str | None:
-        """The sentence that says which files of its code changed before its newest attempt, None without a change."""
-        changes = [e for e in self.events if e["kind"] == "code_changed" and e.get("attempt", 1) == self.attempt]
-        return changes[-1].get("text") if changes else None
+        """The sentences that say which files of its code changed before an attempt, None without a change."""
+        changes = (event.get("text") for event in self.events if event["kind"] == "code_changed")
+        return " ".join(dict.fromkeys(filter(None, changes))) or None
 
     @property
     def gpu_names(self) -> tuple[int | str, ...]:

@@ -198,11 +198,18 @@ def _ignores_counts(metrics: Sequence[str]) -> bool:
 def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str]:
     """Return which cells of a table ran other code than at their sweep's launch, those with the same files together."""
     cells_of: dict[str, list[str]] = {}
-    for cell in [cell for group in groups for cell in group.cells if cell.run_id is not None][:MOST_READ]:
+    changes_of: list[set[str | None]] = [set() for _ in groups]
+    placed = [(place, cell) for place, group in enumerate(groups) for cell in group.cells if cell.run_id is not None]
+    for place, cell in placed[:MOST_READ]:
         run = observe_cell(cell, store)
+        if run is not None and cell.state in ("finished", "timed_out"):
+            changes_of[place].add(run.code_change)
         if run is not None and run.code_change:
             cells_of.setdefault(run.code_change, []).append(cell.cell.name)
     described = []
+    best = [changes for changes in changes_of[:2] if changes]
+    if len(best) > 1 and best[0] != best[1]:
+        described.append("The first two settings did not run the same code: their difference may be the code's.")
     for change, names in cells_of.items():
         more = f" and {len(names) - _MOST_CHANGED} more" if len(names) > _MOST_CHANGED else ""
         described.append(f"{', '.join(names[:_MOST_CHANGED])}{more}: {change}")

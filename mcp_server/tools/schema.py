@@ -23,7 +23,7 @@ from mcp_server.tools.context import ServerContext, caller, server_of
 _PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of recovery tables has 1,400
 
 # In the place of a problem pydantic names the member of a union, too: ``dict[str,int]``.
-_UNION_MEMBER = re.compile(r"(?:str|int|float|bool)$|(?:dict|list|union|nullable|constrained|function)[-\[]")
+_UNION_MEMBER = re.compile(r"(?:str|int|float|bool)$|(?:dict|list|union|nullable|constrained|function|literal)[-\[]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 _EXPECTED = {
@@ -177,6 +177,9 @@ def _describe_problems(place: str, problems: Sequence[Any]) -> str:
     if first["type"] == "extra_forbidden":
         return f"{place}: there is no such argument"
     expected = list(dict.fromkeys(_EXPECTED.get(problem["type"], "") for problem in problems))
+    words = [problem["ctx"]["expected"] for problem in problems if problem["type"] == "literal_error"]
+    if len(problems) > 1 and words:  # each type of a union has words of its own
+        return f"{place} takes {' or '.join([*words, *filter(None, expected)])}"
     if not all(expected):
         return f"{place}: {first['msg']}"
     kind = type(first["input"])

@@ -514,3 +514,16 @@ def test_a_scheduler_explains_a_wait_and_an_end_that_no_supervisor_wrote() -> No
     assert (ended_by_job.failure, ended_by_job.reason) == (SITE_LIMIT, "Slurm's time limit ended it.")
     finished = fold(Evidence(SPEC, (STARTED, ended("finished")), supervisor=OUT_OF_TIME, age_s=OLD))
     assert (finished.failure, finished.stopped_by, finished.pending_reason) == (None, None, None)
+
+
+def test_a_change_of_code_before_an_earlier_attempt_is_still_told() -> None:
+    first, again = "Code changed between launch and start: a.py.", "Code changed between attempt 1 and attempt 2: b.py."
+    events = (
+        event(1, "started", attempt=1),
+        event(2, "code_changed", text=first, attempt=1),
+        event(3, "started", attempt=2),
+        event(4, "code_changed", text=again, attempt=2),
+        event(5, "started", attempt=3),
+    )
+    assert run(events=events, attempt=3).code_change == f"{first} {again}"
+    assert run(events=events[:1]).code_change is None

@@ -100,3 +100,12 @@ async def test_a_refusal_quotes_the_ends_of_long_words_and_no_part_of_a_secret(t
     assert "s3cr3t" not in texts[2]
     assert texts[-1].startswith("compare_runs was not called: run_ids takes ")
     assert "union" not in texts[-1]
+
+
+async def test_a_wrong_word_is_answered_with_the_words_of_all_types_that_fit(tmp_path: Path) -> None:
+    async with Client(build({"RUNWARD_HOME": str(tmp_path)})) as client:
+        result = await client.call_tool("list_runs", {"state": "done"})
+    (text,) = [block.text for block in result.content if isinstance(block, TextContent)]
+    assert text.startswith("list_runs was not called: state takes 'queued', 'starting'")
+    assert "'live' or 'ended'" in text
+    assert "literal" not in text

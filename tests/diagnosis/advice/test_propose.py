@@ -79,3 +79,11 @@ def test_a_programs_sentence_stands_in_quotes_and_is_no_advice_of_runwards(line:
     own = re.sub(r'"[^"]*"', "", advice)
     assert "kill_run" not in own, advice
     assert '"' not in own, advice
+
+
+def test_a_range_that_the_program_itself_names_is_no_index() -> None:
+    said = [
+        propose_next_step(Scene("python_error", text)).advice
+        for text in ("ValueError: bad sample 33: label 11 is out of range", "IndexError: list index out of range")
+    ]
+    assert ["An index is out of range" in text for text in said] == [False, True]
