@@ -78,6 +78,14 @@ def find_run_of_key(store: RunStore, key: str | None) -> Run | None:
     return None
 
 
+def find_owner_of_key(store: RunStore, key: str) -> str | None:
+    """Return the owner of the run or sweep that was started with this key, None where there is none."""
+    for name in (key, f"sweep {key}"):
+        with contextlib.suppress(OSError, RunNotFound):
+            return store.observe_any(_read_run_id(_key_file(store, name))).spec.owner
+    return None
+
+
 def has_key(store: RunStore, key: str | None) -> bool:
     """Return whether a launch with this key has begun at any time."""
     return key is not None and _key_file(store, key).exists()

@@ -48,6 +48,12 @@ _MORE_SESSIONS = 100  # which are being opened or ended, beside those that the g
 _STOP_S = 2.7
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _HOST_IS_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+_END_OF_HEAD = re.compile(rb"(?<=\r\n)\r\n")
+_LENGTH = re.compile(rb"^content-length[ \t]*:", re.IGNORECASE | re.MULTILINE)
+# Bare line feeds, folded lines, bare carriage returns, and lengths that are no number.
+_AMBIGUOUS = re.compile(
+    rb"(?<!\r)\n|\n[ \t]|\r(?!\n|\Z)|\ncontent-length[ \t]*:(?![ \t]*[0-9]*[ \t]*(\r|\Z))", re.IGNORECASE
+)
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -99,6 +105,15 @@ class _Connection(H11Protocol):
             self.registry.touch(self)
         elif (before is None or before.response_complete) and self._deadline.cancelled():
             self._deadline = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def handle_events(self) -> None:
+        """Refuse a head that a proxy in front may read otherwise: h11 mends such lines, and their request with them."""
+        if self.conn.their_state is h11.IDLE:
+            head = _END_OF_HEAD.split(self.conn.trailing_data[0], 1)[0]
+            if _AMBIGUOUS.search(head) or len(_LENGTH.findall(head)) > 1:
+                self.send_400_response("Ambiguous request head.")
+                return
+        super().handle_events()
 
     def send_400_response(self, msg: str) -> None:
         """End a connection whose request breaks the protocol: nothing can be sent after that, so no answer is tried.

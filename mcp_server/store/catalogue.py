@@ -50,10 +50,12 @@ class Catalogue:
         self._store = store
         self._lock = threading.RLock()
         self._index: RunIndex | None = None
+        self._known: dict[str, tuple[int, str]] = {}  # inodes and marks of the rows in the file
+        self._version: int | None = None  # of the file, when they were read
         self._looks: object = None  # what the directories of runs looked like when they were read
         self._open: dict[str, int] = {}  # inodes of the runs without a row in the file
         self._marked: dict[str, tuple[int, str]] = {}  # inodes and marks of those whose row may become false
-        self._stale: list[str] = []  # with a row that is false
+        self._stale: list[str] = []  # with a row in the file that is false, and not among the known ones
         self._unwritten: dict[str, Row] = {}  # of runs in ``_open``
         self._retry_s = 0.0
 
@@ -63,7 +65,7 @@ class Catalogue:
             for is_last in (False, False, True):
                 try:
                     if self._index is None:
-                        self._looks = None
+                        self._looks = self._version = None
                         self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
                     self._refresh(self._index)
                     return question(self._index)
@@ -82,6 +84,7 @@ class Catalogue:
         with self._lock:
             self._open[run_id] = self.list_inodes().get(run_id, 0)
             self._stale.append(run_id)
+            self._known.pop(run_id, None)
 
     def list_inodes(self) -> dict[str, int]:
         """Return the ids of all directories that may be a run's, and their inodes."""
@@ -130,14 +133,18 @@ class Catalogue:
 
     def _compare(self, index: RunIndex) -> None:
         """Find the directories without a row in the file, and the rows without their directory."""
-        inodes, known = self.list_inodes(), index.read_known()
-        self._stale = [run_id for run_id, (inode, _) in known.items() if inodes.get(run_id) != inode]
-        for run_id in self._stale:
+        inodes, version = self.list_inodes(), index.read_version()
+        if version != self._version:
+            self._known, self._version, self._stale = index.read_known(), version, []
+        known = self._known
+        stale = [run_id for run_id, (inode, _) in known.items() if inodes.get(run_id) != inode]
+        for run_id in stale:
             del known[run_id]
+        self._stale += stale
         self._marked = {run_id: each for run_id, each in known.items() if each[1]}
         self._open = {run_id: inode for run_id, inode in inodes.items() if run_id not in known}
         self._unwritten = {id_: row for id_, row in self._unwritten.items() if self._open.get(id_) == row.inode}
-        self._store.forget([*self._stale, *self._store.list_remembered() - inodes.keys()])
+        self._store.forget([*stale, *self._store.list_remembered() - inodes.keys()])
 
     def _read(self, run_id: str, inode: int) -> Row | None:
         """Return the row of a run that may change, and note it. The row of another is noted to be written."""
@@ -193,6 +200,7 @@ class Catalogue:
             return
         for run_id, row in self._unwritten.items():
             del self._open[run_id]
+            self._known[run_id] = (row.inode, row.mark)
             if row.mark:
                 self._marked[run_id] = (row.inode, row.mark)
         self._unwritten, self._stale = {}, []

@@ -174,6 +174,10 @@ class RunIndex:
             for run_id, inode, mark in self._db.execute("SELECT run_id, inode, mark FROM main.final")
         }
 
+    def read_version(self) -> int:
+        """Return a number that another one follows where another process has written the file."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
     def write(self, rows: Iterable[Row], stale: Iterable[str] = ()) -> bool:
         """Put rows into the file, and take stale ones out; return False where it cannot be written now."""
         try:

@@ -24,6 +24,7 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.wait_files import WaitFiles
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -84,10 +85,17 @@ class ServerContext:
             return name or owner
         raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
 
-    def idempotency_key(self, ctx: Call, key: str | None) -> str | None:
-        """Return ``key`` in the namespace of the caller's token: a key of another owner never returns his run."""
-        name = identity(ctx)
-        return key if key is None or name is None else f"{name}: {key}"  # a token's name holds no colon
+    async def idempotency_key(self, ctx: Call, key: str | None) -> str | None:
+        """Return ``key`` in the namespace of its owner, over HTTP and stdio: another's key never returns his run."""
+        return None if key is None else await run_in_thread(self._name_key, ctx, key)
+
+    def _name_key(self, ctx: Call, key: str) -> str:
+        from mcp_server.runs.idempotency import find_owner_of_key  # noqa: PLC0415 - few calls have a key
+
+        owner = self.actor(ctx)
+        # The owner of whom nobody says otherwise has no prefix; nor had any owner over stdio in former versions.
+        is_plain = identity(ctx) is None and find_owner_of_key(self.store, key) == owner
+        return key if is_plain or owner == self.home.owner({}) else f"{owner}: {key}"  # a token's name holds no colon
 
     def check_owner(self, ctx: Call, run: Run, *, force: bool = False) -> None:
         """Refuse to change another owner's run. ``force`` counts only where callers have no tokens.

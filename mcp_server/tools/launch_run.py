@@ -70,11 +70,11 @@ class Launched(Answer):
     next_step: str
 
 
-def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchRequest:
+async def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchRequest:
     server = server_of(ctx)
     own = {
         "owner": server.owner(ctx, arguments["owner"]),
-        "idempotency_key": server.idempotency_key(ctx, arguments["idempotency_key"]),
+        "idempotency_key": await server.idempotency_key(ctx, arguments["idempotency_key"]),
         "keep_code": arguments.get("code") == "kept",
     }
     if isinstance(arguments["params"], str):
@@ -101,7 +101,7 @@ async def _ask_person(
 ) -> Confirm | Elicit[Confirm]:
     arguments = locals()
     try:
-        request = _make_request(ctx, arguments)
+        request = await _make_request(ctx, arguments)
     except RunwardError:
         return Confirm(run_id="")  # launch_run says why it is refused
     return await ask_about_launch(ctx, request, confirm_token, dry_run=dry_run)
@@ -193,7 +193,7 @@ async def launch_run(
     """
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)
-    request = _make_request(ctx, arguments)
+    request = await _make_request(ctx, arguments)
     if isinstance(params, str):
         arguments |= {"params": None, "params_file": params}
     await run_in_thread(check_launch_places, ctx, arguments, dry_run=dry_run)

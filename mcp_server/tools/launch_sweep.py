@@ -137,7 +137,7 @@ async def launch_sweep(
             raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
         return await run_in_thread(_note_cells, ctx, name, notes)
     arguments |= {"common": common or {}, "hosts": tuple(hosts or ()), "owner": server.owner(ctx, owner)}
-    arguments |= {"idempotency_key": server.idempotency_key(ctx, idempotency_key)}
+    arguments |= {"idempotency_key": await server.idempotency_key(ctx, idempotency_key)}
     request = SweepRequest(**arguments)
     await run_in_thread(_check_places, ctx, arguments, dry_run)
     if dry_run:

@@ -58,6 +58,25 @@ async def test_a_key_is_its_owners_alone(sandbox: Sandbox) -> None:
             assert again == [hers["run_id"], his["run_id"]]
 
 
+async def test_a_key_is_one_over_http_and_stdio_for_its_owner_alone(sandbox: Sandbox) -> None:
+    me = sandbox.store.home.owner({})
+    mine, adas = tokens(sandbox).add(me), tokens(sandbox).add("ada")
+    by_stdio = {}
+    for owner in (me, "ada"):
+        async with sandbox.agent(RUNWARD_OWNER=owner) as agent:
+            by_stdio[owner] = await agent.launch("sleep 600", idempotency_key="sweep/1")
+            assert await agent.launch("sleep 600", idempotency_key="sweep/1") == by_stdio[owner]
+    with serve(sandbox) as service:
+        async with service.agent(mine) as my_agent, service.agent(adas) as ada:
+            by_http = {me: my_agent, "ada": ada}
+            again = {owner: await agent.launch("true", idempotency_key="sweep/1") for owner, agent in by_http.items()}
+            assert again == by_stdio
+            first = await ada.launch("true", idempotency_key="sweep/2")
+    async with sandbox.agent(RUNWARD_OWNER="ada") as agent:
+        assert await agent.launch("true", idempotency_key="sweep/2") == first
+    assert len(sandbox.store.list_ids()) == 3
+
+
 async def test_a_sweep_is_its_owners_and_every_file_that_it_names_is_checked(sandbox: Sandbox) -> None:
     alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
     secret, project = sandbox.path / "secret", sandbox.path / "project"

@@ -197,6 +197,8 @@ def test_an_index_that_another_process_locks_changes_no_answer(home: Path, store
         add_run(home, 40, "failed")
         expected = [("cfm-0040", "failed"), *(row for row in expected if row[0] != "cfm-0003")]
         assert rows(store) == rows(RunStore(StateHome(home))) == expected
+        add_run(home, 41)
+        expected = [("cfm-0041", "finished"), *expected]
         assert rows(store) == expected
     assert rows(RunStore(StateHome(home))) == expected
 

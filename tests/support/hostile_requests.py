@@ -74,6 +74,10 @@ def plain(**more: Any) -> bytes:
     return modern("tools/call", _LIST, **more)
 
 
+_LIST_BYTES = len(rpc("tools/call", _LIST))
+_LENGTH = f"Content-Length: {_LIST_BYTES}".encode()
+
+
 def legacy(body: bytes, **more: Any) -> bytes:
     return request(body, **more)
 
@@ -173,6 +177,11 @@ SHAPES = (
     Hostile("a negative length", request(b"{}", length=-1), (400,)),
     Hostile("two lengths", request(b"{}", Content_Length="5"), (400,)),
     Hostile("a length beside chunks", request(b"0\r\n\r\n", Transfer_Encoding="chunked\r\nContent-Length: 5"), (400,)),
+    Hostile("one length twice", plain(X_A=f"1\r\nContent-Length: {_LIST_BYTES}"), (400,)),
+    Hostile("a doubled length", plain().replace(_LENGTH, _LENGTH + f", {_LIST_BYTES}".encode()), (400,)),
+    Hostile("a bare line feed", plain(X_A="1\nX-B: 2"), (400,)),
+    Hostile("a bare carriage return", plain(X_A="1\rX-B: 2"), (400,)),
+    Hostile("a folded header", plain(X_A="1\r\n and more"), (400,)),
     Hostile("an unknown coding", request(b"{}", Transfer_Encoding="gzip, chunked"), (400, 501)),
     Hostile("a header of 100,000 bytes", plain(X_Long="a" * 100_000), (400, 431)),
     Hostile("4,000 headers", plain(X_Many="\r\n".join(f"X-{n}: {n:020}" for n in range(4000))), (400, 431)),
