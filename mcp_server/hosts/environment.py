@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
+from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_configuration
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.secret_patterns import is_distinct, names_a_secret
@@ -17,6 +18,7 @@ _LINE = re.compile(
     r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*"
     r"(?:(?P<quote>[\"'])(?P<quoted>.*)(?P=quote)(?:\s+#.*)?|(?P<plain>\S.*)?)"
 )
+_SHORTEST_KEY = 8
 _FIXED = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "TERM"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -58,16 +60,44 @@ def find_secrets(names: Iterable[str], environ: Mapping[str, str], file: Path) -
 
 
 def list_known_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
-    """Return all values that this server knows to be secret: those of its secrets file, and of variables so named."""
-    values = {name: value for name, value in environ.items() if value and names_a_secret(name)}
+    """Return all values that this server knows to be secret.
+
+    They are those of its secrets file, and of variables that are so named, or that a target of notices names.
+    """
+    named = _list_named_by_notices(file.parent)
+    values = {name: value for name, value in environ.items() if value and (names_a_secret(name) or name in named)}
     with suppress(RunwardError):
         values |= read_secrets_file(file)
     return values
 
 
 def find_distinct_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
-    """Return those known secrets whose values no ordinary argument contains: not `enabled`, not the name of a team."""
-    return {name: value for name, value in list_known_secrets(environ, file).items() if is_distinct(name, value)}
+    """Return those known secrets whose values no ordinary argument contains: not `enabled`, not the name of a team.
+
+    Of an address that a target of notices names, that is the part which gives access: its host is no secret.
+    """
+    named = _list_named_by_notices(file.parent)
+    distinct = {}
+    for name, value in list_known_secrets(environ, file).items():
+        if is_distinct(name, value):
+            distinct[name] = value
+        elif name in named and len(key := _find_key(value)) >= _SHORTEST_KEY:
+            distinct[name] = key
+    return distinct
+
+
+def _find_key(address: str) -> str:
+    """Return the longest word of an address behind its host; of another text the whole."""
+    _, separator, rest = address.strip().partition("://")
+    return max(re.split("[/?&=#]", rest)[1:], key=len, default="") if separator else address.strip()
+
+
+def _list_named_by_notices(home: Path) -> frozenset[str]:
+    """Return the names of the secrets that the targets of notices have."""
+    with suppress(RunwardError, OSError):
+        targets = StateHome(home).read_config().notify
+        return frozenset(name for one in targets for name in (one.webhook_secret, one.token_secret, one.sign_secret))
+    return frozenset()
 
 
 def mask_distinct_secrets(text: str, environ: Mapping[str, str], file: Path) -> str:

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
-from mcp_server.hosts.environment import check_environment, find_secrets
+from mcp_server.hosts.environment import (
+    check_environment,
+    find_distinct_secrets,
+    find_secrets,
+    mask_distinct_secrets,
+)
 from mcp_server.record.environment import base_environment
 from mcp_server.text.secret_patterns import names_a_secret
 
@@ -145,3 +150,19 @@ def test_a_value_too_short_to_be_masked_is_refused(tmp_path: Path, value: str, t
     with pytest.raises(BadArgument) as refused:
         find_secrets(["PIN"], {"PIN": value}, tmp_path / "none")
     assert value.strip() not in str(refused.value)
+
+
+def test_what_a_target_of_notices_names_is_a_secret_wherever_it_is_and_whatever_it_looks_like(tmp_path: Path) -> None:
+    hook, other = "http://127.0.0.1:40565/hook/aBcDe9381hgTY", "http://127.0.0.1:8265/api/version"
+    (tmp_path / "config.toml").write_text(
+        '[[notify]]\nwebhook_secret = "HOOK"\n[[notify]]\nwebhook_secret = "SECOND"\non = ["ended"]\n'
+    )
+    file = tmp_path / "secrets.env"
+    file.write_text(f"HOOK={hook}\nDASHBOARD={other}\n")
+    file.chmod(0o600)
+    environ = {"SECOND": "https://ntfy.lan/adas-topic-of-runs?up=1", "HOME": "/home/ada"}
+    assert find_distinct_secrets(environ, file) == {"HOOK": "aBcDe9381hgTY", "SECOND": "adas-topic-of-runs"}
+    text = mask_distinct_secrets(f"sent to {hook}, {environ['SECOND']} and {other}", environ, file)
+    assert (
+        text == f"sent to http://127.0.0.1:40565/hook/[secret:HOOK], https://ntfy.lan/[secret:SECOND]?up=1 and {other}"
+    )
