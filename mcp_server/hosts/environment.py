@@ -74,7 +74,7 @@ def list_known_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]
 def find_distinct_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
     """Return those known secrets whose values no ordinary argument contains: not `enabled`, not the name of a team.
 
-    Of an address that a target of notices names, that is the part which gives access: its host is no secret.
+    Where it is an address that a target of notices names, its key counts: the host is not a secret.
     """
     named = _list_named_by_notices(file.parent)
     distinct = {}
