@@ -10,7 +10,7 @@ import socket
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.environment import base_environment
 from mcp_server.record.notices.delivery import DeliveryFailed, deliver
-from mcp_server.record.notices.notice import Run, make_notice
+from mcp_server.record.notices.notice import NoticedRun, make_notice
 from mcp_server.record.run_directory import now
 from mcp_server.store.state_home import StateHome
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets, problems = find_targets(home.read_config(), os.environ, home.secrets)
     owner = home.owner(os.environ)
     event = {"kind": "ended", "state": "finished", "text": "A test: notices of runs arrive here.", "at": now()}
-    notice = make_notice(event, Run("a-test", "a test", owner, socket.gethostname()))
+    notice = make_notice(event, NoticedRun("a-test", "a test", owner, socket.gethostname()))
     results = []
     for target in targets:
         try:

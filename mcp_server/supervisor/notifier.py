@@ -94,14 +94,14 @@ def _detach(
 
 def _send(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> None:
     # A process that has not to be loaded by runs without notices.
-    from mcp_server.record.notices.notice import Run  # noqa: PLC0415 - as above
+    from mcp_server.record.notices.notice import NoticedRun  # noqa: PLC0415 - as above
     from mcp_server.record.notices.sender import Sender, send_from_pipe  # noqa: PLC0415 - as above
     from mcp_server.record.notices.target import Target  # noqa: PLC0415 - as above
     from mcp_server.text.redaction import Redactor  # noqa: PLC0415 - as above
 
     os.environ.clear()
     os.environ.update(handover.env)  # proxies and certificates
-    run = Run(spec.run_id, spec.name, spec.owner, spec.host)
+    run = NoticedRun(spec.run_id, spec.name, spec.owner, spec.host)
     receivers = [Target.from_facts(each) for each in targets]
     sender = Sender(receivers, run, rundir.path, Redactor(handover.masked), env=dict(handover.env))
     send_from_pipe(0, sender)

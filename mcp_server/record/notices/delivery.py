@@ -14,8 +14,8 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mcp_server.record.notices.message_services import find_refusal, make_request
 from mcp_server.record.notices.notice import Notice
-from mcp_server.record.notices.services import find_refusal, make_request
 from mcp_server.record.notices.target import Target
 from mcp_server.system.timed_http import build_timed_opener
 

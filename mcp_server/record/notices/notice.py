@@ -26,7 +26,7 @@ _URGENT = frozenset({"failed", "lost", "stalled", "first_step_timeout", "gpu_dev
 
 
 @dataclass(frozen=True)
-class Run:
+class NoticedRun:
     """The facts of the run that every notice has."""
 
     run_id: str
@@ -51,7 +51,7 @@ class Notice:
         return Notice(self.title, text, self.is_urgent, self.is_success, {**self.facts, "text": text})
 
 
-def make_notice(event: Mapping[str, Any], run: Run, mask: Callable[[str], str] = str) -> Notice:
+def make_notice(event: Mapping[str, Any], run: NoticedRun, mask: Callable[[str], str] = str) -> Notice:
     """Return the notice of an event of ``run``. Every string passes through ``mask``."""
     kind, state = str(event.get("kind", "")), str(event.get("state", ""))
     word = _WORDS.get(kind, state if kind == "ended" else kind)

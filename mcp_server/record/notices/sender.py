@@ -21,7 +21,7 @@ from mcp_server.record.events import ENDING
 from mcp_server.record.notices.account import RECORD, write_line
 from mcp_server.record.notices.allowance import Allowance
 from mcp_server.record.notices.delivery import DeliveryFailed, deliver
-from mcp_server.record.notices.notice import Notice, Run, make_notice
+from mcp_server.record.notices.notice import Notice, NoticedRun, make_notice
 from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import now
 from mcp_server.text.redaction import Redactor
@@ -42,7 +42,7 @@ class Sender:
     def __init__(
         self,
         targets: list[Target],
-        run: Run,
+        run: NoticedRun,
         directory: Path,
         mask: Redactor,
         *,

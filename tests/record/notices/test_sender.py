@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.record.notices.allowance import Allowance
 from mcp_server.record.notices.delivery import DeliveryFailed, deliver
-from mcp_server.record.notices.notice import Run, make_notice
+from mcp_server.record.notices.notice import NoticedRun, make_notice
 from mcp_server.record.notices.sender import RETRIES_S, Sender
 from mcp_server.record.notices.target import Target
 from mcp_server.system.lock_files import hold_lock
@@ -21,7 +21,7 @@ from mcp_server.text.redaction import Redactor
 from tests.support.receiver import Receiver, receive
 from tests.support.slow_answers import answer_slowly
 
-RUN = Run("cfm-7kqz", "cfm", "alice", "box1")
+RUN = NoticedRun("cfm-7kqz", "cfm", "alice", "box1")
 ENDED = {"seq": 3, "kind": "ended", "state": "finished", "text": "Finished with exit code 0.", "elapsed_s": 3.0}
 STALLED = {"seq": 2, "kind": "stalled", "text": "No progress since 10 min."}
 
