@@ -97,6 +97,8 @@ def read_command(section: Section) -> LaunchCommand:
             text = "only prepares (variables, directories): the launch command itself is missing."
             faults.append(BlueprintFault(commands[0][0], text))
         return LaunchCommand(None, section.line, tuple(faults))
+    if launches[0][1].startswith("-"):
+        faults.append(BlueprintFault(launches[0][0], f"{launches[0][1][:60]!r} is no command, but options of one."))
     for line, text in launches[1:]:
         cause = f"a second launch command, {text[:60]!r}: a blueprint has one launch command. "
         faults.append(BlueprintFault(line, f"{cause}If it belongs to the first, join them with &&."))

@@ -17,7 +17,7 @@ from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
 from mcp_server.blueprints.headings import split_row
 from mcp_server.blueprints.sections import Section, is_explanation
 
-_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
+_NO_VALUE = re.compile(r"\d{1,3}(?:,\d{3})+|0,\d+|[-+]?[\d.]+(?:e[-+]?\d+)?\s+(?:[^\W\d_]{2,}|->|→).*", re.IGNORECASE)
 # The styles, and how people write them.
 _STYLES = {
     "--k v": re.compile(r"--<?(?:k|key|name|param)>?(?:\s+|\s*<)(?:v|val|value)>?(?![\w=]).*", re.IGNORECASE),
@@ -86,8 +86,8 @@ def _read_params(reader: BlueprintReader) -> dict[str, Any]:
         reader.add_fault(reader.lines["params"], text)
         return {}
     for key, each in value.items():
-        if isinstance(each, str) and _GROUPED.fullmatch(each):
-            text = f"[exp_params] {str(key)[:40]!r} is {each!r}: write the number without commas."
+        if isinstance(each, str) and _NO_VALUE.fullmatch(each):
+            text = f"[exp_params] {str(key)[:40]!r} is {each[:40]!r}: write the number without commas, and one value."
             reader.add_fault(reader.lines["params"], text)
     return value
 
@@ -180,7 +180,7 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
         return [(number, _ASSIGNED.sub(assigned, text)) for number, text in code]
     lines: list[tuple[int, str]] = []
     for line in section.all_lines:
-        text = line.text.replace("**", "").rstrip()
+        text = re.sub(r"~~[^~]+~~", "", line.text.replace("**", "")).rstrip()
         if line.level or not text.strip() or re.fullmatch(r"[-=_*|: ]{3,}", text.strip()):
             continue
         label = _LABEL.match(text)

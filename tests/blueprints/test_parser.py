@@ -476,3 +476,16 @@ def test_a_duration_that_is_not_the_limit_is_refused(time: str) -> None:
     blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{time}\n")
     assert not blueprint.ok
     assert any("[exp_max_time]" in fault.text for fault in blueprint.faults)
+
+
+@pytest.mark.parametrize("value", ["3e-4 or 1e-4", "0,0003", "4096 -> 2048", "4,096"])
+def test_a_parameter_with_more_than_one_value_is_refused(value: str) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_params]\nlr: {value}\n")
+    assert not blueprint.ok
+    assert any("[exp_params]" in fault.text for fault in blueprint.faults)
+
+
+def test_options_alone_are_no_command_and_struck_parameters_are_deleted() -> None:
+    assert not parse_blueprint("## [exp_launch_command]\nAs last time plus `--lr 3e-4`\n").ok
+    blueprint = parse_blueprint("[exp_launch_command]: python a.py\n## [exp_params]\n~~lr: 1~~\nlr: 2\n")
+    assert (blueprint.ok, blueprint.options.params) == (True, {"lr": 2})
