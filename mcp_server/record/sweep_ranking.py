@@ -13,7 +13,7 @@ from typing import Any, Optional
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.record.welch import Welch, compare_means
 from mcp_server.text.equal_settings import Place, find_equal_forms
-from mcp_server.text.formatting import significant
+from mcp_server.text.formatting import plain_value, significant
 from mcp_server.text.regex import compile_lazily
 
 _SEED = compile_lazily(r"(?:^|[$._-])(?:random_)?seed$", re.IGNORECASE)
@@ -56,8 +56,13 @@ class Group:
     def label(self) -> str:
         """The name of its first cell, with the settings that a retry changed, as they ran."""
         cell = self.first
-        ran = [f"{name} {cell.setting(name)}" for name in self.settings if is_changed(cell, name)]
+        ran = [f"{name} {cell.setting(name)}" for name in find_changed(cell)]
         return f"{cell.cell.name} (ran {', '.join(ran)})" if ran else cell.cell.name
+
+    def show(self, name: str) -> str:
+        """Return the value of a setting, behind the planned one where a retry changed it: ``256→128``."""
+        value = plain_value(self.settings.get(name))
+        return f"{plain_value(self.first.planned(name))}→{value}" if name in find_changed(self.first) else value
 
     @property
     def first(self) -> CellState:
@@ -171,10 +176,14 @@ def _is_close(one: Group, other: Group) -> bool:
     return bool(deviations) and abs((one.mean or 0.0) - (other.mean or 0.0)) <= max(deviations)
 
 
-def is_changed(cell: CellState, name: str) -> bool:
-    """Return whether a retry changed a setting of a cell."""
-    planned = cell.planned(name)
-    return planned is not None and planned != cell.setting(name)
+def find_changed(cell: CellState) -> dict[str, Any]:
+    """Return the settings of a cell that a retry changed, as they were planned.
+
+    Such a training is none of the setting that it ran with last: it may have begun with the planned one, and where
+    that setting is a cell too, each seed would count twice.
+    """
+    planned = {name: cell.planned(name) for name in cell.settings}
+    return {name: value for name, value in planned.items() if value is not None and value != cell.setting(name)}
 
 
 def rank_groups(cells: Sequence[CellState], goal: str, *, by_mean_alone: bool = False) -> list[Group]:
@@ -208,8 +217,12 @@ def find_differing(groups: Sequence[Group]) -> list[str]:
     """Return the settings whose values are not the same in all groups."""
     names = dict.fromkeys(name for group in groups for name in group.settings)
     places = [_place(group.first) for group in groups]
+    changed = [find_changed(group.first) for group in groups]
     return [
-        name for name in names if len(set(_unify(name, [group.settings.get(name) for group in groups], places))) > 1
+        name
+        for name in names
+        if len(set(_unify(name, [group.settings.get(name) for group in groups], places))) > 1
+        or len({_text(planned.get(name)) for planned in changed}) > 1
     ]
 
 
@@ -257,7 +270,7 @@ def _place(cell: CellState) -> Place:
 
 
 def _name_key(cell: CellState, forms: Sequence[Form]) -> str:
-    return _text([cell.cell.phase, cell.cell.variant, forms])
+    return _text([cell.cell.phase, cell.cell.variant, forms, find_changed(cell)])
 
 
 def _rank(group: Group, goal: str, *, by_mean_alone: bool) -> tuple[int, int, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from mcp_server.record.sweep_ranking import find_differing, rank_groups
 from mcp_server.record.sweep_state import Sweep
@@ -14,7 +14,7 @@ from mcp_server.text.formatting import count_digits, plain_value, printable, spr
 _ESCAPES = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"}
+    | {"→": r"$\to$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"}
 )
 _POWER = re.compile(r"(?P<digits>-?[\d.]+)e(?P<sign>[+-])0*(?P<power>\d+)")
 
@@ -46,14 +46,10 @@ def render_latex(sweep: Sweep) -> str:
         bold |= {of} if is_best else set()
         value = "--" if group.mean is None else _math(spread(group.mean, group.deviation, digits), bold=is_best)
         phase = [_escape(group.first.cell.phase)] if has_phases else []
-        lines.append(_row([*phase, *_settings(group.settings, names), value, str(len(group.results))]))
+        lines.append(_row([*phase, *(_escape(group.show(name)) for name in names), value, str(len(group.results))]))
         if rest := describe_states(group, by.metric):
             lines.append(f"% {_comment(group.label)}: {_comment(rest)}")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
-
-
-def _settings(settings: Mapping[str, object], names: Sequence[str]) -> list[str]:
-    return [_escape(plain_value(settings.get(name))) for name in names]
 
 
 def _row(fields: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_ranking import Best, choose_best, find_whole, rank_groups
+from mcp_server.record.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
 from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
@@ -287,7 +287,9 @@ def _render_head(sweep: Sweep, look: _Look | None, best: Best | None) -> list[st
 
 def _result_row(cell: CellState, names: Sequence[str], note: str | None, ranked_by: str | None) -> list[str]:
     """Return the fields of a cell. ``ranked_by``: what its value is, None where that does not count."""
-    values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *(cell.setting(n) for n in names)]
+    changed = find_changed(cell)  # else a mean by setting would count it with cells that ran as planned
+    settings = [_change(cell, name) if name in changed else cell.setting(name) for name in names]
+    values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *settings]
     values += [cell.value, cell.value_step] if ranked_by else [None, cell.end.get("step")]
     values += [ranked_by]
     for ranking in ("best", "last"):

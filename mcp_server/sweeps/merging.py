@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
-from mcp_server.record.sweep_ranking import find_whole, is_seed
+from mcp_server.record.sweep_ranking import find_changed, find_whole, is_seed
 from mcp_server.record.sweep_spec import Cell
 from mcp_server.record.sweep_state import CellState, Sweep
 from mcp_server.sweeps.plan import FILLED, as_text, find_seeds
@@ -53,7 +53,8 @@ class _Member:
         settings = {name: as_text(value) if is_seed(name) else value for name, value in self.state.settings.items()}
         if not seeds and not any(map(is_seed, settings)):
             return None
-        return json.dumps([cell.phase, self.variant, settings, seeds], default=str, sort_keys=True)
+        parts = [cell.phase, self.variant, settings, seeds, find_changed(self.state)]
+        return json.dumps(parts, default=str, sort_keys=True)
 
 
 def merge_sweeps(sweeps: Sequence[Sweep]) -> MergedSweep:

@@ -145,5 +145,5 @@ def _place(column: Sequence[object]) -> tuple[list[tuple[float, str]], list[floa
 
 def _label(group: Group, names: Sequence[str]) -> str:
     short = shorten_names(names, ())
-    texts = [f"{short[name]} {plain_value(group.settings.get(name))}" for name in names[:_LABEL_SETTINGS]]
+    texts = [f"{short[name]} {group.show(name)}" for name in names[:_LABEL_SETTINGS]]
     return ", ".join(texts) or group.first.cell.phase

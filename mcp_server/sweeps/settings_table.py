@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_server.record.sweep_ranking import Group, average, describe_test, find_differing, is_changed
+from mcp_server.record.sweep_ranking import Group, average, describe_test, find_differing
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.benchmark_table import find_benchmark
@@ -85,7 +85,7 @@ def _build_benchmarks(groups: Sequence[Group], label: str) -> tuple[BenchmarkTab
     rows: dict[tuple[str, ...], dict[str, list[Group]]] = {}
     for group in sorted(known, key=lambda group: min(cell.number for cell in group.cells)):
         phase = [group.first.cell.phase] if has_phases else []
-        key = (*phase, *(fit_cell(plain_value(group.settings.get(each))) for each in settings))
+        key = (*phase, *(fit_cell(group.show(each)) for each in settings))
         rows.setdefault(key, {}).setdefault(fit_cell(plain_value(group.settings.get(name))), []).append(group)
     benchmarks = sorted({benchmark for row in rows.values() for benchmark in row})
     short = shorten_names(settings, {"phase", *benchmarks})
@@ -133,7 +133,7 @@ def make_rows(
     rows = []
     for group in shown:
         row = {"phase": group.first.cell.phase} if has_phases else {}
-        row |= {short[name]: _setting(group, name) for name in settings}
+        row |= {short[name]: fit_cell(group.show(name)) for name in settings}
         if by.metric is not None and has_seeds:
             row |= {f"{by.label} mean±sd": spread(group.mean, group.deviation, digits), "n": str(len(group.results))}
             row[f"{by.ranking}@step"] = _value(group.results[0], digits) if group.results else ""
@@ -163,11 +163,6 @@ def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
     others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
     better = [group for group in others if group.mean is not None and sign * group.mean > first]
     return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
-
-
-def _setting(group: Group, name: str) -> str:
-    cell, value = group.cells[0], group.settings.get(name)
-    return fit_cell(f"{cell.planned(name)}→{value}" if is_changed(cell, name) else plain_value(value))
 
 
 def _value(cell: CellState, digits: int = 4) -> str:

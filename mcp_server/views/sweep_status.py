@@ -11,7 +11,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run, RunState
-from mcp_server.record.sweep_ranking import Best, find_best, is_changed
+from mcp_server.record.sweep_ranking import Best, find_best, find_changed
 from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
@@ -179,7 +179,7 @@ def describe_best(best: Best) -> BestCell:
     """Return the answer for the best cell. Where it is the only result of its setting, it has no mean."""
     cell, group = best.cell, best.group
     several = len(group.results) > 1
-    changed = {name: f"{cell.planned(name)}→{cell.setting(name)}" for name in cell.settings if is_changed(cell, name)}
+    changed = {name: f"{planned}→{cell.setting(name)}" for name, planned in find_changed(cell).items()}
     return BestCell(
         cell=cell.cell.name,
         run_id=cell.run_id,

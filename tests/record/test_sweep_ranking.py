@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweep_ranking import Best, Group, average, find_best, find_differing, is_seed, rank_groups
+from mcp_server.record.sweep_ranking import (
+    Best,
+    Group,
+    average,
+    describe_test,
+    find_best,
+    find_differing,
+    is_seed,
+    name_setting,
+    rank_groups,
+)
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep
 from mcp_server.sweeps.plan import Phase, expand
@@ -109,6 +119,24 @@ def test_a_cell_that_a_retry_changed_is_not_averaged_with_those_that_ran_as_plan
     assert [[c.cell.name for c in group.cells] for group in groups] == [["a", "c"], ["b"]]
     assert [group.settings for group in groups] == [{"num_envs": 4096}, {"num_envs": 2048}]
     assert find_differing(groups) == ["num_envs"]
+
+
+def test_a_retry_that_makes_a_cell_equal_to_another_counts_no_seed_twice() -> None:
+    def halved(name: str, planned: int, seed: int, value: float) -> CellState:
+        ran = cell(name, value, n=128, seed=seed)
+        return replace(ran, cell=Cell(name, "1", {"n": planned, "seed": seed}))
+
+    as_planned = [cell("a1", 1.0, n=128, seed=1), cell("a2", 3.0, n=128, seed=2)]
+    changed = [halved("b1", 256, 1, 1.0), halved("b2", 256, 2, 3.0), halved("c1", 512, 1, 1.0)]
+    groups = rank_groups([*as_planned, *changed], "max")
+    assert [(group.show("n"), group.mean, len(group.results)) for group in groups] == [
+        ("128", 2.0, 2),
+        ("256→128", 2.0, 2),
+        ("512→128", 1.0, 1),
+    ]
+    assert find_differing(groups[:2]) == ["n"]
+    assert describe_test(groups) == "", "both ran with 128"
+    assert name_setting(changed[0]) == name_setting(changed[1]) != name_setting(as_planned[0])
 
 
 def test_cells_whose_launches_differ_are_not_one_group_whatever_their_names() -> None:

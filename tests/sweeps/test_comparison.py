@@ -119,6 +119,10 @@ def test_best_says_what_a_retry_changed(tmp_path: Path) -> None:
     assert found.sweep is not None
     assert found.sweep.best is not None
     assert (found.sweep.best.params, found.sweep.best.ran) == ({"num_envs": 4096}, {"num_envs": "8192→4096"})
+    directory = SweepDir(tmp_path / "sweeps" / "night")
+    sweep = RunStore(StateHome(tmp_path)).sweeps.find("night")
+    header, line = SweepLog(directory).render_results(sweep, {}).splitlines()
+    assert dict(zip(header.split("\t"), line.split("\t"), strict=True))["num_envs"] == "8192 → 4096"
 
 
 def test_a_seed_in_the_environment_is_a_seed(tmp_path: Path) -> None:
