@@ -20,7 +20,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, RunDir, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from tests.support.old_python import find_old_python
-from tests.test_arrows import BELOW_THE_LINE, SOURCES
+from tests.test_arrows import BELOW_THE_LINE, ROOT, SOURCES
 
 PYTHON = find_old_python() or sys.executable
 OUT_OF_MEMORY = """
@@ -138,8 +138,9 @@ def test_the_same_sources_give_the_same_bytes(zipapp: Path, tmp_path: Path) -> N
 
 def test_the_zipapp_holds_what_is_below_the_line_the_nvidia_library_and_nothing_else(zipapp: Path) -> None:
     names = {name.removesuffix(".py").removesuffix("/__init__") for name in zipfile.ZipFile(zipapp).namelist()}
-    below = {name for name in SOURCES if name.partition(".")[0] in BELOW_THE_LINE}
-    assert names == {"__main__", "mcp_server", "pynvml", *(f"mcp_server/{name.replace('.', '/')}" for name in below)}
+    below = {f"mcp_server/{name.replace('.', '/')}" for name in SOURCES if name.partition(".")[0] in BELOW_THE_LINE}
+    rows = {f"mcp_server/{path.relative_to(ROOT)}" for room in BELOW_THE_LINE for path in (ROOT / room).rglob("*.rows")}
+    assert names == {"__main__", "mcp_server", "pynvml"} | below | rows
 
 
 def test_gpus_are_queried_from_the_zipapp_or_the_missing_library_is_named(zipapp: Path) -> None:
