@@ -201,11 +201,11 @@ def describe_states(group: Group, metric: str | None) -> str:
         state = {LIVE: "running", WAITING: "queued"}.get(cell.state, cell.state)
         if metric is not None and state == "finished":
             state = "finished" if cell.bad_end else "finished without value"
-        detail = _value(cell) if cell.state in (LIVE, *CUT_SHORT) else _kind(cell)
+        detail = f"{_kind(cell)} {_value(cell)}".strip() if cell.state in (LIVE, "failed", *CUT_SHORT) else ""
         if cell.bad_end:
-            detail = f"{cell.bad_end}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+            detail = f"ended {cell.bad_end}{'' if cell.value_step is None else f'@{cell.value_step}'}"
         elif why := cell.end.get("why"):
-            detail = str(why)
+            detail = str(why) if cell.state == "stopped" else f"{detail} ({why})".strip()  # halving says the value
         states.setdefault(state, []).append(detail)
     parts = []
     for state, details in states.items():

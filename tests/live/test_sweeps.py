@@ -134,7 +134,7 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         assert [note for note in other["notes"] if "No metric 'mean_rewards' in these runs. Near: " in note]
         assert (table["columns"], table["rows"][0]) == (
             "lr|reward (last) mean±sd|n|last@step|best mean±sd|cell|state",
-            "0.2|24.5±0.71|2|25@3|24.5±0.71|lr0.2-seed2|1 failed python_error",
+            "0.2|24.5±0.71|2|25@3|24.5±0.71|lr0.2-seed2|1 failed python_error 26@3",
         )
         listed = await agent.call("list_runs", sweep="night", state="failed")
         assert {(run["sweep"], run["cell"]) for run in listed["runs"]} == {
@@ -190,7 +190,7 @@ async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_sa
             "late|5@3|5@3|5|curvelate|",
             "peak|2@3|9@2|9|curvepeak|",
             "cut||||curvecut|killed 7@1",
-            "nan||||curvenan|finished nan@3",
+            "nan||||curvenan|finished ended nan@3",
         ]
         assert "No metric 'scoer' in these runs. Near: score." in table["notes"]
     results = (sandbox.store.home.sweeps / sweep_id / "results.tsv").read_text()

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from mcp_server.record.sweep_ranking import Group
 from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweep_state import CellState
 from mcp_server.results.answers import Comparison
 from mcp_server.sweeps.comparison import compare_sweep
+from mcp_server.sweeps.settings_table import describe_states
 from tests.support.ended_runs import BEGAN_S, Runs
 from tests.support.sweeps import cell_events, write_sweep
 
@@ -147,3 +150,13 @@ def test_a_parameter_that_is_the_task_makes_a_table_by_benchmark(runs: Runs) -> 
     assert found.sweep.best is not None
     assert found.sweep.best.runner_up is None
     assert "success (last) by benchmark:" in (compare(runs, as_markdown=True).markdown or "")
+
+
+def test_a_reason_stands_beside_the_value_of_a_run_that_was_cut_short() -> None:
+    def told(state: str, **end: Any) -> str:
+        cell = CellState(Cell("a", "1"), 1, state, value=27.25, value_step=288, end=end)
+        return describe_states(Group({}, (cell,), ()), "reward")
+
+    assert told("killed", why="half way is enough") == "killed 27.25@288 (half way is enough)"
+    assert told("failed", failure={"kind": "stall"}) == "failed stall 27.25@288"
+    assert told("stopped", why="halved at rung 100: 1.2, 4th of 4") == "stopped halved at rung 100: 1.2, 4th of 4"
