@@ -82,11 +82,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Best:
-    """The setting with the best mean. ``other``: the next one with other settings, ``count``: how many have a value."""
+    """The setting with the best mean. ``other``: the next one with other settings, ``count``: how many have a value.
+
+    ``behind``: the best setting that has a better mean, and ranks behind for its fewer seeds alone.
+    """
 
     group: Group
     other: Group | None = None
     count: int = 1
+    behind: Group | None = None
 
     @property
     def cell(self) -> CellState:
@@ -115,6 +119,8 @@ class Best:
 
     @property
     def _against(self) -> str:
+        if self.behind is not None:
+            return f"; {describe_behind(self.behind)}"
         if self.runner_up is not None:
             return f"; within the deviation: {self.runner_up_text}"
         return "" if self.test is None else f"; against {self.other_text}"
@@ -137,7 +143,23 @@ def find_best(sweep: Sweep, *, by_mean_alone: bool = False) -> Best | None:
     """Return the best setting of a sweep, as rank_groups ranks. None without a metric, or before any result."""
     if sweep.spec.metric is None or not any(cell.value is not None for cell in sweep.cells):
         return None
-    return choose_best(rank_groups(sweep.cells, sweep.spec.goal, by_mean_alone=by_mean_alone))
+    ranked = rank_groups(sweep.cells, sweep.spec.goal, by_mean_alone=by_mean_alone)
+    best = choose_best(ranked)
+    return None if best is None else replace(best, behind=find_better_with_fewer(ranked, sweep.spec.goal))
+
+
+def find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
+    """Return the best setting that ranks behind the first one for its fewer seeds alone."""
+    sign = 1 if goal == "max" else -1
+    first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
+    others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
+    better = [group for group in others if group.mean is not None and sign * group.mean > first]
+    return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
+
+
+def describe_behind(group: Group) -> str:
+    """Return the sentence about a better setting that ranks behind."""
+    return f"{group.label} {group.text} is better, with fewer seeds"
 
 
 def choose_best(ranked: Sequence[Group]) -> Best | None:

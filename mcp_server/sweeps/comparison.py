@@ -24,7 +24,7 @@ from mcp_server.text.formatting import shorten_facts
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
 
-_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 265, 3, 16
+_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 225, 3, 16
 _BENCHMARK_TOKENS = 200
 _MOST_FAILED, _MOST_LIVE, _MOST_CHANGED = 3, 16, 4
 _WHY_CHARS = 90
@@ -94,7 +94,7 @@ def compare_sweep(
         cells=sweep.count(),
         metric=table.metric,
         goal=table.goal if table.metric else None,
-        best=None if best is None else describe_best(best),
+        best=None if best is None else describe_best(replace(best, behind=None)),  # which is in the notes
         failed=failed or None,
     )
     return Comparison(

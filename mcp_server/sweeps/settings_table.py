@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_server.record.sweep_ranking import Group, average, describe_test, find_differing
+from mcp_server.record.sweep_ranking import (
+    Group,
+    average,
+    describe_behind,
+    describe_test,
+    find_better_with_fewer,
+    find_differing,
+)
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.benchmark_table import find_benchmark
@@ -59,11 +65,10 @@ class RankingNotes:
 
 def describe_ranking(groups: Sequence[Group], by: Ranking) -> RankingNotes:
     """Return which setting is better with fewer seeds, and the test of the best two; of benchmarks the best of each."""
-    behind = _find_better_with_fewer(groups, by.goal)
+    behind = find_better_with_fewer(groups, by.goal)
     notes = []
     if behind is not None:
-        ask = f'unless metrics=["{ANY_COUNT}"] asks.'
-        notes.append(f"{behind.label} is better with fewer seeds, and ranks behind {ask}")
+        notes.append(f'{describe_behind(behind)}: metrics=["{ANY_COUNT}"] ranks it first.')
     found = None if by.metric is None else _build_benchmarks(groups, by.label)
     if found is not None:
         return RankingNotes([*notes, _describe_best_by(groups, found[1])], found[0])
@@ -154,15 +159,6 @@ def make_rows(
         rows.append(row)
     names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     return names, [[row[name] for name in names] for row in rows]
-
-
-def _find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
-    """Return the best setting that ranks behind the first one for its fewer seeds alone."""
-    sign = 1 if goal == "max" else -1
-    first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
-    others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
-    better = [group for group in others if group.mean is not None and sign * group.mean > first]
-    return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
 
 
 def _value(cell: CellState, digits: int = 4) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run, RunState
-from mcp_server.record.sweep_ranking import Best, find_best, find_changed
+from mcp_server.record.sweep_ranking import Best, describe_behind, find_best, find_changed
 from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
@@ -34,7 +34,7 @@ class BestCell(Answer):
     """The best cell of the setting with the best ``mean`` over ``n`` results. ``value`` and ``step`` are the cell's.
 
     ``ran``: settings that a retry changed, which its name may not say. ``runner_up``: the next setting, where the
-    difference is inside the deviation.
+    difference is inside the deviation, or one that is better with fewer seeds.
     """
 
     cell: str
@@ -190,7 +190,7 @@ def describe_best(best: Best) -> BestCell:
         mean=significant(group.mean or 0.0) if several else None,
         deviation=significant(group.deviation, 2) if group.deviation is not None else None,
         n=len(group.results) if several else None,
-        runner_up=best.runner_up_text or None,
+        runner_up=(describe_behind(best.behind) if best.behind is not None else best.runner_up_text) or None,
     )
 
 

@@ -52,7 +52,7 @@ def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path:
         "0.3||0||lr0.3-seed1|queued|",
     ]
     assert table.notes == [
-        'lr0.2-seed2 is better with fewer seeds, and ranks behind unless metrics=["any:"] asks.',
+        'lr0.2-seed2 6±1.4 (n 2) is better, with fewer seeds: metrics=["any:"] ranks it first.',
         "Best against lr0.2-seed2: Welch t -3.46, df 1.68, p 0.094 (two-sided).",
     ]
     assert table.sweep is not None
