@@ -72,7 +72,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
     else:
         from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - as above
 
-        data = render_latex(sweep).encode()
+        data = render_latex(sweep, store.home.path).encode()
     if path is None:
         sys.stdout.write(data.decode())
         return

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from mcp_server.record.code_snapshot import CodeSnapshot
 from mcp_server.record.code_state import SOURCES, load_code_state, name_below
-from mcp_server.record.state import Run
 
 _COMMIT_CHARS, _MOST_FILES = 10, 8
 _SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)
@@ -33,18 +32,17 @@ class RanCode:
         return f"{self.commit[:_COMMIT_CHARS]}{'+changes' if self.changes else ''}"
 
 
-def read_ran_code(run: Run, snapshot: CodeSnapshot | None) -> RanCode:
-    """Return what was kept of the code of a run's newest attempt. Reads files."""
+def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> RanCode:
+    """Return what was kept of the code of an attempt in the directory ``cwd``. Reads files."""
     if snapshot is None:
-        return RanCode(run.run_id)
-    cwd = run.spec.cwd
+        return RanCode(run_id)
     files = {one.path: one.sha256 for one in snapshot.files if one.path.endswith(SOURCES) and one.sha256}
     if (state := load_code_state(snapshot.directory)) is not None:
         files = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES) and one.sha256} | files
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
     changes = split_diff(snapshot.read_diff()) if is_whole else None
     return RanCode(
-        run.run_id, snapshot.git.commit, {name_below(path, cwd): digest for path, digest in files.items()}, changes
+        run_id, snapshot.git.commit, {name_below(path, cwd): digest for path, digest in files.items()}, changes
     )
 
 
@@ -60,6 +58,27 @@ def split_diff(diff: str) -> dict[str, str]:
 
 def find_code_differences(codes: Sequence[RanCode]) -> list[str]:
     """Return sentences that name the files in which the code of runs differs, as far as it was kept."""
+    differing = list_differing_files(codes)
+    if not differing:
+        return []
+    names = _drop_ends(differing)
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    who = f" Alike: {groups}." if len(codes) > 2 and (groups := _group(codes, differing)) else ""  # noqa: PLR2004
+    return [f"Code differs: {', '.join(names[:_MOST_FILES])}{more}.{who}"]
+
+
+def describe_other_code(codes: Sequence[RanCode]) -> str:
+    """Return in which files or commits the code of runs differs: ``sup.py``. Empty where no difference is known."""
+    commits = list(dict.fromkeys(code.described_commit for code in codes if code.commit))
+    names = _drop_ends(list_differing_files(codes)) or (
+        commits if len({code.commit for code in codes} - {""}) > 1 else []
+    )
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    return f"{', '.join(names[:_MOST_FILES])}{more}"
+
+
+def list_differing_files(codes: Sequence[RanCode]) -> list[str]:
+    """Return the files in which the code of runs is known to differ."""
     differing: dict[str, None] = {}
     for name in dict.fromkeys(name for code in codes for name in code.files):
         if len({code.files[name] for code in codes if name in code.files}) > 1:
@@ -69,12 +88,7 @@ def find_code_differences(codes: Sequence[RanCode]) -> list[str]:
         for name in dict.fromkeys(name for code in known for name in code.changes or {}):
             if len({(code.changes or {}).get(name) for code in known}) > 1:
                 differing[name] = None
-    if not differing:
-        return []
-    names = _drop_ends(list(differing))
-    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
-    who = f" Alike: {groups}." if len(codes) > 2 and (groups := _group(codes, list(differing))) else ""  # noqa: PLR2004
-    return [f"Code differs: {', '.join(names[:_MOST_FILES])}{more}.{who}"]
+    return list(differing)
 
 
 def _drop_ends(names: Sequence[str]) -> list[str]:

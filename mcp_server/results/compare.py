@@ -276,7 +276,7 @@ def _read_run(
 ) -> ComparedRun:
     rundir = store.fetch_record(run)
     snapshot = read_code_snapshot(rundir, run.attempt)
-    settings, code = configuration.read_configuration(run, snapshot), read_ran_code(run, snapshot)
+    settings, code = configuration.read_configuration(run, snapshot), read_ran_code(run.run_id, run.spec.cwd, snapshot)
     if code.commit:
         settings["commit"] = code.described_commit
     if settings["cwd"].startswith("/"):  # only its end can differ

@@ -185,7 +185,7 @@ def make_table(
         notes.append(uncertain)
     names, rows = make_rows(groups, top_groups, by, remarks, notes, columns)
     notes += _describe_code_changes(top_groups, store)
-    ranked = describe_ranking(groups, by)
+    ranked = describe_ranking(groups, by, store.home.path)
     notes += ranked.notes
     return SweepTable(names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, ranked.benchmarks)
 

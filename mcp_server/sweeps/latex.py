@@ -1,9 +1,10 @@
-"""The settings of a sweep as a LaTeX table for a paper, with the rules of booktabs. Pure."""
+"""The settings of a sweep as a LaTeX table for a paper, with the rules of booktabs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from mcp_server.record.sweep_ranking import find_differing, rank_groups
 from mcp_server.record.sweep_state import Sweep
@@ -19,7 +20,7 @@ _ESCAPES = str.maketrans(
 _POWER = re.compile(r"(?P<digits>-?[\d.]+)e(?P<sign>[+-])0*(?P<power>\d+)")
 
 
-def render_latex(sweep: Sweep) -> str:
+def render_latex(sweep: Sweep, home: Path) -> str:
     """Return the table, the best setting in bold, of several benchmarks the best of each.
 
     Comments say what counts in no mean, and how the best two compare.
@@ -32,7 +33,7 @@ def render_latex(sweep: Sweep) -> str:
     has_phases = len({group.first.cell.phase for group in groups}) > 1
     header = [*(["phase"] if has_phases else []), *names, by.label if by.metric else "metric", "n"]
     lines = [f"% Sweep {_comment(sweep.sweep_id)}: mean and deviation of the sample over n whole trainings, {by.goal}."]
-    lines += [f"% {_comment(note)}" for note in describe_ranking(groups, by).notes]
+    lines += [f"% {_comment(note)}" for note in describe_ranking(groups, by, home).notes]
     lines += [
         f"\\begin{{tabular}}{{{'l' * (len(header) - 2)}rr}}",
         "\\toprule",

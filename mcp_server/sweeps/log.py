@@ -209,7 +209,7 @@ class SweepLog:
         sources = sweep.cells, look, dict(notes)
         if self._settings.sources != sources:
             values = {} if look is None else look.values
-            self._settings = _Settings(sources, *_rank_settings(sweep, values, notes))
+            self._settings = _Settings(sources, *_rank_settings(sweep, values, notes, self._directory.path.parents[1]))
         return self._settings
 
     def _read_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> _Row:
@@ -229,7 +229,7 @@ class SweepLog:
 
 
 def _rank_settings(
-    sweep: Sweep, values: Mapping[str, tuple[float, int | None]], notes: Mapping[str, str]
+    sweep: Sweep, values: Mapping[str, tuple[float, int | None]], notes: Mapping[str, str], home: Path
 ) -> tuple[list[str], Best | None]:
     from mcp_server.sweeps.settings_table import Ranking, describe_ranking, make_rows  # noqa: PLC0415 - numpy is slow
 
@@ -244,7 +244,7 @@ def _rank_settings(
         remarks.append(f"The first {_MOST_ROWS} of {len(groups)} settings: `runward sweep {sweep.sweep_id} --csv`.")
     if by.metric is None:
         remarks.append("The sweep has no metric: in the order of the plan.")
-    remarks += describe_ranking(groups, by).notes
+    remarks += describe_ranking(groups, by, home).notes
     lines += [line for remark in remarks for line in ("", remark)]
     return lines, choose_best(groups) if by.metric is not None else None
 

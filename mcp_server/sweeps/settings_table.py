@@ -1,15 +1,19 @@
-"""The table of a sweep's settings, ranked, and what stands beside it. Pure: it is made from the record alone."""
+"""The table of a sweep's settings, ranked, and what stands beside it, made from the record."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcp_server.record.code_snapshot import read_code_snapshot
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.sweep_ranking import (
     Group,
     average,
+    choose_best,
     describe_behind,
     describe_test,
     find_better_with_fewer,
@@ -18,8 +22,10 @@ from mcp_server.record.sweep_ranking import (
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.benchmark_table import find_benchmark
+from mcp_server.results.code_differences import describe_other_code, read_ran_code
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
+from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint"
 _MOST_SETTINGS, _MOST_BENCHMARKS, _NOTE_CHARS = 8, 4, 60
+_MOST_SEEDS = 10  # of a setting whose code is read
 _FACTS = (
     "phase",
     "n",
@@ -63,8 +70,11 @@ class RankingNotes:
     benchmarks: BenchmarkTable | None = None
 
 
-def describe_ranking(groups: Sequence[Group], by: Ranking) -> RankingNotes:
-    """Return which setting is better with fewer seeds, and the test of the best two; of benchmarks the best of each."""
+def describe_ranking(groups: Sequence[Group], by: Ranking, home: Path) -> RankingNotes:
+    """Return which setting is better with fewer seeds, and the test of the best two; of benchmarks the best of each.
+
+    A difference in code of the best two stands beside their test. Reads files of the state below ``home``.
+    """
     behind = find_better_with_fewer(groups, by.goal)
     notes = []
     if behind is not None:
@@ -72,7 +82,7 @@ def describe_ranking(groups: Sequence[Group], by: Ranking) -> RankingNotes:
     found = None if by.metric is None else _build_benchmarks(groups, by.label)
     if found is not None:
         return RankingNotes([*notes, _describe_best_by(groups, found[1])], found[0])
-    test = "" if by.metric is None else describe_test(groups)
+    test = "" if by.metric is None else " ".join(filter(None, [describe_test(groups), _describe_code(groups, home)]))
     return RankingNotes([*notes, test] if test else notes)
 
 
@@ -116,6 +126,23 @@ def _describe_best_by(groups: Sequence[Group], name: str) -> str:
 def _render_cell(group: Group) -> str:
     count = f" (n {len(group.results)})" if len(group.results) > 1 else ""
     return spread(group.mean, group.deviation) + count
+
+
+def _describe_code(groups: Sequence[Group], home: Path) -> str:
+    """Return in which files the code of the best two settings differs, as far as it was kept; empty where unknown."""
+    best = choose_best(groups)
+    if best is None or best.other is None:
+        return ""
+    cells = [cell for group in (best.group, best.other) for cell in group.results[:_MOST_SEEDS]]
+    homes, codes = [home, *StateHome(home).list_mirrors()], []
+    for cell in cells:
+        found = (each / "runs" / (cell.run_id or "-") for each in homes)
+        if (path := next((path for path in found if path.is_dir()), None)) is not None:
+            snapshot = read_code_snapshot(RunDir(path), cell.end.get("attempt") or 1)
+            codes.append(read_ran_code(cell.cell.name, str(cell.cell.launch.get("cwd") or ""), snapshot))
+    other = describe_other_code(codes)
+    who = f"The cells of the best and of {best.other.label}"
+    return f"{who} did not all run the same code ({other}), which may be the cause." if other else ""
 
 
 def make_rows(

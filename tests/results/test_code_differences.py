@@ -1,6 +1,6 @@
 """Which files differ between the code of runs, as far as it was kept."""
 
-from mcp_server.results.code_differences import RanCode, find_code_differences, split_diff
+from mcp_server.results.code_differences import RanCode, describe_other_code, find_code_differences, split_diff
 
 
 def test_files_that_differ_are_named_and_files_of_one_run_alone_are_not() -> None:
@@ -28,6 +28,9 @@ def test_uncommitted_changes_of_one_commit_are_compared_and_of_two_are_not() -> 
     assert find_code_differences([clean, RanCode("b", "c2", changes={"src/m.py": "1"})]) == []
     assert find_code_differences([clean, RanCode("b", "c1")]) == []  # what was not committed is unknown
     assert changed.described_commit == "c1+changes"
+    assert describe_other_code([clean, changed, RanCode("d")]) == "src/m.py"
+    assert describe_other_code([clean, RanCode("b", "c2")]) == "c1, c2"
+    assert describe_other_code([clean, RanCode("b", "c1"), RanCode("d")]) == ""
 
 
 def test_a_file_below_its_work_tree_and_below_the_directory_is_named_once() -> None:

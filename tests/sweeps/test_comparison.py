@@ -17,6 +17,7 @@ from mcp_server.store.cell_notes import append_note
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.comparison import compare_sweep
+from mcp_server.sweeps.latex import render_latex
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.sweeps.plan import Phase, expand
 from tests.support.sweeps import cell_events, write_sweep
@@ -110,6 +111,31 @@ def test_a_promotion_of_the_best_setting_is_no_better_one(tmp_path: Path) -> Non
     table = compare(write_sweep(tmp_path, cells, events, metric="reward", ranking="last"))
     assert [row.split("|")[0] for row in table.rows or []] == ["1", "2"]
     assert not [note for note in table.notes or [] if "fewer seeds" in note]
+
+
+def test_a_test_of_two_settings_says_that_their_cells_ran_different_code(tmp_path: Path) -> None:
+    values = {"a1": 1.0, "a2": 2.0, "b1": 8.0, "b2": 9.0}
+    cells = [Cell(name, "1", {"lr": name[0], "seed": name[1]}, {"cwd": "/p"}) for name in values]
+    events = [event for name, value in values.items() for event in cell_events(name, value)]
+
+    def keep(name: str, digest: str) -> None:
+        code = tmp_path / "runs" / f"night-{name}-k7qz" / "attempts" / "1" / "code"
+        code.mkdir(parents=True, exist_ok=True)
+        files = [{"path": "/p/sup.py", "kept": "", "size_bytes": 9, "sha256": digest}]
+        (code / "snapshot.json").write_text(json.dumps({"files": files}))
+
+    for name in values:
+        keep(name, "1")
+    directory = write_sweep(tmp_path, cells, events, metric="reward")
+    welch = "Best against a2: Welch t 9.9, df 2, p 0.01 (two-sided)."
+    assert compare(directory).notes == [welch]
+    for name in ("b1", "b2"):
+        keep(name, "2")
+    told = "The cells of the best and of a2 did not all run the same code (sup.py), which may be the cause."
+    assert compare(directory).notes == [f"{welch} {told}"]
+    sweep = RunStore(StateHome(tmp_path)).sweeps.find("night")
+    assert f"{welch} {told}" in SweepLog(directory).render(sweep, {}, {})
+    assert told in render_latex(sweep, tmp_path)
 
 
 def test_best_says_what_a_retry_changed(tmp_path: Path) -> None:

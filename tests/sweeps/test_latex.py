@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from mcp_server.record.state import Liveness
@@ -16,7 +17,9 @@ def render(values: dict[str, float], params: dict[str, dict[str, Any]], **spec: 
     events = [event for name, value in values.items() for event in cell_events(name, value)]
     numbered: list[Any] = [{"seq": n, "at": AT, **event} for n, event in enumerate(events, 1)]
     facts = {"metric": "eval/succ_rate", "ranking": "last", "goal": "max", "cells": cells, **spec}
-    return render_latex(fold_sweep(SweepSpec("s", "s", **facts), numbered, Liveness.ALIVE)).splitlines()
+    return render_latex(
+        fold_sweep(SweepSpec("s", "s", **facts), numbered, Liveness.ALIVE), Path("/no/home")
+    ).splitlines()
 
 
 def test_the_best_is_bold_text_is_escaped_and_what_does_not_count_is_a_comment() -> None:
