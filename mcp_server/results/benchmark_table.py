@@ -27,7 +27,8 @@ from mcp_server.text.equal_settings import Place, find_equal_forms
 from mcp_server.text.formatting import spread
 from mcp_server.views.brevity import fit as fit_rows
 
-SPREAD_NOTE = "In benchmarks (n 3) is mean±sd over 3 seeds; ± of a single run is one standard error."
+ERROR_NOTE = "± of a single run is one standard error."
+SPREAD_NOTE = f"In benchmarks (n 3) is mean±sd over 3 seeds; {ERROR_NOTE}"
 _FEWEST_ROWS = 8
 _MOST_TABLES, _MOST_SETTINGS, _MOST_NAMED, _MOST_RUNS_IN_A_ROW = 3, 6, 4, 3
 # Name a benchmark where no setting of another name does: a file of options for each.

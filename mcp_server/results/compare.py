@@ -18,6 +18,8 @@ from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
 from mcp_server.results.answers import Comparison
 from mcp_server.results.benchmark_table import (
+    ERROR_NOTE,
+    SPREAD_NOTE,
     Benchmarks,
     EvaluatedRun,
     build_benchmark_tables,
@@ -174,6 +176,8 @@ def build_comparison(
         benchmarks = _tabulate_benchmarks([*entries, *map(read, further)], metrics, bold=as_markdown)
         notes.append(f"benchmarks count {len(further)} of the runs that the table leaves out.")
     notes += benchmarks.notes
+    has_error = any("±" in row.get(evaluation_column(name), "") for row in table for name in figures)
+    notes += [ERROR_NOTE] if has_error and SPREAD_NOTE not in benchmarks.notes else []
     shown = [shorten_table(one, _BENCHMARK_TOKENS, notes) for one in benchmarks.tables] if not as_markdown else []
     findings = [
         line for run in runs if (line := describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown))

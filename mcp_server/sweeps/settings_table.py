@@ -175,7 +175,8 @@ def make_rows(
             row["step"] = str(group.first.end.get("step", ""))
         if by.ranking != "best" and by.metric is not None:
             row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
-        row |= columns.describe(group) if columns else {}
+        further = columns.describe(group) if columns else {}
+        row |= {f"{name} mean±sd" if has_seeds else name: text for name, text in further.items()}
         row |= {
             "cell": group.first.cell.name,
             "tries": _describe_tries(group),

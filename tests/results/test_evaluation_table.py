@@ -111,6 +111,7 @@ def test_last_and_best_have_their_steps_and_the_episodes_a_column(runs: Runs) ->
     assert first["eval mean_reward"] == "0.51±0.03@30/0.55±0.03@20"
     assert second["eval mean_reward"] == "0.61±0.03@30"
     assert compare(runs, "mean_reward").same["episodes"] == "228"  # type: ignore[index]
+    assert "± of a single run is one standard error." in (compare(runs, "mean_reward").notes or [])
 
 
 def test_a_metric_by_another_word_names_the_near_ones(runs: Runs) -> None:

@@ -70,8 +70,10 @@ def test_evaluations_and_checkpoints_stand_beside_the_metric(runs: Runs) -> None
     found = compare(runs)
     first, second = rows_of(found)
     assert (first["lr"], first["loss (last) mean±sd"], first["n"]) == ("0.1", "3±1.4", "2")
-    assert first["eval success_rate"] == f"{statistics.fmean((0.8, 0.6)):.4g}±{statistics.stdev((0.8, 0.6)):.2g}"
-    assert (second["eval success_rate"], second["state"]) == ("0.65", "1 killed 2.5@20")
+    assert (
+        first["eval success_rate mean±sd"] == f"{statistics.fmean((0.8, 0.6)):.4g}±{statistics.stdev((0.8, 0.6)):.2g}"
+    )
+    assert (second["eval success_rate mean±sd"], second["state"]) == ("0.65", "1 killed 2.5@20")
     assert (first["best mean±sd"], second["best mean±sd"]) == ("1.5±0.71", "3@20")
     assert first["checkpoint"].startswith("night-low1-k7qz/checkpoints/model_30.pt 7B")
     assert found.root == str(runs.path / "work")
@@ -95,10 +97,14 @@ def test_the_ranked_metric_is_had_as_best_and_at_a_step(runs: Runs) -> None:
     curves = sweep(runs)
     first, second = rows_of(compare(runs, "loss", "best:loss", "loss@20"))
     whole, at_20 = [curves[f"low{seed}"] for seed in (1, 2)], [curves[f"high{seed}"][1] for seed in (1, 2)]
-    assert first["loss best"] == f"{statistics.fmean(map(min, whole)):.4g}±{statistics.stdev(map(min, whole)):.2g}"
-    assert second["loss best"] == "3"
+    assert (
+        first["loss best mean±sd"] == f"{statistics.fmean(map(min, whole)):.4g}±{statistics.stdev(map(min, whole)):.2g}"
+    )
+    assert second["loss best mean±sd"] == "3"
     mean, deviation = statistics.fmean(at_20), statistics.stdev(at_20)
-    assert second["loss @20"] == f"{mean:.4g}±{deviation:.2g} (n 2)", "at step 20 the killed one is as good as any"
+    assert second["loss @20 mean±sd"] == f"{mean:.4g}±{deviation:.2g} (n 2)", (
+        "at step 20 the killed one is as good as any"
+    )
     assert [row.get("loss @31", "") for row in rows_of(compare(runs, "loss@31"))] == ["", ""]
 
 
@@ -112,7 +118,7 @@ def test_the_goal_that_somebody_gave_holds_for_every_value_of_the_metric(runs: R
 def test_an_evaluation_is_known_by_the_name_that_it_has_for_single_runs(runs: Runs) -> None:
     sweep(runs)
     found = compare(runs, "success_rate")
-    assert rows_of(found)[0]["success_rate last"] == "0.7±0.14"
+    assert rows_of(found)[0]["success_rate last mean±sd"] == "0.7±0.14"
     assert not [note for note in found.notes or [] if "No metric" in note]
     (note,) = [note for note in compare(runs, "succes_rate").notes or [] if "No metric" in note]
     assert "success_rate" in note.partition("Near:")[2]
