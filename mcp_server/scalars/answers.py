@@ -10,7 +10,8 @@ Number = float | str  # JSON has no NaN: "nan", "inf", "-inf"
 class TagFigures(Answer):
     """Summary of one scalar.
 
-    ``slope``: units per 1,000 steps over the last tenth. ``restarts``: steps at which a restart continued.
+    ``slope``: units per 1,000 steps over the last tenth, or 10 points.
+    ``restarts``: steps at which a restart continued.
     ``points``: [step, value].
     """
 

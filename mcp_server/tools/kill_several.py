@@ -14,11 +14,14 @@ from mcp_server.record.state import Run, RunState
 from mcp_server.runs.selection import LIVE, TAG, select
 from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
+from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, server_of
 
 MOST_RUNS = 100
 _AT_ONCE = 8
+_COMMAND_CHARS, _FEWEST_COMMAND_CHARS = 800, 24  # of all commands in a question, and of each
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,12 @@ class Targets:
     @property
     def question(self) -> str:
         """The subject of a confirmation: how many, and which. No elapsed time is in it."""
-        named = "; ".join(f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'})" for run in self.runs)
+        chars = max(_FEWEST_COMMAND_CHARS, _COMMAND_CHARS // max(1, len(self.runs)))
+        named = "; ".join(
+            f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'}): "
+            + shorten_middle(mask_secrets(run.command), chars)
+            for run in self.runs
+        )
         return f"{len(self.runs)} runs: {named}{describe_dependents(self.dependents)}"
 
 

@@ -37,13 +37,13 @@ async def read_tb(
     ] = None,
     since_step: Annotated[int | None, Field(description="Points from this step on")] = None,
     smooth: Annotated[float, Field(ge=0, lt=1, description="EMA weight")] = 0.6,
-    compare: Annotated[list[str] | None, Field(description="run_ids or paths, side by side")] = None,
+    compare: Annotated[list[str] | None, Field(description="run_ids or paths")] = None,
     plot: Annotated[bool, Field(description="Add a PNG")] = False,
 ) -> Annotated[CallToolResult, ScalarReport]:
     """Read training curves: TensorBoard event files, CSV, JSON lines, wandb, MLflow, Trackio.
 
-    Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth
-    (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
+    Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth, or
+    10 points (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
     """
     from mcp_server.views.scalar_report import ScalarQuery, build_report  # noqa: PLC0415 - loads the readers
 

@@ -113,6 +113,8 @@ class _Lengths:
         if isinstance(eta_s, int | float) and run.state == "running":
             return eta_s if most_s is None else min(eta_s, most_s)
         usual_s = self._usual_s(cell)
+        if usual_s is None and run.state == "running":
+            return None  # its time limit is no estimate
         if usual_s is None or run.state != "running" or elapsed_s > max(_OVERDUE * usual_s, usual_s + _UNNOTED_S):
             return most_s
         return max(0.0, usual_s - elapsed_s)
