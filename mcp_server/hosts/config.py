@@ -17,9 +17,8 @@ from mcp_server.hosts.environment import check_environment
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import is_shortage, read_configuration
 from mcp_server.system.ports import HIGHEST_PORT
-from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.regex import compile_user_pattern
-from mcp_server.text.secret_patterns import find_assigned_secrets, has_service_token, holds_a_secret, names_a_secret
+from mcp_server.text.secret_patterns import find_assigned_secrets, has_service_token, holds_a_secret, is_secret_variable
 
 NO_ENVIRONMENT = "none"
 _OTHER_MACHINE = "With ssh = ALIAS in its table of hosts.toml it is reached from here; guide://other_machines says how."
@@ -34,8 +33,7 @@ def _check_absolute(path: str) -> str:
 
 def _check_variables(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
-        named = names_a_secret(name) and len(value) >= SHORTEST_SECRET
-        if named or holds_a_secret("", value) or has_service_token(value):
+        if is_secret_variable(name, value) or holds_a_secret("", value) or has_service_token(value):
             raise ValueError(f"{name} looks like a secret: name it in secrets instead")
         try:
             check_environment({name: value})

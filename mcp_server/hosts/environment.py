@@ -12,7 +12,7 @@ from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFi
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_configuration
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
-from mcp_server.text.secret_patterns import is_distinct, names_a_secret
+from mcp_server.text.secret_patterns import is_distinct, is_secret_variable, names_a_secret
 
 _LINE = re.compile(
     r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*"
@@ -34,7 +34,7 @@ def check_environment(env: Mapping[str, str]) -> None:
             raise BadArgument("env", f"{name[:80]!r} cannot be an environment variable.")
         if name in _FIXED or name.startswith("RUNWARD_"):
             raise BadArgument("env", f"{name} cannot be set: bash or runward sets it.")
-        if names_a_secret(name) and len(value) >= SHORTEST_SECRET:
+        if is_secret_variable(name, value):
             raise BadArgument(
                 "env", f"{name} looks like a secret and would be written to a file: use secrets=[{name!r}]."
             )
@@ -62,10 +62,13 @@ def find_secrets(names: Iterable[str], environ: Mapping[str, str], file: Path) -
 def list_known_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
     """Return all values that this server knows to be secret.
 
-    They are those of its secrets file, and of variables that are so named, or that a target of notices names.
+    They are those of its secrets file, and of variables that are so named, or that a target of notices names, and the
+    addresses that such targets have.
     """
-    named = _list_named_by_notices(file.parent)
-    values = {name: value for name, value in environ.items() if value and (names_a_secret(name) or name in named)}
+    named, addresses = _list_secrets_of_notices(file.parent)
+    values = addresses | {
+        name: value for name, value in environ.items() if value and (names_a_secret(name) or name in named)
+    }
     with suppress(RunwardError):
         values |= read_secrets_file(file)
     return values
@@ -76,12 +79,12 @@ def find_distinct_secrets(environ: Mapping[str, str], file: Path) -> dict[str, s
 
     Where it is an address that a target of notices names, its key counts: the host is not a secret.
     """
-    named = _list_named_by_notices(file.parent)
+    named, addresses = _list_secrets_of_notices(file.parent)
     distinct = {}
     for name, value in list_known_secrets(environ, file).items():
-        if is_distinct(name, value):
+        if is_distinct(name, value) and name not in addresses:
             distinct[name] = value
-        elif name in named and len(key := _find_key(value)) >= _SHORTEST_KEY:
+        elif (name in named or name in addresses) and len(key := _find_key(value)) >= _SHORTEST_KEY:
             distinct[name] = key
     return distinct
 
@@ -92,12 +95,14 @@ def _find_key(address: str) -> str:
     return max(re.split("[/?&=#]", rest)[1:], key=len, default="") if separator else address.strip()
 
 
-def _list_named_by_notices(home: Path) -> frozenset[str]:
-    """Return the names of the secrets that the targets of notices have."""
+def _list_secrets_of_notices(home: Path) -> tuple[frozenset[str], dict[str, str]]:
+    """Return the names of the secrets that the targets of notices have, and the addresses that are written plainly."""
     with suppress(RunwardError, OSError):
         targets = StateHome(home).read_config().notify
-        return frozenset(name for one in targets for name in (one.webhook_secret, one.token_secret, one.sign_secret))
-    return frozenset()
+        named = frozenset(name for one in targets for name in (one.webhook_secret, one.token_secret, one.sign_secret))
+        plain = [one.webhook for one in targets if len(_find_key(one.webhook)) >= _SHORTEST_KEY]
+        return named, {f"notify.webhook{number or ''}": address for number, address in enumerate(plain)}
+    return frozenset(), {}
 
 
 def mask_distinct_secrets(text: str, environ: Mapping[str, str], file: Path) -> str:

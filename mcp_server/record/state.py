@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ ENDED: frozenset[str] = frozenset(get_args(EndedState))
 
 # A launcher and a supervisor need well under a second; a supervisor that is not there by then does not come.
 STARTING_S = 15.0
+_LETS_GO_WITHIN_S = 10.0  # a supervisor that wrote its end ends, under load too
 
 
 class Liveness(enum.Enum):
@@ -351,29 +353,50 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
         return newest or ("running" if evidence.events else "starting"), doubt
     # Neither is an end: a host that is silent may run on, and a scheduler may start a requeued run again.
     if liveness is Liveness.UNREACHABLE:
-        return newest or "starting", reason or "Its host does not answer: this is the last known state."
+        return newest or "starting", doubt or reason or "Its host does not answer: this is the last known state."
+    if doubt and liveness is Liveness.PENDING:
+        return newest or "running", doubt
     if liveness is Liveness.PENDING:
         is_fresh = evidence.age_s < STARTING_S and not evidence.events
         return "starting" if is_fresh and reason is None else "queued", reason
-    if evidence.exit is not None and not (liveness is Liveness.UNKNOWN and newest == "retrying"):
+    is_unconfirmed = liveness is Liveness.UNKNOWN and (newest == "retrying" or evidence.spec.backend == "slurm")
+    if evidence.exit is not None and not is_unconfirmed:
         return _state_by_exit_record(evidence.exit, evidence.events, is_dead=liveness is Liveness.DEAD)
     if liveness is Liveness.UNKNOWN:
         # Runs of former layouts wrote no events.
-        return newest or "running", reason or "Whether it still lives is unknown: this is the last known state."
+        return (
+            newest or "running",
+            doubt or reason or "Whether it still lives is unknown: this is the last known state.",
+        )
     return _state_without_supervisor(evidence)
 
 
 def _doubt_of_end(evidence: Evidence, ends: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why a written end is not believed: its supervisor still holds the lock. The command can write one too.
+    """Return why a written end is not believed. The command can write one too.
 
-    A supervisor releases its lock right after the end that it wrote.
+    A supervisor releases its lock right after the end that it wrote. A look at Slurm reads the record first, so any
+    other word than ``dead`` is older than the end, or doubts it.
     """
-    if not ends or evidence.supervisor.liveness is not Liveness.ALIVE:
+    report = evidence.supervisor
+    if not ends or report.liveness is Liveness.DEAD:
         return None
-    return (
-        f"Its record says {ends[-1].get('state', 'ended')}, but its supervisor lives: the command may have written "
-        "that line itself, or the supervisor hangs."
-    )
+    said = f"Its record says {ends[-1].get('state', 'ended')}, but"
+    if report.liveness is Liveness.ALIVE:
+        if _age_of_end_s(evidence, ends[-1]) < _LETS_GO_WITHIN_S:
+            return f"{said} its supervisor has not ended yet: look again in a moment."
+        return f"{said} its supervisor lives: the command may have written that line itself, or the supervisor hangs."
+    is_silent_host = report.unreachable is not None and report.unreachable.get("host") != "Slurm"
+    if evidence.spec.backend != "slurm" or is_silent_host:
+        return None
+    return f"{said} Slurm has not confirmed that its supervisor is gone: the command may have written that line itself."
+
+
+def _age_of_end_s(evidence: Evidence, end: Mapping[str, Any]) -> float:
+    """Return the age of a written end, infinite where its times do not say."""
+    try:
+        return abs(posix(evidence.spec.created_at) + evidence.age_s - posix(str(end.get("at"))))
+    except ValueError:
+        return math.inf
 
 
 def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]:

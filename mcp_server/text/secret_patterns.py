@@ -18,6 +18,10 @@ _VARIABLE_NAME = compile_lazily(
     r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
     re.IGNORECASE,
 )
+# Such a key may be one of a table or of a cell: its value says whether it is a secret.
+_SETTING_KEY = compile_lazily(
+    r"(?!.*(?:api|access|secret|private|pass|token|auth|webhook)).*keys?(?:_?\d+)?", re.IGNORECASE
+)
 _PROXY_NAME = compile_lazily(r".*_PROXY", re.IGNORECASE)
 # Settings with such a name hold nothing but a secret. `max_tokens`, `sort_key` and `eos_token` are ordinary settings:
 # their values count only when they look like keys.
@@ -105,6 +109,18 @@ _PRIVATE_KEY = compile_lazily(
 def names_a_secret(name: str) -> bool:
     """Return whether a variable of this name usually holds a secret."""
     return bool(_VARIABLE_NAME.search(name))
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Return whether a variable that a caller sets is a secret: by its name, a plain key by its value too.
+
+    `CELL_KEY=s1__lr0.1` and `SORT_KEY=validation_loss` are settings. ``{name}`` stands for a value of a sweep.
+    """
+    if len(value) < SHORTEST_SECRET or not names_a_secret(name):
+        return False
+    if not _SETTING_KEY.fullmatch(name) or _SURE_NAME.search(name) or _CIPHER_KEY.fullmatch(name):
+        return True
+    return any(_LITERAL_KEY.fullmatch(word) for word in re.split(r"\{\w*\}|[\W_]", value))
 
 
 def holds_a_secret(name: str, value: str) -> bool:

@@ -13,6 +13,7 @@ from mcp_server.hosts.environment import (
     check_environment,
     find_distinct_secrets,
     find_secrets,
+    list_known_secrets,
     mask_distinct_secrets,
 )
 from mcp_server.record.environment import base_environment
@@ -70,6 +71,20 @@ def test_an_inherited_environment_is_a_copy() -> None:
 
 def test_a_short_value_of_a_secret_name_is_a_setting() -> None:
     check_environment({"USE_TOKEN": "1", "SORT_KEY": "date", "A": "x" * 100_000, "_": "", "b2": "é\n"})
+
+
+def test_the_value_of_a_plain_key_says_whether_it_is_a_secret() -> None:
+    check_environment({"CELLKEY": "s1__{cell}", "CELL_KEY": "s1__lr0.1-seed2", "SORT_KEYS": "validation_loss,step"})
+    for name, value in (
+        ("CELL_KEY", "abcd1234efgh"),
+        ("SORT_KEY", "aB3dE5fG7hI9kL1m"),
+        ("DEEPSEEK_KEY", "0123456789"),
+        ("OPENAI_KEY", "s1__{cell}"),
+        ("MYAPIKEY", "validation_loss"),
+        ("CELL_TOKEN", "validation_loss"),
+    ):
+        with pytest.raises(BadArgument, match=f"{name} looks like a secret"):
+            check_environment({name: value})
 
 
 def test_a_variable_that_bash_keeps_read_only_is_refused() -> None:
@@ -166,3 +181,13 @@ def test_what_a_target_of_notices_names_is_a_secret_wherever_it_is_and_whatever_
     assert (
         text == f"sent to http://127.0.0.1:40565/hook/[secret:HOOK], https://ntfy.lan/[secret:SECOND]?up=1 and {other}"
     )
+
+
+def test_an_address_of_notices_that_stands_in_the_configuration_is_masked_like_a_secret(tmp_path: Path) -> None:
+    hook = "http://127.0.0.1:40565/hook/aBcDe9381hgTY"
+    (tmp_path / "config.toml").write_text(f'[[notify]]\nwebhook = "{hook}"\n[[notify]]\nwebhook = "http://h.lan/up"\n')
+    file = tmp_path / "secrets.env"
+    assert find_distinct_secrets({}, file) == {"notify.webhook": "aBcDe9381hgTY"}
+    assert list_known_secrets({}, file) == {"notify.webhook": hook}
+    text = mask_distinct_secrets(f"sent to {hook} and http://h.lan/up", {}, file)
+    assert text == "sent to http://127.0.0.1:40565/hook/[secret:notify.webhook] and http://h.lan/up"

@@ -366,6 +366,42 @@ def test_a_doubted_end_says_why_and_has_no_exit_code() -> None:
     assert (run.ended, run.exit_code, run.ended_at, run.measured_s) == (False, None, None, None)
 
 
+def test_an_end_of_a_moment_ago_accuses_nobody_of_having_written_it() -> None:
+    run = fold(Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=41.2))
+    assert (run.state, run.exit_code) == ("running", None)
+    assert run.reason == "Its record says finished, but its supervisor has not ended yet: look again in a moment."
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        LivenessReport(Liveness.UNKNOWN, "Slurm's job 999 is called 'x', not cfm-7kqz: another job, or renamed."),
+        LivenessReport(Liveness.UNREACHABLE, "Slurm does not answer.", {"host": "Slurm", "since": BEGAN, "why": "-"}),
+        WAITING,
+    ],
+)
+@pytest.mark.parametrize("exit_record", [None, record("finished")])
+def test_an_end_of_a_job_of_slurm_is_not_believed_without_the_word_that_its_supervisor_is_gone(
+    report: LivenessReport, exit_record: dict[str, Any] | None
+) -> None:
+    of_slurm = replace(LAUNCHED, backend="slurm")
+    run = fold(Evidence(of_slurm, (STARTED, ended("finished")), exit_record, supervisor=report, age_s=60.0))
+    assert (run.state, run.exit_code, run.ended) == ("running", None, False)
+    assert "the command may have written that line itself" in str(run.reason)
+
+
+@pytest.mark.parametrize("backend", ["tmux", "slurm"])
+def test_an_end_that_a_silent_host_sent_is_believed(backend: str) -> None:
+    silent = replace(UNREACHABLE, unreachable={"host": "node7", "since": BEGAN, "why": "-"})
+    spec = replace(LAUNCHED, backend=backend)
+    assert fold(Evidence(spec, (STARTED, ended("finished")), supervisor=silent, age_s=60.0)).state == "finished"
+
+
+def test_an_exit_record_alone_does_not_end_a_job_of_which_slurm_says_nothing() -> None:
+    of_slurm, unknown = replace(LAUNCHED, backend="slurm"), LivenessReport(Liveness.UNKNOWN, "?", job_id="12")
+    assert fold(Evidence(of_slurm, (STARTED,), record("finished"), supervisor=unknown, age_s=60.0)).state == "running"
+
+
 def test_an_end_is_believed_again_once_the_supervisor_has_gone() -> None:
     evidence = Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=60.0)
     assert fold(replace(evidence, supervisor=LivenessReport(Liveness.DEAD))).state == "finished"
