@@ -151,28 +151,43 @@ class ReadCommand:
 
         The last value of a name counts; a flag's value is ``true``. A negative number is a value, not a flag.
         """
-        if self.open_quote:
-            texts = [(word, False) for word in self.words]
-        else:
-            texts = [(token.text, token.is_operator) for token in self.tokens if token.text != "\n"]
+        options, rest = self.split_tokens()
+        return options, [token.text for token in rest]
+
+    def split_tokens(self) -> tuple[dict[str, str], list[Token]]:
+        """Return the same, the other tokens with their places."""
+        tokens = [Token(word, word, 0) for word in self.words] if self.open_quote else self.tokens
         options: dict[str, str] = {}
-        rest: list[str] = []
+        rest: list[Token] = []
         flag = ""  # the flag in front, which the next word can be the value of
-        for text, is_operator in texts:
+        for token in tokens:
+            text, is_operator = token.text, token.is_operator
+            if text == "\n":
+                continue
             is_value = bool(flag) and not is_operator and (not text.startswith("-") or bool(_NUMBER.fullmatch(text)))
             if is_value:
                 options[flag] = text
             flag = ""
             if is_operator:
-                rest.append(text)
+                rest.append(token)
             elif match := _NAMED_VALUE.fullmatch(text):
                 options[match[1]] = match[2]
             elif _FLAG.fullmatch(text):
                 flag = text.lstrip("-")
                 options[flag] = "true"
             elif not is_value:
-                rest.append(text)
+                rest.append(token)
         return options, rest
+
+
+def join_as_written(tokens: Sequence[Token]) -> str:
+    """Return the texts of tokens, an operator without a space where none was written: ``2>&1``."""
+    text, last = "", None
+    for token in tokens:
+        is_close = last is not None and token.start == last.start + len(last.raw)
+        glued = last is None or (is_close and (token.is_operator or last.is_operator))
+        text, last = f"{text}{'' if glued else ' '}{token.text}", token
+    return text
 
 
 def parse(command: str | Sequence[str]) -> ReadCommand:

@@ -62,6 +62,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.equal_settings import Place
 from mcp_server.text.formatting import count_digits
 from mcp_server.text.near_names import find_near_names
+from mcp_server.views.run_status import describe_left_behind
 
 _LONGEST_TAG = 32
 _BENCHMARK_TOKENS = 400
@@ -165,6 +166,7 @@ def build_comparison(
     for run in runs:
         if run.attempt_params.changed:
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
+    notes += [f"{run.run_id} {left}." for run in runs if (left := describe_left_behind(run, short=True))]
     notes += [f"{run.run_id} {run.still}." for run in runs if not run.ended]
     notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
     notes += dict.fromkeys(entry.remark for entry in entries if entry.remark)

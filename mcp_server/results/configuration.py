@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
-from mcp_server.command.shell import leave_out_helpers
+from mcp_server.command.shell import join_as_written, leave_out_helpers
 from mcp_server.command.shell import parse as parse_command
 from mcp_server.record.code_snapshot import CodeSnapshot
 from mcp_server.record.state import Run
@@ -79,8 +79,8 @@ def read_options(command: str | list[str]) -> dict[str, str]:
 
     Those of a helper that it starts in the background, as a tensorboard, are no settings of the run.
     """
-    options, rest = parse_command(leave_out_helpers(command)).split_options()
-    return {**options, "command": " ".join(rest)}
+    options, rest = parse_command(leave_out_helpers(command)).split_tokens()
+    return {**options, "command": join_as_written(rest)}
 
 
 def parse_yaml(text: str) -> dict[str, str]:

@@ -186,6 +186,8 @@ def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
         yield _NO_METRICS
         return
     step = run.last_known_step or numbers.step
+    if isinstance(total := run.progress.get("total_steps"), int) and step == run.progress.get("step"):
+        step = f"{step} of {total}"  # else curves count other steps than the output does
     place = f"round {run.progress['round']}, step" if "round" in run.progress else "step"
     yield f"Read from {numbers.source}{'' if step is None else f', at {place} {step}'}."
     if run.state == "lost":

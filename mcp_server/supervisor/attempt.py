@@ -118,6 +118,7 @@ class Attempt:
         events.append(
             "started",
             "The command runs." if number == 1 else f"Attempt {number} runs.",
+            at=started_at,  # one moment for the record and the report of attempts
             attempt=number,
             arguments=attempt.arguments or None,
             environment=dict(inputs.environment) or None,

@@ -66,6 +66,7 @@ class Phase:
     promote: str | None = None
     search: Mapping[str, Any] | None = None
     promoted: Mapping[str, Any] | None = None
+    doubts: tuple[str, ...] = ()  # about the run that is promoted
     own_params: Mapping[str, Any] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
 
@@ -219,7 +220,7 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
             )
         source = phase.source_cells[0] if phase.source_cells else None
         launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
-        notes = source.notes if source else ()
+        notes = (*(source.notes if source else ()), *phase.doubts)
         yield Cell(_label(name), phase.name, params, launch, promote, notes=notes, fixed=phase.fixed)
         return
     if phase.search is not None:

@@ -265,7 +265,7 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
     """Return ``phase`` with its source, or the run that it promotes, read."""
     if phase.promote is not None and phase.promote != BEST:
         run = store.find(phase.promote)
-        phase = replace(phase, promoted=_read_params(run))
+        phase = replace(phase, promoted=_read_params(run), doubts=tuple(_doubt_promoted(run)))
     if phase.source is None:
         return phase
     common = phase.common
@@ -278,6 +278,15 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
         environ=_find_environment(common, store, environ),
     )
     return replace(phase, source_cells=cells)
+
+
+def _doubt_promoted(run: Run) -> Iterator[str]:
+    """Yield how a run failed whose parameters are promoted."""
+    if run.state == "failed":
+        kind = f" ({run.failure['kind']})" if run.failure and run.failure.get("kind") else ""
+        step = run.progress.get("step")
+        place = "before any step" if step is None else f"at step {step}"
+        yield f"{run.run_id} failed{kind} {place} with these parameters"
 
 
 def _read_params(run: Run) -> dict[str, Any]:

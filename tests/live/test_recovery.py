@@ -65,6 +65,7 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
     assert report.count("oom_gpu") == 2
     assert [line.split(" | ")[0] for line in report.splitlines()[4:]] == ["| 1", "| 2", "| 3"]
     assert report.splitlines()[-1].split(" | ")[2] == sandbox.run(run_id).ended_at  # one moment in all records
+    assert report.splitlines()[4].split(" | ")[1] == sandbox.run(run_id).started_at
 
 
 async def test_a_retry_is_news(sandbox: Sandbox) -> None:

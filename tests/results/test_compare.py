@@ -274,3 +274,14 @@ def test_a_setting_and_a_metric_of_one_name_are_both_shown(runs: Runs) -> None:
         put(cwd / "progress.csv", f"step,lr\n1,0.5\n2,0.{number}\n")
     comparison = table(build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"]))
     assert [(row["lr"], row["lr last"]) for row in comparison] == [("1e-1", "0.1"), ("1e-2", "0.2")]
+
+
+def test_a_run_whose_training_was_left_behind_and_stopped_is_noted(runs: Runs) -> None:
+    runs.add("bg-1", command="nohup python train.py &")
+    runs.add("fg-2")
+    path = runs.home.runs / "bg-1" / "events.jsonl"
+    *others, end = path.read_text().splitlines()
+    left = json.loads(end) | {"leftovers": [{"pid": 7, "command": "python train.py"}]}
+    path.write_text("\n".join([*others, json.dumps(left), ""]))
+    notes = build_comparison(runs.store, runs.scalars, run_ids=["bg-1", "fg-2"]).notes or []
+    assert [note for note in notes if "behind" in note] == ["bg-1 left 1 process behind, stopped."]

@@ -20,6 +20,8 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
         "command": "python two words",
     }
     assert read_options("echo 'unclosed")["command"] == "echo 'unclosed"
+    both = "nohup t.py --lr 1 > bg.log 2>&1 | tee 'a b' 2>/dev/null; x&&y &"
+    assert read_options(both)["command"] == "nohup t.py > bg.log 2>&1 | tee a b 2>/dev/null; x&&y &"
 
 
 def test_yaml_has_dotted_names_and_values_as_written() -> None:

@@ -94,6 +94,13 @@ def test_the_document_has_every_part(runs: Runs, tmp_path: Path) -> None:
     assert (flag["failure"], flag["results"]) == ("oom_gpu", "results.md")
 
 
+@pytest.mark.parametrize(("known", "told"), [({"step": 9}, "at step 9 of 50."), ({}, "at step 9.")])
+def test_a_step_has_its_total_where_the_output_counts_the_same(runs: Runs, known: dict[str, int], told: str) -> None:
+    cwd = runs.add(state="killed", progress={**known, "total_steps": 50})
+    put(cwd / "progress.csv", CURVES)
+    assert told in Path(done(runs).results_path).read_text()
+
+
 def test_a_run_that_left_nothing_has_a_document_too(runs: Runs) -> None:
     runs.add()
     text = Path(done(runs).results_path).read_text()

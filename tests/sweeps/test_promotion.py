@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,8 @@ from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.conductor.cell_launcher import choose_params
 from mcp_server.sweeps.plan import Phase, apply_overrides, expand
+from mcp_server.sweeps.planning import SweepRequest, make_spec
+from tests.support.ended_runs import Runs
 from tests.support.sweeps import cell_events
 
 POINTS = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in (1, 2)]
@@ -63,3 +66,20 @@ def test_a_promotion_has_the_launch_of_the_best_cell_but_for_what_its_phase_sets
 def test_without_any_value_nothing_is_promoted() -> None:
     with pytest.raises(BadArgument, match="no cell has ended its training with a value of reward"):
         choose_params(sweep_of([None] * 4), FINAL)
+
+
+def test_a_plan_says_how_the_run_failed_whose_parameters_it_takes(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    runs.add("big-aaaa", "failed", failure={"kind": "oom_gpu"}, params={"n": 8192})
+    runs.add("far-bbbb", "failed", progress={"step": 7})
+    runs.add("good-cccc")
+    told = {}
+    for run_id in ("big-aaaa", "far-bbbb", "good-cccc"):
+        common = {"command": "train.py", "cwd": str(tmp_path)}
+        spec = make_spec(SweepRequest("on", common=common, promote=run_id), runs.store, {})
+        told[run_id] = [note for cell in spec.cells for note in cell.notes]
+    assert told == {
+        "big-aaaa": ["big-aaaa failed (oom_gpu) before any step with these parameters"],
+        "far-bbbb": ["far-bbbb failed at step 7 with these parameters"],
+        "good-cccc": [],
+    }
