@@ -261,17 +261,22 @@ class RunStore:
     def explain_old_log(self, run: Run, attempt: int | None = None) -> str:
         """Return why a log that was just fetched may not be all that its attempt wrote, empty where it is."""
         if not run.spec.mirror:
-            return self._explain_empty_log(run, attempt or run.attempt)
+            return self._explain_gap(run, attempt or run.attempt)
         from mcp_server.backends.far_files import explain_old_log  # noqa: PLC0415 - most runs are of this host
 
         return explain_old_log(self.record_of(run), attempt or run.attempt)
 
-    def _explain_empty_log(self, run: Run, attempt: int) -> str:
+    def _explain_gap(self, run: Run, attempt: int) -> str:
         file = next(list_redirected(run.command, run.spec.cwd), None)
         with contextlib.suppress(OSError):
             if file is not None and not self.record_of(run).log(attempt).stat().st_size:
                 return f"Its command redirects output: read_log(path={file!r})."
-        return ""
+        number, lost = 0, ""
+        for event in run.events:
+            number = event.get("attempt", 1) if event["kind"] == "started" else number
+            if event["kind"] == "log_lost" and number == attempt:
+                lost = f"{event['at'][:19]}Z: {event['text']}"
+        return lost
 
     def fetch_record(self, run: Run) -> RunDir:
         """Return the record of a run; of a far one its log, kept code and use of GPUs are brought up to date."""

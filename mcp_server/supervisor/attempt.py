@@ -97,10 +97,7 @@ class Attempt:
         rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
         rundir.attempt(number).mkdir(mode=0o700, exist_ok=True)  # a start that met a full disk is made up
         log = (_load_shared_log() if control.job else OutputLog)(
-            rundir.log(number),
-            lambda cause: events.append(
-                "log_lost", f"Output is not being written to the log: {cause}. The run goes on."
-            ),
+            rundir.log(number), lambda text: events.append("log_lost", text)
         )
         with contextlib.ExitStack() as undo:  # where nothing starts, no descriptor stays
             undo.callback(log.close)

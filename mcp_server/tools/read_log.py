@@ -103,7 +103,9 @@ def _read_attempt(
     log = server.store.fetch_log(run, number)
     old = server.store.explain_old_log(run, number)
     if not log.is_file():
-        raise BadArgument("attempt", old or f"{run.run_id} ({run.state}) has no output of attempt {number}.")
+        has_begun = number <= run.attempt and run.started_at is not None and not run.spec.mirror
+        what = "the file of its output is missing: somebody removed it" if has_begun else "no output"
+        raise BadArgument("attempt", old or f"{run.run_id} ({run.state}), attempt {number}: {what}.")
     label = f"run {run.run_id}" + (f", attempt {number} of {run.attempt}" if run.attempt > 1 else "")
     if log.name != "output.log" and whole:
         from mcp_server.backends.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs

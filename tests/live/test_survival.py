@@ -476,3 +476,25 @@ def test_a_supervisor_that_comes_after_a_stop_starts_nothing(sandbox: Sandbox) -
     assert done.stderr == b""
     assert (sandbox.run("late-aaaa").state, sandbox.run("late-aaaa").started_at) == ("killed", None)
     assert not (sandbox.path / "late").exists()
+
+
+async def test_what_a_removed_log_does_not_hold_is_said_to_be_missing(sandbox: Sandbox) -> None:
+    go = sandbox.path / "go"
+    command = (
+        f"echo first; until test -e {go}; do sleep 0.05; done; echo second; until test -e {go}2; do sleep 0.05; done"
+    )
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(command)
+        log = sandbox.rundir(run_id).log(1)
+        await until_async(lambda: log.is_file() and b"first" in log.read_bytes(), "the first line")
+        log.unlink()
+        gone = await agent.refusal("read_log", run_id=run_id)
+        go.touch()
+        await until_async(lambda: log.is_file() and b"second" in log.read_bytes(), "the second line")
+        whole = await agent.text("read_log", run_id=run_id, tail=1)
+        (sandbox.path / "go2").touch()
+        assert (await agent.end(run_id))["state"] == "finished"
+    assert f"{run_id} (running), attempt 1: the file of its output is missing: somebody removed it." in gone
+    assert "Somebody removed or replaced its file: 6 bytes of output are missing in the log." in whole
+    assert "first" not in whole
+    assert "second" in whole
