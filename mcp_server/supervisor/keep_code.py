@@ -86,7 +86,8 @@ def _copy_files(
             left_bytes -= len(data)
             one = replace(one, kept=f"{FILES}/{_name_copy(path, attempt.spec.cwd)}")
             copy = directory / one.kept
-            copy.parent.mkdir(parents=True, exist_ok=True)
+            for level in (*reversed(Path(one.kept).parent.parents), Path(one.kept).parent):  # each private
+                (directory / level).mkdir(mode=0o700, exist_ok=True)
             _write(copy, mask_source(data.decode(errors="replace"), attempt.secrets))
         else:
             notes.append(f"{path} was not kept: it has {len(data):,} bytes.")

@@ -12,7 +12,6 @@ from mcp_server.backends.base import backend_of
 from mcp_server.errors import KillNotConfirmed
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.confirmation import describe_for_confirmation
-from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.store.sweep_store import SweepRun
@@ -149,7 +148,6 @@ async def kill_run(
     if sweep is not None:
         return await _kill_sweep(server, sweep, by=by, reason=reason, stopped_by=stopped_by)
     result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason, stopped_by=stopped_by)
-    server.cursors.remember(caller(ctx), {run.run_id: Cursor.at(result.run)})  # this answer tells the end
     return _describe_result(result, await check_gpu_memory(result.run, server.environ))
 
 
