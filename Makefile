@@ -1,6 +1,7 @@
 PYTHON ?= .venv/bin/python
+DEVICE_PYTHON ?= python3
 
-.PHONY: setup check test bench engines frameworks conformance clients tmux-versions demo docs lock dist release
+.PHONY: setup check test bench engines frameworks conformance clients tmux-versions device device-wheels demo docs lock dist release
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -31,6 +32,12 @@ clients:  ## Claude Code and Codex with a scripted model; RUNWARD_CLAUDE, RUNWAR
 
 tmux-versions:  ## the tests about tmux on each version; TMUX_SOURCE is a clone of its repository
 	sh tests/benchmarks/tmux_versions.sh "$(TMUX_SOURCE)" "$(PYTHON)"
+
+device:  ## a real GPU beside NVML, nvidia-smi and PyTorch; DEVICE_PYTHON has them; DEVICE="--fake" tries the script
+	$(DEVICE_PYTHON) -m tests.device $(DEVICE)
+
+device-wheels:  ## into .device/: the packages that such a machine lacks
+	$(PYTHON) -m tests.device.wheels
 
 demo:
 	$(PYTHON) -m mcp_server demo

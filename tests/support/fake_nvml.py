@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 _SOURCE = Path(__file__).with_name("fake_nvml.c")
 UUIDS = tuple(f"GPU-{n * 0x11111111:08x}-8d3b-4c5e-9f60-{n:012x}" for n in range(1, 9))
 
@@ -62,6 +60,8 @@ class Machine:
 
 def machine(path: Path, *flags: str) -> Machine:
     """Return a machine whose files are in ``path``; skips the test where no C compiler is."""
+    import pytest  # noqa: PLC0415 - a machine with a card has no pytest
+
     made = library(*flags)
     if made is None:
         pytest.skip("no C compiler is here to make the fake driver with")
