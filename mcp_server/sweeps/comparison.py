@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.sweep_ranking import Group, find_best, rank_groups
+from mcp_server.record.sweep_ranking import Group, choose_best, find_best, rank_groups
 from mcp_server.record.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table
@@ -19,7 +19,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.figures import ANY_COUNT, choose_goal, measure, parse_metric
 from mcp_server.sweeps.merging import merge_sweeps
-from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows
+from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
 from mcp_server.text.formatting import shorten_facts
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
@@ -184,8 +184,8 @@ def make_table(
     if by.metric is not None and (uncertain := explain_missing(top_groups, store, scalars)):
         notes.append(uncertain)
     names, rows = make_rows(groups, top_groups, by, remarks, notes, columns)
-    notes += _describe_code_changes(top_groups, store)
     ranked = describe_ranking(groups, by, store.home.path)
+    notes += _describe_code_changes(top_groups, store, compares=not (ranked.code or ranked.benchmarks))
     notes += ranked.notes
     return SweepTable(names, rows, len(groups), by.metric and by.label, by.goal, notes, columns.root, ranked.benchmarks)
 
@@ -195,8 +195,11 @@ def _ignores_counts(metrics: Sequence[str]) -> bool:
     return any(text.startswith(ANY_COUNT) for text in metrics)
 
 
-def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str]:
-    """Return which cells of a table ran other code than at their sweep's launch, those with the same files together."""
+def _describe_code_changes(groups: Sequence[Group], store: RunStore, *, compares: bool) -> list[str]:
+    """Return which cells of a table ran other code than at their sweep's launch, those with the same files together.
+
+    ``compares``: also whether those of the best two settings differ, where their kept code does not tell.
+    """
     cells_of: dict[str, list[str]] = {}
     changes_of: list[set[str | None]] = [set() for _ in groups]
     placed = [(place, cell) for place, group in enumerate(groups) for cell in group.cells if cell.run_id is not None]
@@ -207,9 +210,11 @@ def _describe_code_changes(groups: Sequence[Group], store: RunStore) -> list[str
         if run is not None and run.code_change:
             cells_of.setdefault(run.code_change, []).append(cell.cell.name)
     described = []
-    best = [changes for changes in changes_of[:2] if changes]
-    if len(best) > 1 and best[0] != best[1]:
-        described.append("The first two settings did not run the same code: their difference may be the code's.")
+    best = choose_best(groups) if compares else None
+    if best is not None and best.other is not None:
+        one, other = changes_of[groups.index(best.group)], changes_of[groups.index(best.other)]
+        if one and other and one != other:
+            described.append(f"{name_best_two(best)} did not all run the same code, which may be the cause.")
     for change, names in cells_of.items():
         more = f" and {len(names) - _MOST_CHANGED} more" if len(names) > _MOST_CHANGED else ""
         described.append(f"{', '.join(names[:_MOST_CHANGED])}{more}: {change}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_server.record.code_snapshot import read_code_snapshot
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.sweep_ranking import (
+    Best,
     Group,
     average,
     choose_best,
@@ -64,10 +65,14 @@ class Ranking:
 
 @dataclass(frozen=True)
 class RankingNotes:
-    """Facts for a reader of a ranking. ``benchmarks``: the settings by benchmark, where a parameter names it."""
+    """Facts for a reader of a ranking. ``benchmarks``: the settings by benchmark, where a parameter names it.
+
+    ``code``: where the code of the best two is known to differ.
+    """
 
     notes: Sequence[str]
     benchmarks: BenchmarkTable | None = None
+    code: str = ""
 
 
 def describe_ranking(groups: Sequence[Group], by: Ranking, home: Path) -> RankingNotes:
@@ -82,8 +87,9 @@ def describe_ranking(groups: Sequence[Group], by: Ranking, home: Path) -> Rankin
     found = None if by.metric is None else _build_benchmarks(groups, by.label)
     if found is not None:
         return RankingNotes([*notes, _describe_best_by(groups, found[1])], found[0])
-    test = "" if by.metric is None else " ".join(filter(None, [describe_test(groups), _describe_code(groups, home)]))
-    return RankingNotes([*notes, test] if test else notes)
+    code = "" if by.metric is None else _describe_code(groups, home)
+    test = "" if by.metric is None else " ".join(filter(None, [describe_test(groups), code]))
+    return RankingNotes([*notes, test] if test else notes, code=code)
 
 
 def _build_benchmarks(groups: Sequence[Group], label: str) -> tuple[BenchmarkTable, str] | None:
@@ -141,8 +147,12 @@ def _describe_code(groups: Sequence[Group], home: Path) -> str:
             snapshot = read_code_snapshot(RunDir(path), cell.end.get("attempt") or 1)
             codes.append(read_ran_code(cell.cell.name, str(cell.cell.launch.get("cwd") or ""), snapshot))
     other = describe_other_code(codes)
-    who = f"The cells of the best and of {best.other.label}"
-    return f"{who} did not all run the same code ({other}), which may be the cause." if other else ""
+    return f"{name_best_two(best)} did not all run the same code ({other}), which may be the cause." if other else ""
+
+
+def name_best_two(best: Best) -> str:
+    """Return the cells that a test compares, as the subject of a sentence."""
+    return f"The cells of the best{f' and of {best.other.label}' if best.other is not None else ''}"
 
 
 def make_rows(

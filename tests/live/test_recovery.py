@@ -300,8 +300,8 @@ async def test_the_report_of_a_retry_that_was_called_off_says_so(sandbox: Sandbo
         run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 600}}, cwd=str(sandbox.path))
         await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
         await agent.kill(run_id)
-        end = await agent.end(run_id)
-    assert end["events"][-1]["text"].endswith("The retry was called off.")
+        await agent.end(run_id)
+    assert str(sandbox.run(run_id).events[-1]["text"]).endswith("The retry was called off.")
     report = sandbox.rundir(run_id).account.read_text()
     assert report.count("| 1 |") == 1
     assert report.endswith("The retry was called off.\n")

@@ -166,3 +166,16 @@ def test_a_reason_stands_beside_the_value_of_a_run_that_was_cut_short() -> None:
     assert told("killed", why="half way is enough") == "killed 27.25@288 (half way is enough)"
     assert told("failed", failure={"kind": "stall"}) == "failed stall 27.25@288"
     assert told("stopped", why="halved at rung 100: 1.2, 4th of 4") == "stopped halved at rung 100: 1.2, 4th of 4"
+
+
+def test_settings_of_which_one_began_after_an_edit_did_not_run_the_same_code(runs: Runs) -> None:
+    cells = [Cell(name, "1", {"x": name}) for name in ("early", "late")]
+    for name in ("early", "late"):
+        runs.add(f"night-{name}-k7qz")
+    path = runs.home.runs / "night-late-k7qz" / "events.jsonl"
+    edit = {"seq": 9, "at": "2026-11-21T15:30:00.000Z", "kind": "code_changed", "text": "t.py changed.", "attempt": 1}
+    path.write_text(path.read_text() + json.dumps(edit) + "\n")
+    events = [*cell_events("early", 1.0), *cell_events("late", 2.0)]
+    write_sweep(runs.home.path, cells, events, metric="reward", goal="max", ranking="last")
+    told = [note for note in compare(runs).notes or [] if "same code" in note]
+    assert told == ["The cells of the best and of early did not all run the same code, which may be the cause."]
