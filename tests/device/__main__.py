@@ -69,6 +69,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of checks, with commas")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    for name in ("device.json", "report.md", "texts.txt"):
+        (options.out / name).unlink(missing_ok=True)
     environ = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="runward-device-") as made:
         work = Path(made)

@@ -106,6 +106,11 @@ class Bench:
         """Return the last lines of a log, for a finding."""
         return " / ".join(self.sandbox.log(run_id).splitlines()[-3:])
 
+    def keep(self, name: str, text: str) -> None:
+        """Keep a text that explains a finding; one file, since a lent machine returns few."""
+        with (self.out / "texts.txt").open("a", encoding="utf-8") as file:
+            file.write(f"==== {name}\n{text}\n")
+
     def end_strangers(self, *, by_force: bool = False) -> None:
         """Wait for the end of the programs outside of runward: the fake driver takes a zombie for a living one."""
         for process in self._others:
@@ -237,7 +242,7 @@ async def check_training(bench: Bench, tell: Tell) -> None:
     gate = bench.file("training-ends")
     words = bench.words("train", "--steps", "400", "--width", "8192", "--until", str(gate))
     begun_s = time.monotonic()
-    run_id = await bench.agent.launch(words, gpus=1, total_steps=400)
+    run_id = await bench.agent.launch(words, gpus=1)
     news = await bench.agent.call("wait_run", run_ids=run_id, timeout_s=60)
     first = news["runs"][0]
     tell(Finding("first news", f"{news['reason']}, step {first.get('step')}", "", None))
@@ -305,7 +310,7 @@ async def _tell_failure(bench: Bench, tell: Tell, run_id: str, name: str, kind: 
     right = failure.get("kind") == kind if kind else failure.get("kind") in ("cuda_error", "oom_gpu")
     tell(Finding(f"{name}: kind", str(failure.get("kind")), kind or "cuda_error or oom_gpu", right))
     tell(Finding(f"{name}: line", line, await bench.log_tail(run_id), re.search(pattern, line) is not None))
-    (bench.out / f"{name}.log").write_text(bench.sandbox.log(run_id))
+    bench.keep(name, bench.sandbox.log(run_id))
 
 
 async def check_nccl(bench: Bench, tell: Tell) -> None:
@@ -445,12 +450,12 @@ async def check_jax(bench: Bench, tell: Tell) -> None:
     tell(Finding("line", str(failure.get("line")), await bench.log_tail(run_id), "RESOURCE_EXHAUSTED" in str(failure)))
     advice = str(failure.get("advice"))
     tell(Finding("advice", advice, "XLA_PYTHON_CLIENT_…", "XLA_PYTHON_CLIENT" in advice))
-    (bench.out / "jax_second.log").write_text(bench.sandbox.log(run_id))
+    bench.keep("jax_second", bench.sandbox.log(run_id))
 
 
 async def check_speed(bench: Bench, tell: Tell) -> None:
     """Steps a second with runward are at least 99 % of those without; each three times, in turn."""
-    words = bench.words("train", "--steps", "1500", "--width", "4096", "--every", "50")
+    words = bench.words("train", "--steps", "4000", "--width", "4096", "--every", "100")
     found: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(3):
         for watched in (False, True):
@@ -500,7 +505,7 @@ async def check_limits(bench: Bench, tell: Tell) -> None:
         tell(Finding("nvidia-smi -q", "", "not here", None))
         return
     done = subprocess.run(["nvidia-smi", "-q", "-i", "0"], capture_output=True, text=True, check=False, timeout=30)
-    (bench.out / "nvidia-smi-q.txt").write_text(done.stdout)
+    bench.keep("nvidia-smi -q", done.stdout)
     shown = re.search(r"Current Power Limit\s*: ([\d.]+) W", done.stdout)
     is_near = abs(float(shown[1]) - watts) < 0.5 if shown else None
     tell(Finding("nvidia-smi -q: power limit", f"{watts:g} W", shown[1] if shown else "not told", is_near))
