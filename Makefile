@@ -49,7 +49,7 @@ lock:  ## uv.lock anew, with the public registry alone, whatever this machine is
 	uv lock --no-config --default-index https://pypi.org/simple
 
 dist:  ## wheel, sdist and zipapp in dist/, installed in fresh environments and tried
-	$(PYTHON) maintenance/release.py dist
+	$(PYTHON) tests/maintenance/release.py dist
 
-release: check dist  ## tag the version that `maintenance/release.py prepare` wrote
-	$(PYTHON) maintenance/release.py tag
+release: check dist  ## tag the version that `tests/maintenance/release.py prepare` wrote
+	$(PYTHON) tests/maintenance/release.py tag

@@ -2,7 +2,7 @@
 
 import pytest
 
-from maintenance.release import CHANGELOG, RefusedError, check_tag, date_entries, read_notes, read_version
+from tests.maintenance.release import CHANGELOG, RefusedError, check_tag, date_entries, read_notes, read_version
 
 BEFORE = """# Changelog
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from maintenance.tool_diff import FOLDER, ROOT, describe, find_breaks, read_tree
+from tests.maintenance.tool_diff import FOLDER, ROOT, describe, find_breaks, read_tree
 
 
 def tool(required: tuple[str, ...] = (), **arguments: dict[str, Any]) -> dict[str, Any]:

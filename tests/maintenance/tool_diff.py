@@ -1,4 +1,4 @@
-"""`python maintenance/tool_diff.py REVISION`: how the tools' schemas differ from those of a revision, as markdown.
+"""`python tests/maintenance/tool_diff.py REVISION`: how the tools' schemas differ from that revision's, as markdown.
 
 Names what a client or a prompt may rely on first: tools and arguments that are gone, required or of another type.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = "mcp_server/tools/schemas"
 Schemas = Mapping[str, dict[str, Any]]
 

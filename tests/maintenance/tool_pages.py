@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-SCHEMAS = Path(__file__).parents[1] / "mcp_server" / "tools" / "schemas"
+SCHEMAS = Path(__file__).parents[2] / "mcp_server" / "tools" / "schemas"
 _HINTS = {
     "readOnlyHint": "changes nothing",
     "destructiveHint": "may destroy something",

@@ -1,4 +1,4 @@
-"""`python maintenance/release.py STEP`: a release, step by step. CONTRIBUTING.md has the recipe.
+"""`python tests/maintenance/release.py STEP`: a release, step by step. CONTRIBUTING.md has the recipe.
 
 - ``prepare VERSION``: write the version, and date its entries in the changelog; commit that by hand.
 - ``dist``: build wheel, sdist and zipapp in ``dist/``; install the first two, and serve from each.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 VERSION_FILE, CHANGELOG = ROOT / "mcp_server" / "__init__.py", ROOT / "CHANGELOG.md"
 _VERSION = re.compile(r'(?<=^__version__ = ")[^"]+(?="$)', re.MULTILINE)
@@ -149,7 +149,7 @@ def tag() -> None:
     if _git("status", "--porcelain"):
         raise RefusedError("the working tree has changes that are not committed.")
     if _git("tag", "--list", name):
-        raise RefusedError(f"{name} exists. `python maintenance/release.py prepare VERSION` begins the next version.")
+        raise RefusedError(f"{name} exists. `release.py prepare VERSION` begins the next version.")
     notes = read_notes(CHANGELOG.read_text(encoding="utf-8"), read_version())
     _git("tag", "--annotate", name, "--cleanup=verbatim", "--message", f"{name}\n\n{notes}")
     print(f"Tagged {name}. `git push origin {name}` starts the release workflow.")

@@ -1,1 +1,0 @@
-"""Programs for maintainers: releases, the pages of the documentation site, the difference of tool schemas."""
