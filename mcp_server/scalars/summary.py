@@ -111,8 +111,8 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
 
 
 def _unknown_end(finite: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return slope and trend as unknown where the last tenth, which they are about, ends in no number."""
-    return {} if finite[-1] else {"slope": None, "trend": None, "plateau": None}
+    """Return slope and trend as unknown where the last tenth, which they are about, holds few numbers."""
+    return {} if 2 * finite.sum() >= finite.size else {"slope": None, "trend": None, "plateau": None}
 
 
 def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:

@@ -94,7 +94,7 @@ async def test_a_log_that_became_something_else_holds_no_answer_up(sandbox: Sand
         assert (finished["status"], finished["state"]) == ("written", "failed")
         compared = await agent.call("compare_runs", run_ids=[run_id])
         assert compared["rows"][0].startswith(f"{run_id}|failed|")
-        assert "has no output" in await agent.refusal("read_log", run_id=run_id)
+        assert "Somebody removed or replaced its file" in await agent.refusal("read_log", run_id=run_id)
         assert run_id in await agent.text("list_runs")
 
 
