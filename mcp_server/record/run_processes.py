@@ -11,9 +11,10 @@ import signal
 import socket
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mcp_server.record.events import read_record
 from mcp_server.record.run_directory import RunDir, boot_id
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
@@ -132,7 +133,7 @@ class Reaping:
         """
         if self._sent is None:
             supervisor = supervisor_of(self._path, self._run)
-            self._living = self._host.find_living(self._run, supervisor, self._living)
+            self._living = self._find_living(supervisor)
             if not self._stopping.step(self._living, time.monotonic()):
                 return None
             self._sent = self._stopping.sent
@@ -143,8 +144,21 @@ class Reaping:
         left = [self._killed] if self._killed and processes.find_process(self._killed.pid) == self._killed else []
         if left and time.monotonic() < self._kill_until_s:
             return None
-        survivors = name_processes([*left, *self._host.find_living(self._run, None, self._living)])
+        survivors = name_processes([*left, *self._find_living(None)])
         return ReapResult(tuple(self._sent), tuple(survivors), self._unsupervised)
+
+    def _find_living(self, supervisor: processes.Process | None) -> list[processes.Process]:
+        """Return the run's processes. A guard that has ended since the run was read has said when: it is asked now.
+
+        Without its word nothing proves that the session, which has lost its leader, is the run's.
+        """
+        living = self._host.find_living(self._run, supervisor, self._living)
+        if supervisor is None and self._run.guard_ended_at is None:
+            record = read_record(RunDir(self._path).guard_exit(self._run.attempt)) or {}
+            if "ended_at" in record:
+                self._run = replace(self._run, guard_ended_at=record["ended_at"])
+                living = self._host.find_living(self._run, None, living)
+        return living
 
 
 def supervisor_of(path: Path, run: Run) -> processes.Process | None:

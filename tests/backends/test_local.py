@@ -1,5 +1,7 @@
 """Supervisors on this host: alive by their lock, identified by number and start time."""
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -18,7 +20,7 @@ from mcp_server.backends.local import LocalBackend, tmux_socket
 from mcp_server.errors import BadArgument, RunElsewhere
 from mcp_server.record import run_processes
 from mcp_server.record.run_directory import RunDir, boot_id
-from mcp_server.record.run_processes import supervisor_of
+from mcp_server.record.run_processes import Reaping, ThisHost, supervisor_of
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, Run
 from mcp_server.system import processes
@@ -135,7 +137,8 @@ def session() -> Iterator[tuple[int, int]]:
         leader, member = map(int, starter.stdout.readline().split())
     until(lambda: processes.find_process(leader) is None)
     yield leader, member
-    os.kill(member, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(member, signal.SIGKILL)
 
 
 def lost_run(leader: int, *, heard_s: float, **at_start: int) -> Run:
@@ -164,6 +167,19 @@ def test_a_session_that_is_older_than_the_guards_last_word_is_the_runs(session: 
     for guard_s, expected in ((-1800, []), (1, [member])):
         heard = replace(run, guard_ended_at=at(time.time() + guard_s))
         assert [p.pid for p in LocalBackend().find_leftovers(heard)] == expected
+
+
+def test_the_last_word_of_a_guard_that_ended_after_the_run_was_read_is_heard(
+    session: tuple[int, int], directory: RunDir
+) -> None:
+    leader, member = session
+    run = lost_run(leader, heard_s=time.time() - 3600)
+    directory.guard_exit(run.attempt).parent.mkdir(parents=True, exist_ok=True)
+    directory.guard_exit(run.attempt).write_text(json.dumps({"exit_code": 0, "ended_at": at(time.time() + 1)}))
+    reaping = Reaping(ThisHost(), directory.path, run)
+    result = until(reaping.step)
+    assert processes.find_process(member) is None
+    assert result.survivors == ()
 
 
 def test_a_leader_with_another_start_than_the_guard_is_a_stranger() -> None:
