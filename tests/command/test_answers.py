@@ -4,12 +4,15 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.command.answers import answer
 
 _SNAPSHOT = Path(__file__).parents[1] / "data" / "commands.jsonl"
 
 
-def test_every_reader_answers_for_each_command_as_it_did_before() -> None:
+def test_every_reader_answers_for_each_command_as_it_did_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")  # in answers that expand `~`
     before = [json.loads(line) for line in _SNAPSHOT.read_text().splitlines()]
     now = [{"command": each["command"], "answers": answer(each["command"])} for each in before]
     if os.environ.get("RUNWARD_UPDATE_SNAPSHOTS"):
