@@ -12,6 +12,7 @@ import mcp_server
 from mcp_server.record.state import NEVER_BEGAN
 from mcp_server.system.processes import find_process
 from mcp_server.text.timestamps import parse_time
+from tests.support.sandbox import until
 
 ROOT = Path(mcp_server.__file__).parents[1]
 
@@ -101,7 +102,7 @@ def test_a_command_starts_where_the_spare_guard_is_stopped_and_takes_no_work() -
 def test_a_spare_guard_ends_with_the_process_that_started_it() -> None:
     source = "from mcp_server.supervisor.guard import start_spare; print(start_spare()._pid)"
     pid = int(run_python(source))  # the pipe closes once nobody has it
-    assert find_process(pid) is None
+    until(lambda: find_process(pid) is None, "the end of the guard")
 
 
 def test_a_guard_is_forked_before_anything_large_is_loaded(tmp_path: Path) -> None:
