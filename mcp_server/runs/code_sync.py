@@ -52,6 +52,8 @@ class CodeSync:
 
     def holds(self, path: str) -> bool:
         """Return whether ``path``, of the other host, is a file or a directory of the code."""
+        if not Path(path).is_relative_to(self.there):
+            return False
         below = path.removeprefix(self.there).strip("/")
         return not below or below in self.files or any(file.startswith(f"{below}/") for file in self.files)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -17,7 +17,6 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.build_spec import build_spec
 from mcp_server.runs.cleanup import clean_up
 from mcp_server.runs.gpu_admission import check_admission
 from mcp_server.runs.idempotency import find_run_of_key, hold_key
@@ -28,18 +27,9 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from mcp_server.runs.code_copy import CodeCopy
-    from mcp_server.runs.code_sync import CodeSync
+    from mcp_server.runs.resolve import Plan
 
 _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
-
-
-class Plan(NamedTuple):
-    """A run that could be started: its specification, what is handed over in memory, and the code to send first."""
-
-    spec: RunSpec
-    handover: Handover
-    code: CodeSync | CodeCopy | None = None
 
 
 async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
@@ -52,13 +42,12 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     from mcp_server.runs.resolve import resolve  # noqa: PLC0415 - as above
 
     backend = find_backend(request.backend)
-    resolve_request = partial(resolve, request, home, environ)
-    resolved = await run_in_thread(resolve_request)
-    backend = find_far_backend(request.backend) if resolved.mirror else backend
-    backend.check_request(resolved.request)
+    resolved: Plan = await run_in_thread(partial(resolve, request, home, environ))
+    backend = find_far_backend(request.backend) if resolved.spec.mirror else backend
+    backend.check_request(resolved.spec)
     await run_in_thread(backend.check_usable)
-    spec = await run_in_thread(backend.complete_spec, build_spec(resolved), environ)  # may ask a name server
-    return Plan(spec, resolved.handover, resolved.code)
+    spec = await run_in_thread(backend.complete_spec, resolved.spec, environ)  # may ask a name server
+    return resolved._replace(spec=spec)
 
 
 async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:

@@ -43,8 +43,9 @@ from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, 
 from mcp_server.runs.launch import plan
 from mcp_server.runs.own_ray import find_ray_variables
 from mcp_server.runs.preflight.answers import Problem
-from mcp_server.runs.resolve import apply_host_defaults, find_directory
+from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.runs.runs_at_risk import find_killers_of, find_risk
+from mcp_server.runs.site import find_directory
 from mcp_server.store import other_trainings
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
