@@ -20,8 +20,9 @@ record
 diagnosis  recovery(diagnosis)  gpus  gpus.nvml(pynvml)
 supervisor  relay
 answer(pydantic)  threads(anyio)
-backends(anyio libtmux)  store(backends anyio pydantic inotify_simple regex)  hosts(store pydantic yaml)
-backends.far_answers(pydantic typing_extensions)
+backends(anyio libtmux typing_extensions)  store(backends anyio pydantic inotify_simple regex)
+hosts(store pydantic yaml)
+backends.far_answers(pydantic)
 blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib)
 views
 runs(anyio)  results(yaml)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from mcp_server.errors import BackendUnknown, BadArgument
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.run_directory import RunDir, put_stop_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_server.gpus.snapshot import Snapshot
     from mcp_server.record.handover import Handover
-    from mcp_server.record.run_directory import RunDir
     from mcp_server.record.run_processes import ReapResult, RunProcess
     from mcp_server.record.spec import LaunchRequest, RunSpec
     from mcp_server.record.state import LivenessReport, Run
@@ -47,7 +47,8 @@ class GpuState:
 class Backend(Protocol):
     """Starts supervisors, reports whether they live, and stops runs.
 
-    A method without ``async`` may block for some milliseconds.
+    A method without ``async`` may block for some milliseconds. Methods with a body serve a backend whose run
+    directories are on a disk of this host.
     """
 
     leases_gpus: bool  # GPUs and cpu slots are leased by runward; else a scheduler gives them
@@ -58,6 +59,8 @@ class Backend(Protocol):
         Raises:
             BadArgument: one of them, or an entry of ``backend_options``, cannot be used.
         """
+        if given := ", ".join(request.backend_options):
+            raise BadArgument("backend_options", f"{request.backend} has none: {given[:80]}.")
 
     def check_usable(self) -> None:
         """Check that this backend can start a run.
@@ -75,6 +78,8 @@ class Backend(Protocol):
         Raises:
             LaunchFailed: it would be refused.
         """
+        del spec
+        return ""
 
     def create(self, directory: RunDir, spec: RunSpec) -> None:
         """Make the run's directory appear whole, with its spec and what ``start`` needs in it.
@@ -108,6 +113,7 @@ class Backend(Protocol):
 
     def open_record(self, directory: RunDir) -> Record:
         """Return read access to the run's record, on this host or mirrored from another."""
+        return Record(directory)
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
         """Return whether the supervisor lives, as far as this host can find out."""
@@ -124,7 +130,10 @@ class Backend(Protocol):
 
         Raises:
             OSError: it cannot be written.
+            HostUnreachable: nobody knows whether it was.
         """
+        del spec
+        put_stop_request(directory, request)
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Ask a living supervisor to stop its run and return whether the request reached it.
@@ -164,12 +173,28 @@ class Backend(Protocol):
 
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
         """Return the path of an attempt's log, as new as it can be had now."""
+        del spec
+        return directory.log(attempt)
 
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Close screens of ended runs until at most ``keep`` of them are open.
 
         ``spec`` is a run of the same kind. ``ended`` is called only where more than ``keep`` screens are open.
+
+        Raises:
+            ScreenNotAnswering: they cannot be listed.
         """
+
+
+class ScheduledGpus:
+    """The GPUs of a backend whose scheduler gives them: those of nodes that only a job may use."""
+
+    leases_gpus = False
+
+    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
+        """Return nothing."""
+        del spec, env, near, query
+        return GpuState(Snapshot(), {})
 
 
 _BACKENDS = {
@@ -213,16 +238,6 @@ def find_backend(name: str) -> Backend:
     if name not in names:
         raise BadArgument("backend", f"{name!r:.40} is not one of {', '.join(names)}.")
     return load_backend(name)
-
-
-def refuse_options(request: LaunchRequest) -> None:
-    """Refuse ``backend_options`` of a backend that has none.
-
-    Raises:
-        BadArgument: there are some.
-    """
-    if request.backend_options:
-        raise BadArgument("backend_options", f"{request.backend} has none: {', '.join(request.backend_options)[:80]}.")
 
 
 @functools.cache

@@ -13,20 +13,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import anyio
 import anyio.to_thread
+from typing_extensions import override
 
 from mcp_server.backends import tmux_client
-from mcp_server.backends.base import GpuState, ListEnded, Record, refuse_options
+from mcp_server.backends.base import Backend, GpuState, ListEnded
 from mcp_server.backends.supervisor_copy import supervisor_program
 from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, RunElsewhere, RunwardError
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_directory import LAUNCHED_AGAIN, RunDir, forbid_launch, write_json
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
     Reaping,
@@ -36,9 +37,10 @@ from mcp_server.record.run_processes import (
     name_processes,
     supervisor_of,
 )
-from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system import processes
+from mcp_server.system.files import whole_directory
 from mcp_server.system.lock_files import may_be_locked, take_lock
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
@@ -49,7 +51,7 @@ _PROBES_S = 0.1  # longer than readers hold a lock
 _F_SETPIPE_SZ = 1031
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """Runs supervisors in tmux sessions of this host. The run's state never comes from tmux."""
 
     leases_gpus = True
@@ -57,48 +59,23 @@ class LocalBackend:
     def __init__(self) -> None:
         self._host = ThisHost()
 
-    def check_request(self, request: LaunchRequest) -> None:
-        """Refuse options: tmux has none.
-
-        Raises:
-            BadArgument: there are some.
-        """
-        refuse_options(request)
-
+    @override
     def check_usable(self) -> None:
-        """Check that tmux is installed, and that this server's own interpreter can still be started.
-
-        Raises:
-            TmuxMissing, InterpreterGone: it is not.
-        """
         tmux_client.check_installed()
         check_interpreter()
 
+    @override
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-        """Name the run's session after it, so that a launch that dies between two steps leaves something to find."""
         return replace(spec, session=spec.run_id, tmux_socket=tmux_socket(environ))
 
-    def preview(self, spec: RunSpec) -> str:
-        """Return nothing: the command's script says it all."""
-        del spec
-        return ""
-
+    @override
     def create(self, directory: RunDir, spec: RunSpec) -> None:
-        """Make the directory with the spec and the FIFO of the handover.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
-        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
-        new.path.mkdir(mode=0o700)
-        try:
+        with whole_directory(directory.path) as path:
+            new = RunDir(path)
             os.mkfifo(new.handover, 0o600)
             write_json(new.spec, spec.facts())
-            new.path.rename(directory.path)
-        except OSError:
-            shutil.rmtree(new.path, ignore_errors=True)
-            raise
 
+    @override
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
     ) -> None:
@@ -134,8 +111,7 @@ class LocalBackend:
                 await first_event()
                 return
             with contextlib.suppress(OSError):
-                stop = {"by": "launch_run", "reason": "it did not start in time", "at": now()}
-                await run_in_thread(write_json, directory.stop, stop)
+                await run_in_thread(forbid_launch, directory, "it did not start in time")
         finally:
             os.close(fifo)
         raise LaunchFailed(
@@ -145,6 +121,7 @@ class LocalBackend:
             "Try again; runward doctor says what is wrong.",
         )
 
+    @override
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove directory and session of a refused launch, waiting up to 2 s for its supervisor to exit."""
         with anyio.move_on_after(_DISCARDED_WITHIN_S):
@@ -154,15 +131,12 @@ class LocalBackend:
             while await run_in_thread(directory.path.exists):  # it writes for a moment after its lock is free
                 await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
+    @override
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        """Return whether a supervisor holds the lock, else leave a stop request for one that starts late."""
         del spec
         return not await run_in_thread(_stop_before_start, directory)
 
-    def open_record(self, directory: RunDir) -> Record:
-        """Return the directory itself: the supervisor of this host writes it."""
-        return Record(directory)
-
+    @override
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
         """Return ``alive`` while the supervisor holds its lock. A reused process number cannot deceive it.
 
@@ -174,63 +148,37 @@ class LocalBackend:
         """
         return self._host.liveness(directory, spec)
 
+    @override
     def check_stoppable(self, spec: RunSpec) -> None:
-        """Check that the run is of this host.
-
-        Raises:
-            RunElsewhere: another host supervises it.
-        """
         if not self._host.supervises(spec):
             raise RunElsewhere(spec.run_id, spec.host)
 
-    def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
-        """Write or remove ``stop.json``.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        del spec
-        if request is None:
-            directory.stop.unlink(missing_ok=True)
-        else:
-            write_json(directory.stop, dict(request))
-
+    @override
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        """Send SIGTERM to the supervisor, which then reads ``stop.json``."""
         supervisor = supervisor_of(directory.path, run)
         return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
 
+    @override
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
-        """Stop every process of the run stage by stage, then kill a supervisor that is stuck."""
         reaping = Reaping(self._host, directory.path, run)
         while (result := reaping.step()) is None:  # noqa: ASYNC110 - no event announces the end of a process
             await anyio.sleep(REAP_STEP_S)
         return result
 
+    @override
     def find_leftovers(self, run: Run) -> list[RunProcess]:
-        """Return the processes of a run whose supervisor died, found by its id in their environment or by session."""
         return name_processes(self._host.find_leftovers(run))
 
+    @override
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        """Return the lines of the run's pane.
-
-        Raises:
-            ScreenNotFound: the session is closed, or tmux died.
-            ScreenNotAnswering: tmux does not answer.
-        """
         return await _capture(spec.session, spec.tmux_socket, history=history)
 
+    @override
     def attach_command(self, spec: RunSpec) -> str:
-        """Return the ``tmux attach`` command of the run's session."""
         return tmux_client.attach_command(spec.session, spec.tmux_socket)
 
+    @override
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        """Become a tmux client of the run's session, or of a new one that follows the log where that is closed.
-
-        Raises:
-            TmuxMissing: tmux is not installed.
-            LaunchFailed: tmux could not open the new session.
-        """
         tmux_client.check_installed()
         spec = run.spec
         if spec.session not in tmux_client.list_sessions(spec.tmux_socket):
@@ -238,22 +186,13 @@ class LocalBackend:
             tmux_client.new_session(spec.session, follow, socket=spec.tmux_socket)
         tmux_client.become_client(spec.session, spec.tmux_socket)
 
+    @override
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
-        """Return the GPUs of this host, and who holds them."""
         snapshot = query_gpus(sys.executable, env, near=near) if query else Snapshot()
         return GpuState(snapshot, {uuid: holder.text for uuid, holder in Leases(Path(spec.leases)).holders().items()})
 
-    def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
-        """Return the log itself."""
-        del spec
-        return directory.log(attempt)
-
+    @override
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
-        """Close the sessions of the oldest ended runs: each holds some megabytes of tmux's memory.
-
-        Raises:
-            ScreenNotAnswering: tmux does not answer.
-        """
         await tmux_client.query_in_thread(partial(_close_old_sessions, spec.tmux_socket, keep, ended))
 
 
@@ -306,7 +245,7 @@ def _stop_before_start(directory: RunDir) -> bool:
     lock = take_lock(directory.lock, _PROBES_S)
     if lock is None:
         return False
-    write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
+    forbid_launch(directory, LAUNCHED_AGAIN)
     os.close(lock)
     return True
 

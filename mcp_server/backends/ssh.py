@@ -16,8 +16,9 @@ from typing import Any, NoReturn, TypeVar
 
 import anyio
 import anyio.to_thread
+from typing_extensions import override
 
-from mcp_server.backends.base import GpuState, ListEnded, Record, refuse_options
+from mcp_server.backends.base import Backend, GpuState, ListEnded, Record
 from mcp_server.backends.far_answers import MOST_CONTENT_BYTES
 from mcp_server.backends.mirror import LAUNCHING
 from mcp_server.backends.ssh_channel import Channel, channel_of, settle_launch
@@ -26,8 +27,9 @@ from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, R
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
-from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
+from mcp_server.system.files import whole_directory
 from mcp_server.system.lock_files import take_lock
 from mcp_server.system.tmux import attach_command as tmux_attach_command
 
@@ -40,7 +42,7 @@ _LOG_PATIENCE_S, _LOG_AGAIN_S = 10.0, 2.0  # a connection that was found broken 
 _MOST_SIGNALS, _PROGRAM_CHARS = 20, 200  # of what a host says that it stopped
 
 
-class SshBackend:
+class SshBackend(Backend):
     """Runs supervisors on hosts that hosts.toml reaches by ssh."""
 
     leases_gpus = True
@@ -49,20 +51,8 @@ class SshBackend:
     def __init__(self) -> None:
         self._markers: dict[str, int] = {}  # locks of launches that this process has begun, by run id
 
-    def check_request(self, request: LaunchRequest) -> None:
-        """Refuse options: supervisors there are in tmux, which has none.
-
-        Raises:
-            BadArgument: there are some.
-        """
-        refuse_options(request)
-
+    @override
     def check_usable(self) -> None:
-        """Check that ssh is installed.
-
-        Raises:
-            RunwardError: it is not.
-        """
         if shutil.which("ssh") is None:
             raise RunwardError(
                 "ssh is not installed.",
@@ -70,19 +60,15 @@ class SshBackend:
                 "A person should run: sudo apt-get install openssh-client",
             )
 
+    @override
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-        """Name the session after the run, where the host has tmux. It completes the rest."""
         del environ
         hello = _channel(spec).hello
         session = spec.run_id if hello.get("tmux") else ""
         socket = str(hello.get("tmux_socket") or "default")
         return replace(spec, session=session, tmux_socket=socket, host=Path(spec.mirror).name)
 
-    def preview(self, spec: RunSpec) -> str:
-        """Return nothing: the command's script says it all."""
-        del spec
-        return ""
-
+    @override
     def create(self, directory: RunDir, spec: RunSpec) -> None:
         """Make the run known here before its host hears of it, so that a launch whose answer is lost can be found.
 
@@ -90,18 +76,13 @@ class SshBackend:
             OSError: it cannot be written; nothing is left of it.
         """
         _channel(spec).mirror.create()
-        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
-        try:
-            new.path.mkdir(mode=0o700)
-            marker = take_lock(new.path / LAUNCHING)
-            write_json(new.spec, spec.facts())
-            new.path.rename(directory.path)
-        except OSError:
-            shutil.rmtree(new.path, ignore_errors=True)
-            raise
+        with whole_directory(directory.path) as new:
+            marker = take_lock(new / LAUNCHING)
+            write_json(RunDir(new).spec, spec.facts())
         if marker is not None:
             self._markers[spec.run_id] = marker
 
+    @override
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
     ) -> None:
@@ -141,37 +122,29 @@ class SshBackend:
         del spec
         return {}
 
+    @override
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
-        """Remove the run there and here."""
         if (marker := self._markers.pop(spec.run_id, None)) is not None:  # it was never launched
             os.close(marker)
         with contextlib.suppress(RunwardError, OSError):
             await _in_thread(partial(_channel(spec).ask, "discard", run=spec.run_id))
         await _in_thread(partial(shutil.rmtree, directory.path, ignore_errors=True))
 
+    @override
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        """Return whether a launch whose answer was lost has reached its host. If not, it never starts from now on.
-
-        Raises:
-            HostUnreachable: nobody knows.
-        """
         return await _in_thread(partial(settle_launch, _channel(spec), directory.run_id))
 
+    @override
     def open_record(self, directory: RunDir) -> Record:
-        """Return the mirror, and how old it may be."""
         channel = channel_of(directory.path.parents[1])
         return Record(directory, channel.behind_s)
 
+    @override
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return what the host says, ``unreachable`` with since and why where there is no connection."""
         return _channel(spec).report_liveness(directory.run_id)
 
+    @override
     def check_stoppable(self, spec: RunSpec) -> None:
-        """Check that the host can be reached now.
-
-        Raises:
-            HostUnreachable: it cannot; nothing was signalled.
-        """
         try:
             _channel(spec).open()
         except HostUnreachable as error:
@@ -179,23 +152,18 @@ class SshBackend:
                 error.host, error.why, "Nothing was stopped: what runs there goes on.", error.remedy
             ) from error
 
+    @override
     def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
-        """Let the host write the stop request, or withdraw it.
-
-        Raises:
-            OSError: it cannot.
-            HostUnreachable: nobody knows whether it has.
-        """
         _channel(spec).ask("stop_request", run=directory.run_id, request=request)
 
+    @override
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        """Let the host send SIGTERM to the supervisor, which then reads the stop request."""
         ask = partial(_channel(run.spec).ask, "interrupt", timeout_s=self.interrupted_within_s, run=directory.run_id)
         answer, _ = await _in_thread(ask)
         return bool(answer["reached"])
 
+    @override
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
-        """Let the host stop every process of the run, and verify there."""
         ask = partial(_channel(run.spec).ask, "reap", timeout_s=self.reaped_within_s, run=directory.run_id)
         answer, _ = await _in_thread(ask)
         return ReapResult(
@@ -204,8 +172,8 @@ class SshBackend:
             bool(answer["unsupervised"]),
         )
 
+    @override
     def find_leftovers(self, run: Run) -> list[RunProcess]:
-        """Return what the host finds, none where it cannot be reached, or has the run no more."""
         if not run.abandoned or run.started_at is None:
             return []
         with contextlib.suppress(HostUnreachable, RunNotFound):
@@ -213,8 +181,8 @@ class SshBackend:
             return [RunProcess(pid, program) for pid, program in answer["processes"]]
         return []
 
+    @override
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        """Return the lines of the run's pane there. Without tmux, the end of its log."""
         ask = partial(_channel(spec).ask, "screen", run=spec.run_id, history=history)
         try:
             _, data = await _in_thread(ask)
@@ -222,15 +190,15 @@ class SshBackend:
             raise ScreenNotFound(f"{spec.host} has no run {spec.run_id}.") from error
         return data.decode(errors="replace").splitlines()
 
+    @override
     def attach_command(self, spec: RunSpec) -> str:
-        """Return the command that attaches over ssh."""
         alias = shlex.quote(read_ssh_settings(Path(spec.mirror)).alias)
         if not spec.session:
             return f"ssh {alias} {shlex.quote(_follow_command(spec, 1))}"
         return f"ssh -t {alias} {shlex.quote(tmux_attach_command(spec.session, spec.tmux_socket))}"
 
+    @override
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        """Become an ssh that shows the run's screen there, or follows its log where that is closed."""
         del directory
         self.check_usable()
         os.execvp("sh", ["sh", "-c", f"exec {self.show_command(run)}"])
@@ -244,8 +212,8 @@ class SshBackend:
         alias = shlex.quote(read_ssh_settings(Path(spec.mirror)).alias)
         return f"ssh -t {alias} {shlex.quote(f'exec /bin/sh -c {shlex.quote(show)}')}"
 
+    @override
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
-        """Let the host close the sessions of the oldest ended runs."""
         ask = _channel(spec).ask
         answer, _ = await _in_thread(partial(ask, "sessions", socket=spec.tmux_socket))
         sessions = [str(session) for session in answer["sessions"]]
@@ -255,11 +223,12 @@ class SshBackend:
         if own[keep:]:
             await _in_thread(partial(ask, "close_screens", ended=own[keep:]))
 
+    @override
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
-        """Return the GPUs of the host, and who holds them."""
         gpu_env = {name: value for name, value in env.items() if name.startswith(("CUDA_", "NVIDIA_", "LD_LIBRARY"))}
         return query_host_gpus(Path(spec.mirror), env=gpu_env, near=near, query=query)
 
+    @override
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
         """Bring the mirrored log up to date, as far as the host answers; only what is new crosses the wire.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +21,7 @@ LAYOUT = 3
 CODE_STATE = (
     "code.json"  # of a run or a sweep: its source files at the launch, see ``record/code_state``; the launcher's
 )
+LAUNCHED_AGAIN = "launched again with the same key"  # reason of a stop request
 Facts = dict[str, Any]
 
 
@@ -157,6 +159,27 @@ def read_json(path: Path) -> Facts | None:
         return load_json(path)
     except OSError:
         return None
+
+
+def put_stop_request(directory: RunDir, request: Mapping[str, Any] | None) -> None:
+    """Write ``stop.json``, or remove it.
+
+    Raises:
+        OSError: nothing was changed.
+    """
+    if request is None:
+        directory.stop.unlink(missing_ok=True)
+    else:
+        write_json(directory.stop, dict(request))
+
+
+def forbid_launch(directory: RunDir, reason: str) -> None:
+    """Leave a stop request for a supervisor that starts late: it does not start its command.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_json(directory.stop, {"by": "launch_run", "reason": reason, "at": now()})
 
 
 def write_json(path: Path, value: Facts) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.record.expiry import expiry
-from mcp_server.record.run_directory import RunDir, load_json, write_json
+from mcp_server.record.run_directory import RunDir, load_json, put_stop_request
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
     Reaping,
@@ -118,12 +118,10 @@ class Answers:
     def answer_stop_request(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Write the stop request of a run, or withdraw it."""
         directory = self._state.directory(request["run"])
-        if request["request"] is None:
-            directory.stop.unlink(missing_ok=True)
-        else:
-            # Whether it has expired is a question to this host's clock.
-            renewed = expiry(_EXPIRES_S) if "expires_at" in request["request"] else {}
-            write_json(directory.stop, {**request["request"], **renewed})
+        stop = request["request"]
+        if stop is not None and "expires_at" in stop:  # a question to this host's clock
+            stop = {**stop, **expiry(_EXPIRES_S)}
+        put_stop_request(directory, stop)
         self._watch.push_now(directory.run_id)
         return {}, b""
 

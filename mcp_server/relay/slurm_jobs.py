@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import platform
 import shlex
-import shutil
 import sys
 import threading
 import time
@@ -150,13 +149,7 @@ class SlurmJobs:
         Raises:
             LaunchFailed: Slurm refused it, and nothing is left; or it did not answer, which the message says.
         """
-        try:
-            job.hand_in(directory, handover, self._render(directory.path, options)[1])
-        except SlurmError as error:
-            raise job.take_back(directory, error) from error
-        except OSError as error:
-            shutil.rmtree(directory.path, ignore_errors=True)
-            raise LaunchFailed(f"{self._home}: {error.strerror}.", "Nothing was started.") from error
+        job.hand_in(directory, handover, self._render(directory.path, options)[1])
         self.refresh(directory, spec)
 
     def preview_array(self, name: str, count: int, options: Mapping[str, str], most_at_once: int | None) -> str:
@@ -186,15 +179,7 @@ class SlurmJobs:
                 job.link_or_copy(archive, path / _PROGRAM)
             return self._find_program(path)
 
-        try:
-            array.hand_in_array(self._home, name, elements, options, most_at_once, find_program)
-        except SlurmError as error:
-            refusals = [job.take_back(directory, error) for directory, _ in elements]
-            raise refusals[0] from error
-        except OSError as error:
-            for directory, _ in elements:
-                shutil.rmtree(directory.path, ignore_errors=True)
-            raise LaunchFailed(f"{self._home}: {error.strerror}.", "Nothing was started.") from error
+        array.hand_in_array(self._home, name, elements, options, most_at_once, find_program)
         self._watch.queue.look(queue.EXPECTED_S)
 
     def await_hand_in(self, directory: RunDir, spec: RunSpec) -> bool:

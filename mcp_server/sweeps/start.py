@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +27,7 @@ from mcp_server.sweeps.planning import (
     make_spec,
     plan_sweep,
 )
+from mcp_server.system.files import whole_directory
 from mcp_server.threads import run_in_thread
 
 
@@ -312,15 +312,13 @@ def _create(spec: SweepSpec, store: RunStore) -> SweepDir:
         StateUnusable: it cannot be written; nothing is left of it.
     """
     directory = SweepDir(store.home.sweeps / spec.sweep_id)
-    new = SweepDir(directory.path.with_name(f".new-{spec.sweep_id}"))
     try:
         store.home.sweeps.mkdir(mode=0o700, exist_ok=True)
-        new.path.mkdir(mode=0o700)
-        new.requests.mkdir(mode=0o700)
-        write_json(new.spec, spec.facts())
-        keep_sweep_code_state(new.path, spec)
-        new.path.rename(directory.path)
+        with whole_directory(directory.path) as path:
+            new = SweepDir(path)
+            new.requests.mkdir(mode=0o700)
+            write_json(new.spec, spec.facts())
+            keep_sweep_code_state(path, spec)
     except OSError as error:
-        shutil.rmtree(new.path, ignore_errors=True)
         raise StateUnusable(store.home.path, str(error.strerror)) from error
     return directory

@@ -6,10 +6,12 @@ disk is reserved before it is written; and a document that gets another name.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -109,6 +111,29 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
         raise
     if durable:
         sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def whole_directory(path: Path, *, anew: bool = False) -> Iterator[Path]:
+    """Yield a private directory that appears as ``path`` once the block has filled it.
+
+    ``anew``: what an earlier call left unfinished, whose process has died, is removed first.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    import shutil  # noqa: PLC0415 - keeps 0.7 MiB out of each supervisor
+
+    new = path.with_name(f".new-{path.name}")
+    if anew:
+        shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o700)
+    try:
+        yield new
+        new.rename(path)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
 
 
 def open_private(path: str, flags: int) -> int:

@@ -22,24 +22,24 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import anyio
+from typing_extensions import override
 
-from mcp_server.backends.base import GpuState, ListEnded
+from mcp_server.backends.base import ListEnded, ScheduledGpus
 from mcp_server.backends.local import LocalBackend, supervisor_argv
 from mcp_server.backends.ray import job_request, job_states
 from mcp_server.backends.ray.job_end import describe_pending, end_job
 from mcp_server.backends.ray.job_watch import JobReport, JobWatch
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
-from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.event_reader import read_new_events
 from mcp_server.record.events import ENDING
 from mcp_server.record.handover import Handover
 from mcp_server.record.ray_job import is_mirrored, mark_request, read_mark, read_request, request_file, submission_id
-from mcp_server.record.run_directory import RunDir, boot_id, now, read_json, write_json
+from mcp_server.record.run_directory import LAUNCHED_AGAIN, RunDir, boot_id, forbid_launch, now, read_json, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess, supervisor_of
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, attempt_of, posix
 from mcp_server.system import processes
-from mcp_server.system.files import open_regular, write_atomic
+from mcp_server.system.files import open_regular, whole_directory, write_atomic
 from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock
 from mcp_server.system.own_addresses import is_own_address
 from mcp_server.system.ray_jobs import RayHead, RayRefused
@@ -56,28 +56,19 @@ _NO_DISK = (
 )
 
 
-class RayBackend(LocalBackend):
+class RayBackend(ScheduledGpus, LocalBackend):
     """Starts supervisors as Ray jobs, whose submission id is the run's id. Ray decides when and on which node."""
 
-    leases_gpus = False
-
+    @override
     def check_request(self, request: LaunchRequest) -> None:
-        """Check options and GPUs.
-
-        Raises:
-            BadArgument: Ray cannot do this.
-        """
         job_request.check_request(request)
 
+    @override
     def check_usable(self) -> None:
         """Nothing is needed on this host: whether the head answers shows when the job is submitted."""
 
+    @override
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-        """Note the head's address, which the run's own variables must not hold: Ray gives a job another one.
-
-        Raises:
-            BadArgument: no head is named, or it may not see the run directory.
-        """
         address = job_request.find_address(spec, environ)
         given = spec.backend_options.get(job_request.SHARED)
         shared = is_own_address(urlsplit(address).hostname or "") if given is None else bool(given)
@@ -93,26 +84,18 @@ class RayBackend(LocalBackend):
         spec = replace(spec, backend_options=options, env=env)
         return replace(spec, session="", tmux_socket="") if shared else super().complete_spec(spec, environ)
 
+    @override
     def create(self, directory: RunDir, spec: RunSpec) -> None:
-        """Make the directory with the spec.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
         if is_mirrored(spec):
             super().create(directory, spec)
             write_json(request_file(directory), mark_request(job_request.make_request(spec, ())))
             return
-        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
-        new.path.mkdir(mode=0o700)
-        try:
+        with whole_directory(directory.path) as path:
+            new = RunDir(path)
             write_json(new.spec, spec.facts())
             write_json(request_file(new), mark_request(_make_request(directory, spec)))
-            new.path.rename(directory.path)
-        except OSError:
-            shutil.rmtree(new.path, ignore_errors=True)
-            raise
 
+    @override
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
     ) -> None:
@@ -164,13 +147,13 @@ class RayBackend(LocalBackend):
         if is_unknown:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
             raise LaunchFailed(cause, "Nothing was started.", "Is this the address of the head's dashboard?") from error
-        stop = {"by": "launch_run", "reason": "whether Ray had accepted it was unknown", "at": now()}
         with contextlib.suppress(OSError):
-            await run_in_thread(write_json, directory.stop, stop)
+            await run_in_thread(forbid_launch, directory, "whether Ray had accepted it was unknown")
         raise LaunchFailed(
             cause, "If it starts later, it stops at once.", "Try again once the head answers."
         ) from error
 
+    @override
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the directory of a refused launch, once its supervisor has exited."""
         if is_mirrored(spec):
@@ -183,12 +166,8 @@ class RayBackend(LocalBackend):
                 await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
         await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
+    @override
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        """Return whether the head has the job, else leave a stop request for one that comes late.
-
-        Raises:
-            HostUnreachable: nobody knows.
-        """
         if is_mirrored(spec):
             return await super().settle_launch(directory, spec)
         if await run_in_thread(may_be_locked, directory.lock):
@@ -196,12 +175,11 @@ class RayBackend(LocalBackend):
         job = await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
         if job is not None and not job.ended:
             return True
-        stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
-        await run_in_thread(write_json, directory.stop, stop)
+        await run_in_thread(forbid_launch, directory, LAUNCHED_AGAIN)
         return False
 
+    @override
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return ``alive`` while the supervisor holds its lock, else what ``job_states`` makes of Ray's answer."""
         if is_mirrored(spec):
             return self._judge_mirror(directory, spec)
         alive = LivenessReport(Liveness.ALIVE, job_id=spec.run_id)
@@ -237,15 +215,12 @@ class RayBackend(LocalBackend):
             lambda: is_locked(directory.lock) and not is_mirrored(spec),
         )
 
+    @override
     def check_stoppable(self, spec: RunSpec) -> None:
-        """Every host that reaches the head may stop the run; a mirrored one has its supervisor on one host.
-
-        Raises:
-            RunElsewhere: only another host can.
-        """
         if is_mirrored(spec):
             super().check_stoppable(spec)
 
+    @override
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Signal a supervisor of this host. One of another node finds the stop request by itself within 5 s.
 
@@ -261,6 +236,7 @@ class RayBackend(LocalBackend):
                 await end_job(_head_of(run.spec), submission_id(run.run_id, run.attempt), mark)
         return is_reached
 
+    @override
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
         """Stop what is left here, and have Ray stop the job; return when Ray says that it is over.
 
@@ -294,40 +270,27 @@ class RayBackend(LocalBackend):
             return replace(result, note=note, far_side_ended=is_over)
         return replace(result, survivors=(*result.survivors, RunProcess(0, f"the Ray job {job_id}")), note=note)
 
+    @override
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        """Return the end of the log: a job has no terminal that others can look at.
-
-        Raises:
-            ScreenNotFound: it has printed nothing yet, or its directory is gone.
-        """
         if is_mirrored(spec):
             return await super().screen(spec, history=history)
         return await run_in_thread(_read_screen, Path(spec.run_dir), _HISTORY_LINES if history else _SCREEN_LINES)
 
+    @override
     def attach_command(self, spec: RunSpec) -> str:
-        """Return the command that follows the log of the newest attempt."""
         if is_mirrored(spec):
             return super().attach_command(spec)
         log = _newest_log(Path(spec.run_dir)) or RunDir(Path(spec.run_dir)).log(1)
         return f"tail -n {_SCREEN_LINES} -F {shlex.quote(str(log))}"
 
+    @override
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        """Become a program that follows the log."""
         if is_mirrored(run.spec):
             super().attach(directory, run)
         os.execlp("tail", "tail", "-n", "10000", "-F", str(directory.log(run.attempt)))
 
-    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
-        """Return nothing: the GPUs are those of whatever node Ray chooses."""
-        del spec, env, near, query
-        return GpuState(Snapshot(), {})
-
+    @override
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
-        """Close the screens of mirrored runs; other jobs have none.
-
-        Raises:
-            ScreenNotAnswering: tmux does not answer.
-        """
         if is_mirrored(spec):
             await super().close_old_screens(spec, keep, ended)
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.base import GpuState, ListEnded
+from typing_extensions import override
+
+from mcp_server.backends.base import ListEnded, ScheduledGpus
 from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.arrays import Element
 from mcp_server.backends.ssh import SshBackend
 from mcp_server.backends.ssh_channel import channel_of
 from mcp_server.backends.ssh_settings import read_ssh_settings
-from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.slurm.job import follow_command, newest_log
@@ -25,49 +26,35 @@ from mcp_server.record.state import Run
 _PREPARED_WITHIN_S = 0.5  # the directory of a run, on a slow shared disk
 
 
-class FarSlurmBackend(SshBackend):
+class FarSlurmBackend(ScheduledGpus, SshBackend):
     """Hands runs in on a login node that is reached by ssh. Slurm chooses nodes and GPUs.
 
     The relay there submits each run id at most once, and asks Slurm once for all runs. The mirror is that of any host.
     """
 
-    leases_gpus = False
     most_in_array = 400  # each holds a file open until it is handed in: processes may usually open 1024
     # sbatch gets a minute there, a supervisor the grace of two signals, and a job two minutes to leave its nodes.
     launched_within_s, interrupted_within_s, reaped_within_s = 90.0, 120.0, 240.0
 
+    @override
     def check_request(self, request: LaunchRequest) -> None:
-        """Check the options, and that GPUs are a count.
-
-        Raises:
-            BadArgument: see ``batch_script.check_request``.
-        """
         batch_script.check_request(request)
 
+    @override
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-        """Name the host. A job has no session, and its name is the run's id."""
         del environ
         return replace(spec, host=Path(spec.mirror).name)
 
+    @override
     def preview(self, spec: RunSpec) -> str:
-        """Return the batch script, with Slurm's estimate of the start, as the login node says.
-
-        Raises:
-            LaunchFailed: Slurm would refuse it.
-            HostUnreachable: the host does not answer.
-        """
         words = self.list_launch_words(spec)
         answer, _ = channel_of(Path(spec.mirror)).ask("preview_job", run=spec.run_id, **words)
         return "\n".join([*answer["lines"], ""])
 
+    @override
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
     ) -> None:
-        """Let the login node hand the job in. Its first event may take days.
-
-        Raises:
-            LaunchFailed: nothing was handed in, or that is unknown, which the message says.
-        """
         del first_event
         await super().start(directory, spec, handover, _await_nothing)
 
@@ -95,29 +82,25 @@ class FarSlurmBackend(SshBackend):
         within_s = self.launched_within_s + len(elements) * _PREPARED_WITHIN_S
         await self.launch_there(channel_of(Path(spec.mirror)), "launch_array", directories, words, within_s)
 
+    @override
     def list_launch_words(self, spec: RunSpec) -> dict[str, Any]:
-        """Return the options of the job, but for those that only the login node knows."""
         return {"options": batch_script.list_shared_options(spec)}
 
+    @override
     def attach_command(self, spec: RunSpec) -> str:
-        """Return the command that follows the log over ssh: a job has no screen."""
         mirror = Path(spec.mirror)
         attempt = newest_log(RunDir(mirror / "runs" / spec.run_id)).parent.name
         state = Path(str(channel_of(mirror).hello.get("state", "")))
         follow = follow_command(RunDir(state / "runs" / spec.run_id).log(int(attempt)))
         return f"ssh {shlex.quote(read_ssh_settings(mirror).alias)} {shlex.quote(follow)}"
 
+    @override
     def show_command(self, run: Run) -> str:
-        """Return the same."""
         return self.attach_command(run.spec)
 
+    @override
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Do nothing: a job has no screen."""
-
-    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
-        """Return nothing: the GPUs are those of nodes that only a job may use."""
-        del spec, env, near, query
-        return GpuState(Snapshot(), {})
 
 
 async def _await_nothing() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.slurm.commands import SlurmError, is_unsure, submit
-from mcp_server.record.slurm.job import keep_handover, render_script, script_of
+from mcp_server.record.slurm.job import keep_handover, render_script, script_of, taken_back
 from mcp_server.record.slurm.watch import keep_job
 from mcp_server.system.files import write_atomic
 
@@ -32,21 +32,22 @@ def hand_in_array(
     ``find_program`` returns what runs the supervisor of any run of ``home``, for the directory of the array.
 
     Raises:
-        SlurmError: Slurm refused it; or did not answer, see ``is_unsure``.
-        OSError: it cannot be written, and nothing was handed in.
+        LaunchFailed: Slurm refused, and nothing is left of the runs; or it did not answer, see ``job.take_back``.
     """
-    path = _make_array(home, name, [directory for directory, _ in elements])
-    try:
-        options = _list_options(path, len(elements), shared_options, most_at_once)
-        write_atomic(script_of(path), _render(options, path, find_program(path)).encode())
-        for index, (directory, handover) in enumerate(elements):  # found by this if this host dies now
-            write_json(directory.job, {"array": path.name, "index": index})
-            keep_handover(directory, handover)
-        job_id = submit(script_of(path), list(options))
-    except (SlurmError, OSError) as error:
-        if not (isinstance(error, SlurmError) and is_unsure(error)):
-            shutil.rmtree(path, ignore_errors=True)
-        raise
+    directories = [directory for directory, _ in elements]
+    with taken_back(directories):
+        path = _make_array(home, name, directories)
+        try:
+            options = _list_options(path, len(elements), shared_options, most_at_once)
+            write_atomic(script_of(path), _render(options, path, find_program(path)).encode())
+            for index, (directory, handover) in enumerate(elements):  # found by this if this host dies now
+                write_json(directory.job, {"array": path.name, "index": index})
+                keep_handover(directory, handover)
+            job_id = submit(script_of(path), list(options))
+        except (SlurmError, OSError) as error:
+            if not (isinstance(error, SlurmError) and is_unsure(error)):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
     for index, (directory, _) in enumerate(elements):
         keep_job(directory, f"{job_id}_{index}")
 

@@ -9,20 +9,20 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import LaunchFailed, RunwardError
 from mcp_server.record.events import ENDING, read_events
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_directory import RunDir, forbid_launch, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
 from mcp_server.record.slurm.commands import SlurmError, ask_controller, estimate, is_unsure, run_program, submit
 from mcp_server.record.slurm.job_states import HELD, WAITING
 from mcp_server.record.slurm.watch import expected_name, has_end, job_of, keep_job
 from mcp_server.record.state import Run
-from mcp_server.system.files import open_private
+from mcp_server.system.files import open_private, whole_directory
 
 DEPARTURE_STEP_S = 0.5
 _GONE_WITHIN_S = 120.0  # KillWait, and the epilogue of the site
@@ -87,20 +87,14 @@ def make_directory(
     Raises:
         OSError: it cannot be written; nothing is left of it.
     """
-    new = RunDir(directory.path.with_name(f".new-{directory.run_id}"))
-    shutil.rmtree(new.path, ignore_errors=True)
-    new.path.mkdir(mode=0o700)
-    try:
-        with open(script_of(new.path), "w", opener=open_private) as file:
+    with whole_directory(directory.path, anew=True) as own:
+        with open(script_of(own), "w", opener=open_private) as file:
             file.write(script)
         for name, path in (files or {}).items():
-            link_or_copy(path, new.path / name)
+            link_or_copy(path, own / name)
+        new = RunDir(own)
         write_json(new.spec, dict(facts))
         write_json(new.job, {"prepared_s": time.time()})  # by the clock of this host, not of the launcher's
-        new.path.rename(directory.path)
-    except OSError:
-        shutil.rmtree(new.path, ignore_errors=True)
-        raise
 
 
 def link_or_copy(path: Path, copy: Path) -> None:
@@ -130,20 +124,38 @@ def hand_in(directory: RunDir, handover: Handover, named: Sequence[str]) -> None
     """Hand a prepared run in.
 
     Raises:
-        SlurmError: Slurm refused it, or did not answer: see ``take_back``.
-        OSError: the environment cannot be written, and nothing was handed in.
+        LaunchFailed: Slurm refused it, and nothing is left; or did not answer, so that a job that starts later stops.
     """
-    keep_handover(directory, handover)
-    job_id = submit(script_of(directory.path), named)
+    with taken_back([directory]):
+        keep_handover(directory, handover)
+        job_id = submit(script_of(directory.path), named)
     with contextlib.suppress(OSError):  # else it is found by its name
         keep_job(directory, job_id)
 
 
-def take_back(directory: RunDir, error: SlurmError) -> LaunchFailed:
-    """Return the refusal of a launch. Where Slurm did not answer, its job may be there all the same."""
+@contextlib.contextmanager
+def taken_back(directories: Sequence[RunDir]) -> Iterator[None]:
+    """Take prepared runs back where the block does not hand them in.
+
+    Raises:
+        LaunchFailed: the refusal of the first. Where Slurm did not answer, their jobs may be there all the same.
+    """
+    try:
+        yield
+    except SlurmError as error:
+        refusals = [_take_back(directory, error) for directory in directories]
+        raise refusals[0] from error
+    except OSError as error:
+        for directory in directories:
+            shutil.rmtree(directory.path, ignore_errors=True)
+        home = directories[0].path.parents[1]
+        raise LaunchFailed(f"{home}: {error.strerror}.", "Nothing was started.") from error
+
+
+def _take_back(directory: RunDir, error: SlurmError) -> LaunchFailed:
     if is_unsure(error):
         with contextlib.suppress(OSError):
-            write_json(directory.stop, {"by": "launch_run", "reason": "sbatch did not answer", "at": now()})
+            forbid_launch(directory, "sbatch did not answer")
         return LaunchFailed(
             f"{error.cause} Whether {directory.run_id} was handed in is unknown.",
             "If its job starts later, it stops at once.",

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mcp_server.record.events import ENDING, Event, parse_events
-from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.run_directory import RunDir, forbid_launch, now, read_json, write_json
 from mcp_server.record.slurm import queue
 from mcp_server.record.slurm.commands import UNLISTED, SlurmError, describe_job, read_memory
 from mcp_server.record.slurm.job_states import ABSENCE, WAITED, Job, RecordState, judge
@@ -129,7 +129,7 @@ class JobWatch:
             return LivenessReport(Liveness.PENDING)
         with contextlib.suppress(OSError):
             if not directory.stop.exists():  # for a job that Slurm takes later still
-                write_json(directory.stop, {"by": "launch_run", "reason": "its launch was cut off", "at": now()})
+                forbid_launch(directory, "its launch was cut off")
             directory.handover.unlink(missing_ok=True)
         return LivenessReport(Liveness.DEAD, "Its launch was cut off before it was handed in to Slurm.")
 
