@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from mcp_server.errors import LaunchFailed
 from mcp_server.record.run_directory import now, read_json
 from mcp_server.system.files import open_regular, write_atomic
-from mcp_server.system.git_state import list_filter_options
+from mcp_server.system.git_state import list_filter_options, quote_git_failure
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.regex import compile_lazily
 
@@ -316,6 +316,5 @@ def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
     command = [*_GIT, "-C", directory, *words]
     process = subprocess.run(command, input=data, capture_output=True, check=False, env=env, timeout=_GIT_S)
     if process.returncode:
-        lines = process.stderr.decode(errors="replace").strip().splitlines() or ["git failed"]
-        raise subprocess.SubprocessError(lines[-1].removeprefix("fatal: ")[:300])
+        raise subprocess.SubprocessError(quote_git_failure(process.stderr.decode(errors="replace")))
     return process.stdout

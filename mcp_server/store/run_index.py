@@ -15,6 +15,7 @@ import os
 import sqlite3
 import tempfile
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,7 @@ class RunIndex:
         self._db = sqlite3.connect(
             path or ":memory:", timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=32
         )
+        self.close = weakref.finalize(self, self._db.close)  # also without a call, once nobody has the index
         try:
             # A reader never waits for a writer, nor for one that was stopped while it wrote.
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -160,12 +162,8 @@ class RunIndex:
                 " UNION ALL SELECT * FROM own"
             )
         except BaseException:
-            self._db.close()
+            self.close()
             raise
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
 
     def read_known(self) -> dict[str, tuple[int, str]]:
         """Return inode and mark of the runs in the file, by id."""

@@ -157,7 +157,7 @@ def read_git(
         try:
             output, error_output, cut = _read_output(process, most, timeout_s)
             if not cut and process.wait(timeout_s):
-                raise subprocess.SubprocessError(error_output.strip().rpartition("\n")[2])
+                raise subprocess.SubprocessError(quote_git_failure(error_output))
         finally:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -192,10 +192,17 @@ def _read_output(process: subprocess.Popen[bytes], most: int, timeout_s: float) 
     return output, error_output.decode(errors="replace"), False
 
 
+def quote_git_failure(error_output: str) -> str:
+    """Return the line of git's stderr that says why it failed; hints may follow it."""
+    lines = error_output.strip().splitlines() or ["git failed"]
+    cause = next((line for line in reversed(lines) if line.startswith(("fatal: ", "error: "))), lines[-1])
+    return cause.removeprefix("fatal: ")[:300]
+
+
 def describe_git_error(error: Exception) -> str:
     """Return why git gave no answer."""
     if isinstance(error, FileNotFoundError):
         return "git is not installed, or the directory is gone"
     if isinstance(error, subprocess.TimeoutExpired):
         return f"git did not answer within {_TIMEOUT_S:g} s"
-    return str(error).removeprefix("fatal: ") or "git failed"
+    return str(error)

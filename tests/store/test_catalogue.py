@@ -127,7 +127,8 @@ def test_a_lost_run_is_read_anew_once_its_record_says_more(home: Path) -> None:
         os.utime(path, (time.time() - 600, time.time() - 600))
     store = RunStore(StateHome(home))
     assert rows(store, RunQuery("lost")) == [(late, "lost"), (lost, "lost")]
-    written = sqlite3.connect(file_of(home)).execute("SELECT run_id FROM final WHERE state = 'lost'").fetchall()
+    with contextlib.closing(sqlite3.connect(file_of(home))) as database:
+        written = database.execute("SELECT run_id FROM final WHERE state = 'lost'").fetchall()
     assert {run_id for (run_id,) in written} == {lost, late}
     fresh = RunStore(StateHome(home))
     assert len(rows(fresh, RunQuery("lost"))) == 2
