@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,6 +15,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.cli.output import print_json
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import mask_distinct_secrets
+from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.services import describe_dependents, list_dependents
@@ -32,42 +34,69 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask for the run's id, stop the run, and return 0 if nothing survived, 1 if something did or nothing was done."""
     store = RunStore(StateHome.of(os.environ))
     run = store.find_any(arguments.run_id)
-    arguments.reason = mask_distinct_secrets(arguments.reason, os.environ, store.home.secrets)
-    if isinstance(run, SweepRun):
-        return _kill_sweep(run, store, arguments)
-    leftovers = backend_of(run.spec).find_leftovers(run)
+    reason = mask_distinct_secrets(arguments.reason, os.environ, store.home.secrets)
+    leftovers = [] if isinstance(run, SweepRun) else backend_of(run.spec).find_leftovers(run)
     if run.ended and not leftovers:
-        return _report_ended(run, as_json=arguments.json)
-    dependents = describe_dependents(list_dependents([run], store))
-    if not _ask(run, f"{describe_for_confirmation(run, leftovers)}{dependents}"):
-        return 1
-    stopped = anyio.run(_stop, run, store, arguments.reason)
-    if arguments.json:
-        print_json(
-            {
-                "status": "killed" if stopped.is_complete else "incomplete",
-                "run_id": run.run_id,
-                "state": stopped.run.state,
-                "signals_sent": list(stopped.signals_sent),
-                "far_side": stopped.far_side or None,
-                "survivors": None
-                if stopped.far_side and not stopped.survivors
-                else [{"pid": process.pid, "command": process.program} for process in stopped.survivors],
-            }
-        )
+        message = f"{run.run_id} has ended already: {run.state}."
+        _print(arguments, message, {"status": "already_ended", "run_id": run.run_id, "state": run.state})
+        return 0
+    if isinstance(run, SweepRun):
+        question = describe_sweep_for_confirmation(run.sweep)
     else:
-        print(f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}.")
-    for process in stopped.survivors:
-        print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
+        dependents = describe_dependents(list_dependents([run], store))
+        question = f"{describe_for_confirmation(run, leftovers)}{dependents}"
+    if not _ask(run, question):
+        return 1
+    stopped = anyio.run(_stop, run, store, reason)
+    return _report(arguments, stopped) if isinstance(stopped, StopResult) else _report_sweep(arguments, stopped)
+
+
+def _report(arguments: argparse.Namespace, stopped: StopResult) -> int:
+    facts = {
+        "status": "killed" if stopped.is_complete else "incomplete",
+        "run_id": stopped.run.run_id,
+        "state": stopped.run.state,
+        "signals_sent": list(stopped.signals_sent),
+        "far_side": stopped.far_side or None,
+        "survivors": None if stopped.far_side and not stopped.survivors else _list(stopped.survivors),
+    }
+    _print(arguments, f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}.", facts)
+    _tell_survivors(stopped.survivors)
     return 0 if stopped.is_complete else 1
 
 
-def _report_ended(run: Run, *, as_json: bool) -> int:
-    if as_json:
-        print_json({"status": "already_ended", "run_id": run.run_id, "state": run.state})
+def _report_sweep(arguments: argparse.Namespace, stop: SweepStop) -> int:
+    cells = stop.sweep.count().get("skipped", 0)
+    facts = {
+        "status": "killed" if stop.sweep.ended else "incomplete",
+        "run_id": stop.sweep.sweep_id,
+        "state": stop.sweep.state,
+        "runs": list(stop.runs.results),
+        "problems": stop.problems,
+        "survivors": _list(stop.runs.survivors),
+    }
+    count = len(stop.runs.results)
+    _print(arguments, f"{count} runs were stopped; {cells} cells were not started. It is {stop.sweep.state}.", facts)
+    for name, problem in stop.problems.items():
+        print(f"{name}: {problem}", file=sys.stderr)
+    _tell_survivors(stop.runs.survivors)
+    return 0 if stop.is_complete else 1
+
+
+def _print(arguments: argparse.Namespace, message: str, facts: dict[str, Any]) -> None:
+    if arguments.json:
+        print_json(facts)
     else:
-        print(f"{run.run_id} has ended already: {run.state}.")
-    return 0
+        print(message)
+
+
+def _list(processes: Sequence[RunProcess]) -> list[dict[str, Any]]:
+    return [{"pid": process.pid, "command": process.program} for process in processes]
+
+
+def _tell_survivors(processes: Sequence[RunProcess]) -> None:
+    for process in processes:
+        print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
 
 
 def _ask(run: Run, question: str) -> bool:
@@ -86,36 +115,11 @@ def _ask(run: Run, question: str) -> bool:
     return False
 
 
-def _kill_sweep(run: SweepRun, store: RunStore, arguments: argparse.Namespace) -> int:
-    if run.ended:
-        return _report_ended(run, as_json=arguments.json)
-    if not _ask(run, describe_sweep_for_confirmation(run.sweep)):
-        return 1
-    stop = anyio.run(_stop_sweep, run, store, arguments.reason)
-    survivors = [process for result in stop.results.values() for process in result.survivors]
-    if arguments.json:
-        facts: dict[str, Any] = {"status": "killed" if stop.sweep.ended else "incomplete", "run_id": run.run_id}
-        facts |= {"state": stop.sweep.state, "runs": list(stop.results), "problems": stop.problems}
-        print_json({**facts, "survivors": [{"pid": each.pid, "command": each.program} for each in survivors]})
-    else:
-        cells = stop.sweep.count().get("skipped", 0)
-        print(f"{len(stop.results)} runs were stopped; {cells} cells were not started. It is {stop.sweep.state}.")
-    for name, problem in stop.problems.items():
-        print(f"{name}: {problem}", file=sys.stderr)
-    for process in survivors:
-        print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
-    return 0 if stop.sweep.ended and not survivors and not stop.problems else 1
-
-
-async def _stop_sweep(run: SweepRun, store: RunStore, reason: str) -> SweepStop:
-    from mcp_server.sweeps.stop import stop_sweep  # noqa: PLC0415 - runs do without
-
+async def _stop(run: Run, store: RunStore, reason: str) -> StopResult | SweepStop:
     by = f"{store.home.owner(os.environ)}, on a terminal"
     with contextlib.closing(FileWatch()) as file_watch:
+        if not isinstance(run, SweepRun):
+            return await stop_run(run, store, file_watch, by=by, reason=reason, stopped_by="person")
+        from mcp_server.sweeps.stop import stop_sweep  # noqa: PLC0415 - 16 ms, and runs do without
+
         return await stop_sweep(run.sweep, store, file_watch, os.environ, by=by, reason=reason, stopped_by="person")
-
-
-async def _stop(run: Run, store: RunStore, reason: str) -> StopResult:
-    by = f"{store.home.owner(os.environ)}, on a terminal"
-    with contextlib.closing(FileWatch()) as file_watch:
-        return await stop_run(run, store, file_watch, by=by, reason=reason, stopped_by="person")

@@ -19,156 +19,96 @@ TOKEN_VALID_S = 600.0
 _PERSON_S = 0.5
 _MOST_COMMAND_CHARS, _MOST_LEFTOVERS = 200, 10
 _MOST_WORDS_CHARS = 80
+_AGAIN = "Call kill_run without confirm_token for a new one."
 
 
 @dataclass(frozen=True)
-class _Grant:
-    run_id: str
-    attempt: int
-    expires_s: float
-
-
-class Questions:
-    """Open questions to people: when each caller was asked to confirm the kill of a run."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._asked_s: dict[tuple[str | None, str], list[float]] = {}
-
-    def ask(self, caller: str | None, run_id: str) -> None:
-        """Note that ``caller`` is asked now."""
-        oldest_s = self._clock() - TOKEN_VALID_S
-        for key, times in list(self._asked_s.items()):
-            self._asked_s[key] = [asked_s for asked_s in times if asked_s > oldest_s]
-            if not self._asked_s[key]:
-                del self._asked_s[key]
-        self._asked_s.setdefault((caller, run_id), []).append(self._clock())
-
-    def answer(self, caller: str | None, run_id: str) -> bool:
-        """Close the oldest question; return whether its answer came too soon for a person, false if none is known."""
-        times = self._asked_s.get((caller, run_id))
-        return self._clock() - times.pop(0) < _PERSON_S if times else False
-
-
-@dataclass(frozen=True)
-class RunSet:
-    """The runs that a question named, with the attempt of each, and when it was asked."""
+class Named:
+    """The runs that a question or a token named, with the attempt of each, and when."""
 
     attempts: Mapping[str, int]
     question: str
-    asked_s: float = 0.0
+    at_s: float
 
 
-class RunSets:
-    """Confirmations of several runs at once. Each is bound to the runs that its question named, and to no others.
+class Confirmations:
+    """Confirmations of kills, or of launches that may end runs. Each is bound to the runs that it named.
 
-    ``of_launches``: they confirm launches that may end these runs.
-
-    A question to a person is found again by its caller and words: a set that has changed since needs a question of
-    its own. Tokens are for agents. Both are used once, and valid for 10 minutes.
+    A question to a person is found again by its caller and key: the words of the call, or the id of one run. A set that
+    has changed since needs a question of its own. Tokens are for agents. Both are used once, and valid for 10 minutes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, of_launches: bool = False) -> None:
         self._clock = clock
         self._of_launches = of_launches
-        self._asked: dict[tuple[str | None, tuple[str, ...]], list[RunSet]] = {}
-        self._granted: dict[str, tuple[tuple[str, ...], RunSet]] = {}
+        self._asked: dict[tuple[str | None, tuple[str, ...]], list[Named]] = {}
+        self._granted: dict[str, tuple[tuple[str, ...], Named]] = {}
 
-    def ask(self, caller: str | None, words: Sequence[str], attempts: Mapping[str, int], question: str) -> None:
+    def ask(self, caller: str | None, key: Sequence[str], attempts: Mapping[str, int], question: str) -> None:
         """Note that ``caller`` is asked now."""
         oldest_s = self._clock() - TOKEN_VALID_S
-        self._asked = {
-            key: newer
-            for key, sets in self._asked.items()
-            if (newer := [each for each in sets if each.asked_s > oldest_s])
-        }
-        self._asked.setdefault((caller, tuple(words)), []).append(RunSet(dict(attempts), question, self._clock()))
+        open_ = {place: [each for each in asked if each.at_s > oldest_s] for place, asked in self._asked.items()}
+        self._asked = {place: asked for place, asked in open_.items() if asked}
+        self._asked.setdefault((caller, tuple(key)), []).append(Named(dict(attempts), question, self._clock()))
 
-    def find_question(self, caller: str | None, words: Sequence[str]) -> str | None:
+    def find_question(self, caller: str | None, key: Sequence[str]) -> str | None:
         """Return the newest open question."""
-        sets = self._asked.get((caller, tuple(words)))
-        return sets[-1].question if sets else None
+        asked = self._asked.get((caller, tuple(key)))
+        return asked[-1].question if asked else None
 
-    def answer(self, caller: str | None, words: Sequence[str]) -> RunSet | None:
-        """Close the questions and return what was asked, None where several open ones named other runs."""
-        sets = self._asked.pop((caller, tuple(words)), [])
-        is_clear = len({each.question for each in sets}) == 1 and self._clock() - sets[-1].asked_s < TOKEN_VALID_S
-        return sets[-1] if is_clear else None
+    def answer(self, caller: str | None, key: Sequence[str]) -> tuple[Named | None, bool]:
+        """Close the oldest question. Return what was asked, and whether the answer came too soon for a person.
 
-    def grant_token(self, words: Sequence[str], attempts: Mapping[str, int]) -> str:
-        """Return a new token for these runs. An older one for the same words becomes void."""
-        key = tuple(words)
-        self._granted = {token: grant for token, grant in self._granted.items() if grant[0] != key}
+        None: no question is open, it is older than 10 minutes, or open ones named other runs, which are then closed.
+        """
+        place = (caller, tuple(key))
+        asked = self._asked.pop(place, [])
+        if not asked:
+            return None, False
+        came_at_once = self._clock() - asked[0].at_s < _PERSON_S
+        if len({each.question for each in asked}) > 1:
+            return None, came_at_once
+        if asked[1:]:
+            self._asked[place] = asked[1:]
+        return (asked[-1] if self._clock() - asked[-1].at_s < TOKEN_VALID_S else None), came_at_once
+
+    def grant_token(self, key: Sequence[str], attempts: Mapping[str, int]) -> str:
+        """Return a new token for these runs. An older one with the same key becomes void."""
+        own = tuple(key)
+        self._granted = {token: grant for token, grant in self._granted.items() if grant[0] != own}
         token = secrets.token_urlsafe(9)
-        self._granted[token] = (key, RunSet(dict(attempts), "", self._clock()))
+        self._granted[token] = (own, Named(dict(attempts), "", self._clock()))
         return token
 
-    def redeem_token(self, token: str, words: Sequence[str]) -> RunSet:
-        """Use a token up, and return the runs that it confirms.
+    def redeem_token(self, token: str, key: Sequence[str], one: Run | None = None) -> Named:
+        """Use a token up, and return the runs that it confirms. ``one``: the run, where the key is that of one alone.
 
         Raises:
-            KillNotConfirmed: the token is unknown, used or expired, or for other words, for which it stays valid.
+            KillNotConfirmed: the token is unknown, used, expired, or for an earlier attempt of ``one``; or it has
+                another key, for which it stays valid.
         """
-        key, confirmed = self._granted.get(token, (None, None))
-        if key == tuple(words):
+        own, named = self._granted.get(token, ((), None))
+        if own == tuple(key):
             del self._granted[token]
-        others, them = ("another command", "it") if self._of_launches else ("other runs", "them")
-        if confirmed is None:
-            cause = f"the confirm_token is unknown, used, or for {others}"
-        elif key != tuple(words):
-            cause = f"the confirm_token is for {others} ({shorten_middle(' '.join(key or ()), _MOST_WORDS_CHARS)})"
+        other, them = ("another command", "it") if self._of_launches else ("other runs", "them")
+        if one is not None:
+            other, them = "another run", "it"
+        if named is None:
+            cause = f"the confirm_token is unknown, used, or for {other}"
+        elif own != tuple(key):
+            cause = f"the confirm_token is for {other} ({shorten_middle(' '.join(own), _MOST_WORDS_CHARS)})"
             cause += f", and is still valid for {them}"
-        elif self._clock() - confirmed.asked_s >= TOKEN_VALID_S:
+        elif one is not None and named.attempts != {one.run_id: one.attempt}:
+            cause = "the confirm_token was for an earlier attempt"
+        elif self._clock() >= named.at_s + TOKEN_VALID_S:
             cause = "the confirm_token has expired (10 min)"
         else:
-            return confirmed
+            return named
         if self._of_launches:
             again = "Call again without confirm_token for a new one."
             raise KillNotConfirmed("Launch not confirmed:", f"nothing was started; {cause}.", again)
-        raise KillNotConfirmed(
-            "Kill not confirmed:", f"no run was stopped; {cause}.", "Call kill_run without confirm_token for a new one."
-        )
-
-
-class Confirmations:
-    """Tokens that confirm one kill each: single use, bound to a run and its attempt, valid for 10 minutes."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._grants: dict[str, _Grant] = {}
-
-    def grant_token(self, run: Run) -> str:
-        """Return a new token for ``run``. An older token for the same run becomes void."""
-        self._grants = {token: grant for token, grant in self._grants.items() if grant.run_id != run.run_id}
-        token = secrets.token_urlsafe(9)
-        self._grants[token] = _Grant(run.run_id, run.attempt, self._clock() + TOKEN_VALID_S)
-        return token
-
-    def redeem_token(self, token: str, run: Run) -> None:
-        """Use a token up.
-
-        Raises:
-            KillNotConfirmed: the token is unknown, used, expired, or for an earlier attempt, or for another run, for
-                which it stays valid.
-        """
-        grant = self._grants.get(token)
-        if grant is None:
-            cause = "the confirm_token is unknown, used, or for another run"
-        elif grant.run_id != run.run_id:
-            cause = f"the confirm_token is for another run ({grant.run_id}), and is still valid for it"
-        else:
-            del self._grants[token]
-            if grant.attempt != run.attempt:
-                cause = "the confirm_token was for an earlier attempt"
-            elif self._clock() >= grant.expires_s:
-                cause = "the confirm_token has expired (10 min)"
-            else:
-                return
-        raise KillNotConfirmed(
-            "Kill not confirmed:",
-            f"{run.run_id!r} is still {run.state}; {cause}.",
-            "Call kill_run without confirm_token for a new one.",
-        )
+        state = "no run was stopped" if one is None else f"{one.run_id!r} is still {one.state}"
+        raise KillNotConfirmed("Kill not confirmed:", f"{state}; {cause}.", _AGAIN)
 
 
 def check_owner(run: Run, caller: str, *, force: bool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ import anyio
 from mcp_server.backends.base import Backend, backend_of
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import find_programs
-from mcp_server.errors import HostUnreachable, StopNotSeen, StopUnknown
+from mcp_server.errors import HostUnreachable, RunwardError, StopNotSeen, StopUnknown
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
 from mcp_server.record.ray_job import FAR_SIDE
@@ -35,6 +35,7 @@ _EXPIRES_S = 60.0  # a request that its server could not withdraw
 _SHORTAGE_S, _SHORTAGE_RETRY_S = 10.0, 0.25  # what the machine is out of may come back
 _GPU_POLL_S = 0.05
 _GPU_RELEASED_WITHIN_S = 5.0
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,56 @@ class StopResult:
         if self.unsupervised:
             text += ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
         return f"{text}. {self.note}".strip()
+
+
+@dataclass
+class Stops:
+    """The outcome of several stops: results by run, and why others could not be stopped.
+
+    ``gpu_memory``: see :func:`check_gpu_memory`.
+    """
+
+    results: dict[str, StopResult] = field(default_factory=dict)
+    gpu_memory: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    problems: dict[str, RunwardError] = field(default_factory=dict)
+
+    @property
+    def survivors(self) -> list[RunProcess]:
+        """All processes that survived."""
+        return [process for result in self.results.values() for process in result.survivors]
+
+
+async def stop_runs(
+    runs: Iterable[Run],
+    store: RunStore,
+    file_watch: FileWatch,
+    *,
+    by: str,
+    reason: str,
+    stopped_by: str,
+    environ: Mapping[str, str] | None = None,
+) -> Stops:
+    """Stop runs side by side. Call this only after confirmation. What cannot be stopped holds up no other.
+
+    ``environ``: with it, their GPUs are looked at afterwards.
+    """
+    stops, limiter = Stops(), anyio.CapacityLimiter(_AT_ONCE)
+
+    async def stop(run: Run) -> None:
+        async with limiter:
+            try:
+                result = await stop_run(run, store, file_watch, by=by, reason=reason, stopped_by=stopped_by)
+                stops.results[run.run_id] = result
+                memory = await check_gpu_memory(result.run, environ) if environ is not None else None
+                if memory is not None:
+                    stops.gpu_memory[run.run_id] = memory
+            except RunwardError as error:
+                stops.problems[run.run_id] = error
+
+    async with anyio.create_task_group() as group:
+        for run in runs:
+            group.start_soon(stop, run)
+    return stops
 
 
 async def stop_run(

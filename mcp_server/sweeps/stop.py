@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -11,7 +11,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_state import LIVE, Sweep
-from mcp_server.runs.stop import StopResult, stop_run
+from mcp_server.runs.stop import Stops, stop_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import ensure_conductor, resume_conductor
@@ -19,16 +19,26 @@ from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
 _ANSWER_WITHIN_S = 15.0  # a conductor may be in the middle of a launch
-_AT_ONCE = 8
 
 
 @dataclass
 class SweepStop:
-    """The outcome of a sweep's stop: results by run, and why others could not be stopped."""
+    """The outcome of a sweep's stop: the sweep afterwards, and the stops of its runs."""
 
     sweep: Sweep
-    results: dict[str, StopResult] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    runs: Stops = field(default_factory=Stops)
+    problem: RunwardError | None = None  # its conductor does not answer
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why the sweep or its runs could not be stopped, by id."""
+        own = {self.sweep.sweep_id: self.problem} if self.problem is not None else {}
+        return {name: str(error) for name, error in (own | self.runs.problems).items()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sweep has ended, and nothing of it is known to live."""
+        return self.sweep.ended and not self.runs.survivors and not self.problems
 
 
 async def stop_sweep(
@@ -66,27 +76,27 @@ async def stop_sweep(
             await ensure_conductor(await observe(), store, file_watch, environ)
             await wait_until(_is_stopping)  # from then on nothing is launched
         except RunwardError as error:
-            stop.problems[sweep.sweep_id] = str(error)
+            stop.problem = error
         live = [cell.run_id for cell in (await observe()).cells if cell.state == LIVE and cell.run_id is not None]
-        limiter = anyio.CapacityLimiter(_AT_ONCE)
-
-        async def stop_one(run_id: str) -> None:
-            async with limiter:
-                try:
-                    run: Run = await run_in_thread(store.observe, run_id)
-                    if not run.ended or run.abandoned:
-                        stop.results[run_id] = await stop_run(
-                            run, store, file_watch, by=by, reason=reason, stopped_by=stopped_by
-                        )
-                except RunwardError as error:
-                    stop.problems[run_id] = str(error)
-
-        async with anyio.create_task_group() as group:
-            for run_id in live:
-                group.start_soon(stop_one, run_id)
+        runs, unreadable = await run_in_thread(_observe, live, store)
+        stop.runs = await stop_runs(runs, store, file_watch, by=by, reason=reason, stopped_by=stopped_by)
+        stop.runs.problems |= unreadable
         await wait_until(lambda sweep: sweep.ended)
         stop.sweep = await observe()
     return stop
+
+
+def _observe(run_ids: Sequence[str], store: RunStore) -> tuple[list[Run], dict[str, RunwardError]]:
+    """Return those runs that have not ended, and why others cannot be read."""
+    runs, problems = [], dict[str, RunwardError]()
+    for run_id in run_ids:
+        try:
+            run = store.observe(run_id)
+        except RunwardError as error:
+            problems[run_id] = error
+        else:
+            runs += [run] if not run.ended or run.abandoned else []
+    return runs, problems
 
 
 def _is_stopping(sweep: Sweep) -> bool:

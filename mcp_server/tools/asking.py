@@ -1,8 +1,9 @@
 """Questions to the person at a client: the form, whether it can be shown, and the policy that only people decide."""
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Literal
 
-from mcp.server.mcpserver import Elicit
+from mcp.server.mcpserver import Elicit, ElicitationResult
 from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
@@ -29,6 +30,18 @@ class Confirm(BaseModel):
 def put_question(question: str) -> Elicit[Confirm]:
     """Return a question, as every protocol can carry it."""
     return Elicit(escape_unsendable(question), Confirm)  # older protocols send it as a request, past all middleware
+
+
+def read_answer(
+    answer: ElicitationResult[Confirm], allowed: Collection[str], *, came_at_once: bool
+) -> Literal["confirmed", "declined"] | None:
+    """Return the decision of the person who was to type one of ``allowed``; None where a program cancelled at once.
+
+    Esc and a closed dialog are a cancel as well, and a person's no.
+    """
+    if answer.action == "accept":
+        return "confirmed" if answer.data.run_id.strip() in allowed else "declined"
+    return None if answer.action == "cancel" and came_at_once else "declined"
 
 
 def find_people_rule(server: ServerContext) -> str:

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
-from mcp_server.runs.confirmation import Confirmations, Questions, RunSets, check_owner
+from mcp_server.runs.confirmation import Confirmations, check_owner
 from mcp_server.runs.cursors import CallerCursors
 from mcp_server.runs.open_waits import OpenWaits
 from mcp_server.store.cursor_files import CursorFiles
@@ -41,9 +41,7 @@ class ServerContext:
     file_watch: FileWatch = field(default_factory=FileWatch)
     cursors: CallerCursors = field(default_factory=CallerCursors)
     confirmations: Confirmations = field(default_factory=Confirmations)
-    questions: Questions = field(default_factory=Questions)
-    run_sets: RunSets = field(default_factory=RunSets)
-    launches_at_risk: RunSets = field(default_factory=lambda: RunSets(of_launches=True))
+    launches_at_risk: Confirmations = field(default_factory=lambda: Confirmations(of_launches=True))
     open_waits: OpenWaits = field(default_factory=OpenWaits)
     wait_files: WaitFiles = field(init=False)
     cursor_files: CursorFiles = field(init=False)

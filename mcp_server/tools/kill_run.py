@@ -1,6 +1,8 @@
-"""kill_run: stopping a run, confirmed by a person or by a token."""
+"""kill_run: stopping runs and sweeps, confirmed by a person or by a token. One run is a set of one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
@@ -9,29 +11,26 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import KillNotConfirmed
+from mcp_server.errors import BadArgument, KillNotConfirmed
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.confirmation import describe_for_confirmation
+from mcp_server.runs.selection import LIVE, TAG, select
 from mcp_server.runs.services import describe_dependents, list_dependents
-from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
+from mcp_server.runs.stop import Stops, stop_runs
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.sweeps.stop import SweepStop, stop_sweep
+from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question
+from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
-from mcp_server.tools.kill_several import (
-    Stops,
-    Targets,
-    are_several,
-    find_targets_in_thread,
-    is_over,
-    state_after,
-    stop_several,
-)
-from mcp_server.tools.kill_sweep import find_sweep
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
 from mcp_server.views.sweep_status import describe_continuation, describe_sweep_for_confirmation
 
+_MOST_RUNS = 100
+_COMMAND_CHARS, _FEWEST_COMMAND_CHARS = 800, 24  # of all commands in a question, and of each
+_FOR_PEOPLE = "A person can stop each on this machine: runward kill RUN_ID"
 KillStatus = Literal["killed", "incomplete", "declined", "confirmation_required", "already_ended"]
 
 
@@ -57,54 +56,58 @@ class KillResult(Answer):
     gpu_memory_released: bool | None = None
 
 
+@dataclass(frozen=True)
+class _Targets:
+    """The runs and sweeps that a call names: those to stop, and those that have ended.
+
+    ``key``: by which its question and token are found again. ``one``: what it names alone, else several.
+    """
+
+    key: tuple[str, ...]
+    runs: tuple[Run, ...]
+    ended: tuple[Run, ...]
+    one: Run | None
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        return {run.run_id: run.attempt for run in self.runs}
+
+    def answer(self, status: KillStatus, message: str, **more: Any) -> KillResult:
+        """Return a result that leaves all as it is."""
+        named: dict[str, Any] = {}
+        if self.one is not None:
+            named = {"run_id": self.one.run_id, "state": self.one.state}
+        return KillResult(status=status, message=message, **named, **more)
+
+
+@dataclass
+class _Stopped:
+    """The outcome: of runs, and of sweeps by id."""
+
+    runs: Stops
+    sweeps: dict[str, SweepStop] = field(default_factory=dict)
+
+
 async def _ask_person(
     run_id: str | list[str], confirm_token: str | None, force_other_owner: bool, ctx: Call
 ) -> Confirm | Elicit[Confirm]:
     # Called once per round of the conversation: it only reads.
-    server = server_of(ctx)
-    if isinstance(run_id, list) and not are_several(run_id):
-        run_id = run_id[0]
-    if isinstance(run_id, list) or are_several([run_id]):
-        words = run_id if isinstance(run_id, list) else [run_id]
-        return await _ask_about_several(ctx, words, confirm_token, force=force_other_owner)
-    if (sweep := await run_in_thread(find_sweep, server, run_id)) is not None:
-        if confirm_token is not None or sweep.ended or not can_ask(ctx):
-            return Confirm(run_id="")
-        await run_in_thread(server.check_owner, ctx, sweep, force=force_other_owner)
-        if not ctx.input_responses:
-            server.questions.ask(caller(ctx), sweep.run_id)
-        return put_question(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}")
-    run = await run_in_thread(server.store.find, run_id)
-    if confirm_token is not None or await run_in_thread(is_over, run) or not can_ask(ctx):
-        return Confirm(run_id="")
-    await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
-    about = await run_in_thread(_describe, server, run)
-    if not ctx.input_responses:
-        server.questions.ask(caller(ctx), run.run_id)
-    return put_question(f"Stop this run? {about}")
-
-
-def _describe(server: ServerContext, run: Run) -> str:
-    """Return what is to be confirmed."""
-    facts = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
-    return f"{facts}{describe_dependents(list_dependents([run], server.store))}"
-
-
-async def _ask_about_several(
-    ctx: Call, words: list[str], confirm_token: str | None, *, force: bool
-) -> Confirm | Elicit[Confirm]:
-    server, name = server_of(ctx), caller(ctx)
+    server, name, words = server_of(ctx), caller(ctx), _list_words(run_id)
     if confirm_token is not None or not can_ask(ctx):
         return Confirm(run_id="")
-    if not ctx.input_responses:
-        targets = await find_targets_in_thread(ctx, words, force=force)
-        if not targets.runs:
-            return Confirm(run_id="")
-        server.run_sets.ask(name, words, targets.attempts, f"Stop these runs? {targets.question}")
-        server.questions.ask(name, " ".join(words))
-    # In a later round it is the question that was asked, whatever has joined since.
-    question = server.run_sets.find_question(name, words)
-    return Confirm(run_id="") if question is None else put_question(question)
+    is_first = not ctx.input_responses
+    if not is_first and (asked := server.confirmations.find_question(name, words)) is not None:
+        return put_question(asked)  # whatever has joined since
+    if not is_first and _are_several(words):
+        return Confirm(run_id="")
+    targets = await run_in_thread(partial(_find_targets, server, ctx, words, force=force_other_owner))
+    if not targets.runs:
+        return Confirm(run_id="")
+    kind, about = await run_in_thread(_describe, server, targets)
+    question = f"Stop {kind}? {about}"
+    if is_first:
+        server.confirmations.ask(name, targets.key, targets.attempts, question)
+    return put_question(question)
 
 
 async def kill_run(
@@ -120,35 +123,35 @@ async def kill_run(
     A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
     this is the run you mean, then call again with it. Waits for the processes to be gone.
     """
-    words = [run_id] if isinstance(run_id, str) else run_id
-    reason = await run_in_thread(server_of(ctx).mask, reason) if reason else ""
-    if are_several(words):
-        return await _kill_several(ctx, words, answer, reason, confirm_token, force=force_other_owner)
-    server = server_of(ctx)
-    sweep = await run_in_thread(find_sweep, server, words[0])
-    run: Run = sweep if sweep is not None else await run_in_thread(server.store.find, words[0])
-    came_at_once = server.questions.answer(caller(ctx), run.run_id)
-    if sweep.ended if sweep is not None else await run_in_thread(is_over, run):
-        return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
-    if sweep is None:
-        await run_in_thread(backend_of(run.spec).check_stoppable, run.spec)
-    await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
+    server, words = server_of(ctx), _list_words(run_id)
+    reason = await run_in_thread(server.mask, reason) if reason else ""
+    targets = await run_in_thread(partial(_find_targets, server, ctx, words, force=force_other_owner))
+    asked, came_at_once = None, False
+    if confirm_token is None:
+        asked, came_at_once = server.confirmations.answer(caller(ctx), targets.key)
+    attempts: Mapping[str, int | None]
+    if not targets.runs:
+        return targets.answer("already_ended", _describe_ended(targets))
     by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
         if rule := await run_in_thread(find_people_rule, server):
-            raise KillNotConfirmed(_for_people(run, rule))
-        server.confirmations.redeem_token(confirm_token, run)
+            raise KillNotConfirmed(await run_in_thread(_describe_for_people, server, targets, rule))
+        attempts = server.confirmations.redeem_token(confirm_token, targets.key, targets.one).attempts
     else:
-        decision = _read_decision(answer, run, came_at_once=came_at_once) if can_ask(ctx) else None
-        if decision == "declined":
-            return _result("declined", run, _describe_refusal(run))
+        named = asked.attempts if asked is not None else targets.attempts if targets.one is not None else {}
+        allowed = {*named} if targets.one is not None else {str(len(named)), f"{len(named)} runs"} if named else ()
+        decision = read_answer(answer, allowed, came_at_once=came_at_once) if can_ask(ctx) else None
         if decision is None:
-            return await run_in_thread(_require_confirmation, server, run)
+            return await run_in_thread(_require_confirmation, server, targets)
+        if decision == "declined":
+            return targets.answer("declined", _describe_refusal(targets))
+        attempts = dict.fromkeys(named)  # a person means the run, whatever its attempt
         by, stopped_by = "a person, asked through the client", "person"
-    if sweep is not None:
-        return await _kill_sweep(server, sweep, by=by, reason=reason, stopped_by=stopped_by)
-    result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason, stopped_by=stopped_by)
-    return _describe_result(result, await check_gpu_memory(result.run, server.environ))
+    chosen = [run for run in targets.runs if attempts.get(run.run_id, 0) in (None, run.attempt)]
+    stopped = await _stop(server, chosen, by=by, reason=reason, stopped_by=stopped_by)
+    if isinstance(targets.one, SweepRun):
+        return _describe_sweep(stopped.sweeps[targets.one.run_id])
+    return _describe_one(stopped, targets.one) if targets.one else _describe_several(targets, attempts, stopped)
 
 
 _DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -161,108 +164,174 @@ TOOL = tool(
 )
 
 
-async def _kill_sweep(server: ServerContext, run: SweepRun, *, by: str, reason: str, stopped_by: str) -> KillResult:
-    """Stop a sweep and its live runs, which the question counted."""
-    from mcp_server.sweeps.stop import stop_sweep  # noqa: PLC0415 - a server starts without sweeps
+def _list_words(run_id: str | list[str]) -> list[str]:
+    words = [run_id] if isinstance(run_id, str) else run_id
+    return words if _are_several(words) else words[:1]
 
-    stop = await stop_sweep(
-        run.sweep, server.store, server.file_watch, server.environ, by=by, reason=reason, stopped_by=stopped_by
+
+def _are_several(words: Sequence[str]) -> bool:
+    """Return whether these words may name several runs."""
+    return len(set(words)) != 1 or words[0].startswith(TAG) or words[0] == LIVE
+
+
+def _find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, force: bool) -> _Targets:
+    """Return what a call names, all of which its caller may stop. Blocks.
+
+    Raises:
+        RunNotFound, BadArgument: the words name no runs, or too many.
+        ForeignRun, ReadOnlyRun: one of the runs is another owner's.
+        RunElsewhere: only another host can stop one of them.
+    """
+    if LIVE in words:
+        cause = "live is not taken here, because runs of others live as well."
+        raise BadArgument("run_id", cause, "Name runs or a tag.")
+    if not words:
+        raise BadArgument("run_id", "names no run.")
+    runs: tuple[Run, ...]
+    one, key = None, tuple(words)
+    if _are_several(words):
+        _, runs = select(server.store, words)
+    else:
+        one = server.store.find_any(words[0])
+        runs, key = (one,), (one.run_id,)
+    live = tuple(run for run in runs if not _is_over(run))
+    if len(live) > _MOST_RUNS:
+        raise BadArgument("run_id", f"names {len(live)} runs; at most {_MOST_RUNS} are stopped at once.")
+    for run in live:
+        if not isinstance(run, SweepRun):
+            backend_of(run.spec).check_stoppable(run.spec)
+        server.check_owner(ctx, run, force=force)
+    return _Targets(key, live, tuple(run for run in runs if run not in live), one)
+
+
+def _is_over(run: Run) -> bool:
+    """Return whether nothing is left to stop: a lost run may have left processes behind.
+
+    Raises:
+        HostUnreachable: only its host, which does not answer, knows what it left.
+    """
+    if isinstance(run, SweepRun):
+        return run.ended
+    if run.abandoned and run.spec.mirror:
+        backend_of(run.spec).check_stoppable(run.spec)
+    return run.ended and not backend_of(run.spec).find_leftovers(run)
+
+
+def _describe(server: ServerContext, targets: _Targets) -> tuple[str, str]:
+    """Return what is to be confirmed: its kind, and which runs. No elapsed time is in it."""
+    if isinstance(targets.one, SweepRun):
+        return "this sweep", describe_sweep_for_confirmation(targets.one.sweep)
+    dependents = describe_dependents(list_dependents(targets.runs, server.store))
+    if targets.one is not None:
+        leftovers = backend_of(targets.one.spec).find_leftovers(targets.one)
+        return "this run", f"{describe_for_confirmation(targets.one, leftovers)}{dependents}"
+    chars = max(_FEWEST_COMMAND_CHARS, _COMMAND_CHARS // len(targets.runs))
+    named = "; ".join(
+        describe_sweep_for_confirmation(run.sweep)
+        if isinstance(run, SweepRun)
+        else f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'}): "
+        + shorten_middle(mask_secrets(run.command), chars)
+        for run in targets.runs
     )
-    survivors = [Leftover.of(process) for result in stop.results.values() for process in result.survivors]
-    whole = stop.sweep.ended and not survivors and not stop.problems
+    return "these runs", f"{len(targets.runs)} runs: {named}{dependents}"
+
+
+def _describe_ended(targets: _Targets) -> str:
+    if targets.one is not None:
+        return f"{targets.one.run_id} has ended already: {targets.one.state}."
+    return f"All {len(targets.ended)} have ended already."
+
+
+def _require_confirmation(server: ServerContext, targets: _Targets) -> KillResult:
+    """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
+    if rule := find_people_rule(server):
+        return targets.answer("confirmation_required", _describe_for_people(server, targets, rule))
+    _, about = _describe(server, targets)
+    which = "To stop it, call" if targets.one is not None else "To stop exactly these, call"
+    still = f"still {targets.one.state}" if targets.one is not None else "all still live"
+    message = f"Kill not confirmed: {still}. {about}. {which} again with confirm_token."
+    token = server.confirmations.grant_token(targets.key, targets.attempts)
+    return targets.answer("confirmation_required", message, confirm_token=token)
+
+
+def _describe_for_people(server: ServerContext, targets: _Targets, rule: str) -> str:
+    if (run := targets.one) is not None:
+        call = f"runward kill {run.run_id}"
+        return f"Kill not confirmed: {run.run_id} is still {run.state}. {rule}: ask one to type: {call}"
+    return f"Kill not confirmed: {_describe(server, targets)[1]}. {rule}. {_FOR_PEOPLE}"
+
+
+def _describe_refusal(targets: _Targets) -> str:
+    if (run := targets.one) is None:
+        return (
+            f"Kill not confirmed: declined, dismissed, or another number was typed. No run was stopped. {_FOR_PEOPLE}"
+        )
+    return (
+        f"Kill not confirmed: declined, dismissed, or another id was typed. {run.run_id} is still {run.state}. "
+        f"A person can stop it on this machine: runward kill {run.run_id}"
+    )
+
+
+async def _stop(server: ServerContext, chosen: Sequence[Run], *, by: str, reason: str, stopped_by: str) -> _Stopped:
+    """Stop the runs side by side, then the sweeps with their live runs, which the question counted."""
+    runs = [run for run in chosen if not isinstance(run, SweepRun)]
+    stop = partial(stop_runs, by=by, reason=reason, stopped_by=stopped_by, environ=server.environ)
+    stopped = _Stopped(await stop(runs, server.store, server.file_watch))
+    for run in chosen:
+        if isinstance(run, SweepRun):
+            stop_one = partial(stop_sweep, run.sweep, by=by, reason=reason, stopped_by=stopped_by)
+            stopped.sweeps[run.run_id] = await stop_one(server.store, server.file_watch, server.environ)
+    return stopped
+
+
+def _describe_one(stopped: _Stopped, run: Run) -> KillResult:
+    if run.run_id in stopped.runs.problems:
+        raise stopped.runs.problems[run.run_id]
+    result = stopped.runs.results[run.run_id]
+    one = _Targets((run.run_id,), (), (), result.run)
+    if result.run.ended and result.run.state not in ("killed", "lost") and not result.signals_sent:
+        return one.answer("already_ended", f"{run.run_id} ended by itself: {result.run.state}.")
+    released, memory_text = stopped.runs.gpu_memory.get(run.run_id, (None, ""))
+    unknown = result.far_side and not result.survivors
+    return one.answer(
+        "killed" if result.is_complete else "incomplete",
+        f"{result.message} {memory_text}".strip(),
+        signals_sent=list(result.signals_sent),
+        survivors=None if unknown else [Leftover.of(process) for process in result.survivors],
+        gpu_memory_released=released,
+    )
+
+
+def _describe_sweep(stop: SweepStop) -> KillResult:
     counts = stop.sweep.count()
     skipped = counts.get("skipped", 0) + counts.get("queued", 0)
-    runs = [StoppedRun(run_id=run_id, state=result.run.state) for run_id, result in stop.results.items()]
+    runs = [StoppedRun(run_id=run_id, state=result.run.state) for run_id, result in stop.runs.results.items()]
     runs += [StoppedRun(run_id=name, state="running", problem=problem) for name, problem in stop.problems.items()]
     return KillResult(
-        status="killed" if whole else "incomplete",
-        run_id=run.run_id,
+        status="killed" if stop.is_complete else "incomplete",
+        run_id=stop.sweep.sweep_id,
         state=stop.sweep.state,
-        message=f"{len(stop.results)} runs were stopped; {skipped} cells were not started. "
+        message=f"{len(stop.runs.results)} runs were stopped; {skipped} cells were not started. "
         f"{describe_continuation(stop.sweep)}",
         runs=runs or None,
-        survivors=survivors,
+        survivors=[Leftover.of(process) for process in stop.runs.survivors],
     )
 
 
-async def _kill_several(
-    ctx: Call,
-    words: list[str],
-    answer: ElicitationResult[Confirm],
-    reason: str,
-    confirm_token: str | None,
-    *,
-    force: bool,
-) -> KillResult:
-    """Stop the runs that a question or a token named, whatever the words mean by now."""
-    server, name = server_of(ctx), caller(ctx)
-    targets = await find_targets_in_thread(ctx, words, force=force)
-    by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
-    if confirm_token is not None:
-        if rule := await run_in_thread(find_people_rule, server):
-            raise KillNotConfirmed(_describe_several_for_people(targets, rule))
-        confirmed = server.run_sets.redeem_token(confirm_token, words)
-        attempts: Mapping[str, int | None] = confirmed.attempts
-    elif not can_ask(ctx):
-        return await run_in_thread(_require_confirmation_of_several, server, words, targets)
-    else:
-        came_at_once = server.questions.answer(name, " ".join(words))
-        question = server.run_sets.answer(name, words)
-        if question is None and not targets.runs:
-            return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
-        if answer.action == "cancel" and came_at_once:
-            return await run_in_thread(_require_confirmation_of_several, server, words, targets)
-        typed = answer.data.run_id.strip() if answer.action == "accept" else ""
-        if question is None or typed not in (str(len(question.attempts)), f"{len(question.attempts)} runs"):
-            return KillResult(
-                status="declined",
-                message="Kill not confirmed: declined, dismissed, or another number was typed. No run was stopped. "
-                f"{_COMMANDS_FOR_PEOPLE}",
-            )
-        attempts = dict.fromkeys(question.attempts)  # a person means the run, whatever its attempt
-        by, stopped_by = "a person, asked through the client", "person"
-    chosen = [run for run in targets.runs if attempts.get(run.run_id, 0) in (None, run.attempt)]
-    stops = await stop_several(ctx, chosen, by=by, reason=reason, stopped_by=stopped_by)
-    return _describe_stops(targets, attempts, stops)
-
-
-_COMMANDS_FOR_PEOPLE = "A person can stop each on this machine: runward kill RUN_ID"
-
-
-def _require_confirmation_of_several(server: ServerContext, words: list[str], targets: Targets) -> KillResult:
-    if not targets.runs:
-        return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
-    if rule := find_people_rule(server):
-        return KillResult(status="confirmation_required", message=_describe_several_for_people(targets, rule))
-    message = f"Kill not confirmed: all still live. {targets.question}. To stop exactly these, call again with "
-    token = server.run_sets.grant_token(words, targets.attempts)
-    return KillResult(status="confirmation_required", message=f"{message}confirm_token.", confirm_token=token)
-
-
-def _describe_several_for_people(targets: Targets, rule: str) -> str:
-    return f"Kill not confirmed: {targets.question}. {rule}. {_COMMANDS_FOR_PEOPLE}"
-
-
-def _describe_stops(targets: Targets, attempts: Mapping[str, int | None], stops: Stops) -> KillResult:
-    runs, joined = [], []
-    for run in targets.runs:
-        problem = stops.problems.get(run.run_id)
-        if run.run_id not in attempts:
-            joined.append(run.run_id)
-            problem = "It was not in the question: left alone."
-        elif run.run_id not in stops.results and problem is None:
-            problem = "Another attempt runs since the question: left alone."
-        runs.append(StoppedRun(run_id=run.run_id, state=state_after(stops, run), problem=problem))
+def _describe_several(targets: _Targets, attempts: Mapping[str, int | None], stopped: _Stopped) -> KillResult:
+    runs = [_describe_outcome(run, attempts, stopped) for run in targets.runs]
+    results = [*stopped.runs.results.values()]
+    results += [result for stop in stopped.sweeps.values() for result in stop.runs.results.values()]
     ended = [run.run_id for run in targets.ended if run.run_id in attempts]
-    results = stops.results.values()
-    survivors = [Leftover.of(process) for result in results for process in result.survivors]
+    joined = [run.run_id for run in runs if run.run_id not in attempts]
     told = [result.message for result in results if result.far_side or result.unsupervised or not result.run.ended]
+    memory = stopped.runs.gpu_memory.values()
     parts = [
         f"{sum(result.run.ended for result in results)} runs were stopped.",
         f"{len(ended)} had ended before: {', '.join(ended)}." if ended else "",
         f"Left alone, because not in the question: {', '.join(joined)}." if joined else "",
         *told,
-        *(text for released, text in stops.gpu_memory.values() if not released),
+        *(text for released, text in memory if not released),
     ]
     stopping = [run for run in runs if run.run_id in attempts]
     is_whole = not any(run.problem for run in stopping) and all(result.is_complete for result in results)
@@ -270,59 +339,24 @@ def _describe_stops(targets: Targets, attempts: Mapping[str, int | None], stops:
         status="already_ended" if not stopping else "killed" if is_whole else "incomplete",
         message=" ".join(filter(None, parts)),
         runs=runs,
-        signals_sent=list(dict.fromkeys(sign for result in stops.results.values() for sign in result.signals_sent)),
-        survivors=survivors,
-        gpu_memory_released=all(released for released, _ in stops.gpu_memory.values()) if stops.gpu_memory else None,
+        signals_sent=list(dict.fromkeys(sign for result in results for sign in result.signals_sent)),
+        survivors=[Leftover.of(process) for result in results for process in result.survivors],
+        gpu_memory_released=all(released for released, _ in memory) if memory else None,
     )
 
 
-def _read_decision(
-    answer: ElicitationResult[Confirm], run: Run, *, came_at_once: bool
-) -> Literal["confirmed", "declined"] | None:
-    """Return the person's decision; None where no person answered: a program cancels at once.
-
-    Esc and a closed dialog are a cancel as well, and a person's no.
-    """
-    if answer.action == "accept":
-        return "confirmed" if answer.data.run_id.strip() == run.run_id else "declined"
-    return None if answer.action == "cancel" and came_at_once else "declined"
-
-
-def _describe_refusal(run: Run) -> str:
-    return (
-        f"Kill not confirmed: declined, dismissed, or another id was typed. {run.run_id} is still {run.state}. "
-        f"A person can stop it on this machine: runward kill {run.run_id}"
-    )
-
-
-def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
-    """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
-    if rule := find_people_rule(server):
-        return _result("confirmation_required", run, _for_people(run, rule))
-    about = describe_sweep_for_confirmation(run.sweep) if isinstance(run, SweepRun) else _describe(server, run)
-    message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
-    return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
-
-
-def _describe_result(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -> KillResult:
-    if stopped.run.ended and stopped.run.state not in ("killed", "lost") and not stopped.signals_sent:
-        return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
-    released, memory_text = gpu_memory or (None, "")
-    return _result(
-        "killed" if stopped.is_complete else "incomplete",
-        stopped.run,
-        f"{stopped.message} {memory_text}".strip(),
-        signals_sent=list(stopped.signals_sent),
-        survivors=None
-        if stopped.far_side and not stopped.survivors
-        else [Leftover.of(process) for process in stopped.survivors],
-        gpu_memory_released=released,
-    )
-
-
-def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResult:
-    return KillResult(status=status, run_id=run.run_id, state=run.state, message=message, **more)
-
-
-def _for_people(run: Run, rule: str) -> str:
-    return f"Kill not confirmed: {run.run_id} is still {run.state}. {rule}: ask one to type: runward kill {run.run_id}"
+def _describe_outcome(run: Run, attempts: Mapping[str, int | None], stopped: _Stopped) -> StoppedRun:
+    """Return one of several runs or sweeps, with the reason where it was left as it is."""
+    state, problem = run.state, None
+    if run.run_id in stopped.sweeps:
+        stop = stopped.sweeps[run.run_id]
+        state, problem = stop.sweep.state, "; ".join(f"{name}: {text}" for name, text in stop.problems.items()) or None
+    elif run.run_id in stopped.runs.results:
+        state = stopped.runs.results[run.run_id].run.state
+    elif run.run_id in stopped.runs.problems:
+        problem = str(stopped.runs.problems[run.run_id])
+    elif run.run_id in attempts:
+        problem = "Another attempt runs since the question: left alone."
+    else:
+        problem = "It was not in the question: left alone."
+    return StoppedRun(run_id=run.run_id, state=state, problem=problem)

@@ -18,7 +18,7 @@ from mcp_server.runs.launch import plan
 from mcp_server.runs.launch_risk import LaunchNotConfirmed, Risk
 from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question
+from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,6 @@ async def note_question(ctx: Call, key: str, specs: Sequence[RunSpec]) -> None:
         what = f"the run's id ({risk.runs[0].run_id})" if count == 1 else f"their number ({count})"
         question = f"Start this command? {risk.text} Type {what} to start it; anything else starts nothing."
         server.launches_at_risk.ask(name, [key], risk.attempts, question)
-        server.questions.ask(name, key)
 
 
 def ask(ctx: Call, key: str) -> Confirm | Elicit[Confirm]:
@@ -160,15 +159,16 @@ class Approval:
         Raises:
             _Declined: a person said no.
         """
-        name = caller(self._ctx)
-        came_at_once = server.questions.answer(name, self._key)
-        asked = server.launches_at_risk.answer(name, [self._key])
-        if asked is None or (self._answer.action == "cancel" and came_at_once):
-            return False  # a program: no person has seen the question
-        typed = self._answer.data.run_id.strip() if self._answer.action == "accept" else ""
-        allowed = {str(len(asked.attempts)), f"{len(asked.attempts)} runs"} if len(asked.attempts) > 1 else set()
-        if typed not in (allowed or {*asked.attempts}):
+        asked, came_at_once = server.launches_at_risk.answer(caller(self._ctx), [self._key])
+        if asked is None:
+            return False
+        count = len(asked.attempts)
+        allowed = {str(count), f"{count} runs"} if count > 1 else {*asked.attempts}
+        decision = read_answer(self._answer, allowed, came_at_once=came_at_once)
+        if decision == "declined":
             raise _Declined(risk)
+        if decision is None:  # a program: no person has seen the question
+            return False
         return set(risk.attempts) <= set(asked.attempts)
 
 

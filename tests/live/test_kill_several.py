@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
+from mcp_server.store.run_index import RunQuery
 from tests.support.sandbox import Agent, Sandbox
 
 pytestmark = pytest.mark.anyio
@@ -103,3 +104,17 @@ async def test_under_the_human_policy_several_get_no_token(sandbox: Sandbox) -> 
     assert "confirm_token" not in asked
     assert "runward kill RUN_ID" in asked["message"]
     assert states(sandbox, ids) == ["running"] * 2
+
+
+async def test_a_list_may_name_a_sweep_beside_a_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        started = await agent.call(
+            "launch_sweep", name="pair", common={"command": "sleep 300"}, grid={"seed": [1, 2]}, max_parallel=1
+        )
+        sweep_id = started["sweep_id"]
+        run_id = await agent.launch("sleep 300")
+        asked = await agent.call("kill_run", run_id=[run_id, sweep_id])
+        assert f"{sweep_id} (sweep, owner" in asked["message"]
+        done = await agent.call("kill_run", run_id=[run_id, sweep_id], confirm_token=asked["confirm_token"])
+    assert {run["run_id"]: run["state"] for run in done["runs"]} == {run_id: "killed", sweep_id: "killed"}
+    assert not sandbox.store.list_ids(RunQuery("live"))

@@ -11,8 +11,6 @@ from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import (
     TOKEN_VALID_S,
     Confirmations,
-    Questions,
-    RunSets,
     check_owner,
     describe_for_confirmation,
 )
@@ -35,9 +33,21 @@ class Clock:
         return self.now_s
 
 
+def grant(confirmations: Confirmations, run: Run) -> str:
+    return confirmations.grant_token([run.run_id], {run.run_id: run.attempt})
+
+
+def redeem(confirmations: Confirmations, token: str, run: Run) -> None:
+    assert confirmations.redeem_token(token, [run.run_id], run).attempts == {run.run_id: run.attempt}
+
+
+def ask(confirmations: Confirmations) -> None:
+    confirmations.ask("client", ["cfm-7kqz"], {"cfm-7kqz": 1}, "Stop it?")
+
+
 def refusal(confirmations: Confirmations, token: str, run: Run = RUN) -> str:
     with pytest.raises(KillNotConfirmed) as refused:
-        confirmations.redeem_token(token, run)
+        redeem(confirmations, token, run)
     return str(refused.value)
 
 
@@ -47,32 +57,32 @@ def refusal(confirmations: Confirmations, token: str, run: Run = RUN) -> str:
 @pytest.mark.parametrize(("after_s", "at_once"), [(0.015, True), (0.1, True), (0.6, False), (60, False)])
 def test_only_an_answer_within_a_moment_is_a_programs(after_s: float, at_once: bool) -> None:
     clock = Clock()
-    questions = Questions(clock)
-    questions.ask("client", "cfm-7kqz")
+    questions = Confirmations(clock)
+    ask(questions)
     clock.now_s += after_s
-    assert questions.answer("client", "cfm-7kqz") == at_once
+    assert questions.answer("client", ["cfm-7kqz"])[1] == at_once
 
 
 def test_an_answer_to_no_known_question_is_a_persons() -> None:
-    questions = Questions(Clock())
-    assert not questions.answer("client", "cfm-7kqz")
-    questions.ask("client", "cfm-7kqz")
-    assert not questions.answer("another", "cfm-7kqz")
-    assert not questions.answer("client", "gen-2mxw")
-    assert questions.answer("client", "cfm-7kqz")
-    assert not questions.answer("client", "cfm-7kqz"), "one answer a question"
+    questions = Confirmations(Clock())
+    assert not questions.answer("client", ["cfm-7kqz"])[1]
+    ask(questions)
+    assert not questions.answer("another", ["cfm-7kqz"])[1]
+    assert not questions.answer("client", ["gen-2mxw"])[1]
+    assert questions.answer("client", ["cfm-7kqz"])[1]
+    assert not questions.answer("client", ["cfm-7kqz"])[1], "one answer a question"
 
 
 def test_while_an_older_question_is_open_no_answer_is_a_programs() -> None:
     clock = Clock()
-    questions = Questions(clock)
-    questions.ask("client", "cfm-7kqz")
+    questions = Confirmations(clock)
+    ask(questions)
     clock.now_s += 5
-    questions.ask("client", "cfm-7kqz")
-    assert not questions.answer("client", "cfm-7kqz")
+    ask(questions)
+    assert not questions.answer("client", ["cfm-7kqz"])[1]
     clock.now_s += TOKEN_VALID_S
-    questions.ask("client", "cfm-7kqz")  # those that nobody answered count no more
-    assert questions.answer("client", "cfm-7kqz")
+    ask(questions)  # those that nobody answered count no more
+    assert questions.answer("client", ["cfm-7kqz"])[1]
 
 
 # --- tokens
@@ -80,36 +90,36 @@ def test_while_an_older_question_is_open_no_answer_is_a_programs() -> None:
 
 def test_a_token_confirms_one_kill() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant_token(RUN)
-    confirmations.redeem_token(token, RUN)
+    token = grant(confirmations, RUN)
+    redeem(confirmations, token, RUN)
     assert refusal(confirmations, token) == f"{STILL}the confirm_token is unknown, used, or for another run.{AGAIN}"
 
 
 @pytest.mark.parametrize("token", ["", "cfm-7kqz", "yes", "AAAAAAAAAAAA"])
 def test_an_unknown_token_confirms_nothing(token: str) -> None:
     confirmations = Confirmations()
-    granted = confirmations.grant_token(RUN)
+    granted = grant(confirmations, RUN)
     assert "unknown, used, or for another run" in refusal(confirmations, token)
-    confirmations.redeem_token(granted, RUN)
+    redeem(confirmations, granted, RUN)
 
 
 def test_a_token_is_for_its_run_alone() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant_token(OTHER)
+    token = grant(confirmations, OTHER)
     expected = f"the confirm_token is for another run ({OTHER.run_id}), and is still valid for it."
     assert expected in refusal(confirmations, token, RUN)
-    confirmations.redeem_token(token, OTHER)
+    redeem(confirmations, token, OTHER)
 
 
 def test_a_token_is_for_its_attempt_alone() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant_token(RUN)
+    token = grant(confirmations, RUN)
     assert "the confirm_token was for an earlier attempt" in refusal(confirmations, token, replace(RUN, attempt=2))
 
 
 def test_a_token_that_was_refused_is_used_up() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant_token(RUN)
+    token = grant(confirmations, RUN)
     refusal(confirmations, token, replace(RUN, attempt=2))
     refusal(confirmations, token, RUN)
 
@@ -117,11 +127,11 @@ def test_a_token_that_was_refused_is_used_up() -> None:
 def test_a_token_is_valid_for_10_minutes() -> None:
     clock = Clock()
     confirmations = Confirmations(clock)
-    token = confirmations.grant_token(RUN)
+    token = grant(confirmations, RUN)
     clock.now_s += TOKEN_VALID_S - 0.001
-    confirmations.redeem_token(token, RUN)
+    redeem(confirmations, token, RUN)
 
-    token = confirmations.grant_token(RUN)
+    token = grant(confirmations, RUN)
     clock.now_s += TOKEN_VALID_S
     assert refusal(confirmations, token) == f"{STILL}the confirm_token has expired (10 min).{AGAIN}"
     assert TOKEN_VALID_S == 600
@@ -129,17 +139,17 @@ def test_a_token_is_valid_for_10_minutes() -> None:
 
 def test_a_newer_token_voids_the_older_one_of_the_same_run_only() -> None:
     confirmations = Confirmations()
-    other = confirmations.grant_token(OTHER)
-    older = confirmations.grant_token(RUN)
-    newer = confirmations.grant_token(RUN)
+    other = grant(confirmations, OTHER)
+    older = grant(confirmations, RUN)
+    newer = grant(confirmations, RUN)
     assert "unknown, used" in refusal(confirmations, older)
-    confirmations.redeem_token(newer, RUN)
-    confirmations.redeem_token(other, OTHER)
+    redeem(confirmations, newer, RUN)
+    redeem(confirmations, other, OTHER)
 
 
 def test_tokens_are_not_guessed() -> None:
     confirmations = Confirmations()
-    tokens = {confirmations.grant_token(RUN) for _ in range(200)}
+    tokens = {grant(confirmations, RUN) for _ in range(200)}
     assert len(tokens) == 200
     assert min(map(len, tokens)) >= 12
 
@@ -200,39 +210,39 @@ def test_the_same_question_is_asked_in_the_same_words() -> None:
 
 
 def test_a_question_about_several_is_bound_to_the_runs_that_it_named() -> None:
-    sets = RunSets()
+    sets = Confirmations()
     sets.ask("client", ["tag:a"], {"x-1": 1}, "Stop x-1?")
     assert sets.find_question("client", ["tag:a"]) == "Stop x-1?"
     assert sets.find_question("bob", ["tag:a"]) is None
-    answered = sets.answer("client", ["tag:a"])
+    answered, _ = sets.answer("client", ["tag:a"])
     assert answered is not None
     assert answered.attempts == {"x-1": 1}
-    assert sets.answer("client", ["tag:a"]) is None, "used once"
+    assert sets.answer("client", ["tag:a"])[0] is None, "used once"
 
 
 def test_of_two_open_questions_that_named_other_runs_no_answer_is_clear() -> None:
-    sets = RunSets()
+    sets = Confirmations()
     for attempts in ({"x-1": 1, "x-2": 1}, {"x-2": 1, "x-3": 1}):
         sets.ask(None, ["tag:a"], attempts, f"Stop {', '.join(attempts)}?")
-    assert sets.answer(None, ["tag:a"]) is None
+    assert sets.answer(None, ["tag:a"])[0] is None
     sets.ask(None, ["tag:a"], {"x-1": 1}, "Stop x-1?")
     sets.ask(None, ["tag:a"], {"x-1": 1}, "Stop x-1?")
-    assert sets.answer(None, ["tag:a"]) is not None, "the same question twice"
+    assert sets.answer(None, ["tag:a"])[0] is not None, "the same question twice"
 
 
 def test_a_question_and_a_token_are_valid_for_10_minutes() -> None:
     clock = Clock()
-    sets = RunSets(clock)
+    sets = Confirmations(clock)
     sets.ask("client", ["tag:a"], {"x-1": 1}, "Stop x-1?")
     token = sets.grant_token(["tag:a"], {"x-1": 1})
     clock.now_s += TOKEN_VALID_S
-    assert sets.answer("client", ["tag:a"]) is None
+    assert sets.answer("client", ["tag:a"])[0] is None
     with pytest.raises(KillNotConfirmed, match="expired"):
         sets.redeem_token(token, ["tag:a"])
 
 
 def test_a_token_for_several_is_for_its_words_and_one_use() -> None:
-    sets = RunSets()
+    sets = Confirmations()
     old = sets.grant_token(["tag:a"], {"x-1": 1})
     token = sets.grant_token(["tag:a"], {"x-1": 2})
     assert sets.redeem_token(token, ["tag:a"]).attempts == {"x-1": 2}
@@ -246,7 +256,7 @@ def test_a_token_for_several_is_for_its_words_and_one_use() -> None:
 
 
 def test_a_token_for_a_launch_survives_a_call_with_another_command() -> None:
-    launches = RunSets(of_launches=True)
+    launches = Confirmations(of_launches=True)
     token = launches.grant_token(["pkill python"], {"x-1": 1})
     with pytest.raises(
         KillNotConfirmed,
