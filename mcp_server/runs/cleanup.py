@@ -52,9 +52,9 @@ def _remove_remains(store: RunStore) -> None:
         with contextlib.suppress(OSError):
             if time.time() - directory.stat().st_mtime > _ABORTED_AFTER_S:
                 shutil.rmtree(directory, ignore_errors=True)
-    for fifo in store.home.runs.glob("*/handover"):
+    for run_id in store.list_ids(RunQuery(mirror="", cut_off=True)):
         with contextlib.suppress(OSError, RunwardError):
-            _remove_cut_off_launch(store, store.observe(fifo.parent.name))
+            _remove_cut_off_launch(store, store.observe(run_id))
 
     def runs_live() -> bool:
         return bool(store.list_ids(RunQuery("live"), 1) or store.unreadable)

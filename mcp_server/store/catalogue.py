@@ -23,9 +23,9 @@ Found = TypeVar("Found")
 
 _ROWS_AT_ONCE = 200  # written: a process that dies while it makes the index leaves those before to the next
 _RETRY_S = 30.0  # until a file that could not be written is tried again
-# What changed less long ago may have the same time after its next change: Linux notes times by its timer, every 4 or
-# 10 ms, and some filesystems only whole seconds.
-_TICK_NS, _COARSE_TICK_NS = 10**8, 2 * 10**9
+# Linux notes the times of files by this clock, which moves every 4 or 10 ms: what has its present time may change once
+# more and look the same. Some filesystems note only whole seconds.
+_CLOCK_OF_FILES, _COARSE_TICK_NS = 5, 2 * 10**9  # CLOCK_REALTIME_COARSE
 _LOST_AFTER_S = 60.0  # a run whose supervisor may still start is not asked about in the index
 
 
@@ -104,13 +104,12 @@ class Catalogue:
         """Return what the directories of runs look like; None where they may change without looking different."""
         if is_shared_filesystem(self._store.home.path):
             return None
-        looks = []
+        looks, begun_ns = [], time.clock_gettime_ns(_CLOCK_OF_FILES)
         for place in (self._store.home.hosts, *self._list_places()):
             with contextlib.suppress(OSError):
                 status = place.stat()
                 looks.append((place, status.st_ino, status.st_mtime_ns))
-        now_ns = time.time_ns()
-        return looks if all(now_ns - changed_ns > _tick_ns(changed_ns) for *_, changed_ns in looks) else None
+        return looks if all(_is_settled(changed_ns, begun_ns) for *_, changed_ns in looks) else None
 
     def _refresh(self, index: RunIndex) -> None:
         looks = self._look()
@@ -148,7 +147,7 @@ class Catalogue:
 
     def _read(self, run_id: str, inode: int) -> Row | None:
         """Return the row of a run that may change, and note it. The row of another is noted to be written."""
-        begun_ns = time.time_ns()
+        begun_ns = time.clock_gettime_ns(_CLOCK_OF_FILES)
         try:
             run = self._store.observe(run_id)
             is_cut_off = self._store.is_cut_off_launch(run)
@@ -184,8 +183,8 @@ class Catalogue:
                 words.append(f"{status.st_mtime_ns}-{status.st_size}" if status is not None else "")
                 if before_ns is None or status is None:
                     continue
-                patience_ns = _LOST_AFTER_S * 1e9 if path == directory.path else _tick_ns(status.st_mtime_ns)
-                if before_ns - status.st_mtime_ns < patience_ns:
+                patience_ns = int(_LOST_AFTER_S * 1e9) if path == directory.path else 0
+                if not _is_settled(status.st_mtime_ns + patience_ns, before_ns):
                     return ""
         except OSError:
             return ""
@@ -206,5 +205,6 @@ class Catalogue:
         self._unwritten, self._stale = {}, []
 
 
-def _tick_ns(changed_ns: int) -> int:
-    return _TICK_NS if changed_ns % 10**9 else _COARSE_TICK_NS
+def _is_settled(changed_ns: int, then_ns: int) -> bool:
+    """Return whether what last changed at ``changed_ns`` gets another time by any change after ``then_ns``."""
+    return then_ns > changed_ns + (0 if changed_ns % 10**9 else _COARSE_TICK_NS)

@@ -62,7 +62,7 @@ class RunStore:
             return directory
         if run_id in self.sweeps.list_ids():
             raise NotOfSweeps(run_id)
-        raise RunNotFound(run_id, list(find_near_names(run_id, self._catalogue.list_inodes())))
+        raise RunNotFound(run_id, list(find_near_names(run_id, self._catalogue.list_inodes())) if run_id else [])
 
     def _find_directory(self, run_id: str) -> RunDir | None:
         if not _RUN_ID.fullmatch(run_id):

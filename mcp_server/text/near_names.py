@@ -7,19 +7,21 @@ from collections.abc import Iterable, Sequence
 
 from mcp_server.text.regex import compile_lazily
 
+_ALIKE = 0.6  # the usual bound of difflib
 _WORD = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def find_near_names(name: str, names: Iterable[str], most: int = 3) -> Sequence[str]:
     """Return at most ``most`` of ``names`` that share words with ``name`` or are spelled alike, the nearest first."""
-    words = _words(name)
-    scored = []
+    words, scored = _words(name), []
+    matcher = difflib.SequenceMatcher(None, "", name.lower())  # which looks through the second text once
     for other in dict.fromkeys(names):
         others = _words(other)
-        shared = len(words & others) / max(1, len(words | others))
-        alike = difflib.SequenceMatcher(None, name.lower(), other.rpartition("/")[2].lower()).ratio()
-        if words & others or alike >= 0.6:  # noqa: PLR2004 - the usual bound of difflib
-            scored.append((-(shared + alike), other))
+        matcher.set_seq1(other.rpartition("/")[2].lower())
+        if words & others or (matcher.real_quick_ratio() >= _ALIKE and matcher.quick_ratio() >= _ALIKE):
+            alike = matcher.ratio()
+            if words & others or alike >= _ALIKE:
+                scored.append((-(len(words & others) / len(words | others) + alike), other))
     return [other for _, other in sorted(scored)[:most]]
 
 

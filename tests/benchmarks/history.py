@@ -17,8 +17,8 @@ from tests.support.many_runs import multiply
 LONGEST_S = 400.0
 _FEW, _MANY, _ROUNDS = 100, 10_000, 5
 _AT_MOST, _AT_MOST_MIB = 1.3, 20.0
-_RATIOS = ("server ready", "first list_runs", "runward ls")
-_OTHERS = ("list_runs again", "wait_run(tag)", "kill_run(tag), its question", "launch_run with a key", "runward doctor")
+_RATIOS = ("server ready", "first list_runs", "list_runs again", "kill_run(tag), its question", "runward ls")
+_OTHERS = ("wait_run(tag)", "launch_run with a key", "runward doctor")
 
 
 async def measure(sandbox: Sandbox) -> Table:
