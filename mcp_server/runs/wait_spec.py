@@ -180,5 +180,5 @@ def _position_from_facts(facts: Mapping[str, Any]) -> MetricPosition:
     path = Path(source["path"])
     if "kind" in source:
         return replace(position, source=(ScalarSource(source["kind"], path, source["name"]), source["tag"]))
-    location = EventFiles(path, frozenset(), source["name"]) if "name" in source else path  # names do not count
+    location = EventFiles(path, {}, source["name"]) if "name" in source else path  # names do not count
     return replace(position, source=(location, source["tag"]))

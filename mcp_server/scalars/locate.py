@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,10 +25,13 @@ _SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
 
 @dataclass(frozen=True)
 class EventFiles:
-    """The event files of one run in a directory that may hold those of others. Two are equal if their directory is."""
+    """The event files of one run in a directory that may hold those of others. Two are equal if their directory is.
+
+    ``attempts``: by file name, the attempt that wrote it, 0 where that is unknown.
+    """
 
     path: Path
-    names: frozenset[str] = field(compare=False)
+    attempts: Mapping[str, int] = field(compare=False)
     name: str = ""  # it holds one run
 
 
@@ -110,12 +113,37 @@ def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[Me
     directory, below its working directory and the directories that it names, and wherever it had one open. The newest
     attempt counts that wrote event files, with what earlier ones wrote into the same directories.
     """
-    claims = own.claims
-    least = Rank.STATED if claims.tensorboard else Rank.BELOW if claims.has_step else Rank.BESIDE
+    least = _find_least(own)
     for roots in _roots(run, own):
         if locations := _locate_event_files(roots, lookups, own, least) or _locate_tables(roots, lookups, own, least):
             return locations
     return []
+
+
+def _find_least(own: OwnFiles) -> Rank:
+    """Return the evidence that a run's scalars need."""
+    return Rank.STATED if own.claims.tensorboard else Rank.BELOW if own.claims.has_step else Rank.BESIDE
+
+
+def find_run_files(directory: Path, runs: Iterable[Run], find_own: Callable[[Run], OwnFiles]) -> dict[str, EventFiles]:
+    """Return the event files directly in ``directory`` that are known to be those of runs, by run id.
+
+    Nothing is looked up where one process wrote all of them.
+    """
+    facts: list[FileFacts] = []
+    for path in list_event_files(directory):
+        with contextlib.suppress(OSError):
+            facts.append(FileFacts.of(path, path.stat()))
+    found: dict[str, EventFiles] = {}
+    for run in runs if len({one.writers or one.path for one in facts}) > 1 else ():
+        own = find_own(run)
+        least = _find_least(own)
+        files = {
+            Path(one.path).name: own.claims.attempt_of(one) for one in facts if own.judge(one, least)[0] is Verdict.OWN
+        }
+        if files:
+            found[run.run_id] = EventFiles(directory, files)
+    return found
 
 
 def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
@@ -148,7 +176,7 @@ def _locate_event_files(
             path = Path(one.path)
             files.setdefault(path.parent, {})[path.name] = own.claims.attempt_of(one)
     last = max((attempt for names in files.values() for attempt in names.values()), default=1)
-    return [EventFiles(path, frozenset(names)) for path, names in files.items() if last in names.values()]
+    return [EventFiles(path, names) for path, names in files.items() if last in names.values()]
 
 
 def _locate_tables(roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, least: Rank) -> list[MetricLocation]:

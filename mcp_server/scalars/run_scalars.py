@@ -22,7 +22,7 @@ from mcp_server.store.state_home import StateHome
 
 if TYPE_CHECKING:
     from mcp_server.scalars.formats.detect import SourceReader
-    from mcp_server.scalars.locate import LookupCache, MetricLocation
+    from mcp_server.scalars.locate import EventFiles, LookupCache, MetricLocation
     from mcp_server.scalars.series import Series
     from mcp_server.scalars.tensorboard.reader import EventReader
 
@@ -71,7 +71,7 @@ def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
     from mcp_server.scalars.locate import EventFiles  # noqa: PLC0415 - numpy starts slowly
 
     facts = []
-    for path in (one.path / name for one in locations if isinstance(one, EventFiles) for name in one.names):
+    for path in (one.path / name for one in locations if isinstance(one, EventFiles) for name in one.attempts):
         with contextlib.suppress(OSError):
             facts.append(FileFacts.of(path, path.stat()))
     return facts
@@ -146,7 +146,7 @@ class Scalars:
         for location, label in zip(locations, label_locations(locations), strict=True):
             try:
                 if isinstance(location, EventFiles):
-                    part = event_reader.read(location.path, location.names)
+                    part = event_reader.read(location.path, location.attempts)
                 else:
                     part = event_reader.read(location) if isinstance(location, Path) else source_reader.read(location)
             except (ScalarsUnreadable, OSError) as error:
@@ -159,6 +159,25 @@ class Scalars:
             why = "; ".join(failure.rstrip(".") for failure in failures[:3])
             raise NoScalars(f"No scalars of {name} can be read: {why}.", remedy="Pass another logdir.")
         return ScalarReading(name, series, (*notes, *failures))
+
+    def find_programs(self, directory: Path, runs: Iterable[Run]) -> dict[str, EventFiles]:
+        """Return the event files directly in ``directory`` by the program that wrote them.
+
+        Programs that are known to be among ``runs`` are named by their id, others by their first file.
+
+        Raises:
+            ScalarsUnreadable: no event file there can be read.
+        """
+        from mcp_server.scalars.locate import EventFiles, find_run_files  # noqa: PLC0415 - numpy starts slowly
+        from mcp_server.scalars.tensorboard.find import list_event_files  # noqa: PLC0415 - with it
+
+        found = find_run_files(directory, (run for run in runs if not run.spec.mirror), self.attribution.of)
+        known = {name for files in found.values() for name in files.attempts}
+        rest = dict.fromkeys((path.name for path in list_event_files(directory) if path.name not in known), 0)
+        if rest:
+            programs = self._readers()[0].read(directory, rest if found else None).programs or (tuple(rest),)
+            found |= {str(directory / names[0]): EventFiles(directory, dict.fromkeys(names, 0)) for names in programs}
+        return found
 
     def _readers(self) -> tuple[EventReader, SourceReader]:
         from mcp_server.scalars.formats.detect import SourceReader  # noqa: PLC0415 - numpy starts slowly
@@ -232,6 +251,8 @@ def _resolve_path(path: Path) -> Target:
 
     if not path.is_absolute():
         raise BadArgument("logdir", f"is not absolute: {str(path)!r}.")
+    if "tfevents" in path.name and path.is_file():
+        return Target(str(path), [path.parent])
     newest = path.name == LATEST and not path.exists()
     root = path.parent if newest else path
     existing = next((above for above in (root, *root.parents) if above.exists()), root)

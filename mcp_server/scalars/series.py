@@ -5,16 +5,19 @@ restart is a new writer or a whole stretch of steps that is logged again:
 
 - a START in a session log, or the header of a table that was appended to another one. TensorBoard does the same;
 - a later event file whose points begin below the end of the earlier ones. A single point is not enough: an asynchronous
-  evaluation, or a test at step 0, writes one. Files whose times overlap have two live writers and replace nothing;
+  evaluation, or a test at step 0, writes one. Files whose times overlap have two live writers and replace nothing.
+  Where another process begins again at the beginning, it may be another program: that is told, nothing says which;
 - in one file, at least three points that repeat most of the steps that they span, from the middle of the series on.
 
 Steps that fall back to the beginning of one file may count batches within an epoch: the points are kept in the order
 logged. Other points that come late are sorted by step.
 """
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +37,8 @@ class Series:
     logger passes no step, all steps are 0. ``restarts``: the steps from which a restart replaced earlier points, in
     order. ``writers`` > 1: so many processes wrote this tag at the same time; all their points are kept, in the order
     of ``walls``. ``cycles``: how often the steps fall back to their beginning; the points keep the order logged.
-    ``late``: points that were logged after a higher step, and are sorted.
+    ``late``: points that were logged after a higher step, and are sorted. ``replaced``: points that are not kept since
+    another process began again at the beginning, and which may be another program's.
     """
 
     steps: NDArray[np.int64]
@@ -44,6 +48,7 @@ class Series:
     writers: int = 1
     cycles: int = 0
     late: int = 0
+    replaced: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +56,14 @@ class RunScalars:
     """The series of the run stored directly in ``path``, by tag.
 
     ``notes``: what a reader of the numbers should know, such as damage, restarts, two writers. ``bytes``: the total
-    size of its files.
+    size of its files. ``programs``: the names of each one's event files, where several wrote there.
     """
 
     path: Path
     series: Mapping[str, Series]
     notes: tuple[str, ...] = ()
     bytes: int = 0
+    programs: tuple[tuple[str, ...], ...] = ()
 
 
 class ScalarsUnreadable(Exception):
@@ -69,7 +75,7 @@ class FilePoints:
     """The points of one tag in one event file, in file order, as arrays of the same shape (n,), n > 0.
 
     ``starts``: the START events of this file as (number of points before it, its step).
-    ``later``: the steps of START events in other files that purge this one, in order.
+    ``later``: the steps of START events in other files that purge this one, in order. ``writer``: for ``is_same``.
     """
 
     steps: NDArray[np.int64]
@@ -77,15 +83,17 @@ class FilePoints:
     values: NDArray[np.float64]
     starts: Sequence[tuple[int, int]] = ()
     later: Sequence[int] = ()
+    writer: Any = None
 
 
-def merge_files(files: Sequence[FilePoints]) -> Series:
+def merge_files(files: Sequence[FilePoints], is_same: Callable[[Any, Any], bool] = operator.is_) -> Series:
     """Return the series of one tag from its points in the event files of a run.
 
     Files count in the order of their first wall times. A file that begins before an earlier one ends has another live
     writer, and neither replaces points of the other. The series is empty where a START purged all points.
     """
-    parts = [_purge(file, number) for number, file in enumerate(sorted(files, key=lambda file: file.walls[0]))]
+    files = sorted(files, key=lambda file: file.walls[0])
+    parts = [_purge(file, number) for number, file in enumerate(files)]
     restarts = [restart for part in parts for restart in part.restarts]
     groups = _group_overlapping([part for part in parts if len(part.steps)])
     if not any(
@@ -93,15 +101,32 @@ def merge_files(files: Sequence[FilePoints]) -> Series:
     ):  # no step was passed, so no step is logged twice
         return _build_series([_interleave(group) for group in groups], restarts)
     merged: list[_Part] = []
+    replaced = 0
     for group in groups:
         newest = _interleave([_drop_repeated_stretches(part) for part in group])
         restarts.extend(newest.restarts)
         first = _find_start(newest.steps, [part.steps for part in merged]) if merged else None
         if first is not None:
             restarts.append((group[0].number, -1, first))
-            merged = [rest for part in merged if len((rest := part.where(part.steps < first)).steps)]
+            before, merged = merged, [rest for part in merged if len((rest := part.where(part.steps < first)).steps)]
+            if not merged and not is_same(files[before[-1].number].writer, files[group[0].number].writer):
+                replaced += sum(len(part.steps) for part in before)
         merged.append(newest)
-    return _build_series(merged, restarts)
+    return replace(_build_series(merged, restarts), replaced=replaced)
+
+
+def join_programs(series: Sequence[Series]) -> Series:
+    """Return the series of several programs that wrote one tag as one, in the order of time."""
+    if len(series) == 1:
+        return series[0]
+    order = np.argsort(np.concatenate([one.walls for one in series]), kind="stable")
+    steps, walls, values = (np.concatenate(arrays)[order] for arrays in zip(*map(_arrays, series), strict=True))
+    restarts = tuple(step for one in series for step in one.restarts)
+    return Series(steps, walls, values, restarts, sum(one.writers for one in series), max(one.cycles for one in series))
+
+
+def _arrays(series: Series) -> tuple[NDArray[Any], ...]:
+    return series.steps, series.walls, series.values
 
 
 def describe_series(series: Mapping[str, Series]) -> list[str]:
@@ -116,10 +141,15 @@ def describe_series(series: Mapping[str, Series]) -> list[str]:
         if len(restarts) > _MOST_LISTED:
             which = f"{len(restarts):,} times, last at steps {steps}"
         notes.append(f"Restarted {which}: later points replace earlier ones from there on.")
+    if replaced := max((one.replaced for one in series.values()), default=0):
+        notes.append(
+            f"Another process began again at the beginning, a restart or another program, which its file does not say: "
+            f"up to {replaced:,} earlier points of a tag are not shown."
+        )
     if (writers := max((one.writers for one in series.values()), default=1)) > 1:
         listed = _list_tags({tag: one for tag, one in series.items() if one.writers > 1})
         notes.append(
-            f"{writers} processes write {listed} at the same time: all their points are kept, in order of time."
+            f"{writers} processes wrote {listed} here, at the same time: all points are kept, in order of time."
         )
     if cycling := {tag: one.cycles for tag, one in series.items() if one.cycles}:
         notes.append(

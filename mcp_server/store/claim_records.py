@@ -51,6 +51,7 @@ def build_claims(
         ended_s=ended_s,
         last_sign_s=ended_s if run.ended_at else last_sign_s,
         attempts_s=[posix(event["at"]) for event in run.events if event["kind"] == "started" and "at" in event],
+        attempt_pids=[frozenset(record.pids if record else ()) for record in records],
         pids=frozenset([pid for record in known for pid in record.pids])
         | ({command_pid} if isinstance(command_pid, int) else set()),
         written={file.path: file for file in files if not file.listed},

@@ -100,7 +100,7 @@ class Claims:
 
     ``last_sign_s``: a run without a known end wrote nothing later, as far as others are concerned. ``listed``: all
     files that changed in its directories, by path, with size and change time; None where they are not all known.
-    ``attempts_s``: when each attempt started.
+    ``attempts_s``: when each attempt started. ``attempt_pids``: the processes of each, as far as they are recorded.
     """
 
     run_id: str
@@ -109,6 +109,7 @@ class Claims:
     ended_s: float = float("inf")
     last_sign_s: float = float("inf")
     attempts_s: Sequence[float] = ()
+    attempt_pids: Sequence[frozenset[int]] = ()
     pids: frozenset[int] = frozenset()
     host: str = ""  # the name of its machine
     written: Mapping[str, WrittenFile] = field(default_factory=dict)
@@ -206,7 +207,10 @@ class Claims:
         return any(pid in self.pids for pid, _ in writers)
 
     def attempt_of(self, file: FileFacts) -> int:
-        """Return the number of the attempt during which an event file was begun, or another file changed, from 1."""
+        """Return the number, from 1, of the attempt whose process began an event file, or during which a file changed."""
+        pids = {pid for pid, _ in file.writers}
+        if len(known := [n for n, one in enumerate(self.attempt_pids, 1) if not pids.isdisjoint(one)]) == 1:
+            return known[0]
         at_s = file.changed_s if file.begun_s is None else file.begun_s + 1.0
         return max(1, sum(start_s <= at_s for start_s in self.attempts_s))
 

@@ -19,7 +19,16 @@ from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_po
 from mcp_server.scalars.locate import EventFiles
 from mcp_server.scalars.plot import CURVE_POINTS, MOST_PANELS, Curve, Panel
 from mcp_server.scalars.printed import read_printed
-from mcp_server.scalars.run_scalars import LATEST, NoScalars, ScalarReading, Scalars, Target, resolve_target
+from mcp_server.scalars.run_scalars import (
+    LATEST,
+    NoScalars,
+    ScalarReading,
+    Scalars,
+    Target,
+    location_path,
+    resolve_target,
+)
+from mcp_server.scalars.series import ScalarsUnreadable
 from mcp_server.scalars.summary import points_since, summarise_series
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
@@ -38,6 +47,8 @@ _IN_FULL = 4  # tags shown as objects with points; more tags are shown as lines
 _WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and named tags; of more only the last values
 _MOST_SUMMARISED = 5_000  # tags: 0.1 ms each
 _MOST_LISTED = 20  # runs
+_MOST_OWNERS = 300  # runs whose records are searched for the files of a directory
+_SHARED = "Several programs wrote event files into one directory: see one alone by its run_id, or its file in logdir."
 _PRINTED_OF = 3  # the newest runs whose logs are read for printed numbers
 _MOST_COMPARED, _MOST_BELOW = 16, 8  # runs that are named, and runs that are only stored below a directory
 _MOST_NOTES, _NOTE_CHARS = 6, 240
@@ -82,15 +93,19 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         targets = [_resolve(name, scalars, store, printed) for name in names]
     else:
         targets = [_resolve(query.target or LATEST, scalars, store, printed)]
-    # One run may be named twice: by its id and by its path, or by two paths.
-    targets = list({tuple(map(_real, target.locations)): target for target in reversed(targets)}.values())[::-1]
     first, most, root = targets[0], _MOST_COMPARED, ""
     if first.choices and len(targets) == 1:
         if not (query.tags or query.plot):
             return DrawableReport(_list_choices(first, now_s))
         targets = [Target(name, [one]) for (name, _), one in zip(first.choices, first.locations, strict=True)]
         most, root = _MOST_BELOW, first.name
-    elif len(targets) > 1:
+    parts = [_split_programs(target, scalars, store) for target in targets]
+    # One run may be named twice: by its id and by its path, or by two paths.
+    by_files = {
+        tuple(map(_real, target.locations)): target for target in reversed([one for part in parts for one in part])
+    }
+    targets = list(by_files.values())[::-1]
+    if len(targets) > 1 and not root:
         targets, root = _shorten_names(targets)
     readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
     has_ended = all(target.run_id and store.find(target.run_id).ended for target in targets[:most])
@@ -101,6 +116,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     notes = [
         *([f"Not among the tags: {', '.join(unmatched)}."] if unmatched else []),
         *([_describe_rest(len(selected) - len(tags), query)] if len(selected) > len(tags) else []),
+        *([_SHARED] if any(len(part) > 1 for part in parts) else []),
         *([f"Only {most} of {len(targets)} runs are shown."] if len(targets) > most else []),
         *([f"{first.left_out} more directories below it were left out."] if first.left_out else []),
         *(target.note for target in targets[:most] if target.note),
@@ -108,7 +124,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         *([f"The picture shows {len(panels)} of {len(tags)} tags."] if panels and len(panels) < len(tags) else []),
     ]
     if len(readings) == 1:
-        answer = _report_one(first, readings[0], summaries[0], query, notes)
+        answer = _report_one(targets[0], readings[0], summaries[0], query, notes)
     else:
         answer = _report_side_by_side(readings, summaries, notes, root)
     if len(selected) > len(tags) and len(readings) == 1:
@@ -140,12 +156,40 @@ def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, Sc
         ) from error
 
 
+def _split_programs(target: Target, scalars: Scalars, store: RunStore) -> list[Target]:
+    """Return a target for each program that wrote event files into a directory, or the one of a file that is named."""
+    programs: dict[str, EventFiles] = {}
+    whole: list[MetricLocation] = []
+    for location in target.locations if target.run_id is None and not target.choices else ():
+        try:
+            found = (
+                scalars.find_programs(location, store.list_runs(most=_MOST_OWNERS))
+                if isinstance(location, Path)
+                else {}
+            )
+        except (ScalarsUnreadable, OSError):  # reading says why
+            found = {}
+        if len(found) > 1:
+            programs |= found
+        else:
+            whole += found.values() or [location]
+    path = Path(target.name)
+    if own := {
+        name: files for name, files in programs.items() if path.parent == files.path and path.name in files.attempts
+    }:
+        return [replace(target, locations=list(own.values()))]
+    if not programs:
+        return [replace(target, locations=whole or target.locations)]
+    parts = [Target(name, [files], None if "/" in name else name) for name, files in programs.items()]
+    return [*parts, *(Target(str(location_path(one)), [one]) for one in whole)]
+
+
 def _real(location: MetricLocation) -> object:
     """Return what two equal locations have in common: two runs may have their event files in one directory."""
     if isinstance(location, EventFiles):
         with contextlib.suppress(OSError):
-            if {path.name for path in list_event_files(location.path)} != location.names:
-                return os.path.realpath(location.path), location.names
+            if {path.name for path in list_event_files(location.path)} != location.attempts.keys():
+                return os.path.realpath(location.path), frozenset(location.attempts)
         return os.path.realpath(location.path)
     return os.path.realpath(location) if isinstance(location, Path) else location
 

@@ -222,3 +222,68 @@ async def test_figures_in_a_directory_that_the_command_mentions_are_found_or_sai
     assert own[2] == {"333"} or "uncertain which run wrote them: eval_results.json" in tables[2]
     assert "999" not in tables[2]
     assert own[3] == {"333"}
+
+
+# Writes one event file into --logdir, and waits at its end for a file. A first attempt of odd length fails.
+SHARED = """
+import os, pathlib, sys, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+_, _, logs, plus, last, go = sys.argv
+attempt = int(os.environ["RUNWARD_ATTEMPT"])
+writer = EventFileWriter(logs)
+for step in range(1, int(last) + 3 - 2 * attempt):
+    value = Summary.Value(tag="reward", simple_value=float(plus) + step)
+    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+    writer.flush()
+    print(f"step {step}/9 loss 0.5", flush=True)
+    time.sleep(0.01)
+while not pathlib.Path(go).exists():
+    time.sleep(0.01)
+if int(last) % 2 and attempt == 1:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+"""
+
+
+async def test_runs_that_share_a_log_directory_are_told_apart_and_a_retry_is_a_restart(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.py").write_text(SHARED)
+
+    def command(*words: object, to: str = "same") -> list[str]:
+        return [sys.executable, "train.py", "--logdir", str(sandbox.path / to), *map(str, words)]
+
+    def last(answer: dict[str, Any]) -> list[str]:
+        return [cell.split()[0] for cell in answer["tags"][0].split(" | ")[1:]]
+
+    async with sandbox.agent_in_process() as agent:
+        (sandbox.path / "now").touch()
+        one = await agent.launch(command(100, 8, "now"), cwd=str(sandbox.path), name="one")
+        await agent.end(one)
+        two, three = [
+            await agent.launch(command(plus, steps, "go"), cwd=str(sandbox.path), name=name)
+            for name, plus, steps in (("two", 200, 6), ("three", 300, 4))
+        ]
+        for run_id, steps in ((two, 6), (three, 4)):
+            await agent.call("wait_run", run_ids=run_id, until=f"step >= {steps}", timeout_s=60)
+        while_live = await agent.call("read_tb", logdir=str(sandbox.path / "same"))
+        (sandbox.path / "go").touch()
+        for run_id in (two, three):
+            await agent.end(run_id)
+        after = await agent.call("read_tb", logdir=str(sandbox.path / "same"))
+        for answer in (while_live, after):
+            assert dict(zip(answer["runs"], last(answer), strict=True)) == {one: "108@8", two: "206@6", three: "304@4"}
+            assert not any("Restarted" in note for note in answer["notes"])
+        alone = await agent.call("read_tb", run_id=two, tags=["reward"])
+        assert (alone["values"]["reward"]["count"], alone.get("notes")) == (6, None)
+        table = await agent.call("compare_runs", run_ids=[one, two, three], metrics=["reward"])
+        assert ["108" in table["rows"][0], "206" in table["rows"][1], "304" in table["rows"][2]] == [True] * 3, table
+        again = await agent.launch(
+            command(400, 5, "now", to="again"),
+            cwd=str(sandbox.path),
+            recovery={"oom_gpu": {"do": "retry", "wait_s": 0}},
+        )
+        assert (await agent.end(again))["attempt"] == 2
+        for place in ({"run_id": again}, {"logdir": str(sandbox.path / "again")}):
+            curve = await agent.call("read_tb", **place, tags=["reward"])
+            assert (curve["values"]["reward"]["last"], curve["values"]["reward"]["restarts"]) == (403, [1])
+            assert curve["notes"] == ["Restarted at step 1: later points replace earlier ones from there on."]

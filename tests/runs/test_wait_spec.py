@@ -40,7 +40,7 @@ def test_a_wait_survives_a_file() -> None:
 
 @pytest.mark.parametrize(
     "location",
-    [Path("/logs"), EventFiles(Path("/logs"), frozenset({"a"}), "one"), ScalarSource("mlflow", Path("/db"), "p/r")],
+    [Path("/logs"), EventFiles(Path("/logs"), {"a": 1}, "one"), ScalarSource("mlflow", Path("/db"), "p/r")],
     ids=["directory", "files of a run", "database"],
 )
 def test_where_a_condition_was_checked_survives_a_file(location: Any) -> None:

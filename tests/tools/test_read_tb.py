@@ -19,7 +19,9 @@ from mcp_server.tools import read_tb as metrics
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.scalar_report import ScalarQuery, build_report
 from tests.scalars.formats.test_sqlite import trackio
+from tests.support import event_records
 from tests.support.ended_runs import Runs
+from tests.support.event_records import header, points
 from tests.support.sandbox import text_of
 from tests.support.scalar_runs import Writer, write
 
@@ -190,6 +192,22 @@ async def test_a_restart_is_named(read_tb: Tool, tmp_path: Path) -> None:
     writer.close()
     assert (await read_tb(logdir=str(tmp_path / "tb")))["notes"][0].startswith("Restarted at step 4")
     assert (await read_tb(logdir=str(tmp_path / "tb"), tags="loss"))["values"]["loss"]["restarts"] == [4]
+
+
+async def test_programs_that_share_a_directory_are_shown_side_by_side_and_alone(read_tb: Tool, tmp_path: Path) -> None:
+    logs = tmp_path / "tb"
+    for pid, plus, last in ((11, 0.0, 9), (12, 0.5, 7)):
+        name = f"events.out.tfevents.1700000000.host.{pid}.0"
+        event_records.write(logs / name, header(), points(range(1, last + 1), wall=10 + plus, plus=plus))
+    answer = await read_tb(logdir=str(logs))
+    assert answer["runs"] == [f"events.out.tfevents.1700000000.host.{pid}.0" for pid in (11, 12)]
+    assert [cell.split()[0] for cell in answer["tags"][0].split(" | ")[1:]] == ["9@9", "7.5@7"]
+    assert not any("Restarted" in note for note in answer["notes"])
+    assert answer["notes"][0].startswith("Several programs wrote event files into one directory")
+    alone = await read_tb(logdir=str(logs / answer["runs"][1]), tags="loss")
+    assert (alone["values"]["loss"]["count"], alone["values"]["loss"]["last"]) == (7, 7.5)
+    both = await read_tb(logdir=str(logs), compare=[str(logs / answer["runs"][1])])
+    assert len(both["runs"]) == 2
 
 
 async def test_notes_name_what_was_left_out(read_tb: Tool, logs: Path) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from mcp_server.scalars.series import (
     Series,
     describe_series,
     is_rising,
+    join_programs,
     merge_files,
     shorten_list,
 )
@@ -28,6 +29,7 @@ from mcp_server.scalars.tensorboard import scan
 from mcp_server.scalars.tensorboard.cache import Cache
 from mcp_server.scalars.tensorboard.collector import describe_left_out
 from mcp_server.scalars.tensorboard.find import list_event_files
+from mcp_server.scalars.tensorboard.programs import Writer, group_programs
 from mcp_server.scalars.tensorboard.scan import TagPoints
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts
 from mcp_server.system.files import open_regular_file
@@ -49,23 +51,23 @@ class EventReader:
         self._runs: OrderedDict[str, _RunFiles] = OrderedDict()
         self._positions: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
 
-    def read(self, directory: Path, names: frozenset[str] | None = None) -> RunScalars:
+    def read(self, directory: Path, attempts: Mapping[str, int] | None = None) -> RunScalars:
         """Return the series of the run whose event files are directly in ``directory``, without tags without points.
 
-        ``names``: only these files are the run's.
+        ``attempts``: only these files are the run's, each of this attempt of it, 0 where that is unknown.
 
         Raises:
             ScalarsUnreadable: there is no such directory, it has no event files, or none that can be read.
         """
         key = os.path.realpath(directory)
-        if names is not None:
-            key = "\0".join([key, *sorted(names)])
+        if attempts is not None:
+            key = "\0".join([key, *(f"{attempts[name]}/{name}" for name in sorted(attempts))])
         with self._lock:
             run = self._runs.setdefault(key, _RunFiles())
             self._runs.move_to_end(key)
         try:
             with run.lock:
-                scalars = run.read(directory, self._cache, names)
+                scalars = run.read(directory, self._cache, attempts)
                 positions = run.positions()
         except (ScalarsUnreadable, CallAbandoned):
             with self._lock:
@@ -143,7 +145,7 @@ class _RunFiles:
         positions = ((name, self._files[key].position) for name, key in self._names.items())
         return frozenset((name, position) for name, position in positions if position is not None)
 
-    def read(self, directory: Path, cache: Cache | None, names_of_run: frozenset[str] | None = None) -> RunScalars:
+    def read(self, directory: Path, cache: Cache | None, attempts: Mapping[str, int] | None = None) -> RunScalars:
         """Return the series as they are now.
 
         Raises:
@@ -153,7 +155,7 @@ class _RunFiles:
         changed = False
         scalars, self._scalars = self._scalars, None  # if anything fails half-way, the next read rebuilds it
         for path in _list_files(directory):
-            if names_of_run is not None and path.name not in names_of_run:
+            if attempts is not None and path.name not in attempts:
                 continue
             try:
                 with _open_file(path) as fd:
@@ -179,11 +181,14 @@ class _RunFiles:
             raise ScalarsUnreadable(f"No event file in {directory} can be read. {why}.")
         if scalars is None or changed or list(files) != list(self._files) or problems != self._problems:
             self._files, self._problems = files, problems
-            series = self._merge(list(files.values()))
+            writers = {key: Writer.of(name, (attempts or {}).get(name, 0)) for name, key in names.items()}
+            series, groups = self._merge(list(files.values()), [writers[key] for key in files])
+            keys = list(files)
+            programs = [tuple(name for name, key in names.items() if key in {keys[n] for n in one}) for one in groups]
             damage = [f"{name}: {text}" for name, key in names.items() for text in files[key].all_damage()]
             left_out = [f"All files together: {text}." for text in describe_left_out(self._left_out)]
             notes = (*problems, *left_out, *shorten_list(damage), *describe_series(series))
-            scalars = RunScalars(directory, series, notes, total)
+            scalars = RunScalars(directory, series, notes, total, tuple(programs) if len(programs) > 1 else ())
             self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._merged.values())
         self._names = names
         self._saved = {key: self._saved[key] for key in self._saved.keys() & files.keys()}
@@ -199,15 +204,22 @@ class _RunFiles:
             cache.save(path, event_file)
             self._saved[key] = offset
 
-    def _merge(self, files: list[EventFile]) -> dict[str, Series]:
-        """Return the series of all tags. An unchanged tag has the same object as before."""
+    def _merge(self, files: list[EventFile], writers: list[Writer]) -> tuple[dict[str, Series], list[list[int]]]:
+        """Return the series of all tags, and the indices of each program's files.
+
+        An unchanged tag has the same object as before.
+        """
         starts = [file.all_starts() for file in files]
-        later = later_starts(files)
+        programs = group_programs(files, writers) if len(files) > 1 else [[0]]
+        later: list[list[int]] = [[] for _ in files]
+        for program in programs:
+            for n, steps in zip(program, later_starts([files[n] for n in program]), strict=True):
+                later[n] = steps
         structure = [(file.version, [(s.step, s.wall) for s in starts[n]], later[n]) for n, file in enumerate(files)]
         settled = all(file.ahead is None for file in files)
-        if structure != self._structure or not settled:
+        if (structure, programs) != self._structure or not settled:
             self._merged = {}
-        self._structure = structure if settled else None
+        self._structure = (structure, programs) if settled else None
         series = {}
         tags = list(dict.fromkeys(tag for file in files for tag in file.tags()))
         self._left_out = max(0, len(tags) - MOST_TAGS)
@@ -216,23 +228,26 @@ class _RunFiles:
             columns = [file.columns.get(tag) for file in files]
             merged = self._merged.get(tag)
             if merged is None or not merged.extend(columns):
-                parts = [
-                    FilePoints(
+                parts = {
+                    n: FilePoints(
                         points.steps,
                         points.walls,
                         points.values,
                         [(s.before.get(tag, 0), s.step) for s in starts[n]],
                         later[n],
+                        writers[n],
                     )
                     for n, file in enumerate(files)
                     if (points := file.points(tag)) is not None
-                ]
-                merged = _MergedSeries(merge_files(parts), columns, later)
+                }
+                of_programs = [[parts[n] for n in program if n in parts] for program in programs]
+                joined = join_programs([merge_files(one, Writer.is_same) for one in of_programs if one])
+                merged = _MergedSeries(joined, columns, later)
             if settled:
                 self._merged[tag] = merged
             if len(merged.series.steps):
                 series[tag] = merged.series
-        return series
+        return series, programs
 
 
 class _MergedSeries:

@@ -153,10 +153,11 @@ class EventFile:
         return _FILE_BYTES + sum(column.nbytes for column in self.columns.values())
 
     @property
-    def last_wall(self) -> float:
-        """The newest wall time of any tag's last point, -inf without points."""
-        walls = [float(column.points(column.count - 1).walls[0]) for column in self.columns.values()]
-        return max((wall for wall in walls if not math.isnan(wall)), default=-math.inf)
+    def span(self) -> tuple[float, float]:
+        """The wall times of the first and the last point of any tag, inf and -inf without points."""
+        walls = [column.points().walls[[0, -1]].tolist() for column in self.columns.values()]
+        known = [pair for pair in walls if not math.isnan(sum(pair))]
+        return min((first for first, _ in known), default=math.inf), max((last for _, last in known), default=-math.inf)
 
     def read_new(self, fd: int) -> bool:
         """Read what was appended, or everything where the file was replaced. Return whether anything was new.
@@ -251,7 +252,7 @@ def later_starts(files: Sequence[EventFile]) -> list[list[int]]:
     starts = [file.all_starts() for file in files]
     if len(files) == 1 or not any(starts):
         return [[] for _ in files]
-    ends = [file.last_wall for file in files]
+    ends = [file.span[1] for file in files]
     ordered = sorted((start.wall, n, start.step) for n, file_starts in enumerate(starts) for start in file_starts)
     return [
         [step for wall, n, step in ordered if n != here and (end < wall or (end == wall and here < n))]

@@ -212,17 +212,54 @@ def test_two_live_writers_keep_all_their_points_in_the_order_of_time(tmp_path: P
     run = EventReader().read(tmp_path)
     assert values_of(run) == [1, 1.5, 2, 2.5, 3, 3.5]
     assert (run.series["loss"].writers, run.series["loss"].restarts, run.series["lr"].writers) == (2, (), 1)
-    assert run.notes == ("2 processes write loss at the same time: all their points are kept, in order of time.",)
+    assert run.notes == ("2 processes wrote loss here, at the same time: all points are kept, in order of time.",)
+    assert run.programs == ((FIRST,), (SECOND,))
     assert steps_of(run, "lr") == [1, 2], "a START of the other writer is none of its own"
 
 
-def test_a_restart_after_two_live_writers_replaces_points_of_both(tmp_path: Path) -> None:
+def test_nothing_says_which_of_two_programs_a_later_file_goes_on_with(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(5), wall=10.0))
     write(tmp_path / SECOND, header(), points(range(5), wall=10.5, plus=0.5))
-    write(tmp_path / THIRD, header(), points(range(3, 6), wall=100, plus=0.1))
-    loss = EventReader().read(tmp_path).series["loss"]
-    assert loss.values.tolist() == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5, 3.1, 4.1, 5.1], abs=1e-6)
-    assert (loss.writers, loss.restarts) == (2, (3,))
+    write(tmp_path / THIRD, header(), start(0, 99), points(range(3, 6), wall=100, plus=0.25))
+    run = EventReader().read(tmp_path)
+    assert values_of(run) == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 3.25, 4.25, 5.25]
+    assert (run.series["loss"].writers, run.series["loss"].restarts) == (3, ())
+    assert run.programs == ((FIRST,), (SECOND,), (THIRD,))
+
+
+def test_a_program_that_resumed_beside_another_keeps_its_restart(tmp_path: Path) -> None:
+    write(tmp_path / FIRST, header(), points(range(5), wall=10.0))
+    write(tmp_path / SECOND, header(), points(range(5), wall=10.5, plus=0.5))
+    write(tmp_path / "events.out.tfevents.1700002000.host.1.1", header(), points(range(3, 6), wall=100))
+    run = EventReader().read(tmp_path)
+    assert values_of(run) == [0, 0.5, 1, 1.5, 2, 2.5, 3.5, 4.5, 3, 4, 5]
+    assert run.programs == ((FIRST, "events.out.tfevents.1700002000.host.1.1"), (SECOND,))
+
+
+def test_processes_that_write_different_steps_or_tags_are_one_program(tmp_path: Path) -> None:
+    write(tmp_path / FIRST, header(), points(range(0, 100, 10), wall=10.0))
+    write(tmp_path / SECOND, header(), points(range(5), wall=12.0, tag="eval"))
+    write(tmp_path / THIRD, header(), points([15], wall=11.5))
+    run = EventReader().read(tmp_path)
+    assert run.programs == ()
+    assert run.notes == ("2 processes wrote loss here, at the same time: all points are kept, in order of time.",)
+
+
+@pytest.mark.parametrize(("pid", "attempt", "is_doubtful"), [(1, 0, False), (2, 0, True), (2, 2, False)])
+def test_a_process_that_begins_again_may_be_another_program_but_not_another_attempt(
+    tmp_path: Path, pid: int, attempt: int, is_doubtful: bool
+) -> None:
+    second = f"events.out.tfevents.1700001000.host.{pid}.1"
+    write(tmp_path / FIRST, header(), points(range(1, 9)))
+    write(tmp_path / second, header(), points(range(1, 4), wall=100, plus=0.5))
+    run = EventReader().read(tmp_path, {FIRST: 1, second: attempt} if attempt else None)
+    assert values_of(run) == [1.5, 2.5, 3.5]
+    assert (run.series["loss"].restarts, run.series["loss"].replaced) == ((1,), 8 if is_doubtful else 0)
+    doubt = (
+        "Another process began again at the beginning, a restart or another program, which its file does not say: "
+        "up to 8 earlier points of a tag are not shown.",
+    )
+    assert run.notes[1:] == (doubt if is_doubtful else ())
 
 
 def test_files_of_one_second_count_in_the_order_of_their_points(tmp_path: Path) -> None:
