@@ -87,7 +87,7 @@ class ComparedRun:
     figures: Mapping[str, EvaluationSeries]
     checkpoints: Sequence[Checkpoint]
     uncertain: Sequence[str]
-    remark: str
+    remarks: Sequence[str]
     ran_in: Place
     code: RanCode
 
@@ -169,7 +169,7 @@ def build_comparison(
     notes += [f"{run.run_id} {left}." for run in runs if (left := describe_left_behind(run, short=True))]
     notes += [f"{run.run_id} {run.still}." for run in runs if not run.ended]
     notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
-    notes += dict.fromkeys(entry.remark for entry in entries if entry.remark)
+    notes += dict.fromkeys(remark for entry in entries for remark in entry.remarks)
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
     notes += [left_out] if left_out else []
     rows = [[row.get(name, "") for name in names] for row in table]
@@ -304,7 +304,7 @@ def _read_run(
         name_series(build_series([*read_printed_evaluations(run, rundir), *files])),
         [replace(one, path=name_there(one.path, run)) for one in saved],
         [path for path in uncertain if path not in read],
-        remark,
+        [*([remark] if remark else []), *(f"{run.run_id}: {doubt}" for doubt in run_metrics.doubts)],
         Place(find_directory(run.spec.command, run.spec.cwd), snapshot.python if snapshot else ""),
         code,
     )

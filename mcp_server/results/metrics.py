@@ -14,6 +14,7 @@ from mcp_server.record.state import Run
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.from_log import LogMetrics, LogPoints, count_alike, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
+from mcp_server.scalars.series import describe_programs
 from mcp_server.scalars.summary import summarise_series
 
 PRINTED = "the run's output"  # a source, beside files
@@ -66,13 +67,14 @@ class Metric:
 class RunMetrics:
     """The metrics of a run, those with a best value first. ``source``: their files. ``notes``: what limits them.
 
-    ``step``: where the run was when they were read.
+    ``step``: where the run was when they were read. ``doubts``: why some may be another program's.
     """
 
     metrics: tuple[Metric, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
     step: int | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def best_direction(tag: str) -> Best | None:
@@ -136,6 +138,7 @@ def read_metrics(
         ", ".join(str(getattr(p, "path", p)) for p in run_locations.locations[:3]),
         (*reading.notes, *left_out),
         _find_step(run, metrics, rundir),
+        tuple(describe_programs(reading.series)),
     )
 
 

@@ -141,16 +141,7 @@ def describe_series(series: Mapping[str, Series]) -> list[str]:
         if len(restarts) > _MOST_LISTED:
             which = f"{len(restarts):,} times, last at steps {steps}"
         notes.append(f"Restarted {which}: later points replace earlier ones from there on.")
-    if replaced := max((one.replaced for one in series.values()), default=0):
-        notes.append(
-            f"Another process began again at the beginning, a restart or another program, which its file does not say: "
-            f"up to {replaced:,} earlier points of a tag are not shown."
-        )
-    if (writers := max((one.writers for one in series.values()), default=1)) > 1:
-        listed = _list_tags({tag: one for tag, one in series.items() if one.writers > 1})
-        notes.append(
-            f"{writers} processes wrote {listed} here, at the same time: all points are kept, in order of time."
-        )
+    notes += describe_programs(series)
     if cycling := {tag: one.cycles for tag, one in series.items() if one.cycles}:
         notes.append(
             f"Steps of {_list_tags(cycling)} fall back to their beginning, {max(cycling.values()):,} times: "
@@ -160,6 +151,22 @@ def describe_series(series: Mapping[str, Series]) -> list[str]:
         notes.append(
             f"Up to {max(late.values()):,} points of {_list_tags(late)} were logged after higher steps: "
             "all are kept, sorted by step."
+        )
+    return notes
+
+
+def describe_programs(series: Mapping[str, Series]) -> list[str]:
+    """Return what a reader should know where other processes, perhaps other programs, wrote some of the points."""
+    notes = []
+    if replaced := max((one.replaced for one in series.values()), default=0):
+        notes.append(
+            f"Another process began again at the beginning, a restart or another program, which its file does not say: "
+            f"up to {replaced:,} earlier points of a tag are not shown."
+        )
+    if (writers := max((one.writers for one in series.values()), default=1)) > 1:
+        listed = _list_tags({tag: one for tag, one in series.items() if one.writers > 1})
+        notes.append(
+            f"{writers} processes wrote {listed} here, at the same time: all points are kept, in order of time."
         )
     return notes
 

@@ -207,7 +207,7 @@ class Claims:
         return any(pid in self.pids for pid, _ in writers)
 
     def attempt_of(self, file: FileFacts) -> int:
-        """Return the number, from 1, of the attempt whose process began an event file, or during which a file changed."""
+        """Return the number, from 1, of the attempt that began an event file, or during which another file changed."""
         pids = {pid for pid, _ in file.writers}
         if len(known := [n for n, one in enumerate(self.attempt_pids, 1) if not pids.isdisjoint(one)]) == 1:
             return known[0]
