@@ -209,11 +209,11 @@ def find_changed(cell: CellState) -> dict[str, Any]:
 
 
 def rank_groups(cells: Sequence[CellState], goal: str, *, by_mean_alone: bool = False) -> list[Group]:
-    """Return the groups, those with most results first, and of these the best mean.
+    """Return the groups, the best mean first, behind them those with at most half as many results as another has.
 
-    A mean of two seeds says less than one of three; ``by_mean_alone`` ranks it all the same. Behind them groups without
-    a result: those that run, those that wait, others, and last those that ended in NaN. Equal ones keep the order of
-    the plan.
+    A seed that was killed turns no comparison, and a single lucky one wins none; ``by_mean_alone`` ranks that all the
+    same. Last are groups without a result: those that run, those that wait, others, and those that ended in NaN. Equal
+    ones keep the order of the plan.
     """
     grouped: dict[str, list[CellState]] = {}
     names = list(dict.fromkeys(name for cell in cells for name in cell.settings if not is_seed(name)))
@@ -226,7 +226,8 @@ def rank_groups(cells: Sequence[CellState], goal: str, *, by_mean_alone: bool = 
         replace(_make_group(names, members, goal, finished), forms=forms_of[members[0].cell.name])
         for members in grouped.values()
     ]
-    return sorted(groups, key=lambda group: _rank(group, goal, by_mean_alone=by_mean_alone))
+    most = 0 if by_mean_alone else max((len(group.results) for group in groups), default=0)
+    return sorted(groups, key=lambda group: _rank(group, goal, most))
 
 
 def find_whole(cells: Sequence[CellState]) -> set[str]:
@@ -243,7 +244,7 @@ def find_differing(groups: Sequence[Group]) -> list[str]:
     return [
         name
         for name in names
-        if len(set(_unify(name, [group.settings.get(name) for group in groups], places))) > 1
+        if len(set(find_forms(name, [group.settings.get(name) for group in groups], places))) > 1
         or len({_text(planned.get(name)) for planned in changed}) > 1
     ]
 
@@ -275,10 +276,10 @@ def _is_whole(cell: CellState, finished: Collection[str]) -> bool:
 def _find_forms(cells: Sequence[CellState], names: Sequence[str]) -> list[list[Form]]:
     """Return for each setting the normal forms of its values in ``cells``."""
     places = [_place(cell) for cell in cells]
-    return [_unify(name, [cell.setting(name) for cell in cells], places) for name in names]
+    return [find_forms(name, [cell.setting(name) for cell in cells], places) for name in names]
 
 
-def _unify(name: str, values: Sequence[Any], places: Sequence[Place]) -> list[Form]:
+def find_forms(name: str, values: Sequence[Any], places: Sequence[Place]) -> list[Form]:
     """Return the normal forms of one setting's values: ``1e-3`` and ``0.001`` are one setting, as in compare_runs."""
     texts = [value if isinstance(value, str) else _text(value) for value in values]
     distinct = dict.fromkeys(zip(texts, places))
@@ -295,9 +296,10 @@ def _name_key(cell: CellState, forms: Sequence[Form]) -> str:
     return _text([cell.cell.phase, cell.cell.variant, forms, find_changed(cell)])
 
 
-def _rank(group: Group, goal: str, *, by_mean_alone: bool) -> tuple[int, int, float]:
+def _rank(group: Group, goal: str, most: int) -> tuple[int, int, float]:
     if group.mean is not None:
-        return 0, 0 if by_mean_alone else -len(group.results), -group.mean if goal == "max" else group.mean
+        count = len(group.results)
+        return 0, most - count if 2 * count <= most else 0, -group.mean if goal == "max" else group.mean
     states = {cell.state for cell in group.cells}
     is_bad = any(cell.bad_end for cell in group.cells)
     return (1 if LIVE in states else 2 if WAITING in states else 4 if is_bad else 3), 0, 0.0

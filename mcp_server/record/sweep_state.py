@@ -149,7 +149,11 @@ class Sweep:
                 in_doubt[event.get("what", "")] = event.get("text", "")
             elif event["kind"] == "cell_started":
                 in_doubt.pop(event.get("cell", ""), None)
-        return next(iter(in_doubt.values()), None)
+        if in_doubt or not self.is_metric_missing:
+            return next(iter(in_doubt.values()), None)
+        due = [cell for cell in self.cells if cell.state == WAITING and cell.cell.phase == self.phase]
+        told = [event for event in self.round_events if event["kind"] == "metric_missing"]
+        return str(told[-1].get("text")) if due and not any(cell.is_planned for cell in due) else None
 
     @property
     def is_metric_missing(self) -> bool:

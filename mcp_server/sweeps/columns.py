@@ -94,13 +94,20 @@ def read_columns(
                 columns.at_step |= {column} if is_at_step else set()
     if missing := [name for name in metrics if name not in found]:
         tags = list(dict.fromkeys(_list_tags(cells, store, scalars)))
-        for name in missing:
-            near = ", ".join(find_near_names(parse_metric(name)[0], tags))
-            columns.notes.append(f"No metric {name!r} in these runs." + (f" Near: {near}." if near else ""))
+        columns.notes += [_explain_missing(name, tags) for name in missing]
     if len(columns.values) > _MOST_METRICS:
         columns.notes.append(f"{len(columns.values) - _MOST_METRICS} more metrics match.")
         columns.values = dict(list(columns.values.items())[:_MOST_METRICS])
     return columns
+
+
+def _explain_missing(name: str, tags: Sequence[str]) -> str:
+    """Return why no cell has a value of a metric."""
+    tag, _ = parse_metric(name)
+    if (at := _AT.fullmatch(tag)) and match_tags(at["tag"], tags):
+        return f"No cell has {at['tag']} at step {at['step']}: none has come that far."
+    near = ", ".join(find_near_names(tag, tags))
+    return f"No metric {name!r} in these runs." + (f" Near: {near}." if near else "")
 
 
 def _read_values(

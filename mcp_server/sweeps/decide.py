@@ -183,6 +183,8 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
         return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
     if has_too_many_failures(sweep):  # also where every cell had been started before: the ceiling says what failed is
         return "failed", f"Its ceiling of {sweep.spec.max_failures} failed cells is reached: {tally}"
+    if done == len(sweep.cells) == len(sweep.failed):
+        return "failed", f"No cell has a result: {tally}"
     return ("finished", tally) if done == len(sweep.cells) else None
 
 

@@ -11,20 +11,22 @@ from dataclasses import dataclass, field, replace
 
 from mcp_server.record.state import Run
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 
 RANKINGS = ("last", "best", "mean10%")
 _TENTH = 10
 ANY_COUNT = "any:"  # before a metric: settings with fewer seeds do not rank behind
-_PREFIX = re.compile(r"(last|best|mean10%):(?=\S)")
+_RANKED = re.compile(r"(?:(?P<before>last|best|mean10%):)?(?P<tag>.+?)(?:@(?P<behind>last|best|mean10%))?", re.DOTALL)
+_SCOPE = re.compile(r"(?i)eval(?:uation)?[/. ]")  # of a name that a result file has without it
 
 Points = list[tuple[int | None, float]]
 
 
 def parse_metric(text: str) -> tuple[str, str]:
-    """Return the tag that ``TAG``, ``last:TAG``, ``best:TAG`` or ``mean10%:TAG`` names, and which value ranks."""
-    found = _PREFIX.match(text)
-    return (text[found.end() :], found[1]) if found else (text, RANKINGS[0])
+    """Return the tag of ``TAG``, ``last:TAG``, ``best:TAG``, ``mean10%:TAG`` or ``TAG@best``, and which value ranks."""
+    found = _RANKED.fullmatch(text)
+    return (found["tag"], found["before"] or found["behind"] or RANKINGS[0]) if found else (text, RANKINGS[0])
 
 
 def choose_goal(tag: str, goal: str | None) -> str:
@@ -46,7 +48,8 @@ class Figure:
     """The value of a metric that ranks, and its step; None where unknown.
 
     ``figures``: the value and step by each ranking. ``bad_end``: "nan" or "inf" where the metric ended so, and has no
-    value. ``curves``: the files of the run's scalars. ``tags``: the metrics that a run without this one has.
+    value. ``curves``: the files of the run's scalars. ``tags``: the metrics that a run without this one has, and
+    ``left_out``: which files may be another run's.
     """
 
     value: float | None = None
@@ -55,6 +58,7 @@ class Figure:
     bad_end: str | None = None
     curves: str | None = None
     tags: tuple[str, ...] = ()
+    left_out: str = ""
 
 
 def measure(
@@ -74,7 +78,9 @@ def measure(
     points = next(iter(found_curves.values()), None)
     if not points:
         every = read_metrics(run, scalars, (), store.run_directory(run.run_id)).metrics
-        return Figure(curves=curves, tags=tuple(one.tag for one in every))
+        tags = [*(one.tag for one in every), *_read_evaluations(run, store, scalars, "*")]
+        left_out = describe_uncertain(scalars.locate(run).uncertain) or ""
+        return Figure(curves=curves, tags=tuple(tags), left_out=left_out)
     return replace(summarise(points, goal, ranking), curves=curves)
 
 
@@ -162,5 +168,6 @@ def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str)
     files = evaluations.find_run_evaluations(run, own)
     printed = read_printed_evaluations(run, store.run_directory(run.run_id))
     series = {one.name: one for one in build_series([*printed, *files])}
-    found = {name: [(p.step, float(p.value)) for p in series[name].points] for name in match_tags(pattern, series)}
+    names = match_tags(pattern, series) or match_tags(_SCOPE.sub("", pattern), series)
+    found = {name: [(p.step, float(p.value)) for p in series[name].points] for name in names}
     return {name: points for name, points in found.items() if points}

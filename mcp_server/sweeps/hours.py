@@ -62,7 +62,8 @@ class _Program:
 def describe_hours(spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunStore) -> str:
     """Return how many cells a plan has, how many run at once, and how long they take. Reads finished runs."""
     at_once = count_at_once(spec, checked, store)
-    start = f"{len(spec.cells)} cells{'' if at_once is None else f', {at_once} at once at most'}"
+    start = f"{len(spec.cells)} cell{'s' * (len(spec.cells) != 1)}"
+    start += "" if at_once is None else f", {at_once} at once at most"
     return (
         f"{start}; {_describe_time(spec, at_once, store.list_runs(RunQuery(state='finished', mirror=''), _MOST_READ))}"
     )
@@ -108,7 +109,10 @@ def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) ->
         lengths.append(min(usual_s, limit_s) if isinstance(limit_s, int | float) else usual_s)
     held = [count_gpus(cell.launch.get("gpus"), cell.launch.get("require")) for cell in spec.cells]
     work = sum(length_s * (count or 1) for length_s, count in zip(lengths, held, strict=True)) / _HOUR_S
-    unit = "GPU-hours" if all(held) else "hours of cells, a GPU counted each" if any(held) else "hours of cells"
+    unit = "hours of cells, a GPU counted each" if any(held) else "hours of cells"
+    work_text = f"{work:.3g} {'GPU-hours' if all(held) else unit}"
+    if work < 1:
+        work_text = f"{rough_duration(work * _HOUR_S)} {'of a GPU' if all(held) else unit.removeprefix('hours ')}"
     runs_count = f"{len(alike)} finished runs" if len(alike) > 1 else "the finished run"
     by = [f"as {runs_count} of this command took"] if alike else []
     by += [f"{'the others ' if alike else ''}by time_limit_s"] if limits else []
@@ -118,7 +122,7 @@ def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) ->
             [s for s, cell in zip(lengths, spec.cells, strict=True) if cell.phase == phase] for phase in spec.phases
         ]
         took = f"{rough_duration(sum(schedule_s([0.0] * at_once, phase, (), at_once) for phase in phases))}, "
-    return f"{'at most' if limits else 'about'} {took}{work:.3g} {unit}, {', '.join(by)}."
+    return f"{'at most' if limits else 'about'} {took}{work_text}, {', '.join(by)}."
 
 
 class _Alike:

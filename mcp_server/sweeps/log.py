@@ -349,7 +349,8 @@ def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | N
         str(end.get("started_at") or begin.get("at") or "")[:19],
         str(end.get("ended_at") or "")[:19],
         run.state if run is not None else str(end.get("state") or "running"),
-        _shorten(": ".join(filter(None, [failure.get("kind"), failure.get("line")]))) or str(end.get("signal") or ""),
+        _shorten(end.get("why") or ": ".join(filter(None, [failure.get("kind"), failure.get("line")])))
+        or str(end.get("signal") or ""),
         str(attempt) if attempt > 1 else "",
         f"{peak / _MIB_PER_GIB:.1f}" if isinstance(peak, int | float) else "",
         _describe_log_place(home, run_id, attempt),

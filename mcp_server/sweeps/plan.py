@@ -417,7 +417,8 @@ def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_value(name: str, value: object) -> None:
     if not isinstance(value, str | int | float | bool | None):
-        raise BadArgument("grid", f"{name} must have plain values (text, number, true, false, null), not {value!r}.")
+        cause = f"{name} must have plain values (text, number, true, false, null), not {value!r}."
+        raise BadArgument("grid", cause, f'As text it is one value: "{json.dumps(value, default=str)}".')
 
 
 def _label(text: str) -> str:

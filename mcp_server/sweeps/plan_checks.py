@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mcp_server.command.hydra import read_text, takes_settings
@@ -17,29 +18,57 @@ from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
+from mcp_server.record.sweep_ranking import find_forms
 from mcp_server.record.sweep_spec import Cell
+from mcp_server.sweeps.plan import find_seeds
+from mcp_server.text.equal_settings import Place
 
 _MOST_MODULES = 8  # modules: of one line that imports
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 _MOST_UNFOLDED = 1_000
-_FUNCTION = re.compile(r"(range|choice|interval|glob)\((.*)\)\s*", re.DOTALL)
+_OWN_VALUE = "Give each a value of its own, e.g. a seed."
+_FUNCTION = re.compile(r"\s*(range|choice|interval|glob|shuffle|sort|tag)\((.*)\)\s*", re.DOTALL)
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
-_QUOTED_OR_LIST = ("[", "{", "(", "'", '"', "$")
+_PART = re.compile(r"""(?:[^,\[\](){}'"]|'[^']*'|"[^"]*"|(?P<open>[\[({])|(?P<close>[\])}]))""", re.DOTALL)
+_MODE = re.compile(r"hydra[.]mode=(?:RunMode[.])?MULTIRUN", re.IGNORECASE)
 
 
 def unfold(text: str) -> list[Any] | None:
-    """Return the values that Hydra would sweep over for an override's value; None where it is one value."""
-    if function := _FUNCTION.fullmatch(text.strip()):
-        values = [_read_value(each) for each in function[2].split(",")]
-        if function[1] == "choice":
-            return values
-        if function[1] == "range" and all(isinstance(each, int) for each in values) and 1 <= len(values) <= 3:  # noqa: PLR2004 - start, stop, step
-            with suppress(ValueError):
-                return list(range(*values)[:_MOST_UNFOLDED])
-        return []
-    if "," in text and not text.strip().startswith(_QUOTED_OR_LIST):
-        return [_read_value(each) for each in text.split(",")]
-    return None
+    """Return the values that Hydra would sweep over for an override's value, empty where these cannot be listed.
+
+    None where it is one value.
+    """
+    parts = _split(text)
+    if len(parts) > 1:
+        return [_read_value(each) for each in parts]
+    if (function := _FUNCTION.fullmatch(text)) is None:
+        return None
+    arguments = [part for part in _split(function[2]) if not re.match(r"\s*[a-z]+=", part)]
+    values = [_read_value(each) for each in arguments]
+    if function[1] == "choice":
+        return values
+    if function[1] == "range" and all(isinstance(each, int) for each in values) and 1 <= len(values) <= 3:  # noqa: PLR2004 - start, stop, step
+        with suppress(ValueError):
+            return list(range(*values)[:_MOST_UNFOLDED])
+    if function[1] in ("shuffle", "sort", "tag"):
+        inner = unfold(arguments[-1]) if arguments else []
+        return values if inner is None and function[1] != "tag" else inner or []
+    return []
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts between commas that stand in no brackets and no quotes."""
+    parts, depth, at = [""], 0, 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        piece = found[0] if found else text[at]
+        depth += 0 if found is None else bool(found["open"]) - bool(found["close"])
+        if piece == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+        at += len(piece)
+    return parts
 
 
 def _read_value(text: str) -> Any:
@@ -57,18 +86,30 @@ def list_choices(search: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
     ]
 
 
-def check_multirun(command: str | Sequence[str]) -> None:
-    """Refuse a command that has Hydra run several trainings in one cell.
+def takes_hydra_settings(launch: Mapping[str, Any]) -> bool:
+    """Return whether a launch writes its parameters as ``name=value``. Reads the script where nobody says so."""
+    command, style = launch.get("command"), launch.get("param_style")
+    if style is not None or not isinstance(command, str | list):
+        return style == "k=v"
+    return takes_settings(parse(command), launch.get("params") or {}, Path(str(launch.get("cwd") or ".")).expanduser())
+
+
+def check_multirun(
+    command: str | Sequence[str], params: Mapping[str, Any] = MappingProxyType({}), *, is_settings: bool = False
+) -> None:
+    """Refuse a launch that has Hydra run several trainings in one cell, or with ``is_settings`` has ``lr=1,2`` alone.
 
     Raises:
         BadArgument: names the grid that it means.
     """
     for simple in parse(command).commands:
-        words = find_arguments(simple.program_words)
-        at = next((at for at, word in enumerate(words) if word in ("-m", "--multirun")), None)
-        if at is None:
-            continue
+        words = [*find_arguments(simple.program_words), *(f"{name}={value}" for name, value in params.items())]
+        at = next((n for n, each in enumerate(words) if each in ("-m", "--multirun") or _MODE.fullmatch(each)), None)
         overrides = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
+        if at is None:
+            for match in overrides:
+                check_grid_values("common", match[1], [match[2]], is_settings=is_settings)
+            continue
         if words[at] == "-m" and not overrides:
             continue
         grid = {match[1]: values for match in overrides if (values := unfold(match[2]))}
@@ -105,12 +146,9 @@ def spell_switches(cell: Cell) -> Cell:
     launch = cell.launch
     params, command = launch.get("params") or {}, launch.get("command")
     open_names = [name for name, value in params.items() if value is None or value is False]
-    if not open_names or not command or launch.get("param_style") == "k=v":
+    if not open_names or not command or takes_hydra_settings(launch):
         return cell
     cwd = Path(str(launch.get("cwd") or ".")).expanduser()
-    parsed = parse(command)
-    if launch.get("param_style") is None and takes_settings(parsed, params, cwd):
-        return cell
     text = "" if launch.get("host") else read_script(command, cwd)
     spelled: dict[str, Any] = {}
     for name, value in params.items():
@@ -158,14 +196,16 @@ def _spell(name: str, value: bool | None, script: str) -> dict[str, Any]:
 
 
 def check_distinct(cells: Iterable[Cell]) -> None:
-    """Refuse two cells of a phase that would run the same command in the same way.
+    """Refuse two cells of a phase that would run the same command in the same way, however their values are written.
 
     Raises:
         BadArgument: names both.
     """
+    planned = [cell for cell in cells if cell.promote is None and cell.trial is None]
+    _check_settings(planned)
     seen: dict[tuple[str, str], str] = {}
-    for cell in cells:
-        if cell.promote is not None or cell.trial is not None or not cell.launch.get("command"):
+    for cell in planned:
+        if not cell.launch.get("command"):
             continue
         launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "tags")}
         spec = RunSpec(
@@ -173,12 +213,33 @@ def check_distinct(cells: Iterable[Cell]) -> None:
             params=cell.launch.get("params") or {},
             param_style=cell.launch.get("param_style") or RunSpec.param_style,
         )
-        # The cell's own name, as in --out /o/{cell}, makes no other training of it.
-        text = f"{command_text(spec)} {json.dumps(launch, default=str, sort_keys=True)}".replace(cell.name, "{cell}")
+        text = f"{command_text(spec)} {json.dumps(launch, default=str, sort_keys=True)}"
         first = seen.setdefault((cell.phase, text), cell.name)
         if first != cell.name:
             raise BadArgument(
                 "grid",
                 f"cells {first} and {cell.name} would run the same command: {command_text(spec)[:200]}",
-                "Give each a value of its own, e.g. a seed.",
+                _OWN_VALUE,
             )
+
+
+def _check_settings(cells: Sequence[Cell]) -> None:
+    """Refuse two cells of one setting with one seed: a table would count them as two results of it."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell.params))
+    places = [Place(str(cell.launch.get("cwd") or "")) for cell in cells]
+    values = {name: [cell.params.get(name) for cell in cells] for name in names}
+    forms = [find_forms(name, own, places) for name, own in values.items()]
+    seen: dict[tuple[object, ...], Cell] = {}
+    for number, cell in enumerate(cells):
+        first = seen.setdefault(
+            (cell.phase, cell.variant, *(own[number] for own in forms), *find_seeds(cell).items()), cell
+        )
+        if first is cell:
+            continue
+        written = [
+            f"{name} is {first.params[name]!r} and {value!r}"
+            for name, value in cell.params.items()
+            if repr(first.params.get(name)) != repr(value)
+        ]
+        same = "would run the same command" + (f" ({', '.join(written)})" if written else "")
+        raise BadArgument("grid", f"cells {first.name} and {cell.name} {same}.", _OWN_VALUE)

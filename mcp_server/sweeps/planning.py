@@ -36,6 +36,7 @@ from mcp_server.sweeps.plan_checks import (
     check_multirun,
     list_choices,
     spell_switches,
+    takes_hydra_settings,
 )
 from mcp_server.sweeps.requests import make_request, with_slots
 from mcp_server.sweeps.search import parse_search
@@ -47,6 +48,7 @@ from mcp_server.threads import run_in_thread
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _LONGEST_SWEEP_NAME = 40
 _LONGEST_METRIC = 200
+LIMITS = ("max_parallel", "max_failures", "cell_failures")  # of a sweep, which may be others where it goes on
 _OF_A_RUN = re.compile(r"\{(?:run_id|attempt)\}")
 _MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ from one of these in values alone
 
@@ -68,7 +70,7 @@ class SweepRequest:
     hosts: Sequence[str] = ()
     max_parallel: int | None = None
     max_failures: int | None = None
-    cell_failures: int = 1
+    cell_failures: int | None = None
     metric: str | None = None
     goal: Literal["max", "min"] | None = None
     resume: Literal["continue", "wipe"] | None = None
@@ -112,12 +114,15 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
-    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_goal(spec, goal), *_doubt_choice(spec))
+    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_metric(spec, goal), *_doubt_choice(spec))
     return PlannedSweep(spec, checked, warnings)
 
 
-def _doubt_goal(spec: SweepSpec, goal: str | None) -> Iterator[str]:
-    """Yield that the goal is a guess where nobody said it, and the metric's name does not."""
+def _doubt_metric(spec: SweepSpec, goal: str | None) -> Iterator[str]:
+    """Yield that the goal is a guess, as nobody said it and the metric's name does not; and a prefix that is none."""
+    if spec.metric is not None and (prefix := re.match(r"([A-Za-z]\w*%?):\S", spec.metric)):
+        known = ", ".join(f"{ranking}:" for ranking in RANKINGS)
+        yield f"{prefix[1]}: is none of {known}; the metric is taken to be named {spec.metric!r}."
     if spec.metric is not None and goal is None and not has_direction(spec.metric):
         yield f"Whether more or less of {spec.metric} is better, its name does not say: max is taken. Pass goal."
 
@@ -218,7 +223,7 @@ def make_spec(
         cells=cells,
         max_parallel=request.max_parallel,
         max_failures=request.max_failures,
-        cell_failures=request.cell_failures,
+        cell_failures=request.cell_failures or SweepSpec.cell_failures,
         metric=metric,
         ranking=ranking,
         goal="max" if metric is None else choose_goal(metric, request.goal),
@@ -235,8 +240,8 @@ def _check_meaning(phase: Phase) -> None:
     launches += [own for entry in phase.cells or () if isinstance(own := entry.get("launch"), Mapping)]
     for launch in launches:
         if isinstance(command := launch.get("command"), str | list):
-            check_multirun(command)
-    is_hydra = any(launch.get("param_style") == "k=v" for launch in launches)
+            check_multirun(command, launch.get("params") or {}, is_settings=takes_hydra_settings(launch))
+    is_hydra = any(map(takes_hydra_settings, launches))
     listed = {name: [value] for entry in phase.cells or () for name, value in entry.items() if name != "launch"}
     for where, values in (("grid", phase.grid or {}), ("cells", listed)):
         for name, each in values.items():
@@ -249,10 +254,10 @@ def _check_meaning(phase: Phase) -> None:
 def _check_numbers(request: SweepRequest) -> None:
     if len(request.name) > _LONGEST_SWEEP_NAME:
         raise BadArgument("name", f"has {len(request.name)} characters; at most {_LONGEST_SWEEP_NAME}.")
-    for argument, least in (("max_parallel", 1), ("max_failures", 1), ("cell_failures", 1)):
+    for argument in LIMITS:
         value = getattr(request, argument)
-        if value is not None and value < least:
-            raise BadArgument(argument, f"must be at least {least}.")
+        if value is not None and value < 1:
+            raise BadArgument(argument, "must be at least 1.")
     if request.metric is not None and not (request.metric.isprintable() and 0 < len(request.metric) <= _LONGEST_METRIC):
         raise BadArgument("metric", f"must have 1 to {_LONGEST_METRIC} printable characters.")
     if (request.metric or "").startswith(ANY_COUNT):

@@ -18,8 +18,11 @@ from mcp_server.runs.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
+from mcp_server.sweeps.decide import has_too_many_failures
+from mcp_server.sweeps.figures import parse_metric
 from mcp_server.sweeps.plan import DEFINING, identify
 from mcp_server.sweeps.planning import (
+    LIMITS,
     PlannedSweep,
     SweepRequest,
     check_plan,
@@ -36,7 +39,7 @@ class StartedSweep:
     """A sweep under way. ``how``: what this call did."""
 
     sweep: Sweep
-    how: Literal["started", "continued", "repeated"]
+    how: Literal["started", "continued", "repeated", "complete"]
     warnings: tuple[str, ...] = ()
     added: str = ""  # how many cells the call has added to a sweep, and how many were kept
 
@@ -93,13 +96,14 @@ async def rehearse_sweep(
             _check_wipe(former)
         return await _plan_new(request, store, environ), None
     added = await _find_added(request, former, store, environ)
+    new, told = _find_limits(request, former)
+    spec = replace(former.spec, **new)  # type: ignore[arg-type]  # all are whole numbers
     open_cells = tuple(state.cell for state in former.cells if state.state not in COMPLETE)
-    planned = PlannedSweep(replace(former.spec, cells=open_cells), {})
-    if added is not None:
-        checked = await _check_added(added, former, store, environ)
-        spec = replace(former.spec, cells=(*open_cells, *checked.spec.cells))
-        planned = PlannedSweep(spec, checked.checked, checked.warnings)
-    return planned, former
+    if added is None:
+        return PlannedSweep(replace(spec, cells=open_cells), {}, told), former
+    checked = await _check_added(added, former, store, environ)
+    spec = replace(spec, cells=(*open_cells, *checked.spec.cells))
+    return PlannedSweep(spec, checked.checked, (*told, *checked.warnings)), former
 
 
 async def _plan_new(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
@@ -151,7 +155,7 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
         return None
     open_cells = sum(cell.state not in COMPLETE for cell in newest.cells)
     goes_on = request.resume == "continue" and (open_cells or has_plan)
-    is_meant = not newest.ended or newest.state in ("killed", "failed") or goes_on
+    is_meant = not newest.ended or newest.state == "killed" or has_too_many_failures(newest) or goes_on
     if not has_plan and (request.resume == "wipe" or not is_meant):
         again = f'resume="continue" starts {open_cells} cells again; ' if open_cells and newest.ended else ""
         raise BadArgument(
@@ -205,10 +209,11 @@ async def _continue(
         warnings, added = planned.warnings, describe_added(planned.spec, former)
     changed = await run_in_thread(_change_spec, request, former, extended or former.spec, store)
     former = await run_in_thread(store.sweeps.observe, former.sweep_id)
-    if not former.ended or any(cell.state not in COMPLETE for cell in former.cells):
+    goes_on = not former.ended or any(cell.state not in COMPLETE for cell in former.cells)
+    if goes_on:
         await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
     sweep = await run_in_thread(store.sweeps.observe, former.sweep_id)
-    return StartedSweep(sweep, "continued", (*changed, *warnings), added)
+    return StartedSweep(sweep, "continued" if goes_on else "complete", (*changed, *warnings), added)
 
 
 def describe_added(planned: SweepSpec, former: Sweep) -> str:
@@ -237,14 +242,24 @@ def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: R
 
     One file appears whole, and its conductor reads it at its next look: no crash loses a cell, or adds one twice.
     """
-    limits = {"max_parallel": request.max_parallel, "max_failures": request.max_failures}
-    new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
-    if any(most is not None and most < 1 for most in new.values()):
-        raise BadArgument(next(iter(new)), "must be at least 1.")
+    new, told = _find_limits(request, former)
     if new or spec is not former.spec:
-        spec = replace(spec, **new)  # type: ignore[arg-type]  # both are whole numbers
+        spec = replace(spec, **new)  # type: ignore[arg-type]  # all are whole numbers
         write_json(store.sweeps.files_of(former).spec, spec.facts())
-    return tuple(f"{name} is {most} now, it was {getattr(former.spec, name)}." for name, most in new.items())
+    return told
+
+
+def _find_limits(request: SweepRequest, former: Sweep) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the limits of a sweep that a call changes, and sentences that say so.
+
+    Raises:
+        BadArgument: one is no limit.
+    """
+    limits = {name: getattr(request, name) for name in LIMITS}
+    new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
+    if below := next((name for name, most in new.items() if most < 1), None):
+        raise BadArgument(below, "must be at least 1.")
+    return new, tuple(f"{name} is {most} now, it was {getattr(former.spec, name)}." for name, most in new.items())
 
 
 async def _find_added(
@@ -255,13 +270,17 @@ async def _find_added(
     Raises:
         BadArgument: the request's plan does not contain that of ``former``.
     """
-    if not _has_plan(request):
-        return None
-    spec = await run_in_thread(make_spec, request, store, environ, former.spec)
-    if difference := _name_difference(request, spec, former.spec):
+    spec = former.spec
+    difference = _name_changed(request, spec)
+    if _has_plan(request) and not difference:
+        spec = await run_in_thread(make_spec, request, store, environ, spec)
+        difference = _name_difference(spec, former.spec)
+    elif request.common and not difference:
+        difference = "common is of no use without the cells of the plan"
+    if difference:
         raise BadArgument(
             "resume",
-            f"{former.sweep_id} is {'unfinished' if former.ended else 'under way'} and has another plan: {difference}.",
+            f"{former.sweep_id} is {former.state if former.ended else 'under way'} and has another plan: {difference}.",
             "Pass the name alone to go on with its plan, all its values and the new ones to add cells, "
             'resume="wipe" to begin anew (its runs are kept), or another name.',
         )
@@ -285,16 +304,22 @@ async def _continue_unless_ended(
     await start_conductor(directory, sweep, store, file_watch, environ)
 
 
-def _name_difference(request: SweepRequest, spec: SweepSpec, former: SweepSpec) -> str:
+def _name_changed(request: SweepRequest, former: SweepSpec) -> str:
+    """Return which setting of a sweep a call would change, and none can, empty where there is none."""
+    metric, ranking = (None, "") if request.metric is None else parse_metric(request.metric)
+    own = {"metric": former.ranked_by, "goal": former.goal, "halving": former.halving, "hosts": list(former.hosts)}
+    named: dict[str, object] = {"metric": metric and f"{metric} ({ranking})", "goal": request.goal}
+    named |= {"halving": request.halving, "hosts": list(request.hosts) or None}
+    changed = (name for name, value in named.items() if value not in (None, own[name]))
+    return next((f"its {name} is {own[name]}, that of this call {named[name]}" for name in changed), "")
+
+
+def _name_difference(spec: SweepSpec, former: SweepSpec) -> str:
     """Return why the plan of a call does not contain that of a sweep, empty where it does."""
     if spec.phases != former.phases:
         return f"its phases are {', '.join(former.phases)}, those of this call {', '.join(spec.phases)}"
     if spec.searches != former.searches:
         return "its search is another one"
-    for name in ("metric", "goal", "halving"):
-        own, new = (f"{each.ranked_by}" if name == "metric" else getattr(each, name) for each in (former, spec))
-        if getattr(request, name) is not None and new != own:
-            return f"its {name} is {own}, that of this call {new}"
     planned = {identify(cell) for cell in spec.cells}
     gone = [cell for cell in former.cells if identify(cell) not in planned]
     if not gone:

@@ -97,7 +97,7 @@ async def launch_sweep(
     hosts: Annotated[list[str] | None, Field(description="Each cell where GPUs are free first")] = None,
     max_parallel: Annotated[int | None, Field(description="Default: what leases allow")] = None,
     max_failures: Annotated[int | None, Field(description="Failed cells, then no more start")] = None,
-    cell_failures: Annotated[int, Field(description="Failed runs, then the cell is failed")] = 1,
+    cell_failures: Annotated[int | None, Field(description="Failed runs, then the cell is failed: 1")] = None,
     metric: Annotated[
         str | None, Field(description="Ranks by its last value, e.g. Train/mean_reward; or best:TAG, mean10%:TAG")
     ] = None,
@@ -198,6 +198,8 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
         "continued": f"The sweep of this name goes on{started.added and f': {started.added}'}. ",
         "repeated": "This key started the sweep before. ",
     }
+    watch = f'{steps.get(started.how)}Call wait_run("{sweep.sweep_id}", until="decision").'
+    complete = f'Nothing was started: all its cells have results. compare_runs(sweep="{sweep.sweep_id}") has the table.'
     return StartedSweepAnswer(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -206,7 +208,7 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
         session=sweep.session,
         attach_command=tmux_client.attach_command(sweep.session, sweep.spec.tmux_socket),
         warnings=list(started.warnings) or None,
-        next_step=f'{steps[started.how]}Call wait_run("{sweep.sweep_id}", until="decision").',
+        next_step=complete if started.how == "complete" else watch,
     )
 
 

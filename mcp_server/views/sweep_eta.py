@@ -29,7 +29,7 @@ _ENDS_A_SLOT = 1  # ended cells for each slot, from which on their rate is bette
 
 def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
     """Return how many seconds the rest takes, or None where that is not known. ``live``: the live runs, by cell."""
-    if sweep.ended or any(run.unreachable for run in live.values()):
+    if sweep.ended or sweep.is_metric_missing or any(run.unreachable for run in live.values()):
         return None
     # A run that has ended holds its slot until the conductor has noted it, and starts the next one.
     begun = {name: run for name, run in live.items() if run.state not in ("queued", "starting")}

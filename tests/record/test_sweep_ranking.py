@@ -97,7 +97,21 @@ def test_where_every_cell_ended_at_its_time_limit_that_is_a_whole_training() -> 
     assert [group.mean for group in rank_groups([*cells, cell("c", 0.5, lr=0.3)], "max")] == [0.5, None, None]
 
 
-def test_a_mean_of_fewer_seeds_ranks_behind_one_of_more() -> None:
+def test_a_seed_that_was_killed_turns_no_comparison() -> None:
+    """A mean of two whole trainings out of three says which setting is better; one of a single seed does not."""
+    worse = [cell(f"a{seed}", value, q=2.0, seed=seed) for seed, value in enumerate((1.975, 1.984, 1.962), 1)]
+    better = [
+        cell("b1", 2.062, q=2.1, seed=1),
+        cell("b2", 2.059, q=2.1, seed=2),
+        cell("b3", 1.3, "killed", q=2.1, seed=3),
+    ]
+    assert [group.settings["q"] for group in rank_groups([*worse, *better], "max")] == [2.1, 2.0]
+    assert [group.settings["q"] for group in rank_groups([*worse, better[0]], "max")] == [2.0, 2.1]
+    more = [cell(f"c{seed}", 1.0, q=1.0, seed=seed) for seed in range(5)]
+    assert [group.settings["q"] for group in rank_groups([*worse, *better, *more], "max")] == [2.0, 1.0, 2.1]
+
+
+def test_a_mean_of_few_seeds_ranks_behind_one_of_many() -> None:
     two = [cell("a1", 21.0, n=2048, seed=1), cell("a2", 21.7, n=2048, seed=2)]
     ran = CellState(Cell("n8192-seed1", "1", {"n": 8192, "seed": 1}), 3, params={"n": 4096, "seed": 1})
     lucky = replace(ran, state="finished", runs=("r",), value=21.79)

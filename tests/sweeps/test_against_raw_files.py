@@ -55,7 +55,9 @@ def expect(curves: dict[str, tuple[int, str, list[float]]], ranking: str, goal: 
         by_setting.setdefault(setting, []).extend([value] if state == "finished" and not math.isnan(value) else [])
     sign = -1 if goal == "max" else 1
     known = {setting: values for setting, values in by_setting.items() if values}
-    ranked = sorted(known, key=lambda setting: (-len(known[setting]), sign * statistics.fmean(known[setting])))
+    most = max(map(len, known.values()))
+    behind = {setting: most - len(values) if 2 * len(values) <= most else 0 for setting, values in known.items()}
+    ranked = sorted(known, key=lambda setting: (behind[setting], sign * statistics.fmean(known[setting])))
     rows = []
     for setting in ranked:
         values = known[setting]

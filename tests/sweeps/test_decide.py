@@ -213,7 +213,10 @@ def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_
     assert (find_end(make(2, *every, stop={"by": "maria"})) or ("", ""))[0] == "finished"  # it came too late
     end = find_end(make(4, started("c0"), ended("c0", "killed"), stop={"by": "maria"}))
     assert end == ("killed", "Stopped by maria: 1 of 4 cells are done, 0 failed.")
-    assert find_end(make(1, started("c0"), ended("c0", "failed"))) == ("finished", "1 of 1 cells are done, 1 failed.")
+    end = find_end(make(1, started("c0"), ended("c0", "failed")))
+    assert end == ("failed", "No cell has a result: 1 of 1 cells are done, 1 failed.")
+    one = [started("c0"), ended("c0", "failed"), started("c1"), ended("c1")]
+    assert find_end(make(2, *one)) == ("finished", "2 of 2 cells are done, 1 failed.")
     end = find_end(make(2, *failed[:4], max_failures=2))
     assert end == ("failed", "Its ceiling of 2 failed cells is reached: 2 of 2 cells are done, 2 failed.")
 

@@ -18,6 +18,8 @@ CURVE: list[tuple[int | None, float]] = [(step, 20.0 - abs(step - 15)) for step 
         ("last:loss", ("loss", "last")),
         ("best:eval/success", ("eval/success", "best")),
         ("mean10%:loss", ("loss", "mean10%")),
+        ("loss@best", ("loss", "best")),
+        ("loss@300", ("loss@300", "last")),
         ("best:", ("best:", "last")),
         ("worst:loss", ("worst:loss", "last")),
     ],

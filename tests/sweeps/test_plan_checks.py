@@ -10,6 +10,7 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import format_arguments
 from mcp_server.record.sweep_spec import Cell
+from mcp_server.sweeps.plan import Phase, expand
 from mcp_server.sweeps.plan_checks import check_distinct, check_grid_values, check_multirun, spell_switches, unfold
 
 
@@ -22,6 +23,11 @@ from mcp_server.sweeps.plan_checks import check_distinct, check_grid_values, che
         ("choice(adam, 'sgd', 3)", ["adam", "sgd", 3]),
         ("interval(0, 1)", []),
         ("a,b", ["a", "b"]),
+        ("shuffle(range(1,4))", [1, 2, 3]),
+        ("sort(3, 1, reverse=true)", [3, 1]),
+        ("tag(fast, choice(1,2))", [1, 2]),
+        ("[1,2],[3,4]", ["[1,2]", "[3,4]"]),
+        ("${oc.env:A,b}", None),
         ("[256,256]", None),
         ("{a: 1, b: 2}", None),
         ("'a,b'", None),
@@ -50,6 +56,8 @@ def test_several_values_in_one_text_are_refused_with_the_list_that_they_mean() -
         ("torchrun --nproc_per_node=2 train.py --multirun", "as a grid"),
         ("srun torchrun --nproc_per_node=2 train.py -m lr=1,2", r'grid={"lr": \[1, 2\]}'),
         ("train -m a=1,2", r'grid={"a": \[1, 2\]}'),
+        ("python train.py hydra.mode=MULTIRUN a=1,2", r'grid={"a": \[1, 2\]}'),
+        ("python train.py 'lr=range(1,3)'", r'List them: {"lr": \[1, 2\]}'),
     ],
 )
 def test_a_multirun_in_a_command_is_refused_with_its_grid(command: str | list[str], meant: str) -> None:
@@ -109,3 +117,29 @@ def test_two_cells_with_one_command_are_refused_by_name() -> None:
         check_distinct(cells)
     check_distinct([Cell("a", "1", launch={**launch, "env": {"SEED": seed}}) for seed in ("1", "2")])
     check_distinct([Cell("a", phase, launch=launch) for phase in ("1", "2")])
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 1.0), (0.001, "1e-3"), (True, "true"), ("d/x", "/p/d/x")])
+def test_two_cells_whose_values_mean_the_same_are_refused_however_they_are_written(one: object, other: object) -> None:
+    """Else a table has them as two seeds of one setting."""
+    for entries in ([{"v": one}, {"v": other}], [{"v": one, "seed": 1}, {"v": other, "seed": "1"}]):
+        phase = Phase("1", {"command": "t.py --out {cell}", "cwd": "/p"}, cells=entries)
+        with pytest.raises(BadArgument, match=r"would run the same command \(v is"):
+            check_distinct(expand([phase], "s-abcd"))
+    seeds = [{"v": one, "seed": 1}, {"v": other, "seed": 2}]
+    check_distinct(expand([Phase("1", {"command": "t.py"}, cells=seeds)], "s-abcd"))
+
+
+def test_names_of_cells_make_no_two_trainings_of_one() -> None:
+    entries = [{"q": 1, "launch": {"name": name}} for name in ("a", "b")]
+    with pytest.raises(BadArgument, match="cells a and b would run the same command"):
+        check_distinct(expand([Phase("1", {"command": "python train.py --out /o/{cell}"}, cells=entries)], "s-abcd"))
+
+
+def test_several_values_in_common_are_refused_where_its_program_takes_settings() -> None:
+    command = "python train.py"
+    with pytest.raises(BadArgument, match=r'List them: {"lr": \[1, 2\]}'):
+        check_multirun(command, {"lr": "1,2"}, is_settings=True)
+    check_multirun(command, {"lr": "1,2"})
+    with pytest.raises(BadArgument, match="several trainings in one cell"):
+        check_multirun(command, {"hydra.mode": "MULTIRUN"})

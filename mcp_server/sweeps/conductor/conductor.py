@@ -334,7 +334,7 @@ class Conductor:
             return
         near, tags = ", ".join(find_near_names(metric, figure.tags)), ", ".join(figure.tags[:_MOST_TAGS])
         known = f"Near: {near}." if near else f"It has {tags or 'no metrics'}."
-        text = f"{cell.cell.name} has ended without {metric!r}. {known}"
+        text = f"{cell.cell.name} has ended without {metric!r}. {known} {figure.left_out}".rstrip()
         if depends_on_metric(sweep.spec):
             text += " Nothing is searched, halved or promoted: kill_run it, and start it with the right metric."
         self._note("metric_missing", text, cell=cell.cell.name, run_id=run.run_id)
