@@ -53,6 +53,7 @@ _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _LAUNCHED_WITHIN_S = 2.0  # where the loop has to know first what became of a launch: longer ones go on beside it
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
 _SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 40 ms
+_SHOWN_AT_LATEST_S = 5.0  # also where the first look took long, as on a machine that has much to do
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
 
@@ -132,7 +133,8 @@ class Conductor:
                 self._has_news = anyio.Event()
                 begun_s = time.monotonic()
                 await run_in_thread(self._show)
-                await anyio.sleep(max(_SHOWN_EVERY_S, (time.monotonic() - begun_s) / _SHOWN_SHARE))
+                took_s = time.monotonic() - begun_s
+                await anyio.sleep(min(max(_SHOWN_EVERY_S, took_s / _SHOWN_SHARE), _SHOWN_AT_LATEST_S))
 
     def _watch_live(self, changes: Subscription) -> None:
         """Hear of changes in the directories of the live runs, and of no others: there may be 1,000."""
