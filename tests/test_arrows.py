@@ -25,7 +25,7 @@ hosts(store pydantic yaml)
 backends.far_answers(pydantic)
 blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib)
 views
-runs(anyio)  results(yaml)
+runs(anyio pydantic)  results(yaml)
 sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.halving(optuna)  sweeps.optuna_extra(optuna)
 sweeps.sources.doit_child(doit)
 tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)

@@ -1,22 +1,23 @@
-"""Cursors: what each caller has seen of each run, and how long its next wait is."""
+"""What each caller has seen of each run, how long its next wait is, and the waits of all callers that are open."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import anyio
 
 from mcp_server.record.events import NOTEWORTHY
 from mcp_server.record.state import ENDED, Run, posix
 
-if TYPE_CHECKING:
-    from mcp_server.runs.metric_wait import MetricPosition
-
 # What is repeated to a caller whose last answer may not have arrived.
 _REPEATED = frozenset(NOTEWORTHY) - {"first_step"}
 _MOST_CURSORS, _MOST_POSITIONS = 10_000, 1000
+MOST_ALIKE, MOST_OF_CALLER = 16, 500  # open waits
 
 
 def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> Iterator[float]:
@@ -73,6 +74,32 @@ class Cursor:
         """
         changed = run.last_seq > self.seq or run.state != self.state
         return Cursor(run.last_seq, run.state, 0 if changed else self.heartbeats + scheduled)
+
+
+@dataclass(frozen=True)
+class MetricSource:
+    """Where the values of a tag are: its name there, the path, and the run's or the kind of a database in it."""
+
+    tag: str
+    path: str
+    name: str | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class MetricPosition:
+    """How far a condition has been checked on one run.
+
+    ``tag`` is the tag once chosen. ``checked`` counts the points, -1 before the first check. ``restarts`` and ``late``
+    are those of the series at that time, ``wall`` its newest time.
+    """
+
+    tag: str | None = None
+    source: MetricSource | None = None
+    checked: int = -1
+    restarts: tuple[int, ...] = ()
+    late: int = 0
+    wall: float | None = None
 
 
 def assumed_cursor(run: Run, now_s: float) -> Cursor:
@@ -148,3 +175,57 @@ class CallerCursors:
 def _drop_oldest(entries: dict[Any, Any], most: int) -> None:
     while len(entries) >= most:
         del entries[next(iter(entries))]
+
+
+@dataclass(eq=False)
+class OpenWait:
+    """One wait. ``newest_for`` are the runs that no later wait of the same caller waits for."""
+
+    run_ids: frozenset[str]
+    newest_for: set[str]
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class OpenWaits:
+    """All open waits: which of them says what a caller has seen, and how many one caller may leave behind.
+
+    A client that gives up a call over stdio need not say so, and its wait goes on. So a caller's newest wait for a run
+    counts: what an older one answers is not remembered as seen. Older ones stay open, because several agents of one
+    client may wait for the same run, but the oldest of many ends.
+    """
+
+    def __init__(self) -> None:
+        self._waits: dict[str | None, dict[OpenWait, None]] = {}  # by caller, the oldest first
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waits.values()))
+
+    @contextlib.contextmanager
+    def open(self, caller: str | None, run_ids: Iterable[str], *, is_bounded: bool) -> Iterator[OpenWait]:
+        """Yield a new wait of ``caller``, None for an anonymous one.
+
+        ``is_bounded``: nothing else ends waits that were given up, so the oldest of too many ends.
+        """
+        ids = frozenset(run_ids)
+        wait = OpenWait(ids, set(ids))
+        own = self._waits.setdefault(caller, {})
+        if caller is not None:
+            for older in own:
+                older.newest_for -= ids
+            if is_bounded:
+                _end_oldest([older for older in own if older.run_ids == ids], MOST_ALIKE)
+                _end_oldest(list(own), MOST_OF_CALLER)
+        own[wait] = None
+        try:
+            yield wait
+        finally:
+            del own[wait]
+            if not own:
+                self._waits.pop(caller, None)
+
+
+def _end_oldest(waits: list[OpenWait], most: int) -> None:
+    """Make room for one more among ``most``."""
+    for wait in waits[: max(0, len(waits) + 1 - most)]:
+        wait.newest_for.clear()
+        wait.scope.cancel()

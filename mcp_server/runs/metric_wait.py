@@ -8,11 +8,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
-from mcp_server.runs.met_moment import MetPoint
+from mcp_server.runs.cursors import MetricPosition, MetricSource
 from mcp_server.scalars.condition import (
     PROGRESS,
     Condition,
@@ -21,6 +22,7 @@ from mcp_server.scalars.condition import (
     first_match,
     resolve_tag,
 )
+from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.sweep_store import SweepRun
@@ -40,19 +42,13 @@ ReadPrinted = Callable[[Run], Mapping[str, Sequence[tuple[int | None, float]]]]
 
 
 @dataclass(frozen=True)
-class MetricPosition:
-    """How far a condition has been checked on one run.
+class MetPoint:
+    """The point of a curve that met a condition."""
 
-    ``tag`` is the tag once chosen, ``source`` its location and its name there. ``checked`` counts the points, -1
-    before the first check. ``restarts`` and ``late`` are those of the series at that time, ``wall`` its newest time.
-    """
-
-    tag: str | None = None
-    source: tuple[MetricLocation, str] | None = None
-    checked: int = -1
-    restarts: tuple[int, ...] = ()
-    late: int = 0
-    wall: float = -math.inf
+    run_id: str
+    tag: str
+    value: float
+    step: int
 
 
 class MetricWait:
@@ -252,9 +248,9 @@ class MetricCheck:
         run_locations = self._scalars.locate(run)
         locations, self.uncertain = run_locations.locations, run_locations.uncertain
         source = self.position.source
-        if source is not None and source[0] in locations:
-            # An equal location, which may have more files by now.
-            series = self._read_series(run, [locations[locations.index(source[0])]]).get(source)
+        known = [each for each in locations if source is not None and name_source(each, source.tag) == source]
+        if source is not None and known:
+            series = self._read_series(run, known[:1]).get((known[0], source.tag))
             if series is not None:
                 return series
         all_series = self._read_series(run, locations)
@@ -271,9 +267,9 @@ class MetricCheck:
         if tag is None:
             self.other_tags = list(sources)
             return None
-        moved = source is not None and sources[tag] != source
-        position = MetricPosition(checked=0) if moved else self.position
-        self.position = replace(position, tag=tag, source=sources[tag])
+        chosen = name_source(*sources[tag])
+        position = MetricPosition(checked=0) if source not in (None, chosen) else self.position
+        self.position = replace(position, tag=tag, source=chosen)
         return all_series[sources[tag]]
 
     def _read_series(self, run: Run, locations: Sequence[MetricLocation]) -> dict[tuple[MetricLocation, str], Series]:
@@ -283,6 +279,10 @@ class MetricCheck:
                 reading = self._scalars.read([location], run.run_id)
                 all_series.update({(location, tag): series for tag, series in reading.series.items()})
         return all_series
+
+    @property
+    def _wall_s(self) -> float:
+        return -math.inf if self.position.wall is None else self.position.wall
 
     def _check_points(self, tag: str, series: Series) -> str | None:
         count = len(series.values)
@@ -297,14 +297,27 @@ class MetricCheck:
             first = int(written_again.argmax()) if written_again.any() else count
         points = series
         if first > 0 and series.late > self.position.late:  # a late point is sorted in among those checked before
-            points, first = _points_after(series, self.position.wall, first), 0
+            points, first = _points_after(series, self._wall_s, first), 0
         if self._is_first:
             first, self._is_first = min(first, len(points.values) - 1), False
-        wall = max(self.position.wall, float(series.walls.max(initial=-math.inf, where=series.walls == series.walls)))
-        self.position = replace(self.position, checked=count, restarts=series.restarts, late=series.late, wall=wall)
+        wall = max(self._wall_s, float(series.walls.max(initial=-math.inf, where=series.walls == series.walls)))
+        self.position = replace(
+            self.position,
+            checked=count,
+            restarts=tuple(map(int, series.restarts)),
+            late=int(series.late),
+            wall=wall if math.isfinite(wall) else None,
+        )
         self.newest = describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
         index = first_match(self._condition, points, first)
         return None if index is None else self._meet(tag, float(points.values[index]), int(points.steps[index]))
+
+
+def name_source(location: MetricLocation, tag: str) -> MetricSource:
+    """Return the place of a tag. The files of a run may have become more since."""
+    if isinstance(location, Path):
+        return MetricSource(tag, str(location))
+    return MetricSource(tag, str(location.path), location.name, getattr(location, "kind", None))
 
 
 def _points_after(series: Series, wall: float, first: int) -> Series:
@@ -326,3 +339,34 @@ def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:
         with contextlib.suppress(TypeError, ValueError):
             printed[name] = (step if isinstance(step, int) else None, float(value))
     return printed
+
+
+def show_moment(run: Run, met: MetPoint, log: LogMetrics) -> Run:
+    """Return a live ``run`` as its ``log`` has it now, and at the step of ``met`` where that is further on. Pure.
+
+    Its step, its metrics and the value that met the condition are of one moment: that value comes from the run's files
+    or log, which are newer than its supervisor's last note of progress.
+
+    A step that counts something else, such as samples, or one of several trainings, leaves the run as it is.
+    """
+    known = run.progress.get("step")
+    if run.ended or not isinstance(known, int) or met.step <= known or "round" in run.progress:
+        return run
+    step, metrics = known, run.progress.get("metrics")
+    if log.step is not None and log.step >= step:
+        step, metrics = log.step, {name: _plain(value) for name, value in log.headlines.items()}
+    if met.step > step and count_alike(met.step, step):
+        step, metrics = met.step, {met.tag: _plain(met.value)}
+    return replace(run, progress={**run.progress, "step": step, "metrics": metrics, **_shorten_rest(run, step - known)})
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _shorten_rest(run: Run, steps: int) -> Mapping[str, Any]:
+    """Return the time that is left after so many further steps, where it is known."""
+    eta_s, step_s = run.progress.get("eta_s"), run.progress.get("step_s")
+    if not isinstance(eta_s, int | float) or not isinstance(step_s, int | float):
+        return {}
+    return {"eta_s": max(0.0, eta_s - steps * step_s)}

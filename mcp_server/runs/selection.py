@@ -7,9 +7,8 @@ also means the runs that began and ended since.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.state import Run
@@ -32,17 +31,6 @@ class Selection:
     def is_open(self) -> bool:
         """Whether further runs may join."""
         return bool(self.tags) or self.live
-
-    def to_facts(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        facts = {"run_ids": self.run_ids, "tags": self.tags, "live": self.live, "left_out": sorted(self.left_out)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Selection:
-        """Return the selection of :meth:`to_facts`. Raises what a wrong type raises."""
-        ids, tags, left_out = (tuple(map(str, facts[name])) for name in ("run_ids", "tags", "left_out"))
-        return cls(ids, tags, bool(facts["live"]), frozenset(left_out))
 
     def observe(self, store: RunStore, run_ids: Iterable[str] = ()) -> tuple[Run, ...]:
         """Return these runs as they are now, with those that have joined.

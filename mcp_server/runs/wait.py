@@ -9,10 +9,9 @@ from typing import Literal, Protocol
 import anyio
 
 from mcp_server.errors import RunUnreadable
-from mcp_server.record.events import NOTEWORTHY, TROUBLE, Noteworthy
+from mcp_server.record.events import CLEARING, NOTEWORTHY, TROUBLE, Event, Noteworthy
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.decision import find_decisions, needs_decision
 
 Until = Literal["event", "decision", "first_step", "end", "condition"]
 Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
@@ -23,6 +22,14 @@ PROGRESS_S = 15.0
 _SETTLE_S = 0.05
 _UNREADABLE_S, _UNREADABLE_RETRY_S = 10.0, 0.25  # a record that cannot be read is tried for so long, so often
 _CONDITION_S = 1.0  # between two checks of metrics, which another program writes where no watch is
+
+# Which word in the policy's ``stop_on`` says that the policy stops an attempt for an event of this kind.
+_STOPPED_ON: Mapping[str, str] = {"stalled": "stall", "first_step_timeout": "first_step_timeout"}
+_SETTLED_BY_AN_ATTEMPT: tuple[Noteworthy, ...] = ("error_seen", "stalled", "first_step_timeout")
+_DECISIONS: tuple[Noteworthy, ...] = (
+    *(*_SETTLED_BY_AN_ATTEMPT, "gpu_deviation", "judging_lost"),
+    *("cell_failed", "launch_refused", "metric_missing", "phase_done"),  # of a sweep
+)
 
 
 ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Run, ...]]]
@@ -57,7 +64,7 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
 
     - ``end``: all runs have ended.
     - ``event``: any run has news. An end that the caller has seen is not news, unless all runs have ended.
-    - ``decision``: any run has ended, or has trouble that nobody deals with; see :mod:`mcp_server.runs.decision`.
+    - ``decision``: any run has ended, or has trouble that nobody deals with; see :func:`find_decisions`.
     - ``first_step``: every live run has made a step in its present attempt, or has trouble, so that it may never make
       one.
     - ``condition``: only that trouble. Whether the condition holds is not in the runs.
@@ -94,6 +101,45 @@ def has_news(run: Run, cursor: Cursor, until: Until) -> bool:
     if until == "decision":
         return needs_decision(run, cursor)
     return run.last_seq > cursor.seq or run.state != cursor.state or cursor.listed_after(run) < cursor.seq
+
+
+def find_decisions(run: Run, cursor: Cursor) -> set[Noteworthy]:
+    """Return the kinds of events of a live run that its reader has not seen, and has to decide about.
+
+    An end is a decision, because nobody retries it. So are a stall, an error, a missing first step, trouble with GPUs,
+    and judging that was lost, unless the run's own recovery policy deals with it: it stops the attempt and tries again,
+    or ends the run, and then the end is the decision. What a later event has settled is none any more: a stall that
+    resumed, an error before a retry, a first step that came late.
+    """
+    stop_on = (run.spec.recovery or {}).get("stop_on") or ()
+    return _unsettled((event for event in run.events if event["seq"] > cursor.seq), stop_on)
+
+
+def needs_decision(run: Run, cursor: Cursor) -> bool:
+    """Return whether its reader has something new to decide about ``run``."""
+    return cursor.state != run.state if run.ended else bool(find_decisions(run, cursor))
+
+
+def _unsettled(events: Iterable[Event], stop_on: Iterable[str]) -> set[Noteworthy]:
+    pending: set[Noteworthy] = set()
+    for event in events:
+        kind = event["kind"]
+        if kind == "retrying" or kind in CLEARING:
+            pending.difference_update(_SETTLED_BY_AN_ATTEMPT)
+        elif kind == "first_step":
+            pending.discard("first_step_timeout")
+        elif kind in _DECISIONS and not _is_stopped_by_policy(event, stop_on):
+            pending.add(kind)
+    return pending
+
+
+def _is_stopped_by_policy(event: Event, stop_on: Iterable[str]) -> bool:
+    cause = _STOPPED_ON.get(event["kind"])
+    if event["kind"] == "error_seen":
+        cause = (event.get("failure") or {}).get("kind")
+    elif event["kind"] == "gpu_deviation":
+        cause = event.get("what")
+    return cause is not None and cause in stop_on
 
 
 async def _observe_patiently(run_ids: Sequence[str], observe: ObserveRuns) -> tuple[Run, ...]:

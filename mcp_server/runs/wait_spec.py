@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
 
 from mcp_server.record.state import Run
-from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.cursors import Cursor, MetricPosition
 from mcp_server.runs.selection import Selection
 from mcp_server.runs.wait import CheckCondition, Until, WaitOutcome, find_reason, make_outcome
 from mcp_server.scalars.condition import Condition, parse_condition
 from mcp_server.store.run_store import RunStore
-
-if TYPE_CHECKING:
-    from mcp_server.runs.metric_wait import MetricPosition, MetricWait
 
 _PLAIN: tuple[Until, ...] = tuple(word for word in get_args(Until) if word != "condition")
 
@@ -67,21 +64,9 @@ class WaitSpec:
         """
         return parse_condition(self.until) if self.mode == "condition" else None
 
-    def after(self, metric: MetricWait | None) -> WaitSpec:
-        """Return this wait with its condition checked as far as ``metric`` has checked it."""
-        return self if metric is None else replace(self, positions=metric.positions)
-
     def to_facts(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {
-            "run_ids": list(self.run_ids),
-            "until": self.until,
-            "timeout_s": self.timeout_s,
-            "cursors": cursors_to_facts(self.cursors),
-            "positions": positions_to_facts(self.positions),
-            "selection": None if self.selection is None else self.selection.to_facts(),
-            "since": self.since,
-        }
+        return to_json(self)
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> WaitSpec:
@@ -90,22 +75,16 @@ class WaitSpec:
         Raises:
             ValueError: these are not the facts of a wait.
         """
-        try:
-            run_ids, timeout_s = tuple(map(str, facts["run_ids"])), facts["timeout_s"]
-            cursors = cursors_from_facts(facts["cursors"])
-            if not run_ids or cursors.keys() != set(run_ids):
-                raise ValueError("runs without a cursor")
-            return cls(
-                run_ids=run_ids,
-                until=str(facts["until"]),
-                timeout_s=None if timeout_s is None else float(timeout_s),
-                cursors=cursors,
-                positions=positions_from_facts(facts["positions"]),
-                selection=Selection.from_facts(facts["selection"]) if facts.get("selection") else None,
-                since=facts.get("since"),
-            )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not a wait: {error!r}") from error
+        spec = TypeAdapter(cls).validate_python(facts)
+        if not spec.run_ids or spec.cursors.keys() != set(spec.run_ids):
+            raise ValueError("runs without a cursor")
+        return spec
+
+
+def to_json(value: object) -> dict[str, Any]:
+    """Return a dataclass as JSON; ``TypeAdapter(…).validate_python`` reads it."""
+    facts: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    return facts
 
 
 async def look_once(
@@ -119,66 +98,3 @@ async def look_once(
     if reason is None and (spec.timeout_s is None or waited_s < spec.timeout_s):
         return None
     return make_outcome(reason, runs, spec.cursors, waited_s, met, until=spec.mode, scheduled=False)
-
-
-def cursors_to_facts(cursors: Mapping[str, Cursor]) -> dict[str, Any]:
-    """Return cursors, by run id, as JSON."""
-    return {run_id: asdict(cursor) for run_id, cursor in cursors.items()}
-
-
-def cursors_from_facts(facts: Mapping[str, Any]) -> dict[str, Cursor]:
-    """Return the cursors of :func:`cursors_to_facts`. Raises what a wrong type raises."""
-    return {
-        run_id: Cursor(int(c["seq"]), str(c["state"]), int(c["heartbeats"]), int(c["repeated"]))
-        for run_id, c in facts.items()
-    }
-
-
-def positions_to_facts(positions: Mapping[str, MetricPosition]) -> dict[str, Any]:
-    """Return positions, by run id, as JSON."""
-    return {run_id: _position_to_facts(position) for run_id, position in positions.items()}
-
-
-def positions_from_facts(facts: Mapping[str, Any]) -> dict[str, MetricPosition]:
-    """Return the positions of :func:`positions_to_facts`. Raises what a wrong type raises."""
-    return {run_id: _position_from_facts(each) for run_id, each in facts.items()}
-
-
-def _position_to_facts(position: MetricPosition) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "tag": position.tag,
-        "checked": position.checked,
-        "restarts": [int(step) for step in position.restarts],
-        "late": int(position.late),
-        "wall": position.wall if math.isfinite(position.wall) else None,
-    }
-    if position.source is not None:
-        location, name = position.source
-        path = location if isinstance(location, Path) else location.path
-        source = {"tag": name, "path": str(path)}
-        if not isinstance(location, Path):
-            source |= {"name": location.name} | ({"kind": location.kind} if hasattr(location, "kind") else {})
-        facts["source"] = source
-    return facts
-
-
-def _position_from_facts(facts: Mapping[str, Any]) -> MetricPosition:
-    from mcp_server.runs.metric_wait import MetricPosition  # noqa: PLC0415 - with the readers of scalars, 20 ms
-
-    position = MetricPosition(
-        tag=facts["tag"],
-        checked=int(facts["checked"]),
-        restarts=tuple(map(int, facts["restarts"])),
-        late=int(facts["late"]),
-        wall=-math.inf if facts["wall"] is None else float(facts["wall"]),
-    )
-    if (source := facts.get("source")) is None:
-        return position
-    from mcp_server.scalars.formats.detect import ScalarSource  # noqa: PLC0415 - numpy starts slowly
-    from mcp_server.scalars.locate import EventFiles  # noqa: PLC0415 - numpy starts slowly
-
-    path = Path(source["path"])
-    if "kind" in source:
-        return replace(position, source=(ScalarSource(source["kind"], path, source["name"]), source["tag"]))
-    location = EventFiles(path, {}, source["name"]) if "name" in source else path  # names do not count
-    return replace(position, source=(location, source["tag"]))

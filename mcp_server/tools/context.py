@@ -15,8 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import Confirmations, check_owner
-from mcp_server.runs.cursors import CallerCursors
-from mcp_server.runs.open_waits import OpenWaits
+from mcp_server.runs.cursors import CallerCursors, OpenWaits
 from mcp_server.store.cursor_files import CursorFiles
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.read_roots import check_readable

@@ -37,8 +37,7 @@ from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import SweepStatus, describe_sweep
 
 if TYPE_CHECKING:
-    from mcp_server.runs.met_moment import MetPoint
-    from mcp_server.runs.metric_wait import MetricWait
+    from mcp_server.runs.metric_wait import MetPoint, MetricWait
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 45.
 _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (8, 600), "timed_out": (8, 600)}
@@ -117,7 +116,7 @@ async def describe_outcome(
 def _show_moment(server: ServerContext, outcome: WaitOutcome, met: MetPoint) -> WaitOutcome:
     """Return ``outcome`` with the run that met the condition as it was at that moment."""
     # Loaded with the condition.
-    from mcp_server.runs.met_moment import show_moment  # noqa: PLC0415 - as above
+    from mcp_server.runs.metric_wait import show_moment  # noqa: PLC0415 - as above
     from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
 
     def show(run: Run) -> Run:

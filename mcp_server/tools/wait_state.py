@@ -10,20 +10,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp.types import CallToolResult, TextContent
+from pydantic import TypeAdapter
 
 from mcp_server.errors import RunUnreadable, RunwardError
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run, posix
-from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.cursors import Cursor, MetricPosition
 from mcp_server.runs.wait import WaitOutcome
-from mcp_server.runs.wait_spec import (
-    WaitSpec,
-    cursors_from_facts,
-    cursors_to_facts,
-    look_once,
-    positions_from_facts,
-    positions_to_facts,
-)
+from mcp_server.runs.wait_spec import WaitSpec, look_once, to_json
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.store.wait_files import WaitRecord, WaitUnreadable
 from mcp_server.text.timestamps import format_time
@@ -35,7 +29,7 @@ from mcp_server.tools.wait_answer import describe_outcome
 from mcp_server.views.progress_text import describe_progress
 
 if TYPE_CHECKING:
-    from mcp_server.runs.metric_wait import MetricPosition, MetricWait
+    from mcp_server.runs.metric_wait import MetricWait
 
 
 @dataclass(frozen=True)
@@ -52,41 +46,6 @@ class WaitState:
     cursors: Mapping[str, Cursor] = field(default_factory=dict)
     positions: Mapping[str, MetricPosition] = field(default_factory=dict)
     until: str = ""
-
-    def to_facts(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "status": self.status,
-            "updated_at": self.updated_at,
-            "message": self.message,
-            "result": self.result,
-            "cursors": cursors_to_facts(self.cursors),
-            "positions": positions_to_facts(self.positions),
-            "until": self.until,
-        }
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> WaitState:
-        """Return the state of :meth:`to_facts`.
-
-        Raises:
-            ValueError: these are not the facts of a wait that has ended.
-        """
-        try:
-            status, result = facts["status"], facts["result"]
-            if status not in ("completed", "cancelled") or isinstance(result, dict) != (status == "completed"):
-                raise ValueError("neither completed with a result nor cancelled")
-            return cls(
-                status=status,
-                updated_at=str(facts["updated_at"]),
-                message=str(facts["message"]),
-                result=result,
-                cursors=cursors_from_facts(facts["cursors"]),
-                positions=positions_from_facts(facts["positions"]),
-                until=str(facts["until"]),
-            )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not the end of a wait: {error!r}") from error
 
 
 async def observe_wait(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitRecord, WaitState]:
@@ -192,15 +151,18 @@ async def _complete(
 async def _keep(server: ServerContext, record: WaitRecord, state: WaitState) -> WaitState:
     """Return how the wait ended first: that is kept. On a full disk the news is answered all the same."""
     with contextlib.suppress(OSError):
-        return _read_end(record, await run_in_thread(server.wait_files.end, record, state.to_facts()))
+        return _read_end(record, await run_in_thread(server.wait_files.end, record, to_json(state)))
     return state
 
 
 def _read_end(record: WaitRecord, facts: Mapping[str, Any]) -> WaitState:
     try:
-        return WaitState.from_facts(facts)
+        state = TypeAdapter(WaitState).validate_python(facts)
     except ValueError as error:
         raise WaitUnreadable(record.wait_id, "its end is damaged") from error
+    if state.status == "working" or (state.result is not None) != (state.status == "completed"):
+        raise WaitUnreadable(record.wait_id, "its end is damaged")
+    return state
 
 
 def _updated_at(server: ServerContext, record: WaitRecord, runs: Sequence[Run]) -> str:

@@ -9,8 +9,7 @@ import pytest
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState, posix
-from mcp_server.runs.cursors import CallerCursors, Cursor, assumed_cursor, backoff
-from mcp_server.runs.metric_wait import MetricPosition
+from mcp_server.runs.cursors import CallerCursors, Cursor, MetricPosition, assumed_cursor, backoff
 from mcp_server.runs.wait import decide
 
 A, B = "cfm-7kqz", "gen-2mxw"

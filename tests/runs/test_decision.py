@@ -11,7 +11,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.recovery.policy import normalize_policy
 from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.decision import find_decisions, needs_decision
+from mcp_server.runs.wait import find_decisions, needs_decision
 
 DIVERGED = {"failure": {"kind": "divergence", "line": "loss nan"}}
 CRASHED = {"failure": {"kind": "python_error", "line": "KeyError: 'lr'"}}

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.runs.met_moment import MetPoint, show_moment
-from mcp_server.runs.metric_wait import MetricWait
+from mcp_server.runs.metric_wait import MetPoint, MetricWait, show_moment
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.from_log import LogMetrics
 from mcp_server.scalars.run_scalars import Scalars

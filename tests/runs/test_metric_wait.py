@@ -11,7 +11,8 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import Event
-from mcp_server.runs.metric_wait import MetricCheck, MetricPosition, MetricWait, check_possible
+from mcp_server.runs.cursors import MetricPosition
+from mcp_server.runs.metric_wait import MetricCheck, MetricWait, check_possible
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.state_home import StateHome

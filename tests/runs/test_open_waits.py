@@ -11,8 +11,7 @@ import pytest
 from mcp_server.record.events import Event, EventKind
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.open_waits import MOST_ALIKE, MOST_OF_CALLER, OpenWaits
+from mcp_server.runs.cursors import MOST_ALIKE, MOST_OF_CALLER, Cursor, OpenWaits
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,10 @@ import pytest
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
-from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.metric_wait import MetricPosition
+from mcp_server.runs.cursors import Cursor, MetricPosition
+from mcp_server.runs.metric_wait import name_source
 from mcp_server.runs.selection import Selection
-from mcp_server.runs.wait_spec import WaitSpec, look_once, positions_from_facts, positions_to_facts
+from mcp_server.runs.wait_spec import WaitSpec, look_once
 from mcp_server.scalars.formats.detect import ScalarSource
 from mcp_server.scalars.locate import EventFiles
 
@@ -44,10 +44,17 @@ def test_a_wait_survives_a_file() -> None:
     ids=["directory", "files of a run", "database"],
 )
 def test_where_a_condition_was_checked_survives_a_file(location: Any) -> None:
-    positions = {A: MetricPosition("loss", (location, "train/loss"), 3)}
-    again = positions_from_facts(json.loads(json.dumps(positions_to_facts(positions))))
-    assert again == positions
-    assert again[A].wall == -math.inf
+    source = name_source(location, "train/loss")
+    spec = WaitSpec((A,), {A: Cursor()}, positions={A: MetricPosition("loss", source, 3)})
+    assert through_a_file(spec) == spec
+
+
+def test_a_position_that_a_former_version_kept_is_read() -> None:
+    kept = {"tag": "loss", "checked": 3, "restarts": [2], "late": 0, "wall": None}
+    kept["source"] = {"tag": "train/loss", "path": "/db", "name": "p/r", "kind": "mlflow"}
+    facts = WaitSpec((A,), {A: Cursor()}).to_facts() | {"positions": {A: kept}, "layout": 1, "owner": None}
+    source = name_source(ScalarSource("mlflow", Path("/db"), "p/r"), "train/loss")
+    assert WaitSpec.from_facts(facts).positions == {A: MetricPosition("loss", source, 3, (2,))}
 
 
 @pytest.mark.parametrize(
