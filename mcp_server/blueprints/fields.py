@@ -30,8 +30,8 @@ _CONTENT_LABEL = re.compile(
 )
 _PURPOSE_LABEL = re.compile(r"(?:contents?|value|text|内容|值|question|目的)\s*\d*")
 _PATH = re.compile(
-    r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/[^\s`'\"，。；、<>|]*|[\w.${}-]+(?:/[\w.@%+=~${}:-]+)+/?"
-    r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.{1,2}|\.\w[\w.-]*"
+    r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/[^\s`'\"，。；、<>|「」『』《》“”（）]*|[\w.${}-]+(?:/[\w.@%+=~${}:-]+)+/?"
+    r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.\w[\w.-]*|\.{1,2}"
 )
 _EMPHASISED = re.compile(r"(?P<mark>\*{1,3})(?P<text>[^*]+)(?P=mark)")
 _PICTURES = re.compile(r"^[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+|[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+$")
@@ -71,12 +71,29 @@ _OTHER_BAN = re.compile(
     re.IGNORECASE,
 )
 _INLINE_TAG = re.compile(r"</?(?:b|strong|i|em|u|code|kbd|tt|span|font|sub|sup|mark|small|a)\b[^<>]*>", re.IGNORECASE)
-_PATH_AND_REMARK = re.compile(
-    r"\s*(?P<path>`[^`]+`|\"[^\"]+\"|[^\s`'\"，。；、,;<>|()（）]+)\s*(?:[，。；、]|[,;](?=\s)|(?=（)|\s(?=[(]))\s*(?P<remark>\S.*)$"
+_QUOTED = re.compile(
+    r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'|“([^”]+)”|「([^」]+)」|『([^』]+)』|《([^》]+)》|<([~.]{0,2}/[^<>]*)>"
 )
-# What makes a remark behind a path more than a remark: another path, or a choice.
-_OTHER_PATH = re.compile(
-    r"[\w.~}]*/[\w.]|\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)\b|\b(?:or|and|oder|ou|then)\b|或|然后|和"
+_BEFORE_PATH = re.compile(r"^(\W*)(?:source|cd)\s+(?=[~/.$\w\"'`])")
+_ROOTED = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/")
+_CONFIGURATION = re.compile(r"\.(?:ya?ml|jsonc?|toml|cfg|ini|conf|gin)$")
+_CJK_BEFORE = re.compile(r"[\u4e00-\u9fff：:]\s*$")
+# Prose behind a path that no name of a file goes on with.
+_PROSE = re.compile(
+    r"(?!-\w)[^\w\s]|(?:is|was|has|holds|contains|which|where|because|since|please|will|does|it|ist|enthält|est)\b|[\u4e00-\u9fff]"
+)
+# How a path in a remark is related to the one before: it is no choice.
+_RELATION = re.compile(
+    r"\b(?:copy|copied|clone|fork|mirror|based|derived|link\w*|mount\w*|was|were|formerly|previously|not|never|instead of"
+    r"|backup|original|see|same|relative|below|under|in|inside|docs?|documented|kopie|statt|siehe|nicht|aus|copie|voir)\b"
+    r"|来自|基于|复制|拷贝|链接|原来|以前|之前|不是|位于|相对|参见|详见|见|勿|不要",
+    re.IGNORECASE,
+)
+_CHOICE = re.compile(r"\b(?:or|and|then|overrid\w*|merge\w*|plus|oder|und|ou|et)\b|或|和|然后|合并|覆盖", re.IGNORECASE)
+_OUTDATED = re.compile(
+    r"\b(?:broken|deprecated|outdated|obsolete|no longer|(?:do not|don'?t|never) (?:use|take|run)|rather"
+    r"|veraltet|kaputt|nicht (?:benutzen|verwenden))\b|不要使?用|不再|切勿使?用|废弃|过时|损坏|作废",
+    re.IGNORECASE,
 )
 _LINK = re.compile(r"!?\[(?P<text>[^\[\]]*)\]\(\s*<?(?P<target>[^()<>]+?)>?(?:\s+[\"'][^\"']*[\"'])?\s*\)")
 _ELLIPSIS = r"(?<!\S)(?:\.{3,}|…+)(?!\S)|(?<=/)(?:\.{3,}|…+)(?=/|\s|$)"
@@ -162,36 +179,36 @@ def _bare_value(text: str) -> str:
 
 def read_path(reader: BlueprintReader, name: str) -> str | None:
     """Return the path in a section. None if the section is absent or says that there is none."""
-    candidates = _PathCandidates(name)
     section = reader.sections.get(name)
     is_exact = section is not None and section.exact is not None
+    sure: list[tuple[int, str]] = []  # paths that begin an item, with their lines
+    unsure: list[tuple[int, str]] = []  # paths in sentences, then single words
+    words: list[tuple[int, str]] = []
+    first: tuple[int, str] | None = None
     for item in content_items(reader, name):
-        text, remark = _split_remark(_follow_links(item.text)) if not is_exact else (item.text, "")
-        if name == "venv_exe":
-            text = re.sub(r"^(\W*)source\s+(?=\S+/activate)", r"\1", text)
-        item = replace(item, text=text)  # noqa: PLW2901
-        value = _bare_value(item.text)
-        candidates.first = candidates.first or (item.line, value)
-        if candidates.whole:
-            if _PATH_START.match(value):
-                candidates.add(item, value, is_exact=is_exact)
-            else:  # a remark below the path
-                reader.add_note(name, f"{item.label}: {item.text}" if item.label else item.text)
-            continue
+        text = item.text if is_exact else _BEFORE_PATH.sub(r"\1", _follow_links(item.text))
+        value = _bare_value(text)
+        first = first or (item.line, value)
         is_default = name == "venv_exe" and value.lower() in ("python", "python3")
-        if is_default or (ABSENT.fullmatch(value) and not (is_exact and "/" in value)):
+        if not sure and (is_default or (ABSENT.fullmatch(value) and not (is_exact and "/" in value))):
             return None
-        if fault := _find_open_part(name, item.text, value) or candidates.add(item, value, is_exact=is_exact):
+        if sure and not _PATH_START.match(value):  # a remark below the path
+            reader.add_note(name, f"{item.label}: {item.text}" if item.label else item.text)
+            continue
+        found = _FoundPath(value) if is_exact else _find_path(name, replace(item, text=text), value)
+        if fault := _find_open_part(text, value) or found.fault:
             reader.lines[name] = item.line
-            reader.add_fault(item.line, fault)
+            reader.add_fault(item.line, f"[exp_{name}]{fault}")
             return None
-        if remark:
-            reader.add_note(name, remark)
-    chosen = candidates.whole or candidates.in_text or candidates.words[-1:]
-    if candidates.first and not chosen:
-        line, written = candidates.first
-        reader.lines[name] = line
-        reader.add_fault(line, f"[exp_{name}] names no path: {written[:80]!r}. Write one path, or none.")
+        if found.path:
+            (sure if found.is_sure else unsure).append((item.line, found.path))
+            reader.add_note(name, found.remark) if found.remark else None
+        elif name.endswith("_dir") and re.fullmatch(r"\w[\w.-]*", value):
+            words.append((item.line, value))
+    chosen = sure or unsure or words[-1:]
+    if first and not chosen:
+        reader.lines[name] = first[0]
+        reader.add_fault(first[0], f"[exp_{name}] names no path: {first[1][:80]!r}. Write one path, or none.")
     return _choose_path(reader, name, chosen)
 
 
@@ -207,72 +224,120 @@ def _follow_links(text: str) -> str:
     return _LINK.sub(follow, text) if "](" in text else text
 
 
-def _split_remark(text: str) -> tuple[str, str]:
-    """Return ``base.json, 2 KB`` as its path and the remark behind it; the remark is empty where it may mean a path."""
-    match = _PATH_AND_REMARK.match(text)
-    if match is None or not _PATH.fullmatch(_bare_value(match["path"])):
-        return text, ""
-    remark = match["remark"]
-    is_plain = not (NEGATION.search(remark) or _OTHER_PATH.search(remark) or PLACEHOLDER.search(remark))
-    return (match["path"], remark) if is_plain else (text, "")
-
-
 def leaves_open(reader: BlueprintReader, name: str) -> bool:
     """Return whether a section is left out, is empty, or asks for the default."""
     return all(_DEFAULT.match(_bare_value(item.text)) for item in content_items(reader, name))
 
 
-@dataclass
-class _PathCandidates:
-    """The possible paths of a section: whole values, paths in sentences, and single words, with their lines."""
+@dataclass(frozen=True)
+class _FoundPath:
+    """The path of an item. ``is_sure``: it begins the item; ``remark`` is the text behind it. ``fault``: no path."""
 
-    name: str
-    whole: list[tuple[int, str]] = field(default_factory=list)
-    in_text: list[tuple[int, str]] = field(default_factory=list)
-    words: list[tuple[int, str]] = field(default_factory=list)
-    first: tuple[int, str] | None = None
+    path: str = ""
+    is_sure: bool = True
+    remark: str = ""
+    fault: str = ""
 
-    def add(self, item: SectionItem, value: str, *, is_exact: bool) -> str:
-        """Add the paths of an item and return a fault if the end of its path is not clear."""
-        label = item.label
-        is_content = not label or item.is_code or find_section(label) == self.name or _CONTENT_LABEL.fullmatch(label)
-        path = (
-            value
-            if is_exact
-            else (_match_path(item.text, value) or _match_path_with_spaces(value))
-            if is_content
-            else ""
+
+def _find_path(name: str, item: SectionItem, value: str) -> _FoundPath:
+    """Return the path that an item names.
+
+    All of the item, or the path that begins it with a remark behind, or the only path of a sentence. Another path beside
+    it is a choice, unless the words in front of that say how both are related: ``a copy of /data/base``.
+    """
+    text, label = item.text.strip(), item.label
+    is_content = not label or item.is_code or find_section(label) == name or _CONTENT_LABEL.fullmatch(label)
+    spans = _find_spans(text)
+    head = spans[0] if spans and is_content and not text[: spans[0].start].strip(" *_`\"'（(") else None
+    if is_content and (head is None or not head.is_quoted) and (whole := _match_path_with_spaces(value)):
+        return _FoundPath(whole)
+    if head is None:
+        return _find_in_sentence(item, value, [span for span in spans if "/" in span.path])
+    rest = text[head.end :].lstrip("`*_\"'")
+    if rest[:1].isspace() and rest.strip() and not _PROSE.match(rest.strip()) and not head.is_quoted:
+        cause = f": where does the path end in {value[:80]!r}? Write it in backticks, and the rest on another line."
+        return _FoundPath(fault=cause)
+    for other in spans[1:]:
+        between = text[head.end : other.start]
+        is_rival = _ROOTED.match(other.path) or (name == "yaml_path" and _CONFIGURATION.search(other.path))
+        if (
+            other.path.rstrip("/") != head.path.rstrip("/")
+            and is_rival
+            and (_CHOICE.search(between) or not _RELATION.search(between))
+        ):
+            return _FoundPath(fault=f" names a second path, {other.path[:80]!r}: write one.")
+    if _OUTDATED.search(rest):
+        return _FoundPath(fault=f" says more than a path: {value[:80]!r}. Write the path that is meant, alone.")
+    return _FoundPath(head.path, remark=rest.strip(" ,;:.，；。、()（）"))
+
+
+def _find_in_sentence(item: SectionItem, value: str, spans: Sequence[_Span]) -> _FoundPath:
+    """Return the only path of a sentence; quoted paths, else those from the root, count before others."""
+    for group in ([s for s in spans if s.is_quoted], [s for s in spans if _ROOTED.match(s.path)], list(spans)):
+        paths = list(dict.fromkeys(span.path for span in group))
+        if not paths:
+            continue
+        before = item.text[: group[0].start]
+        if len(paths) > 1:
+            return _FoundPath(fault=f" names a second path, {paths[1][:80]!r}: write one.")
+        if NEGATION.search(_OTHER_BAN.sub("", f"{item.label} {before}")) or _OUTDATED.search(_OTHER_BAN.sub("", value)):
+            return _FoundPath(fault=f" says more than a path: {value[:80]!r}. Write the path that is meant, alone.")
+        if _OTHER_PLACE.search(value):
+            return _FoundPath(fault=f" names a place by another path: {value[:80]!r}. Write the path out.")
+        return _FoundPath(paths[0], is_sure=False) if "." not in item.label else _FoundPath()
+    return _FoundPath()
+
+
+@dataclass(frozen=True)
+class _Span:
+    """A path in a text, and where it is, with its quotes."""
+
+    start: int
+    end: int
+    path: str
+    is_quoted: bool = False
+
+
+def _find_spans(text: str) -> list[_Span]:
+    """Return the paths in a text, in quotes or without blanks, in order."""
+    spans: list[_Span] = []
+    rest = text
+    for quoted in _QUOTED.finditer(text):
+        inner = next(filter(None, quoted.groups())).strip().strip("\"'")
+        has_blanks = " " in inner and "/" in inner and not re.search(r"\s-|[|<>;]", inner)
+        if (_PATH.fullmatch(inner) or has_blanks) and not inner.startswith("$("):
+            spans.append(_Span(*quoted.span(), inner, is_quoted=True))
+            rest = rest[: quoted.start()] + "\n" * len(quoted[0]) + rest[quoted.end() :]
+    for match in _PATH.finditer(rest):
+        is_name = not re.search(
+            r"[\w:@]$", re.sub(r"[\u4e00-\u9fff：]+$|(?<=[\u4e00-\u9fff]):$", "", rest[: match.start()])
         )
-        head = re.split(r"[,(;，；。、（]", value)[0].strip()
-        if path:
-            self.whole.append((item.line, path))
-        elif is_content and not self.whole and _PATH_START.match(value) and " " in head:
-            return (
-                f"[exp_{self.name}]: where does the path end in {value[:80]!r}? "
-                "Write it in backticks, and the rest on another line."
+        is_path = (
+            len(match[0]) > 2 and match[0][0] != "." or "/" in match[0] or not rest[: match.start()].strip(" *_`\"'")
+        )  # noqa: PLR2004 - `..`
+        if is_name and is_path and "://" not in rest[max(0, match.start() - 3) : match.end() + 3]:
+            path = (
+                re.split(r"[\u4e00-\u9fff](?=[^/]*$)", match[0])[0]
+                if "/" in match[0] and _CJK_BEFORE.search(rest[: match.start()])
+                else match[0]
             )
-        elif len(paths := _find_paths(value)) == 1 and NEGATION.search(_OTHER_BAN.sub("", value)):
-            return f"[exp_{self.name}] says more than a path: {value[:80]!r}. Write the path that is meant, alone."
-        elif paths and _OTHER_PLACE.search(value):
-            return f"[exp_{self.name}] names a place by another path: {value[:80]!r}. Write the path out."
-        elif paths and "." not in label:
-            self.in_text += [(item.line, path) for path in paths]
-        elif is_content and self.name.endswith("_dir") and re.fullmatch(r"[\w][\w.-]*", value):
-            self.words.append((item.line, value))
-        return ""
+            path = path.rstrip(",;:)") if path.strip("./") == "" else path.rstrip(".,;:)*_")
+            if path.strip("/.") or path in (".", "..", "./", "../"):
+                spans.append(_Span(match.start(), match.start() + len(path), path))
+    return sorted(spans, key=lambda span: span.start)
 
 
-def _find_open_part(name: str, text: str, value: str) -> str:
+def _find_open_part(text: str, value: str) -> str:
     """Return a fault if nobody fills in a part of a path, or the path is not of this machine."""
     if other := _OTHER_MACHINE.match(value):
-        return f"[exp_{name}] is not a path of this machine: {value[:80]!r} begins with {other[0].strip()!r}."
+        return f" is not a path of this machine: {value[:80]!r} begins with {other[0].strip()!r}."
     if placeholder := PLACEHOLDER.search(value):
-        return f"[exp_{name}] still holds the template's {placeholder[0]!r}: write the value."
+        return f" still holds the template's {placeholder[0]!r}: write the value."
     is_path = "/" in value or re.search(r"\.\w{1,5}$", value)
     spans = code_spans(text) if "`" in text and not re.search(r"`[^`]*\b(?:date|whoami|hostname)\b", text) else []
     part = _OPEN_PART.search(spans[0] if spans and "/" in spans[0] else value.replace("**", ""))
-    if is_path and part and _find_paths(value[: part.start()] + "x" if part.start() else value):
-        return f"[exp_{name}] holds {part[0][:60]!r}, which nothing fills in: write the path out."
+    if is_path and part and _find_spans(value[: part.start()] + "x" if part.start() else value):
+        return f" holds {part[0][:60]!r}, which nothing fills in: write the path out."
     return ""
 
 
@@ -296,17 +361,6 @@ def _choose_path(reader: BlueprintReader, name: str, paths: Sequence[tuple[int, 
     return first
 
 
-def _match_path(text: str, value: str) -> str:
-    """Return ``value`` if all of it is one path, in quotes or without spaces."""
-    quoted = re.fullmatch(r"""\s*(?:`([^`]+)`|"([^"]+)"|'([^']+)'|“([^”]+)”)[\s,;.。，；]*(?:[(（#—–-].*)?""", text)
-    if quoted:
-        inner = next(filter(None, quoted.groups())).strip().strip("\"'")
-        has_blanks = quoted[1] and " " in inner and "/" in inner and not re.search(r"\s-|[|<>;]", inner)
-        return inner if (_PATH.match(inner) or has_blanks) and not inner.startswith("$(") else ""
-    bare = _without_comment(value)
-    return bare if _PATH.fullmatch(bare) else ""
-
-
 def _match_path_with_spaces(value: str) -> str:
     """Return ``value`` if all of it is one path with spaces: no prose, no further path, no option."""
     bare = re.sub(r"\\ ", " ", _without_comment(value))
@@ -323,24 +377,6 @@ def _without_comment(value: str) -> str:
     """Return ``value`` without the comment behind it: in brackets, or after a dash or #."""
     bare = re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→|<-+|←)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
     return re.sub(r"(?<=[^./])\.$", "", bare)  # the end of a sentence
-
-
-def _find_paths(value: str) -> list[str]:
-    """Return the paths in a sentence, those in inline code if there are any."""
-    spans = [span.strip() for span in code_spans(value) if _PATH.fullmatch(span.strip())]
-    if spans:
-        return spans
-    words = []
-    for match in _PATH.finditer(value):
-        if (
-            "/" in match[0]
-            and "://" not in value[: match.end() + 3]
-            and not re.search(r"[\w:]$", value[: match.start()])
-        ):
-            words.append(match[0].rstrip(".,;:)"))
-        elif "/" in match[0] and re.search(r"[\u4e00-\u9fff：:]$", value[: match.start()]) and "://" not in value:
-            words.append(re.split(r"[\u4e00-\u9fff]", match[0])[0].rstrip(".,;:)"))
-    return [word for word in dict.fromkeys(words) if word.strip("/.") or word == "."]
 
 
 def keep_hints(reader: BlueprintReader) -> None:

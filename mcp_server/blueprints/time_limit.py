@@ -1,12 +1,15 @@
 """The time limit of a blueprint, and the time to its first step. Pure.
 
-A text is read clause by clause. Every word beside a duration is kept as a note, or refused.
+A text is read clause by clause, and every duration has a part: the limit, a part of a total, a report of other runs, or
+the first step. Words of an open class ("on the big node") mean nothing for a limit and are kept as a note; words of a
+closed one ("until", "per", "at least", "or") may change it, and are refused.
 """
 
 # ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -24,6 +27,8 @@ MAX_TIME_S = 60 * 86_400.0
 _REMEDY = "Write one duration, as 24 hours or 90 min"
 _MAX_FIRST_STEP_LINES = 200  # of the notes; the rest of a pasted log is not read
 _MAX_CHARS = 1_500
+_MAX_WORDS = 14  # beside a duration: a longer clause is a story
+_MAX_PARTS = 4  # of a reckoning
 
 _FIRST_STEP = re.compile(
     r"first[-_ ](?:training |optimi[sz]er |gradient |global )?(?:step|iteration|update)|first (?:\S+ ){0,3}loss"
@@ -31,15 +36,8 @@ _FIRST_STEP = re.compile(
     r"|第一个?步|首个?步|(?:第一个|首个|第一次|第一条)(?=.{0,12}(?:loss|step|kl|步|迭代|指标|日志|输出|损失))",
     re.IGNORECASE,
 )
-_EXPECTATION = re.compile(
-    r"\b(?:takes?|took|usually|typically|normally|earlier runs?|last time)\b|通常|一般|大约需要|往常", re.IGNORECASE
-)
+_DUE = re.compile(r"\b(?:fail\w*|due|before|no later)\b|失败|内", re.IGNORECASE)
 _AFTER = re.compile(r"\b(?:after|since|from|nach|ab)\s+(?:the |dem |der )?\x01|\x01[之以]?后")
-_LIMIT_WORD = re.compile(
-    r"within|timeout|time[- ]?limit|at most|max|fail|must|should|due|before|until|no later|innerhalb|spätestens"
-    r"|不超过|之内|以内|内|最多|超时|失败",
-    re.IGNORECASE,
-)
 _CLAUSE = re.compile(
     r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|(?<!\bincl)(?<!\binkl)(?<!\bmax)(?<!\bca)(?<!\bapprox)\.(?=\s|$)"
     r"|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
@@ -60,83 +58,86 @@ _GROUPED = re.compile(
 )
 _SHORT_CLOCK = re.compile(r"(?:2[4-9]|[3-9]\d|\d{3,}):[0-5]\d")  # 24:00 and more: to Slurm, minutes and seconds
 _SEVERAL = re.compile(r"[一二三四五六七八九两]{2,}(?=[个個小时時天日分周])")  # 三四个小时: three or four hours
+_TO = r"\s*(?:-|~|–|—|to|bis|und|and|à|至|到|or|oder|ou|或|,)\s*"
 _RANGE = re.compile(
-    r"[\d\x00]\s*(?:-|~|–|—|to|至|到|or|或|,)\s*\x00"
-    r"|\d\s*(?:[a-z\u4e00-\u9fff]{0,7})\s*(?:-|~|–|—|to|至|到|or|或)\s*\d+(?:\.\d+)?\s*[a-z个小天分]"
+    rf"[\d\x00]{_TO}\x00(?!\s*[=＝])|\d\s*(?:[a-z\u4e00-\u9fff]{{0,7}})(?!\s*(?:,|and|und)\s*){_TO}\d+(?:\.\d+)?\s*[a-z个小天分]"
 )
 _MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
-# Words that leave the meaning of a duration as it is.
-_PLAIN_WORDS = frozenset(
-    """a about above after all allotted allowed an and any approx approximately are around at automatically be been
-    budget by cap clock completely content cut default defaults does done duration each elapsed end ends entire
-    every exactly exceed exceeded exceeding exceeds exp experiment experiments finish finished for forced
-    forcefully forcibly full full-time get gets hard has have if in inside into is it its job kill killed less
-    limit limited long longest max maximal maximum maxtime may more most must needs no not of off once one only or
-    our overall per please reach reached reaches reaching real run running runs runtime shall should single stop
-    stopped such take takes terminate terminated terminates than that the then this time timed timeout to total
-    training up upper value wait wall wallclock walltime whatever happens when whole will with within work works would
-    höchstens maximale maximaler insgesamt gesamt etwa ungefähr circa ca lang dauer laufzeit spätestens nach zu bis
-    wird abgebrochen beendet tops plenty enough suffice suffices reichen reicht genügen genügt sollten sollte au plus
-    obergrenze grenze plafond pas de durée maximale limite temps environ suffit suffisent tout compris""".split()  # noqa: SIM905 - as people write them
-)
-_PLAIN_SIGNS = re.compile(
-    r"本次|本实验|实验|训练|任务|每个|每次|单次|运行|执行|时间|时长|总共|一共|共计|总计|总|共|最长|最多|最大|最晚|上限|限制|限|不超过|不得超过|不能超过"
-    r"|不要超过|超过|不超|大约|大概|约|左右|上下|以内|之内|内|强制|后|之后|终止|停止|结束|杀掉|杀死|必须|需要|应该|应当|应|则|如果|若|将|会|被|到|时|为|是|即|在"
-    r"|设为|设定|默认|为止|整|就|要|的|了|给|预算|都|并|且|可以|可|跑|等于|也就是|请|完成|完"
-)
-# A clause without a duration that changes what a duration means.
+# The closed class of words that may change what a duration means, wherever they are.
 _CONDITION = re.compile(
-    r"\b(?:until|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|plus|except|whichever|longer"
-    r"|additional(?:ly)?|extra|at least"
-    r"|minimum|per (?:seed|model|stage|phase|gpu|epoch)|for each|as needed|depends|depending|twice|double|half)\b"
-    r"|直到|除非|收敛|提前|延长|至少|另外|额外|加上|视情况|翻倍",
+    r"\b(?:until(?! \x00)|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|(?<!au )(?<!pas )plus|soft|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever"
+    r"|additional(?:ly)?|extra|at least|not less than|no less than|minimum|longer(?! than)|remaining|depend(?:s|ing)"
+    r"|as needed|if needed|twice|double|half|per (?!run|experiment|job|training|single)\w+"
+    r"|each(?! run| experiment| job)(?= \w)|every(?! run| experiment| job)"
+    r"|mindestens|wenigstens|verlänger\w*|außer|zusätzlich|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
+    r"|au moins|sauf|prolong\w*|jusqu'à(?! \x00)|par (?!run|exp)\w+)\b"
+    r"|直到|除非|不限|无限|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
     re.IGNORECASE,
 )
-_CHANGES = re.compile(
-    r"(?<!no )(?<!not )(?<!never )\b(?:more|longer) than\b|\bover\b"
-    r"|\bor (?!killed|stopped|terminated|less)|\bat least\b|\bper (?!run|experiment|job|training|single)"
+# ... and those that do so only beside it.
+_CHANGE = re.compile(
+    r"(?<!no )(?<!not )(?<!never )(?<!nicht )\b(?:more|longer|mehr|länger) (?:than|als)\b|\bover\b|\bplus de\b(?<!pas plus de)"
+    r"|\bas (?:long|much|many) as\b|\bminus\b|\d\W{0,3}\x00|\x00\W{0,3}\d|\d\s*x\b"
+    r"|\x00 (?:after|since|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
+    r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
+    r"|\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b|\b(?:queue|checkpoint\w*|interval|cooldown)\b|排队"
+    r"|\b(?:not|never|keine?|nicht|pas|isn't|n't)\s*\x00|(?:不是|而非|不到|不足)\s*\x00|以上|\x00\s*起|\x00.*[?？]|[×%*]"
+    r"|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00|\x00 (?:left|old|ago|apart)\b"
 )
-_DENIED = re.compile(r"\b(?:not|keine?|pas)\s*\x00|(?:不是|而非)\s*\x00|\bevery\s*\x00|\x00.*[?？]")
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
     re.IGNORECASE,
 )
 _COUNT_JOINT = re.compile(
     r"\b(?:or|and|whichever (?:comes|is|happens) (?:first|earlier|sooner)"
-    r"|(?:whatever|which) comes first)\b|或者?|以先到者为准|先到为准",
+    r"|(?:whatever|which) comes first)\b|或者?|以先到者为准|先到(?:者)?为准",
     re.IGNORECASE,
 )
 # What other runs took, or this one is expected to take.
 _REPORT = re.compile(
-    r"\b(?:took|takes|needed|ran|lasted|used|required|finished|ended|converged|was|were|had|did"
-    r"|last (?:time|run|week|month|year)"
-    r"|previous(?:ly)?|earlier (?:runs?|ones?|experiments?|attempts?)"
-    r"|usual(?:ly)?|typical(?:ly)?|normal(?:ly)?|on average"
-    r"|measured|mostly|often|meist(?:ens)?|oft|gemessen|mesurée?s?|including|incl|of which|inklusive|inkl|davon|dont"
-    r"|expect(?:ed)? to|expected|estimated?|baseline|so far"
+    r"\b(?:took|takes|needed|ran|lasted|used|required|finished|ended|converged|was|were|had|did|done in"
+    r"|last (?:time|run|week|month|year)|previous(?:ly)?|earlier (?:runs?|ones?|experiments?|attempts?)"
+    r"|usual(?:ly)?|typical(?:ly)?|normal(?:ly)?|on average|measured|mostly|often|meist(?:ens)?|oft|gemessen|mesurée?s?"
+    r"|including|incl|of which|inklusive|inkl|davon|dont|expect(?:ed)? to|expect(?:ed)?|estimated?|eta|baseline|so far"
     r"|brauchte|dauerte|lief|war|zuletzt|letzte[sn]? mal|bisher|normalerweise|üblicherweise|erwartet|geschätzt"
     r"|a (?:pris|duré)|d'habitude|la dernière fois|normalement|prévue?s?|estimée?s?)\b"
-    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含|实测",
+    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含|实测|跑了|用了|花了",
+    re.IGNORECASE,
+)
+_LIMIT = re.compile(
+    r"\b(?:max(?:imum|imal|imale)?|limit|at most|up to|within|no more than|timeout|cap|capped|stop|stopped|kill|killed|abort"
+    r"|budget|höchstens|obergrenze|spätestens|plafond|au plus)\b|最长|最多|最大|上限|限制|不超过|停止|终止|超时|以内",
     re.IGNORECASE,
 )
 # A report with one of these words may change the limit.
 _RULE = re.compile(
-    r"\b(?:max(?:imum|imal)?|limit|at most|up to|within|must|should|shall|stop|stopped|kill|killed|abort|until|till"
+    rf"{_LIMIT.pattern}|\b(?:must|should|shall|until|till"
     r"|unless|if|but|except|when|as long as|longer|as needed|extend\w*|allow\w*"
     r"|may|can|could|plus|more|add|give|please|instead|now|or|and|then"
-    r"|höchstens|maximal|bis|falls|wenn|aber|sonst|oder|und"
-    r"|jusqu|si|mais|ou|et|au plus)\b"
-    r"|最长|最多|上限|限制|不超过|停止|终止|直到|除非|如果|若|则|但|延长|可以|或者?|改为|现在|并",
+    r"|bis|falls|wenn|aber|sonst|oder|und|jusqu|si|mais|ou|et)\b"
+    r"|直到|除非|如果|若|则|但|延长|可以|或者?|改为|现在|并",
     re.IGNORECASE,
 )
 _TIME_OF_DAY = re.compile(r"\b(?:at|um|à)\s+\d{1,2}:\d\d(?![:\d])", re.IGNORECASE)
-_UNITS = r"\s*(?:[^\W\d_]+\s*)"  # what is counted, as "seeds"
-_TIMES = r"\s*(?:[x×*·]|mal|fois|乘以?)\s*"
-_RECKONING = re.compile(
-    rf"(?:(?P<count1>\d{{1,4}}){_UNITS}{{0,2}}{_TIMES}\x00|\x00{_TIMES}(?P<count2>\d{{1,4}}){_UNITS}{{0,2}}?"
-    rf"|(?P<sum>\x00(?:{_UNITS}){{0,2}}(?:\s*(?:\+|plus)\s*\x00(?:{_UNITS}){{0,2}})+))"
+_MOMENT = re.compile(
+    r"\b(?:at|by|until|till|before|um|bis|vor|à|avant|deadline)\s+(?:\w+ )?\d{1,2}:\d\d(?![:\d])|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}"
+    r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:到|至|截止)\D{0,4}\d{1,2}:\d\d",
+    re.IGNORECASE,
 )
-_EQUALS = r"\s*(?:=|＝|->|→|等于|共)\s*"
+# Signs that durations are parts of a whole, and that one is the whole.
+_EQUALS = re.compile(
+    r"[\x00\d][^=＝;；()（）,，]{0,60}?(?:=|＝|->|→|⇒|等于|\bmakes\b|\bmacht\b)\s*(?P<whole>\x00)|(?P<front>\x00)\s*[(（]?\s*(?:=|＝)"
+)
+_TOTAL = r"(?:total|overall|altogether|all in all|together|in all|insgesamt|zusammen|gesamt\w*|au total|en tout|总共|一共|共计|合计|总计|共|总)"
+_TOTALLED = re.compile(
+    rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00)\W{{0,3}}(?:in )?{_TOTAL}"
+)
+_PRODUCT = re.compile(r"[x×*·+]|\b(?:mal|fois|plus|per|each|every|je|pro|par|times)\b|乘|每|各|个|/")
+_UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
+_PLAIN = re.compile(
+    rf"{_LIMIT.pattern}|\x00|\b(?:a|about|approx\w*|around|ca|hard|wall\w*|time|run|runtime|is|it|the|total|hours|of|to|in)\b|\W|\d|[_大约为时间内运行总]",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -154,30 +155,45 @@ class _Clause:
         return bool(is_about_time) and _RULE.search(self.text) is None
 
     @property
+    def changes(self) -> bool:
+        """Whether it has a word that changes the duration in it, or so many words that it tells something else."""
+        words = re.findall(r"[^\W\d_\u4e00-\u9fff]+|[\u4e00-\u9fff]{1,4}", self.text)
+        return bool(
+            _CONDITION.search(self.text)
+            or _CHANGE.search(self.text)
+            or _MOMENT.search(self.written)
+            or len(words) > _MAX_WORDS
+        )
+
+    @property
     def is_remark(self) -> bool:
         """Whether it has no duration, and changes none."""
-        changes = re.search(r"[\d\x00]", self.text) or _CONDITION.search(self.text) or _JOINT.match(self.text)
-        return not changes
+        is_joined = _JOINT.match(self.text) and not _LIMIT.search(self.text)  # "then it is stopped" is no more
+        return not (re.search(r"[\d\x00]", self.text) or _CONDITION.search(self.text) or is_joined)
+
+
+def _mark_durations(text: str) -> tuple[str, list[float]]:
+    """Return a text in normal form with ``_MARK`` for each duration, and their seconds."""
+    marked, durations = normalize(text), find_durations(text)
+    for each in reversed(durations):
+        marked = f"{marked[: each.start]}{_MARK}{marked[each.end :]}"
+    return marked, [each.seconds for each in durations]
 
 
 def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
     """Return the clauses of a text. ``keeps_durations``: the comma in ``1 day, 12:00:00`` separates nothing."""
-    text = re.sub(r"\s*/\s*(?=(?:seed|model|stage|phase|gpu|epoch|fold|task|job)s?\b)", " per ", text)
+    text = re.sub(r"\s*/\s*(?=(?:seed|arm|model|stage|phase|gpu|epoch|fold|task|job|cell|config)s?\b)", " per ", text)
     normal = normalize(text)
     written = text if len(text) == len(normal) else normal
     inside = [(each.start, each.end) for each in find_durations(text)] if keeps_durations else []
     marks = [m.span() for m in _CLAUSE.finditer(normal) if not any(a < m.end() and m.start() < b for a, b in inside)]
     clauses, start = [], 0
     for begin, end in [*marks, (len(normal), len(normal))]:
-        clause = normal[start:begin]
-        if _AGAIN.search(clause):
+        if _AGAIN.search(normal[start:begin]):
             continue
-        durations = find_durations(clause)
-        for each in reversed(durations):
-            clause = f"{clause[: each.start]}{_MARK}{clause[each.end :]}"
+        clause, seconds = _mark_durations(normal[start:begin])
         if clause.strip():
-            seconds = tuple(each.seconds for each in durations)
-            clauses.append(_Clause(written[start:begin].strip(), clause.strip(), seconds))
+            clauses.append(_Clause(written[start:begin].strip(), clause.strip(), tuple(seconds)))
         start = end
     return clauses
 
@@ -185,14 +201,23 @@ def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
 def read_time_limit(reader: BlueprintReader) -> float | None:
     """Return the time limit in seconds. None if the default applies."""
     entries = _read_clauses(reader)
-    has_limit = any(clause.seconds and not clause.is_report for _, clauses in entries for clause in clauses)
+    entries = _keep_total(reader, entries)
+    clauses = [clause for _, clauses in entries for clause in clauses]
+    has_limit = any(clause.seconds and not clause.is_report for clause in clauses)
+    has_named = any(len(set(clause.seconds)) == 1 and _LIMIT.search(clause.text) for clause in clauses)
     limits: list[tuple[int, float]] = []
-    for item, clauses in entries:
-        remarks = [clause for clause in clauses if has_limit and clause.is_report]
+    for item, of_item in entries:
+        remarks = [
+            clause
+            for clause in of_item
+            if (has_limit and clause.is_report)
+            or (has_named and _RANGE.search(clause.text) and clause.seconds and not _RULE.search(clause.text))
+        ]
         for clause in remarks:
             reader.add_note("max_time", clause.written)
-        kept = [clause for clause in clauses if clause not in remarks]
-        limits += [(item.line, seconds) for seconds in _read_limits(reader, item, kept)]
+        limits += [
+            (item.line, seconds) for seconds in _read_limits(reader, item, [c for c in of_item if c not in remarks])
+        ]
         if any(fault.line == item.line and fault.fatal for fault in reader.faults):
             return None
     if entries and not limits:
@@ -201,9 +226,12 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     return _choose_time_limit(reader, limits)
 
 
-def _read_clauses(reader: BlueprintReader) -> list[tuple[SectionItem, list[_Clause]]]:
+_Entries = list[tuple[SectionItem, list[_Clause]]]
+
+
+def _read_clauses(reader: BlueprintReader) -> _Entries:
     """Return the items of the section with their clauses; none where one cannot be read, or says that there is none."""
-    entries: list[tuple[SectionItem, list[_Clause]]] = []
+    entries: _Entries = []
     for item in content_items(reader, "max_time"):
         if _FIRST_STEP.search(item.label) and not find_durations(item.label):
             continue
@@ -228,10 +256,73 @@ def _read_value(value: str) -> tuple[str, str]:
     """Return a text with its reckoning done and its first-step rule left out, and why it is none, or an empty text."""
     if len(value) > _MAX_CHARS:
         return "", f" is not a duration: it has {len(value):,} characters"
-    value, wrong = _resolve_reckoning(value)
     value = _take_first_step(value).rest if _FIRST_STEP.search(value) else value
+    value, wrong = _reckon(value)
     unclear = wrong or _find_unclear_number(value)
     return value, f": {unclear}" if unclear else ""
+
+
+def _reckon(text: str) -> tuple[str, str]:
+    """Return the whole alone where a text has a whole and its parts, and why a reckoning is wrong.
+
+    ``3 x 4 hours = 12 hours``, ``4 h per arm, 3 arms (12 h)``, ``10 h plus 2 h reserve = 12 h``: a text is one where a
+    sign says so and its numbers make the whole, or where an equals sign is wrong about it. Any other stays as it is.
+    """
+    marked, seconds = _mark_durations(text)
+    if not 1 < len(seconds) <= _MAX_PARTS or len(set(seconds)) == 1:
+        return text, ""
+    equals, total = _EQUALS.search(marked), _TOTALLED.search(marked)
+    sign = equals or total
+    counts = [int(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d)", marked)]
+    if sign is not None:
+        at = sign.start("whole") if sign["whole"] else sign.start("front")
+        wholes = [marked[:at].count(_MARK)]
+    elif _PRODUCT.search(marked):
+        wholes = [index for index, each in enumerate(seconds) if each == max(seconds)]
+    else:
+        return text, ""
+    for whole in wholes:
+        parts = [each for index, each in enumerate(seconds) if index != whole]
+        is_unit = sign is not None and not counts and _UNIT_PART.search(marked)  # "4 h per seed, 12 h in total"
+        if _makes(parts, counts, seconds[whole]) or (is_unit and max(parts) < seconds[whole]):
+            return _duration_text(text, whole), ""
+    if equals is None and (total is None or not counts):
+        return text, ""
+    made = sum(each for index, each in enumerate(seconds) if index != wholes[0]) * math.prod(counts)
+    return text, f"{normalize(text)[:60]!r} makes {duration(made)}, not {duration(seconds[wholes[0]])}"
+
+
+def _makes(parts: Sequence[float], counts: Sequence[int], whole: float) -> bool:
+    """Return whether parts make a whole: their sum, each taken once or a number of times, all taken a number of times."""
+    factors = {1, *counts[:_MAX_PARTS], math.prod(counts[:_MAX_PARTS])}
+    sums = {
+        sum(factor * part for factor, part in zip(chosen, parts, strict=True))
+        for chosen in itertools.product(factors, repeat=len(parts))
+    }
+    return any(math.isclose(factor * each, whole) for each in sums for factor in factors)
+
+
+def _duration_text(text: str, index: int) -> str:
+    """Return one duration of a text, as written."""
+    each = find_durations(text)[index]
+    return normalize(text)[each.start : each.end]
+
+
+def _keep_total(reader: BlueprintReader, entries: _Entries) -> _Entries:
+    """Return the item of the total alone where a list has a total and its parts, which make it."""
+    timed = [(item, clauses) for item, clauses in entries if any(clause.seconds for clause in clauses)]
+    totals = [entry for entry in timed if _TOTALLED.search("; ".join(clause.text for clause in entry[1]))]
+    if len(timed) < 2 or len(totals) != 1:  # noqa: PLR2004 - a part and the total
+        return entries
+    total = totals[0]
+    text = "; ".join(f"{item.label} {item.text}" for item, _ in timed)
+    made, wrong = _reckon(text)
+    if wrong or made == text:
+        return entries
+    for item, _ in entries:
+        if item is not total[0]:
+            reader.add_note("max_time", f"{item.label}: {item.text}" if item.label else item.text)
+    return [total]
 
 
 def _add_label(label: str, clauses: list[_Clause]) -> list[_Clause]:
@@ -263,14 +354,16 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clau
         cause = f"only the time is kept, not {' and '.join(map(repr, counts))}: write that into the command."
         reader.add_fault(item.line, f"[exp_max_time]: {cause}", fatal=False)
         clauses = [replace(c, text=_COUNT_JOINT.sub(" ", _COUNT.sub(" ", c.text))) for c in clauses]
-    for clause in filter(lambda clause: _find_unusual_words(clause.text), clauses):
-        if clause.is_remark:
-            reader.add_note("max_time", clause.written)
-        elif seconds or _CONDITION.search(clause.text):  # no duration at all is a fault of its own
+    for clause in clauses:
+        if clause.changes if clause.seconds else not clause.is_remark:
+            if not seconds and not _CONDITION.search(clause.text):
+                continue  # no duration at all is a fault of its own
             left = re.sub(r"\s*\x00\s*", " … ", clause.text).strip(" ,.:;…")
             cause = f"{left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note."
             reader.add_fault(item.line, f"[exp_max_time]: {cause}")
             return
+        if _PLAIN.sub("", clause.text):
+            reader.add_note("max_time", clause.written)
     yield from seconds
 
 
@@ -320,39 +413,6 @@ def _choose_of_first_step(text: str, at: int) -> int:
     return len(marks) - 1 if behind or not text[marks[-2] + 1 : marks[-1]].strip().startswith("for") else 0
 
 
-def _resolve_reckoning(text: str) -> tuple[str, str]:
-    """Return ``3 x 4 hours = 12 hours`` as ``12 hours``, and why a reckoning is wrong; text without one as it is."""
-    normal = normalize(text)
-    durations = find_durations(text)
-    if len(durations) < 2:  # noqa: PLR2004 - a part and the whole
-        return text, ""
-    marked, end = "", 0
-    for each in durations:
-        marked += normal[end : each.start] + _MARK
-        end = each.end
-    marked += normal[end:]
-    for match in _RECKONING.finditer(marked):
-        behind = re.match(rf"{_EQUALS}\x00", marked[match.end() :])
-        before = re.search(rf"\x00\s*(?:{_EQUALS}|[(（]\s*(?:=\s*)?)$", marked[: match.start()])
-        if not (behind or before):
-            continue
-        first = marked[: match.start()].count(_MARK)
-        used = match[0].count(_MARK)
-        count = int(match["count1"] or match["count2"] or 1)
-        reckoned = count * sum(each.seconds for each in durations[first : first + used])
-        whole = durations[first + used] if behind else durations[first - 1]
-        if not math.isclose(reckoned, whole.seconds):
-            return text, f"{normal[:60]!r} makes {duration(reckoned)}, not {duration(whole.seconds)}"
-        head = marked[: before.start() if before else match.start()]
-        tail = marked[match.end() + (behind.end() if behind else 0) :]
-        kept = [*durations[: head.count(_MARK)], whole, *durations[len(durations) - tail.count(_MARK) :]]
-        left = f"{head}{_MARK}{tail}"
-        for each in kept:
-            left = left.replace(_MARK, f" {normal[each.start : each.end]} ", 1)
-        return re.sub(r"^\s*[)）]|(?<=\s)[)）]", " ", left).strip(), ""
-    return text, ""
-
-
 def _find_unclear_number(value: str) -> str:
     """Return why a number means one thing to one reader and another to the next, or an empty text."""
     text = normalize(value)
@@ -385,7 +445,7 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
                 continue
         if seconds is None and _LINE_WITH.search(words):
             line_pattern = line_pattern or _pattern_of_name(words)
-        if seconds is None or (_EXPECTATION.search(timed.rule) and not _LIMIT_WORD.search(timed.rule)):
+        if seconds is None or (_Clause(timed.rule, timed.rule).is_report and not _DUE.search(timed.rule)):
             continue
         if not 0 < seconds <= MAX_TIME_S:
             reader.add_fault(
@@ -432,18 +492,6 @@ def _read_pattern(reader: BlueprintReader, items: Sequence[SectionItem]) -> str 
             else:
                 return written
     return None
-
-
-def _find_unusual_words(clause: str) -> list[str]:
-    """Return the words of a clause that change what its duration means."""
-    text = _PLAIN_SIGNS.sub(" ", clause.replace("\x00", " "))
-    words = re.findall(r"[^\W\d_\u4e00-\u9fff]+(?:[-'][^\W\d_\u4e00-\u9fff]+)*|\d[\w.,]*|[\u4e00-\u9fff]+|[+*×%]", text)
-    joined = " ".join(words)
-    if _CHANGES.search(joined) or _DENIED.search(clause):
-        return words or [clause]
-    return [
-        word for word in words if word not in _PLAIN_WORDS and not all(part in _PLAIN_WORDS for part in word.split("-"))
-    ]
 
 
 def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, float]]) -> float | None:

@@ -18,7 +18,7 @@ _WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S = 604_800.0, 86_400.0, 3_600.0, 60.0
 _UNITS = (
     (_WEEK_S, r"weeks?|wks?|w|wochen?|semaines?|星期|礼拜|周|週"),
     (_DAY_S, r"days?|d|tage?n?|jours?|天|日"),
-    (_HOUR_S, r"hours?|hrs?|h|stunden?|std|heures?|小时|小時|钟头|鐘頭|时|時"),
+    (_HOUR_S, r"hours?|hrs?|h|stunden?|std\.?|heures?|小时|小時|钟头|鐘頭|时|時"),
     (_MINUTE_S, r"minutes?|mins?|m|minuten?|分钟|分鐘|分"),
     (1.0, r"seconds?|secs?|s|sekunden?|secondes?|sek|秒钟?|秒鐘?"),
 )
