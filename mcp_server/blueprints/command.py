@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_server.blueprints.fields import NEGATION
+from mcp_server.blueprints.fields import NEGATION, PROSE_WORDS
 from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
 from mcp_server.blueprints.markdown import SourceLine, code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
 from mcp_server.command.programs import PAUSES, PREPARES, PYTHON_LAUNCHERS, REPORTS, RUNNERS, SETTINGS, SHELLS, WRAPPERS
-from mcp_server.command.shell import parse
+from mcp_server.command.shell import SimpleCommand, parse
 from mcp_server.command.words import read_characters, scan_quotes
 
 # Lines behind a command that only report are left out: their exit code would be the run's.
@@ -35,7 +35,7 @@ _SHELL_LANGUAGES = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-se
 _PLAIN_LANGUAGES = frozenset({"", "text", "txt", "cmd", "plaintext", "command"})
 _OUTPUT_INTRODUCTION = re.compile(
     r"^\W*(?:expected|sample|example|typical)\s+(?:console |log )?outputs?\b.{0,60}$"
-    r"|\b(?:outputs?|prints?)\W{0,4}[:：]\W*$|输出\W{0,4}$",
+    r"|\b(?:outputs?|prints?|shows?|logs?|looks? like|expect\w*|should see|ausgabe)\b.{0,40}[:：]\W*$|输出.{0,8}$",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
@@ -62,6 +62,7 @@ _OUTPUT_TO_FILE = re.compile(r"(?<![\d&<>])(?:1|&)?>>?\s*(?P<file>(?!&|/dev/)[^\
 
 _HTML = re.compile(r"</?(?:pre|code|span|font|table|t[rdh]|ul|ol|li|div|p)\b[^<>]*>", re.IGNORECASE)
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
+_PROSE_SIGN = re.compile(r"^[–—→←]$|^[\u3000-\u303f\uff00-\uff0f\uff1a-\uff1f]|[，。；！？（）]$")
 Lines = list[tuple[int, str]]  # line numbers and texts
 
 
@@ -99,7 +100,9 @@ def read_command(section: Section) -> LaunchCommand:
         return LaunchCommand(None, section.line, tuple(faults))
     if launches[0][1].startswith("-"):
         faults.append(BlueprintFault(launches[0][0], f"{launches[0][1][:60]!r} is no command, but options of one."))
-    for line, text in launches[1:]:
+    if text := _find_unreadable(launches[0][1]):
+        faults.append(BlueprintFault(launches[0][0], text))
+    for line, text in (*launches[1:], *((launches[0][0], text) for text in _find_later(launches[0][1]))):
         cause = f"a second launch command, {text[:60]!r}: a blueprint has one launch command. "
         faults.append(BlueprintFault(line, f"{cause}If it belongs to the first, join them with &&."))
     first = next(index for index, command in enumerate(commands) if command == launches[0])
@@ -131,6 +134,28 @@ def _read_argv(section: Section) -> LaunchCommand | None:
     if " " in words[0]:
         return None  # several commands, or a sentence
     return LaunchCommand(shlex.join(words), rows[0][0])
+
+
+def _find_unreadable(text: str) -> str:
+    """Return why bash cannot read a command, as a remark in brackets behind it; an empty text where it can."""
+    for command in parse(text).commands:
+        if command.separator == "(" and command.words and not _SHELL_BLOCK.search(text):
+            return f"bash cannot read the bracket behind {' '.join(command.words)[-40:]!r}: write the command alone."
+    return ""
+
+
+def _find_later(text: str) -> Iterator[str]:
+    """Yield what a line runs behind its launch command and a semicolon, so that the exit code is not the command's."""
+    commands = parse(text).commands
+    if _SHELL_BLOCK.search(text) or not all(command.is_certain for command in commands):
+        return
+    has_launch, separator = False, ""
+    for command in commands:
+        if command.program not in ("", "}", ")") and separator in ("", ";", "\n") and not _prepares(command):
+            if has_launch and command.program not in _REPORTING_PROGRAMS | {"exit", "wait"}:
+                yield " ".join(command.words)
+            has_launch = True
+        separator = command.separator
 
 
 def _is_helper(text: str, launch: str) -> bool:
@@ -245,7 +270,7 @@ def _find_pieces(section: Section, faults: list[BlueprintFault]) -> Iterator[Lin
         yield joined
         return
     items = [item for item in items if not item.is_code]
-    lines = list(_unfenced_commands(section, items))
+    lines = list(_unfenced_commands(section, items, faults))
     faults += _find_continuations(section, lines)
     faults += _find_unread(items, has_command=bool(lines))
     if lines:
@@ -293,7 +318,8 @@ def _command_blocks(section: Section) -> list[Lines]:
             languages[line.block] = (line.fence.split() or [""])[0].strip("{}.")
     for group in (_SHELL_LANGUAGES, _PLAIN_LANGUAGES):
         if chosen := [lines for block, lines in blocks.items() if languages[block] in group]:
-            return chosen
+            commands = [lines for lines in chosen if any(_PROMPT.match(t) or looks_like_command(t) for _, t in lines)]
+            return commands or chosen  # a block without a command beside one with it is its output
     return []
 
 
@@ -322,7 +348,9 @@ def _find_continuations(section: Section, lines: Sequence[tuple[int, str]]) -> I
         is_above = is_read
 
 
-def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterator[tuple[int, str]]:
+def _unfenced_commands(
+    section: Section, items: Iterable[SectionItem], faults: list[BlueprintFault]
+) -> Iterator[tuple[int, str]]:
     """Yield the lines of commands outside of code blocks, with their continuation lines."""
     rows = {id(line): line for line in section.all_lines if line.fence is None}
     pending = list(items)
@@ -337,8 +365,23 @@ def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterat
         bare = (quoted[1] or quoted[2] or quoted[3]).strip() if quoted else text
         prompted = line.content if line.content.startswith("$") else bare
         if continues or (item and (_PROMPT.match(prompted) or looks_like_command(bare))):
+            if not quoted and (word := _find_prose(bare)):
+                text = (
+                    f"where does the command end, at {word[:20]!r} in {bare[:60]!r}? Write it in a code block, alone."
+                )
+                faults.append(BlueprintFault(line.number, text))
             yield line.number, bare
             continues = bare.rstrip().endswith(("\\", "&&", "||", "|"))
+
+
+def _find_prose(text: str) -> str:
+    """Return the word of a line outside of code with which prose begins behind the command, else an empty text."""
+    before = "-"
+    for word in (word for command in parse(text).commands for word in command.words):
+        if _PROSE_SIGN.search(word) or (word.lower() in PROSE_WORDS and not before.startswith("-")):
+            return word
+        before = word
+    return ""
 
 
 def _is_text_of(text: str, line: SourceLine) -> bool:
@@ -402,12 +445,14 @@ def _only_prepares(text: str) -> bool:
         return False
     is_piped = False
     for command in parsed.commands:
-        words = command.program_words
-        prepares = command.program in PREPARES or bool(_PREPARING_COMMANDS.match(" ".join(words[:3])))
-        if words and not is_piped and not prepares:
+        if command.program_words and not is_piped and not _prepares(command):
             return False
         is_piped = command.separator in ("|", "|&")
     return True
+
+
+def _prepares(command: SimpleCommand) -> bool:
+    return command.program in PREPARES or bool(_PREPARING_COMMANDS.match(" ".join(command.program_words[:3])))
 
 
 def _count_brackets(line: str, quote: str) -> int:

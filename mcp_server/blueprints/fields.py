@@ -46,7 +46,7 @@ _OPEN_PART = re.compile(
     r"|(?<![A-Za-z])YYYY\S*|(?<![A-Za-z])yyyymmdd\S*|\{(?:timestamp|date|datetime|time)\}|\{[^{}]*,[^{}]*\}|\*+"
 )
 # Words that a comment behind a path has, and a directory's name does not.
-_COMMENT_WORDS = frozenset(
+PROSE_WORDS = frozenset(
     """a an and are as at be below but by contains created does each else exists for from has have here if in instead
     into is it its machine must new not of on only or please see shared should that the then this to under use used uses
     via was when where which will with you your""".split()  # noqa: SIM905 - as prose has them
@@ -84,8 +84,9 @@ _PROSE = re.compile(
 )
 # How a path in a remark is related to the one before: it is no choice.
 _RELATION = re.compile(
-    r"\b(?:copy|copied|clone|fork|mirror|based|derived|link\w*|mount\w*|was|were|formerly|previously|not|never|instead of"
-    r"|backup|original|see|same|relative|below|under|in|inside|docs?|documented|kopie|statt|siehe|nicht|aus|copie|voir)\b"
+    r"\b(?:copy|copied|clone|fork|mirror|based|derived|link\w*|mount\w*|was|were|formerly|previously|not|never"
+    r"|instead of|backup|original|see|same|relative|below|under|in|inside|docs?|documented|kopie|statt|siehe"
+    r"|nicht|aus|copie|voir)\b"
     r"|来自|基于|复制|拷贝|链接|原来|以前|之前|不是|位于|相对|参见|详见|见|勿|不要",
     re.IGNORECASE,
 )
@@ -142,7 +143,8 @@ class BlueprintReader:
 
     def assign_faults(self, since: int, section: str) -> None:
         """Note that the faults after the first ``since`` affect only ``section``."""
-        self.faults[since:] = [replace(fault, section=section) for fault in self.faults[since:]]
+        named = (f if "[exp_" in f.text else replace(f, text=f"[exp_{section}] {f.text}") for f in self.faults[since:])
+        self.faults[since:] = [replace(fault, section=section) for fault in named]
 
     def has_placeholder(self, name: str, line: int, value: str) -> bool:
         """Return whether ``value`` is still the template's, and note that as a fault."""
@@ -242,8 +244,8 @@ class _FoundPath:
 def _find_path(name: str, item: SectionItem, value: str) -> _FoundPath:
     """Return the path that an item names.
 
-    All of the item, or the path that begins it with a remark behind, or the only path of a sentence. Another path beside
-    it is a choice, unless the words in front of that say how both are related: ``a copy of /data/base``.
+    All of the item, or the path that begins it with a remark behind, or the only path of a sentence. Another path
+    beside it is a choice, unless the words in front of that say how both are related: ``a copy of /data/base``.
     """
     text, label = item.text.strip(), item.label
     is_content = not label or item.is_code or find_section(label) == name or _CONTENT_LABEL.fullmatch(label)
@@ -312,9 +314,8 @@ def _find_spans(text: str) -> list[_Span]:
         is_name = not re.search(
             r"[\w:@]$", re.sub(r"[\u4e00-\u9fff：]+$|(?<=[\u4e00-\u9fff]):$", "", rest[: match.start()])
         )
-        is_path = (
-            len(match[0]) > 2 and match[0][0] != "." or "/" in match[0] or not rest[: match.start()].strip(" *_`\"'")
-        )  # noqa: PLR2004 - `..`
+        is_dots = match[0].startswith(".") and "/" not in match[0]  # `.`, `..` and `.venv`, also a sentence's end
+        is_path = not is_dots or not rest[: match.start()].strip(" *_`\"'")
         if is_name and is_path and "://" not in rest[max(0, match.start() - 3) : match.end() + 3]:
             path = (
                 re.split(r"[\u4e00-\u9fff](?=[^/]*$)", match[0])[0]
@@ -370,7 +371,7 @@ def _match_path_with_spaces(value: str) -> str:
         return ""
     if any(word.startswith(("/", "-", "~", "$")) for word in words[1:]):
         return ""
-    return "" if _COMMENT_WORDS & {word.lower() for word in words[1:]} else bare
+    return "" if PROSE_WORDS & {word.lower() for word in words[1:]} else bare
 
 
 def _without_comment(value: str) -> str:

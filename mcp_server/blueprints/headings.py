@@ -92,7 +92,7 @@ _WIKI_HEADING = re.compile(r"(={1,6})\s*([^=\s].*?)\s*\1")
 _BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
 _BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
 _OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
-_SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:[:：=＝]|—|–|-\s|->|→|$)\s*")
+_SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:::|[:：=＝]|—|–|-\s|->|→|$)\s*")
 _MARKS_AND_PICTURES = re.compile(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _REMOTE = re.compile(r"[A-Za-z][\w.-]*[\d.-][\w.-]*:/")
@@ -104,7 +104,7 @@ _MAX_TWO_NAMES = 80
 _FEWEST_COLUMNS = 3  # of a table in plain words that has no column for the command
 _TABLE_LINE = re.compile(r"\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
 _LABEL = re.compile(
-    r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?::(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
+    r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:::(?=\s)|:(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
 )
 
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})\s*")

@@ -65,24 +65,26 @@ _RANGE = re.compile(
 _MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
 # The closed class of words that may change what a duration means, wherever they are.
 _CONDITION = re.compile(
-    r"\b(?:until(?! \x00)|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|(?<!au )(?<!pas )plus|soft|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever"
-    r"|additional(?:ly)?|extra|at least|not less than|no less than|minimum|longer(?! than)|remaining|depend(?:s|ing)"
-    r"|as needed|if needed|twice|double|half|per (?!run|experiment|job|training|single)\w+"
-    r"|each(?! run| experiment| job)(?= \w)|every(?! run| experiment| job)"
-    r"|mindestens|wenigstens|verlänger\w*|außer|zusätzlich|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
+    r"\b(?:until(?! \x00)|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|(?<!au )(?<!pas )plus|soft"
+    r"|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever|additional(?:ly)?|extra|at least"
+    r"|no[t]? less than|minimum|longer(?! than)|remaining|depend(?:s|ing)|as needed|if needed|twice|double|half"
+    r"|per (?!run|experiment|job|training|single)\w+|each(?! run| experiment| job)(?= \w)"
+    r"|every(?! run| experiment| job)|mindestens|wenigstens|verlänger\w*|außer|zusätzlich"
+    r"|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
     r"|au moins|sauf|prolong\w*|jusqu'à(?! \x00)|par (?!run|exp)\w+)\b"
     r"|直到|除非|不限|无限|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
     re.IGNORECASE,
 )
 # ... and those that do so only beside it.
 _CHANGE = re.compile(
-    r"(?<!no )(?<!not )(?<!never )(?<!nicht )\b(?:more|longer|mehr|länger) (?:than|als)\b|\bover\b|\bplus de\b(?<!pas plus de)"
+    r"(?<!no )(?<!not )(?<!never )(?<!nicht )\b(?:more|longer|mehr|länger) (?:than|als)\b|\bover\b|(?<!pas )\bplus de\b"
     r"|\bas (?:long|much|many) as\b|\bminus\b|\d\W{0,3}\x00|\x00\W{0,3}\d|\d\s*x\b"
     r"|\x00 (?:after|since|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
     r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
     r"|\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b|\b(?:queue|checkpoint\w*|interval|cooldown)\b|排队"
-    r"|\b(?:not|never|keine?|nicht|pas|isn't|n't)\s*\x00|(?:不是|而非|不到|不足)\s*\x00|以上|\x00\s*起|\x00.*[?？]|[×%*]"
-    r"|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00|\x00 (?:left|old|ago|apart)\b"
+    r"|\b(?:not|never|keine?|nicht|pas|isn't|n't)\s*\x00|(?:不是|而非|不到|不足)\s*\x00|以上|\x00\s*起|\x00.*[?？]"
+    r"|[×%*]|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00"
+    r"|\x00 (?:left|old|ago|apart)\b"
 )
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
@@ -105,8 +107,9 @@ _REPORT = re.compile(
     re.IGNORECASE,
 )
 _LIMIT = re.compile(
-    r"\b(?:max(?:imum|imal|imale)?|limit|at most|up to|within|no more than|timeout|cap|capped|stop|stopped|kill|killed|abort"
-    r"|budget|höchstens|obergrenze|spätestens|plafond|au plus)\b|最长|最多|最大|上限|限制|不超过|停止|终止|超时|以内",
+    r"\b(?:max(?:imum|imal|imale)?|limit|at most|up to|within|no more than|timeout|cap|capped|stop|stopped"
+    r"|kill|killed|abort|budget|höchstens|obergrenze|spätestens|plafond|au plus)\b"
+    r"|最长|最多|最大|上限|限制|不超过|停止|终止|超时|以内",
     re.IGNORECASE,
 )
 # A report with one of these words may change the limit.
@@ -120,15 +123,20 @@ _RULE = re.compile(
 )
 _TIME_OF_DAY = re.compile(r"\b(?:at|um|à)\s+\d{1,2}:\d\d(?![:\d])", re.IGNORECASE)
 _MOMENT = re.compile(
-    r"\b(?:at|by|until|till|before|um|bis|vor|à|avant|deadline)\s+(?:\w+ )?\d{1,2}:\d\d(?![:\d])|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}"
+    r"\b(?:at|by|until|till|before|um|bis|vor|à|avant|deadline)\s+(?:\w+ )?\d{1,2}:\d\d(?![:\d])"
+    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}"
     r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:到|至|截止)\D{0,4}\d{1,2}:\d\d",
     re.IGNORECASE,
 )
 # Signs that durations are parts of a whole, and that one is the whole.
 _EQUALS = re.compile(
-    r"[\x00\d][^=＝;；()（）,，]{0,60}?(?:=|＝|->|→|⇒|等于|\bmakes\b|\bmacht\b)\s*(?P<whole>\x00)|(?P<front>\x00)\s*[(（]?\s*(?:=|＝)"
+    r"[\x00\d][^=＝;；()（）,，]{0,60}?(?:=|＝|->|→|⇒|等于|\bmakes\b|\bmacht\b)\s*(?P<whole>\x00)"
+    r"|(?P<front>\x00)\s*[(（]?\s*(?:=|＝)"
 )
-_TOTAL = r"(?:total|overall|altogether|all in all|together|in all|insgesamt|zusammen|gesamt\w*|au total|en tout|总共|一共|共计|合计|总计|共|总)"
+_TOTAL = (
+    r"(?:total|overall|altogether|together|in all|insgesamt|zusammen|gesamt\w*|au total|en tout"
+    r"|总共|一共|共计|合计|总计|共|总)"
+)
 _TOTALLED = re.compile(
     rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00)\W{{0,3}}(?:in )?{_TOTAL}"
 )
@@ -293,7 +301,7 @@ def _reckon(text: str) -> tuple[str, str]:
 
 
 def _makes(parts: Sequence[float], counts: Sequence[int], whole: float) -> bool:
-    """Return whether parts make a whole: their sum, each taken once or a number of times, all taken a number of times."""
+    """Return whether parts make a whole: their sum, each or all of them taken a number of times."""
     factors = {1, *counts[:_MAX_PARTS], math.prod(counts[:_MAX_PARTS])}
     sums = {
         sum(factor * part for factor, part in zip(chosen, parts, strict=True))
@@ -333,6 +341,15 @@ def _add_label(label: str, clauses: list[_Clause]) -> list[_Clause]:
     return [replace(first, written=f"{label}: {first.written}", text=f"{label} {first.text}"), *others]
 
 
+def _find_choice(seconds: Sequence[float], text: str, written: str) -> str:
+    """Return why the durations of an item are more than one limit, or an empty text."""
+    if _RANGE.search(text if seconds else normalize(written)):
+        return f"is a range, {written[:60]!r}"
+    if len(seconds) > 1:
+        return f"names two durations, {duration(seconds[0])} and {duration(seconds[1])}, in {written[:60]!r}"
+    return ""
+
+
 def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clause]) -> Iterator[float]:
     """Yield the time limit in an item, and note what is written beside it."""
     for heading in (reader.sections["max_time"].heading, item.label):
@@ -341,12 +358,7 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clau
             return
     seconds = list(dict.fromkeys(each for clause in clauses for each in clause.seconds))
     text = "; ".join(clause.text for clause in clauses)
-    cause = ""
-    if _RANGE.search(text if seconds else normalize(item.text)):
-        cause = f"is a range, {item.text[:60]!r}"
-    elif len(seconds) > 1:
-        cause = f"names two durations, {duration(seconds[0])} and {duration(seconds[1])}, in {item.text[:60]!r}"
-    if cause:
+    if cause := _find_choice(seconds, text, item.text):
         reader.add_fault(item.line, f"[exp_max_time] {cause}: write one duration.")
         return
     counts = [match[0].strip() for match in _COUNT.finditer(text)]

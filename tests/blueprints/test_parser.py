@@ -373,7 +373,8 @@ def test_output_of_a_command_is_not_a_second_command() -> None:
     assert (
         parse_blueprint(f"## [exp_launch_command]\nThis is what it prints:\n{blocks}").launch_command == "python a.py"
     )
-    blueprint = parse_blueprint(f"## [exp_launch_command]\n{blocks.replace('Expected output', 'If memory runs out')}")
+    other = blocks.replace("Expected output", "If memory runs out").replace("step 1/100 loss 2.3", "python a.py --half")
+    blueprint = parse_blueprint(f"## [exp_launch_command]\n{other}")
     assert [fault.line for fault in blueprint.faults] == [7]
 
 
