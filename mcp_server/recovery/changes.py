@@ -130,17 +130,20 @@ def _find_problem(name: str, how: object, params: Mapping[str, object]) -> Impos
     return None
 
 
-def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) -> str:
-    """Return which parameter a policy's ``@batch`` would halve, or that there is none; empty without that change."""
+def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) -> tuple[str, bool]:
+    """Return which parameter a policy's ``@batch`` would halve, or that there is none, and whether it could.
+
+    The text is empty without that change.
+    """
     changes = [step["change"] for rule in policy["rules"] for step in rule["steps"]]
     if not any(BATCH in change for change in changes):
-        return ""
+        return "", True
     names = list(_batch_params(params))
     name = next((each for each in names if halve_value(params[each]) is not None), None)
     if name is not None:
-        return f"{BATCH} would halve {name} ({params[name]})"
+        return f"{BATCH} would halve {name} ({params[name]})", True
     cause = f"{names[0]} is {params[names[0]]}" if names else _NO_BATCH
-    return f"{BATCH} can halve nothing ({cause}): the run would end instead of that retry"
+    return f"{BATCH} can halve nothing ({cause}): the run would end instead of that retry", False
 
 
 def _is_near(name: str, other: str) -> bool:

@@ -23,6 +23,8 @@ from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.script import format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
+from mcp_server.recovery.changes import describe_halving
+from mcp_server.recovery.policy import NONE
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
 from mcp_server.store.run_index import RunQuery
@@ -41,8 +43,11 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
     Reads files and may query the driver: call it in a thread. ``environ`` is the server's environment.
     """
     try:
+        halving, can_halve = describe_halving(spec.recovery or NONE, spec.params)
         scripts = read_scripts(spec.command, Path(spec.cwd))
         warnings = [*find_warnings(spec.command, scripts), *warn_of_redirection(spec.command)]
+        if not can_halve:
+            warnings.append(f"recovery: {halving}. Pass the value that it may halve in params.")
         if spec.backend == "slurm":
             from mcp_server.backends.slurm.directives import warn_of_directives  # noqa: PLC0415 - few runs are its
 

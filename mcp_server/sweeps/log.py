@@ -161,7 +161,7 @@ class SweepLog:
             "ended (UTC)",
             "state",
             "why",
-            "tries",
+            "attempts",
             "peak GPU GiB",
             "log",
             "curves",
@@ -351,7 +351,7 @@ def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | N
         run.state if run is not None else str(end.get("state") or "running"),
         _shorten(end.get("why") or ": ".join(filter(None, [failure.get("kind"), failure.get("line")])))
         or str(end.get("signal") or ""),
-        str(attempt) if attempt > 1 else "",
+        str(attempt),
         f"{peak / _MIB_PER_GIB:.1f}" if isinstance(peak, int | float) else "",
         _describe_log_place(home, run_id, attempt),
         str(measured.get("curves") or ""),
@@ -368,7 +368,7 @@ def _describe_log_place(home: Path, run_id: str, attempt: int) -> str:
 
 
 def _why(cell: CellState) -> str:
-    """Return why a cell has no result, or how tries before it ended."""
+    """Return why a cell has no result, or how attempts before it ended."""
     failure = cell.end.get("failure") or {}
     if why := cell.end.get("why"):
         return str(why)

@@ -42,7 +42,7 @@ _FACTS = (
     *(f"{ranking}@step" for ranking in RANKINGS),
     "step",
     "cell",
-    "tries",
+    "retries",
     "state",
     "note",
     "checkpoint",
@@ -189,7 +189,7 @@ def make_rows(
         row |= {f"{name} mean±sd" if has_seeds else name: text for name, text in further.items()}
         row |= {
             "cell": group.first.cell.name,
-            "tries": _describe_tries(group),
+            "retries": _describe_retries(group),
             "state": describe_states(group, by.metric),
             "note": _join_notes(group, remarks),
             CHECKPOINT: columns.checkpoints.get(group.first.cell.name, "") if columns else "",
@@ -216,8 +216,8 @@ def _best(group: Group) -> str:
     return f"{value:.4g}{'' if step is None else f'@{step}'}"
 
 
-def _describe_tries(group: Group) -> str:
-    """Return how attempts ended before a retry: ``2 oom_gpu``."""
+def _describe_retries(group: Group) -> str:
+    """Return how many retries there were, by how the attempts before them ended: ``2 oom_gpu``."""
     kinds = Counter(kind for cell in group.cells for kind in cell.end.get("tries") or ())
     kinds.update(
         _kind(cell) or "failed" for cell in group.cells for _ in range(cell.failures - (cell.state == "failed"))

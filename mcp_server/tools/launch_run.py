@@ -47,6 +47,7 @@ class Launched(Answer):
     runs_at_risk: list[str] | None = None
     run_id: str | None = None
     state: RunState | None = None
+    attempt: int | None = None
     exit_code: int | None = None
     signal: str | None = None
     elapsed_s: float | None = None
@@ -295,7 +296,7 @@ def _describe(
     if run.ended:
         status = status_of(server.store, run, since=run.last_seq)
         tail = read_tail(server.store, run, _TAIL_LINES, _TAIL_BYTES)
-        end = {name: getattr(status, name) for name in ("exit_code", "signal", "elapsed_s", "failure")}
+        end = {name: getattr(status, name) for name in ("attempt", "exit_code", "signal", "elapsed_s", "failure")}
         answer = answer.model_copy(update={**end, "tail": tail or None})
     if verbose:
         places = {

@@ -68,6 +68,19 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
     assert report.splitlines()[4].split(" | ")[1] == sandbox.run(run_id).started_at
 
 
+async def test_a_launch_says_what_its_recovery_cannot_halve_and_at_the_end_how_many_attempts_ran(
+    sandbox: Sandbox,
+) -> None:
+    halving = {"oom_gpu": [{"do": "retry", "wait_s": 0}, {"do": "retry", "wait_s": 0, "change": {"@batch": "halve"}}]}
+    wish = {"command": [*script(sandbox, TRAIN), "--num_envs", "4096"], "cwd": str(sandbox.path), "recovery": halving}
+    async with sandbox.agent_in_process() as agent:
+        end = await agent.call("launch_run", **wish, wait_s=60)
+        assert (end["state"], end["attempt"]) == ("failed", 2)
+        assert [text for text in end["warnings"] if "@batch can halve nothing" in text]
+        fits = await agent.call("launch_run", **wish | {"params": {"num_envs": 1024}}, wait_s=60)
+        assert (fits["state"], fits["attempt"], fits.get("warnings")) == ("finished", 1, None)
+
+
 async def test_a_retry_is_news(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(

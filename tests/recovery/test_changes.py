@@ -183,4 +183,6 @@ def test_changes_that_no_retry_could_make_are_found(
 def test_it_is_said_before_the_launch_what_a_retry_would_halve(params: dict[str, object], said: str) -> None:
     policy = normalize_policy("default")
     assert policy is not None
-    assert said in describe_halving(policy, params)
+    text, can_halve = describe_halving(policy, params)
+    assert said in text
+    assert can_halve is ("would halve" in text)

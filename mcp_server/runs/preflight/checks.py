@@ -313,7 +313,7 @@ def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
         return
     for problem in find_impossible_changes(policy, context.request.params):
         yield Problem(what="recovery", text=problem.text, remedy=problem.remedy)
-    halving = describe_halving(policy, context.request.params)
+    halving, _ = describe_halving(policy, context.request.params)
     yield f"recovery: {describe_policy(policy)}{f'; {halving}' if halving else ''}"
 
 
