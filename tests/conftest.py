@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.backends.ssh_channel import close_channels
+from mcp_server.backends.ssh.ssh_channel import close_channels
 from mcp_server.system.processes import read_umask
 from tests.support import warm_start
 from tests.support.checked_schemas import check_each_schema_once

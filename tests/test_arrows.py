@@ -22,7 +22,7 @@ supervisor  relay
 answer(pydantic)  threads(anyio)
 backends(anyio libtmux typing_extensions)  store(backends anyio pydantic inotify_simple regex)
 hosts(store pydantic yaml)
-backends.far_answers(pydantic)
+backends.ssh.far_answers(pydantic)
 blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib)
 views
 runs(anyio pydantic)  results(yaml)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from mcp_server.errors import BackendUnknown, BadArgument
 from mcp_server.gpus.snapshot import Snapshot
-from mcp_server.record.run_directory import RunDir, put_stop_request
+from mcp_server.record.run_directory import RunDir
+from mcp_server.record.stop_request import put_stop_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,10 +200,10 @@ class ScheduledGpus:
 
 _BACKENDS = {
     "tmux": "mcp_server.backends.local:LocalBackend",
-    "ssh": "mcp_server.backends.ssh:SshBackend",
-    "ssh-slurm": "mcp_server.backends.slurm.far:FarSlurmBackend",
-    "slurm": "mcp_server.backends.slurm.backend:SlurmBackend",
-    "ray": "mcp_server.backends.ray.backend:RayBackend",
+    "ssh": "mcp_server.backends.ssh.ssh_backend:SshBackend",
+    "ssh-slurm": "mcp_server.backends.slurm.far_slurm:FarSlurmBackend",
+    "slurm": "mcp_server.backends.slurm.slurm_backend:SlurmBackend",
+    "ray": "mcp_server.backends.ray.ray_backend:RayBackend",
 }
 _NOT_BY_NAME = frozenset({"ssh", "ssh-slurm"})  # follow from the host
 

@@ -27,7 +27,7 @@ from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import LAUNCHED_AGAIN, RunDir, forbid_launch, write_json
+from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
     Reaping,
@@ -39,6 +39,7 @@ from mcp_server.record.run_processes import (
 )
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
+from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes
 from mcp_server.system.files import whole_directory
 from mcp_server.system.lock_files import may_be_locked, take_lock

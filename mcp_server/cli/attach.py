@@ -11,7 +11,7 @@ import anyio
 
 from mcp_server.backends import tmux_client
 from mcp_server.backends.base import backend_of
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

@@ -26,7 +26,7 @@ from rich.text import Text
 from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
-from mcp_server.backends.slurm.site import describe_site
+from mcp_server.backends.slurm.slurm_site import describe_site
 from mcp_server.cli.client_checks import check_clients
 from mcp_server.cli.hosts import report_hosts
 from mcp_server.errors import RunwardError, StateUnusable

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mcp_server.backends.ssh import query_host_gpus
-from mcp_server.backends.ssh_channel import channel_of, forget_refusal
+from mcp_server.backends.ssh.ssh_backend import query_host_gpus
+from mcp_server.backends.ssh.ssh_channel import channel_of, forget_refusal
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.config import read_hosts_file

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_server.cli.output import print_json
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore

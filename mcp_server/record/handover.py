@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunwardError
+from mcp_server.text.regex import compile_lazily
+from mcp_server.text.secret_patterns import holds_a_secret
 
 # The launcher opens the FIFO before the supervisor exists: an end of file means that the launcher died.
 _LONGEST_S = 10.0
@@ -89,3 +91,21 @@ def receive_handover(path: Path, *, keep: bool = False) -> Handover:
         return Handover(env, secrets, value.get("umask"), value.get("snapshot"), others, notify)
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over something that is not an environment") from error
+
+
+# Variables of the launcher itself, of another terminal, and of the agent's client. Programs act on those of a client:
+# CLAUDECODE stops a Claude Code in a run, CODEX_SANDBOX_NETWORK_DISABLED and VSCODE_* change tests and tools.
+_NOT_INHERITED = compile_lazily(
+    r"RUNWARD_.*|TMUX|TMUX_PANE|TERM|TERM_PROGRAM.*|COLUMNS|LINES|_|SHLVL|PWD|OLDPWD"
+    r"|CLAUDECODE|CLAUDE_(?:CODE|AGENT_SDK|PLUGIN|PROJECT)_.*|CLAUDE_(?:ENV_FILE|EFFORT)|AI_AGENT"
+    r"|CODEX_.*|GEMINI_CLI.*|CURSOR_.*|VSCODE_.*|ELECTRON_RUN_AS_NODE"
+    r"|MCP_(?:TOOL_)?TIMEOUT|MCP_(?:CLIENT|CONNECTION|SERVER_CONNECTION|OAUTH|XAA)_.*|MAX_MCP_OUTPUT_TOKENS"
+)
+
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of ``environ`` that a run inherits: without secrets, terminals, and variables of launchers."""
+    inherited = {n: v for n, v in environ.items() if not holds_a_secret(n, v) and not _NOT_INHERITED.fullmatch(n)}
+    if not any(name in inherited for name in ("LANG", "LC_ALL", "LC_CTYPE")):
+        inherited["LANG"] = "C.UTF-8"  # clients pass on no locale, and logs are UTF-8
+    return inherited

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,9 +18,8 @@ from mcp_server.text.timestamps import format_time
 
 LAYOUT = 3
 CODE_STATE = (
-    "code.json"  # of a run or a sweep: its source files at the launch, see ``record/code_state``; the launcher's
+    "code.json"  # of a run or a sweep: its source files at the launch, see ``record/code/code_state``; the launcher's
 )
-LAUNCHED_AGAIN = "launched again with the same key"  # reason of a stop request
 Facts = dict[str, Any]
 
 
@@ -92,12 +90,12 @@ class RunDir:
         return self.path / f"attempts/{attempt}/progress.json"
 
     def outputs(self, attempt: int) -> Path:
-        """Files that the attempt wrote. Appears atomically, see ``record/outputs``."""
+        """Files that the attempt wrote. Appears atomically, see ``record/written_files``."""
         return self.path / f"attempts/{attempt}/outputs.json"
 
     @property
     def attribution(self) -> Path:
-        """The files that a person calls the run's, see ``store/claims``. The servers write it."""
+        """The files that a person calls the run's, see ``store/attribution/claims``. The servers write it."""
         return self.path / "attribution.json"
 
     @property
@@ -159,27 +157,6 @@ def read_json(path: Path) -> Facts | None:
         return load_json(path)
     except OSError:
         return None
-
-
-def put_stop_request(directory: RunDir, request: Mapping[str, Any] | None) -> None:
-    """Write ``stop.json``, or remove it.
-
-    Raises:
-        OSError: nothing was changed.
-    """
-    if request is None:
-        directory.stop.unlink(missing_ok=True)
-    else:
-        write_json(directory.stop, dict(request))
-
-
-def forbid_launch(directory: RunDir, reason: str) -> None:
-    """Leave a stop request for a supervisor that starts late: it does not start its command.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    write_json(directory.stop, {"by": "launch_run", "reason": reason, "at": now()})
 
 
 def write_json(path: Path, value: Facts) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.record.events import read_record
-from mcp_server.record.run_directory import RunDir, boot_id
+from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.events import read_record, read_stop
+from mcp_server.record.run_directory import RunDir, boot_id, load_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
+from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix
 from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.process_title import supervised_run
@@ -218,3 +219,28 @@ def _is_guard(leader: processes.Process, run: Run) -> bool:
     if isinstance(guard_started, int):
         return leader.started == guard_started
     return bool(leader.started <= run.at_start["pid_started"])
+
+
+def read_run(directory: RunDir, host: ThisHost, supervisor: LivenessReport | None = None) -> Run:
+    """Return a run as it is now. ``supervisor``: that of a run whose supervisor is on another host.
+
+    Raises:
+        OSError: its record cannot be read now.
+    """
+    spec = RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
+    if supervisor is None:
+        supervisor = host.liveness(directory, spec)
+    events = read_new_events(directory.events).events
+    attempt = attempt_of(events)
+    return fold(
+        Evidence(
+            spec,
+            events,
+            read_record(directory.exit(attempt)),
+            read_record(directory.progress(attempt)),
+            read_stop(directory.stop),
+            supervisor,
+            time.time() - posix(spec.created_at) if spec.created_at else 0.0,
+            read_record(directory.guard_exit(attempt)),
+        )
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcp_server.diagnosis.failure.diagnose import Failure
-from mcp_server.recovery.decision import Decision, Retry
+from mcp_server.recovery.retry_decision import Decision, Retry
 
 _RETRIES = "The recovery policy retries it: call wait_run, and launch nothing."
 _GAVE_UP = "The recovery policy gave up. {}"

@@ -16,9 +16,9 @@ from typing import Any
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.run_directory import boot_id
-from mcp_server.relay.answers import Answers
+from mcp_server.relay.far_state import State
+from mcp_server.relay.handlers import Answers
 from mcp_server.relay.run_watch import RunWatch
-from mcp_server.relay.state import State
 from mcp_server.system import tmux
 from mcp_server.system.archive import find_archive
 from mcp_server.system.core_dumps import forbid_core_dumps

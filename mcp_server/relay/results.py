@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import LaunchFailed
-from mcp_server.record.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
+from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import open_regular, read_regular_file, write_atomic
 

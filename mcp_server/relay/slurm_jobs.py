@@ -22,8 +22,8 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, ThisHost
 from mcp_server.record.slurm import array, job, queue
 from mcp_server.record.slurm.commands import SlurmError, find_missing, list_node_hosts
+from mcp_server.record.slurm.job_watch import HANDED_IN_WITHIN_S, JobWatch, job_of
 from mcp_server.record.slurm.queue import Queue
-from mcp_server.record.slurm.watch import HANDED_IN_WITHIN_S, JobWatch, job_of
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, Run
 from mcp_server.system.archive import find_archive

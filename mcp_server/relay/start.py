@@ -22,14 +22,13 @@ from typing import Any
 
 from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import lease_directory
-from mcp_server.record.environment import base_environment
 from mcp_server.record.event_reader import read_new_events
-from mcp_server.record.experiment_log import ResultDirUnusable, append_launch
-from mcp_server.record.handover import Handover
+from mcp_server.record.handover import Handover, base_environment
+from mcp_server.record.results.experiment_log import ResultDirUnusable, append_launch
 from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
 from mcp_server.record.spec import RunSpec
+from mcp_server.relay.far_state import State
 from mcp_server.relay.slurm_jobs import SlurmJobs
-from mcp_server.relay.state import State
 from mcp_server.system import processes, tmux
 from mcp_server.system.archive import find_archive
 from mcp_server.system.lock_files import hold_lock, may_be_locked

@@ -14,7 +14,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.resources.recipes import find_blueprints, read_recipe
 from mcp_server.store.cell_notes import read_notes

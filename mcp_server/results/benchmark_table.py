@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.command.outputs import names_a_run
-from mcp_server.record.sweep_ranking import average, is_seed
+from mcp_server.record.sweeps.sweep_ranking import average, is_seed
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.comparison_cells import fit, shorten_names, shorten_paths
 from mcp_server.results.evaluation_series import (

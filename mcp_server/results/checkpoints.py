@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp_server.record.state import Run
 from mcp_server.results.run_files import Entry, limited_scan, list_tree, result_roots, select_own
-from mcp_server.store.attribution import OwnFiles
+from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.text.formatting import format_size
 

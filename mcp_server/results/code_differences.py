@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.record.code_snapshot import CodeSnapshot
-from mcp_server.record.code_state import SOURCES, load_code_state, name_below
+from mcp_server.record.code.code_snapshot import CodeSnapshot
+from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
 
 _COMMIT_CHARS, _MOST_FILES = 10, 8
 _SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mcp_server.command.shell import find_directory
 from mcp_server.errors import BadArgument
-from mcp_server.record.code_snapshot import read_code_snapshot
+from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
 from mcp_server.results.answers import Comparison
@@ -56,7 +56,7 @@ from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.equal_settings import Place

@@ -15,10 +15,10 @@ import yaml
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from mcp_server.command.shell import join_as_written, leave_out_helpers
 from mcp_server.command.shell import parse as parse_command
-from mcp_server.record.code_snapshot import CodeSnapshot
+from mcp_server.record.code.code_snapshot import CodeSnapshot
 from mcp_server.record.state import Run
 from mcp_server.results.run_files import select_own
-from mcp_server.store.attribution import OwnFiles
+from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask_secrets
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.record.code_snapshot import PACKAGES, CodeSnapshot
-from mcp_server.record.code_state import load_code_state
-from mcp_server.record.result_directory import read_origin
-from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
+from mcp_server.record.code.code_snapshot import PACKAGES, CodeSnapshot
+from mcp_server.record.code.code_state import load_code_state
+from mcp_server.record.results.result_directory import read_origin
+from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.configuration import ConfigFile, is_search_path, read_blueprint, read_config_files, read_text

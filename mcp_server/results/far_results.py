@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.ssh_channel import Channel, channel_of
+from mcp_server.backends.ssh.ssh_channel import Channel, channel_of
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
+from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.state import Run
 from mcp_server.results.configuration import WRITTEN_CONFIGS
 from mcp_server.results.evaluations import is_evaluation_name
 from mcp_server.results.run_files import result_roots
-from mcp_server.store.attribution import OwnFiles
-from mcp_server.store.far_claims import files_root, move_run
+from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.far_claims import files_root, move_run
 
 _MOST_FILE_BYTES, _MOST_BYTES, _MOST_FILES = 2_000_000, 16 * 2**20, 200
 _CONFIGS = frozenset(Path(name).name for name in WRITTEN_CONFIGS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mcp_server.record.results.tracker_link import read_tracker_link
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
-from mcp_server.record.tracker_link import read_tracker_link
 from mcp_server.text.formatting import printable
 
 _LONGEST_KEPT, _LONGEST_SHOWN = 4_000, 240

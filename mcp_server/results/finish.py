@@ -15,15 +15,15 @@ from mcp_server.backends.base import backend_of
 from mcp_server.command.outputs import find_in_command
 from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
 from mcp_server.hosts.environment import read_secrets_file
-from mcp_server.record import result_directory
-from mcp_server.record.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.events import ENDING
-from mcp_server.record.experiment_log import append_end
-from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
+from mcp_server.record.results import result_directory
+from mcp_server.record.results.experiment_log import append_end
+from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd
+from mcp_server.record.results.tracker_link import read_tracker_link
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.record.tracker_link import read_tracker_link
 from mcp_server.results import checkpoints, configuration, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
@@ -31,8 +31,8 @@ from mcp_server.results.far_results import documents_of, exists_there, name_ther
 from mcp_server.results.findings import keep_finding
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
-from mcp_server.store.attribution import describe_uncertain
-from mcp_server.store.far_claims import files_root
+from mcp_server.store.attribution.attribution import describe_uncertain
+from mcp_server.store.attribution.far_claims import files_root
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
@@ -86,7 +86,7 @@ def write_results(
 
     Reads files and calls git: call it in a thread. ``environ`` is the server's, whose secrets are masked.
     ``caller`` must own the run; None allows every run. ``tensorboard`` and ``results``: whose files these are is kept
-    for every later answer; see ``store/claims``.
+    for every later answer; see ``store/attribution/claims``.
 
     Raises:
         NotFinished: the run has not ended, belongs to another owner, or a file is unwritable.

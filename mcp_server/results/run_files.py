@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.store.attribution import OwnFiles
-from mcp_server.store.claims import FileFacts, Rank, Verdict
+from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.claims import FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
 _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 1_000  # of a directory that is one result

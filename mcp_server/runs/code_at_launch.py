@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.command.configs import find_config_files
-from mcp_server.record.code_state import add_digests, load_code_state, read_code_state
+from mcp_server.record.code.code_state import add_digests, load_code_state, read_code_state
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.sweep_spec import SweepSpec
+from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.store.state_home import StateHome
 
 _MOST_CELLS = 100  # whose configurations are looked for

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.ssh_channel import channel_of
+from mcp_server.backends.ssh.ssh_channel import channel_of
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.script import slug

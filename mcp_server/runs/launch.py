@@ -94,7 +94,7 @@ async def launch(
         if code is not None:
             await run_in_thread(code.send)
         if spec.result_dir is not None and not spec.mirror:  # a far host writes its own
-            from mcp_server.record.experiment_log import append_launch  # noqa: PLC0415 - only blueprints have one
+            from mcp_server.record.results.experiment_log import append_launch  # noqa: PLC0415 - only blueprints have one
 
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
         async with hold_quota(spec, store):

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected
 from mcp_server.command.shell import leave_out_helpers, parse
-from mcp_server.record.result_directory import EXPERIMENT_LOG, FINISH_FLAG
+from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.spec import RunSpec
 
 _NAMES = (*RUN_NAMES, "name", "version", "trial")

@@ -24,7 +24,7 @@ from mcp_server.scalars.condition import (
 )
 from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
-from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for

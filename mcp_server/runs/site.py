@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mcp_server.backends.ssh_channel import Channel, channel_of
+from mcp_server.backends.ssh.ssh_channel import Channel, channel_of
 from mcp_server.blueprints.apply import read_blueprint
 from mcp_server.blueprints.parser import Blueprint
 from mcp_server.blueprints.paths import FarPlace, resolve_paths
@@ -22,7 +22,7 @@ from mcp_server.hosts.config import Environment, Host, find_host, read_hosts_fil
 from mcp_server.hosts.config import Site as HostsFile
 from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.path_checks import Roots, find_missing_inputs, refuse_first, suggest_names
-from mcp_server.record.environment import base_environment
+from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.code_copy import CodeCopy, plan_copy
 from mcp_server.runs.code_sync import CodeSync, plan_sync

@@ -15,11 +15,11 @@ from pathlib import Path
 from mcp_server.command.outputs import list_redirected
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
-from mcp_server.record.outputs import read_outputs
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
+from mcp_server.record.written_files import read_outputs
 from mcp_server.scalars.condition import match_tags
-from mcp_server.store.timed_search import TimedSearch
+from mcp_server.store.attribution.timed_search import TimedSearch
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
 

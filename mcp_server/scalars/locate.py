@@ -12,8 +12,8 @@ from pathlib import Path
 from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
-from mcp_server.store.attribution import OwnFiles
-from mcp_server.store.claims import SLACK_S, FileFacts, Rank, Verdict
+from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.claims import SLACK_S, FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
 _MOST_ROOTS = 8

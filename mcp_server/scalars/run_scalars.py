@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.store.attribution import Attribution, describe_uncertain
-from mcp_server.store.claims import FileFacts
+from mcp_server.store.attribution.attribution import Attribution, describe_uncertain
+from mcp_server.store.attribution.claims import FileFacts
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
@@ -79,7 +79,7 @@ def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
 
 def _locate_far(run: Run) -> RunLocations:
     """Return the copies of what a far run wrote, as its supervisor saw it, brought up to date."""
-    from mcp_server.backends.far_files import fetch_scalar_files  # noqa: PLC0415 - most runs are of this host
+    from mcp_server.backends.ssh.far_files import fetch_scalar_files  # noqa: PLC0415 - most runs are of this host
     from mcp_server.scalars.locate import find_scalars, run_span  # noqa: PLC0415 - numpy starts slowly
 
     directory = RunDir(Path(run.spec.mirror) / "runs" / run.run_id)

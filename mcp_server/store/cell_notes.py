@@ -6,7 +6,7 @@ import json
 import os
 
 from mcp_server.record.run_directory import now
-from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.system.files import open_private, read_regular_file
 
 LONGEST_NOTE = 300

@@ -262,7 +262,7 @@ class RunStore:
         """Return why a log that was just fetched may not be all that its attempt wrote, empty where it is."""
         if not run.spec.mirror:
             return self._explain_gap(run, attempt or run.attempt)
-        from mcp_server.backends.far_files import explain_old_log  # noqa: PLC0415 - most runs are of this host
+        from mcp_server.backends.ssh.far_files import explain_old_log  # noqa: PLC0415 - most runs are of this host
 
         return explain_old_log(self.record_of(run), attempt or run.attempt)
 
@@ -282,7 +282,7 @@ class RunStore:
         """Return the record of a run; of a far one its log, kept code and use of GPUs are brought up to date."""
         directory = self.record_of(run)
         if run.spec.mirror:
-            from mcp_server.backends.far_files import fetch_record_files  # noqa: PLC0415 - most runs are of this host
+            from mcp_server.backends.ssh.far_files import fetch_record_files  # noqa: PLC0415 - most runs are of this host
 
             self.fetch_log(run)
             fetch_record_files(directory, run.attempt)

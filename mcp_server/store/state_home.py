@@ -126,7 +126,7 @@ class StateHome:
 
     @property
     def hosts(self) -> Path:
-        """Holds one directory per host that is reached by ssh, with a mirror of its runs. See ``backends/mirror``."""
+        """Holds one directory per host reached by ssh, with a mirror of its runs. See ``backends/ssh/mirror``."""
         return self.path / "hosts"
 
     def list_mirrors(self) -> list[Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.write_probe import find_write_error
 from mcp_server.system.process_title import conductor_title
 from mcp_server.system.processes import command_words, is_stopped

@@ -14,9 +14,9 @@ from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.run_directory import load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_spec import SweepSpec
-from mcp_server.record.sweep_state import Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_spec import SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.system.lock_files import is_locked
 from mcp_server.text.near_names import find_near_names
 

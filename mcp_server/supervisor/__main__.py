@@ -22,7 +22,7 @@ def main() -> int:
     """Supervise the run whose directory is the first argument and return the exit status."""
     forbid_core_dumps()
     if sys.argv[1] == "--ray-job":
-        from mcp_server.supervisor.ray_mirror import main as mirror  # noqa: PLC0415 - few runs need it
+        from mcp_server.supervisor.jobs.ray_mirror import main as mirror  # noqa: PLC0415 - few runs need it
 
         return mirror(sys.argv[2:])
     set_title(supervisor_title(os.path.basename(sys.argv[1].rstrip("/"))))

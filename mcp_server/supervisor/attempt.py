@@ -11,29 +11,28 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.command.ssh_command import parse_ssh
-from mcp_server.record.exit_record import ExitRecord
-from mcp_server.record.exit_status import CTRL_C, Ending, StopRequest, classify_ending
+from mcp_server.record.exit_status import CTRL_C, Ending, ExitRecord, StopRequest, classify_ending
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import AttemptInputs, attempt_arguments
-from mcp_server.supervisor import pty
-from mcp_server.supervisor.code_keeper import CodeKeeper
+from mcp_server.supervisor.code.code_keeper import CodeKeeper
 from mcp_server.supervisor.companions import keep_code_beside, make_gpu_monitor, record_outputs_beside
 from mcp_server.supervisor.control import ControlInputs, poll_until
-from mcp_server.supervisor.observer import Observer
-from mcp_server.supervisor.output_log import OutputLog
-from mcp_server.supervisor.output_relay import OutputRelay
-from mcp_server.supervisor.ray_job import find_unproven_job
+from mcp_server.supervisor.jobs.ray_command import find_unproven_job
+from mcp_server.supervisor.judging.observer import Observer
 from mcp_server.supervisor.start_command import attempt_identity, start_command
+from mcp_server.supervisor.terminal import pty
+from mcp_server.supervisor.terminal.output_log import OutputLog
+from mcp_server.supervisor.terminal.output_relay import OutputRelay
 from mcp_server.system import processes
 from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
 
 if TYPE_CHECKING:
-    from mcp_server.supervisor.gpu_allocation import GpuAllocation
-    from mcp_server.supervisor.gpu_monitor import GpuMonitor
-    from mcp_server.supervisor.outputs import OutputRecorder
-    from mcp_server.supervisor.slurm_job import SlurmGpus
+    from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor
+    from mcp_server.supervisor.jobs.slurm_job import SlurmGpus
+    from mcp_server.supervisor.outputs.recorder import OutputRecorder
 
 _TICK_S = 0.05  # while a stop is under way
 # What a command leaves behind may be about to end by itself, such as a filter that still prints its last
@@ -428,6 +427,6 @@ class Attempt:
 
 
 def _load_shared_log() -> type[OutputLog]:
-    from mcp_server.supervisor.shared_log import SharedLog  # noqa: PLC0415 - few runs are jobs
+    from mcp_server.supervisor.terminal.shared_log import SharedLog  # noqa: PLC0415 - few runs are jobs
 
     return SharedLog

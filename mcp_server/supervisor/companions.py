@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from mcp_server.record.handover import Handover
 from mcp_server.record.script import AttemptInputs
-from mcp_server.supervisor.code_keeper import CodeKeeper, start_code_keeper
+from mcp_server.supervisor.code.code_keeper import CodeKeeper, start_code_keeper
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import processes
 
 if TYPE_CHECKING:
-    from mcp_server.supervisor.gpu_monitor import GpuMonitor
-    from mcp_server.supervisor.outputs import OutputRecorder
+    from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor
+    from mcp_server.supervisor.outputs.recorder import OutputRecorder
 
 
 def keep_code_beside(
@@ -30,7 +30,7 @@ def keep_code_beside(
     env = {**handover.env, **spec.env, **changed}
 
     def keep(on_done: Callable[[], None]) -> None:
-        from mcp_server.supervisor.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - only that process
+        from mcp_server.supervisor.code.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - only that process
 
         keep_code(KeptAttempt(control.rundir, spec, number, arguments, env, secrets, command_pid), on_done)
 
@@ -49,7 +49,7 @@ def record_outputs_beside(
     Raises:
         OSError, RuntimeError: neither a descriptor nor a thread is left.
     """
-    from mcp_server.supervisor.outputs import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
+    from mcp_server.supervisor.outputs.recorder import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
 
     def list_living() -> list[processes.Process]:
         living = processes.descendants_of_threads(os.getpid(), list_helpers())
@@ -70,6 +70,6 @@ def make_gpu_monitor(
     """Return the monitor of an attempt's GPUs, which is not started yet, or None for an attempt without GPUs."""
     if not uuids:
         return None
-    from mcp_server.supervisor.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms that most runs need not wait
+    from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms that most runs need not wait
 
     return GpuMonitor.for_attempt(control, number, uuids, handover.env)

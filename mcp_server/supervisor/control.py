@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
-from mcp_server.record.expiry import has_expired
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
-from mcp_server.supervisor.tmux_probe import TmuxProbe
+from mcp_server.record.stop_request import has_expired
+from mcp_server.supervisor.terminal.pane import Pane, open_pane, open_tmux_server
+from mcp_server.supervisor.terminal.tmux_probe import TmuxProbe
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.guard import SpareGuard
-    from mcp_server.supervisor.slurm_job import SlurmJob
+    from mcp_server.supervisor.jobs.slurm_job import SlurmJob
 
 _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int

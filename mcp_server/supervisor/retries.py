@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from mcp_server.recovery.advice import agree
 from mcp_server.recovery.changes import move_ray
-from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
 from mcp_server.recovery.policy import IMBALANCE, NONE
+from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, decide
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import ports
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
-    from mcp_server.supervisor.gpu_allocation import GpuAllocation
-    from mcp_server.supervisor.slurm_job import SlurmGpus
+    from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.jobs.slurm_job import SlurmGpus
 
 
 def _kind_of(failure: Failure | None, stopped_for: str | None) -> str:

@@ -21,9 +21,9 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs
-from mcp_server.supervisor.failure_facts import describe_failure
+from mcp_server.supervisor.judging.failure_facts import describe_failure
+from mcp_server.supervisor.judging.observer import LINE_CHARS
 from mcp_server.supervisor.not_started import GpusUnavailable, ServiceEnded, StoppedBeforeStart
-from mcp_server.supervisor.observer import LINE_CHARS
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within
@@ -31,13 +31,13 @@ from mcp_server.text.formatting import duration
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
-    from mcp_server.supervisor.code_watch import CodeWatch
-    from mcp_server.supervisor.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.code.code_watch import CodeWatch
+    from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.guard import SpareGuard
-    from mcp_server.supervisor.requeue import FormerSupervision
+    from mcp_server.supervisor.jobs.requeue import FormerSupervision
+    from mcp_server.supervisor.jobs.slurm_job import SlurmGpus, SlurmJob
     from mcp_server.supervisor.retries import NextAttempt, Retries
-    from mcp_server.supervisor.services import Services
-    from mcp_server.supervisor.slurm_job import SlurmGpus, SlurmJob
+    from mcp_server.supervisor.services.needed_runs import Services
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
 _LOCK_PATIENCE_S = 2.0
@@ -67,7 +67,7 @@ def supervise(path: Path, spare_guard: SpareGuard | None = None) -> int:
         return _NOT_OURS
     former = None
     if rundir.events.exists():
-        from mcp_server.supervisor.requeue import read_former_supervision  # noqa: PLC0415 - few runs need it
+        from mcp_server.supervisor.jobs.requeue import read_former_supervision  # noqa: PLC0415 - few runs need it
 
         former = read_former_supervision(rundir)
         if former is None:
@@ -114,7 +114,7 @@ def _find_job(facts: Mapping[str, Any]) -> SlurmJob | None:
     """Return the scheduler's job that this process is in, None for a run that was launched in tmux."""
     if facts.get("backend") != "slurm":
         return None
-    from mcp_server.supervisor.slurm_job import SlurmJob  # noqa: PLC0415 - few runs are in one
+    from mcp_server.supervisor.jobs.slurm_job import SlurmJob  # noqa: PLC0415 - few runs are in one
 
     return SlurmJob.of(RunSpec.from_facts(facts), os.environ)
 
@@ -133,7 +133,7 @@ def _send_notices(control: ControlInputs, handover: Handover) -> None:
 
 def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:
     """Report that a run continues with another attempt, and return the environment for it."""
-    from mcp_server.supervisor.requeue import take_environment  # noqa: PLC0415 - few runs need it
+    from mcp_server.supervisor.jobs.requeue import take_environment  # noqa: PLC0415 - few runs need it
 
     handover, note = take_environment(control.rundir, control.spec)
     when = f"during attempt {former.attempt}" if former.attempt else "before the first attempt"
@@ -168,7 +168,7 @@ def _write_results(control: ControlInputs, **end: Any) -> None:
     """Write the end into the result directory of a blueprint's run. Call it before the event that reports the end."""
     if control.spec.result_dir:
         try:
-            from mcp_server.record.plain_results import write_end  # noqa: PLC0415 - few runs have one
+            from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - few runs have one
 
             problem = write_end(control.spec.facts(), control.rundir, **end)
         except Exception as error:  # the end must be reported in any case
@@ -202,11 +202,11 @@ class Supervision:
         self._code: CodeWatch | None = None
         self._waits = self._spec.queue or bool(self._spec.needs)
         if self._waits or self._recovers or (control.rundir.path / CODE_STATE).exists():
-            from mcp_server.supervisor.code_watch import CodeWatch  # noqa: PLC0415 - most runs start at once, and once
+            from mcp_server.supervisor.code.code_watch import CodeWatch  # noqa: PLC0415 - most runs start at once, and once
 
             self._code = CodeWatch(control.rundir, self._spec, handover.env, recovers=self._recovers)
         if self._spec.needs:
-            from mcp_server.supervisor.services import Services  # noqa: PLC0415 - few runs need others
+            from mcp_server.supervisor.services.needed_runs import Services  # noqa: PLC0415 - few runs need others
 
             self._services = Services(control)
 
@@ -293,7 +293,7 @@ class Supervision:
         """Write the flag of a failed run unless it is repaired: launched again, or finished by its executor."""
         control, spec = self._control, self._spec
         with contextlib.suppress(Exception):
-            from mcp_server.record.plain_results import is_repaired  # noqa: PLC0415 - few runs need it
+            from mcp_server.record.results.plain_results import is_repaired  # noqa: PLC0415 - few runs need it
 
             result_dir, run_id = str(spec.result_dir), control.rundir.run_id
             control.wait_after_end(spec.repair_grace_s, lambda: is_repaired(result_dir, run_id))
@@ -303,7 +303,7 @@ class Supervision:
     def _write_end(self, end: Mapping[str, Any]) -> None:
         """Write the end into the result directory after the event that reports it: nobody is left to hear of errors."""
         with contextlib.suppress(Exception):
-            from mcp_server.record.plain_results import write_end  # noqa: PLC0415 - few runs need it
+            from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - few runs need it
 
             write_end(self._spec.facts(), self._control.rundir, **end)
 
@@ -401,12 +401,12 @@ class Supervision:
     def _get_allocation(self) -> GpuAllocation | SlurmGpus:
         """Return the run's GPU allocation, which holds nothing at first."""
         if self._allocation is None and self._control.job:
-            from mcp_server.supervisor.slurm_job import SlurmGpus  # noqa: PLC0415 - as above
+            from mcp_server.supervisor.jobs.slurm_job import SlurmGpus  # noqa: PLC0415 - as above
 
             self._allocation = SlurmGpus(self._spec, self._handover.env)
         if self._allocation is None:
             # A quarter of the supervisor's import time, which most runs need not wait.
-            from mcp_server.supervisor.gpu_allocation import GpuAllocation  # noqa: PLC0415 - as above
+            from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation  # noqa: PLC0415 - as above
 
             self._allocation = GpuAllocation(self._control, self._handover.env, self._handover.snapshot)
         return self._allocation

@@ -12,14 +12,14 @@ from functools import cache
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import Group, average
-from mcp_server.record.sweep_state import CellState
+from mcp_server.record.sweeps.sweep_ranking import Group, average
+from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results import checkpoints
 from mcp_server.results.comparison_cells import describe_checkpoint, evaluation_column
 from mcp_server.results.metrics import best_direction, read_metrics
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.figures import measure_all, measure_at, measure_evaluations, parse_metric
 from mcp_server.text.formatting import spread

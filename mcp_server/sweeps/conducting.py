@@ -18,8 +18,8 @@ from mcp_server.backends.base import load_backend
 from mcp_server.backends.local import write_handover
 from mcp_server.errors import LaunchFailed
 from mcp_server.record.handover import Handover
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_conductor

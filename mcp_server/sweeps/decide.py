@@ -10,8 +10,8 @@ from typing import Literal
 from mcp_server.diagnosis.failure.kinds import CRASH_SIGNALS
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
 # and another agent's launch waits for no more than these.

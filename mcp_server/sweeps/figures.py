@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from mcp_server.record.state import Run
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 
 RANKINGS = ("last", "best", "mean10%")

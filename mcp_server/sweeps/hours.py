@@ -17,8 +17,8 @@ from mcp_server.errors import RunwardError
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import is_seed
-from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_ranking import is_seed
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.quota import count_gpus, find_quota
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore

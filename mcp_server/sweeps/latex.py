@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from mcp_server.record.sweep_ranking import find_differing, rank_groups
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_ranking import find_differing, rank_groups
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.benchmark_table import find_benchmark
 from mcp_server.sweeps.settings_table import Ranking, describe_ranking, describe_states
 from mcp_server.text.formatting import count_digits, plain_value, printable, spread

@@ -17,9 +17,9 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
-from mcp_server.record.sweep_state import LIVE, CellState, Sweep, begins_with
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
+from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.state_home import StateHome

@@ -11,9 +11,9 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
-from mcp_server.record.sweep_ranking import find_changed, find_whole, is_seed
-from mcp_server.record.sweep_spec import Cell
-from mcp_server.record.sweep_state import CellState, Sweep
+from mcp_server.record.sweeps.sweep_ranking import find_changed, find_whole, is_seed
+from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_state import CellState, Sweep
 from mcp_server.sweeps.plan import FILLED, as_text, find_seeds
 
 # Arguments of a launch that do not change what is trained.

@@ -19,8 +19,8 @@ from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.record.script import takes_arguments
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.record.sweep_ranking import is_seed
-from mcp_server.record.sweep_spec import BEST, Cell
+from mcp_server.record.sweeps.sweep_ranking import is_seed
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 

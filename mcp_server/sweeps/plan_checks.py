@@ -18,8 +18,8 @@ from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.sweep_ranking import find_forms
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_ranking import find_forms
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.plan import find_seeds
 from mcp_server.text.equal_settings import Place
 

@@ -14,12 +14,12 @@ from mcp_server.backends.local import tmux_socket
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file
-from mcp_server.record.environment import base_environment
+from mcp_server.record.handover import base_environment
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.arguments import check_name
 from mcp_server.runs.gpu_admission import requests_gpus
 from mcp_server.runs.launch import rehearse

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.sweep_ranking import Group, average, find_differing, rank_groups
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_ranking import Group, average, find_differing, rank_groups
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.scalars.plot import CURVE_POINTS, Axis, Bar, Curve, Panel, draw_picture
 from mcp_server.scalars.run_scalars import Scalars

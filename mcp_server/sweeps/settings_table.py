@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_server.record.code_snapshot import read_code_snapshot
+from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.run_directory import RunDir
-from mcp_server.record.sweep_ranking import (
+from mcp_server.record.sweeps.sweep_ranking import (
     Best,
     Group,
     average,
@@ -20,7 +20,7 @@ from mcp_server.record.sweep_ranking import (
     find_better_with_fewer,
     find_differing,
 )
-from mcp_server.record.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
+from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.benchmark_table import find_benchmark
 from mcp_server.results.code_differences import describe_other_code, read_ran_code

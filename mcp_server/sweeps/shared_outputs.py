@@ -15,7 +15,7 @@ from typing import Any
 from mcp_server.command.outputs import find_in_command
 from mcp_server.command.shell import parse
 from mcp_server.record.script import takes_arguments
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.plan_checks import read_script
 
 _OF_A_RUN = "{run_id}"

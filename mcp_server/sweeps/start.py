@@ -9,9 +9,9 @@ from typing import Literal
 
 from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.record.run_directory import write_json
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_spec import SweepSpec
-from mcp_server.record.sweep_state import COMPLETE, Sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_spec import SweepSpec
+from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep
 from mcp_server.runs.arguments import check_name
 from mcp_server.runs.code_at_launch import keep_sweep_code_state
 from mcp_server.runs.idempotency import hold_key

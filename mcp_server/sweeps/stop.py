@@ -10,7 +10,7 @@ import anyio
 from mcp_server.errors import RunwardError
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_state import LIVE, Sweep
+from mcp_server.record.sweeps.sweep_state import LIVE, Sweep
 from mcp_server.runs.stop import Stops, stop_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore

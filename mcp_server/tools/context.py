@@ -16,9 +16,9 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import Confirmations, check_owner
 from mcp_server.runs.cursors import CallerCursors, OpenWaits
+from mcp_server.store.attribution.read_roots import check_readable
 from mcp_server.store.cursor_files import CursorFiles
 from mcp_server.store.file_watch import FileWatch
-from mcp_server.store.read_roots import check_readable
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

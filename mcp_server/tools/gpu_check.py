@@ -56,7 +56,7 @@ async def gpu_check(
     query = partial(query_gpus, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
 
     def query_far(mirror: Path) -> "GpuState":
-        from mcp_server.backends.ssh import query_host_gpus  # noqa: PLC0415 - most calls stay on this host
+        from mcp_server.backends.ssh.ssh_backend import query_host_gpus  # noqa: PLC0415 - most calls stay on this host
 
         return query_host_gpus(mirror, since_s=since_s)
 

@@ -14,8 +14,8 @@ from mcp_server.answer import Answer
 from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
-from mcp_server.record.sweep_spec import SweepSpec
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_spec import SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.launch_risk import LaunchNotConfirmed
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
-from mcp_server.store.read_roots import open_readable
+from mcp_server.store.attribution.read_roots import open_readable
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, identity, server_of
@@ -108,7 +108,7 @@ def _read_attempt(
         raise BadArgument("attempt", old or f"{run.run_id} ({run.state}), attempt {number}: {what}.")
     label = f"run {run.run_id}" + (f", attempt {number} of {run.attempt}" if run.attempt > 1 else "")
     if log.name != "output.log" and whole:
-        from mcp_server.backends.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
+        from mcp_server.backends.ssh.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
 
         log = fetch_whole_log(server.store.record_of(run), number)
     elif log.name != "output.log":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mcp_server.errors import LogTooLarge
-from mcp_server.store.timed_search import SEARCH_S, TimedSearch
+from mcp_server.store.attribution.timed_search import SEARCH_S, TimedSearch
 from mcp_server.system.files import is_absent, open_regular
 from mcp_server.text.log_text import LINE_CHARS, Line, clean_lines, collapse, fit_lines, shorten
 from mcp_server.threads import stop_if_abandoned

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from mcp_server.answer import Answer
-from mcp_server.record.code_snapshot import CodeSnapshot, read_code_snapshot
-from mcp_server.record.code_state import SOURCES, load_code_state, name_below
+from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
 from mcp_server.views.run_status import RunStatus, add_command, status_of

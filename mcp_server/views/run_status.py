@@ -10,11 +10,11 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.command.shell import name_helpers, parse
 from mcp_server.record.notices.account import find_undelivered
+from mcp_server.record.results.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState
-from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.text.formatting import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_server.record.state import Run, posix
-from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_state import LIVE, WAITING, CellState, Sweep
 
 LENGTH = re.compile(
     r"(?:^|[._])(?:(?:max|num|total|n|train|training|env|learning)_?)*(?:steps?|iters?|iterations?|epochs?|timesteps?|updates?)$",

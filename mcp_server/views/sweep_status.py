@@ -11,8 +11,8 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run, RunState
-from mcp_server.record.sweep_ranking import Best, describe_behind, find_best, find_changed
-from mcp_server.record.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_ranking import Best, describe_behind, find_best, find_changed
+from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle

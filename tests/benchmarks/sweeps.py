@@ -17,7 +17,7 @@ import anyio
 from mcp import MCPError
 
 from mcp_server.record.state import Run, posix
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.processes import command_words

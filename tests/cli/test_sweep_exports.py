@@ -12,7 +12,7 @@ import pytest
 from mcp_server.cli import sweep as command
 from mcp_server.cli.parser import make_parser
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell
 from tests.support.sweeps import cell_events, write_sweep
 
 VALUES = {"a1": 1.25, "a2": 2.5, "b1": 7.0, "b2": 9.5}

@@ -29,8 +29,8 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins
 from mcp_server.runs.live_outputs import _list_names
 from mcp_server.runs.warning_inputs import _list_scripts
-from mcp_server.store.other_trainings import _name_program, classify
-from mcp_server.supervisor.outsiders import _may_train
+from mcp_server.store.attribution.other_trainings import _name_program, classify
+from mcp_server.supervisor.outputs.outsiders import _may_train
 from mcp_server.sweeps.sources.run_name import propose_run_name
 
 Command = str | list[str]

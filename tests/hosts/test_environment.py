@@ -16,7 +16,7 @@ from mcp_server.hosts.environment import (
     list_known_secrets,
     mask_distinct_secrets,
 )
-from mcp_server.record.environment import base_environment
+from mcp_server.record.handover import base_environment
 from mcp_server.text.secret_patterns import names_a_secret
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.outputs import read_outputs
+from mcp_server.record.written_files import read_outputs
 from tests.support.neighbours import HABITS, HALF, KINDS, STEPLESS, STEPS, Neighbours
 from tests.support.sandbox import Agent, Sandbox, text_of, until_async
 from tests.support.scalar_runs import write

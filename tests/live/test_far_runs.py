@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.backends import ssh, ssh_channel, ssh_silence
-from mcp_server.backends.ssh_channel import Channel, channel_of, close_channels
+from mcp_server.backends.ssh import ssh_backend, ssh_channel, ssh_silence
+from mcp_server.backends.ssh.ssh_channel import Channel, channel_of, close_channels
 from mcp_server.errors import HostUnreachable
 from mcp_server.system import processes
 from tests.support import warm_start
@@ -193,7 +193,7 @@ async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(
         second = await agent.launch(f"{command}; seq 20000", **arguments)
         assert questions.count("code_put") == 1, "small files go together"
         monkeypatch.setattr(
-            ssh, "_MOST_LOG_BYTES", 10
+            ssh_backend, "_MOST_LOG_BYTES", 10
         )  # larger logs show their end, and all of it where it is searched
         await agent.end(second)
         assert "the end of the log" in await agent.text("read_log", run_id=second)

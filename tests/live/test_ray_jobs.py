@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends.ray.job_watch import FILE
+from mcp_server.backends.ray.ray_watch import FILE
 from mcp_server.system import processes
 from tests.support.fake_ray import FakeRay
 from tests.support.sandbox import Sandbox, until_async

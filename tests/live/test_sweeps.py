@@ -18,8 +18,8 @@ import anyio
 import pytest
 
 from mcp_server.record.run_directory import now, write_json
-from mcp_server.record.sweep_spec import Cell
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.sweeps.conducting import ensure_conductor
 from mcp_server.system import processes

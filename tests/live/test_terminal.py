@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from mcp_server.supervisor.guard import Work, start_spare
-from mcp_server.supervisor.pty import read_number, read_output, spawn
+from mcp_server.supervisor.terminal.pty import read_number, read_output, spawn
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.code_snapshot import read_code_snapshot
+from mcp_server.record.code.code_snapshot import read_code_snapshot
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until_async
 

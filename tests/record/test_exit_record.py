@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.exit_record import ExitRecord
+from mcp_server.record.exit_status import ExitRecord
 from mcp_server.record.run_directory import now, read_json
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

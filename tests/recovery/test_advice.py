@@ -6,8 +6,8 @@ import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure
 from mcp_server.recovery.advice import agree
-from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
 from mcp_server.recovery.policy import normalize_policy
+from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, decide
 
 OOM = Failure("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
 LARGE = FailedAttempt(1, "oom_host", "Killed", True, None, "SIGKILL", None)

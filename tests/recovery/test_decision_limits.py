@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.failure.kinds import KINDS
-from mcp_server.recovery.decision import MAX_PREEMPTIONS, FailedAttempt, GiveUp, decide
 from mcp_server.recovery.policy import MAX_ATTEMPTS, normalize_policy
+from mcp_server.recovery.retry_decision import MAX_PREEMPTIONS, FailedAttempt, GiveUp, decide
 
 
 def any_policy(chance: random.Random) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends import ssh_bootstrap
+from mcp_server.backends.ssh import ssh_bootstrap
 from mcp_server.relay import start
 from tests.support.sandbox import until
 

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextResourceContents
 
 from mcp_server.record.events import EventLog
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.resources import documents
 from mcp_server.resources.register import ResourceServer
 from mcp_server.tools.context import ServerContext

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.result_page import ADDITIONS_MARK, origin_line
+from mcp_server.record.results.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir
 from mcp_server.results.answers import Finished
 from mcp_server.results.findings import describe_finding

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.outputs import Outputs, WrittenFile, write_outputs
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
+from mcp_server.record.written_files import Outputs, WrittenFile, write_outputs
 from mcp_server.scalars import from_log
 from mcp_server.scalars.from_log import read_log_metrics
-from mcp_server.store.timed_search import TimedSearch
+from mcp_server.store.attribution.timed_search import TimedSearch
 
 STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
 

@@ -10,8 +10,8 @@ from mcp_server.record.state import Run
 from mcp_server.scalars import locate
 from mcp_server.scalars.formats.detect import ScalarSource
 from mcp_server.scalars.locate import DatedLocation, EventFiles, LookupCache, find_scalars
-from mcp_server.store.attribution import OwnFiles
-from mcp_server.store.claim_records import add_open_files, build_claims
+from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.claim_records import add_open_files, build_claims
 from mcp_server.system import processes
 from tests.support.scalar_runs import BEGUN_S, a_run, events, iso
 

@@ -11,8 +11,8 @@ import pytest
 from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import write_json
-from mcp_server.record.sweep_spec import Cell
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.conductor import Conductor

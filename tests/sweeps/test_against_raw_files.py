@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.comparison import compare_sweep
 from mcp_server.sweeps.figures import measure
 from mcp_server.sweeps.log import SweepLog

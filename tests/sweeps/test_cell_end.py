@@ -7,9 +7,9 @@ from typing import Any
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_spec import Cell, SweepSpec
-from mcp_server.record.sweep_state import CellState, fold_sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import CellState, fold_sweep
 from mcp_server.sweeps.conductor.cell_end import describe_end
 from mcp_server.sweeps.decide import CellEnd
 from mcp_server.sweeps.log import SweepLog

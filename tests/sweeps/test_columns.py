@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweep_ranking import Group
-from mcp_server.record.sweep_spec import Cell
-from mcp_server.record.sweep_state import CellState
+from mcp_server.record.sweeps.sweep_ranking import Group
+from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results.answers import Comparison
 from mcp_server.sweeps.comparison import compare_sweep
 from mcp_server.sweeps.settings_table import describe_states

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

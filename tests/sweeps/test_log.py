@@ -10,9 +10,9 @@ from typing import Any
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_spec import Cell, SweepSpec
-from mcp_server.record.sweep_state import Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.figures import Figure
 from mcp_server.sweeps.log import SweepLog
 from tests.support.sweeps import AT, cell_events

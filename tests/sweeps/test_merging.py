@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import append_note

@@ -1,7 +1,7 @@
 """What a dry run says of a plan: a line for what is different; and what a launch may end."""
 
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.runs_at_risk import find_killers_of
 from mcp_server.sweeps.planning import PlannedSweep, describe_plan, list_distinct_runs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.sweep_ranking import rank_groups
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_ranking import rank_groups
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

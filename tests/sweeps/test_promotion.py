@@ -9,8 +9,8 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import Event
-from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.record.sweep_state import Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.conductor.cell_launcher import choose_params
 from mcp_server.sweeps.plan import Phase, apply_overrides, expand
 from mcp_server.sweeps.planning import SweepRequest, make_spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.shared_outputs import find_shared_outputs, name_runs
 
 

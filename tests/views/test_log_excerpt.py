@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import LogTooLarge, PatternError, RunwardError
-from mcp_server.store.timed_search import TimedSearch
+from mcp_server.store.attribution.timed_search import TimedSearch
 from mcp_server.views import log_excerpt
 from mcp_server.views.log_excerpt import LogExcerpt, grep_lines, slice_lines, tail_lines
 from tests.support.logs import DATA, whole_log_directories

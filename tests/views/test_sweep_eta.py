@@ -12,8 +12,8 @@ import pytest
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweep_spec import Cell, SweepSpec
-from mcp_server.record.sweep_state import Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.text.timestamps import format_time
 from mcp_server.views.sweep_eta import estimate_rest_s
 

@@ -9,8 +9,8 @@ import time
 import anyio
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.system.ray_jobs import RayHead, RayRefused
-from mcp_server.system.ray_withdrawal import Withdrawals
+from mcp_server.record.ray.ray_head import RayHead, RayRefused
+from mcp_server.record.ray.ray_withdrawal import Withdrawals
 from mcp_server.threads import run_in_thread
 
 _STOPPED_WITHIN_S = 15.0  # Ray terminates a job, and kills it 3 s later

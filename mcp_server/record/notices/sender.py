@@ -20,8 +20,8 @@ from typing import Any
 from mcp_server.record.events import ENDING
 from mcp_server.record.notices.account import RECORD, write_line
 from mcp_server.record.notices.allowance import Allowance
-from mcp_server.record.notices.delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.notice import Notice, NoticedRun, make_notice
+from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import now
 from mcp_server.text.redaction import Redactor

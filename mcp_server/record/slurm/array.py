@@ -15,7 +15,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.slurm.commands import SlurmError, is_unsure, submit
 from mcp_server.record.slurm.job import keep_handover, render_script, script_of, taken_back
-from mcp_server.record.slurm.watch import keep_job
+from mcp_server.record.slurm.job_watch import keep_job
 from mcp_server.system.files import write_atomic
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from mcp_server.record.slurm_output import find_end, newest_output
+from mcp_server.record.slurm.slurm_output import find_end, newest_output
 from mcp_server.record.state import EndedState, JobEnd, Liveness, LivenessReport
 from mcp_server.text.rows import read_blocks
 

@@ -34,7 +34,7 @@ from mcp_server.hosts.path_checks import (
     refuse_first,
     suggest_names,
 )
-from mcp_server.record.environment import base_environment
+from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import describe_halving, find_impossible_changes
 from mcp_server.recovery.describe import describe_policy
@@ -46,7 +46,7 @@ from mcp_server.runs.preflight.answers import Problem
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.runs.runs_at_risk import find_killers_of, find_risk
 from mcp_server.runs.site import find_directory
-from mcp_server.store import other_trainings
+from mcp_server.store.attribution import other_trainings
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.ssh import query_host_gpus
-from mcp_server.backends.ssh_channel import channel_of
+from mcp_server.backends.ssh.ssh_backend import query_host_gpus
+from mcp_server.backends.ssh.ssh_channel import channel_of
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError, SecretNotSet
 from mcp_server.hosts.config import find_host, find_mirror, read_hosts_file
 from mcp_server.record.spec import LaunchRequest

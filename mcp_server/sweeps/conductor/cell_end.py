@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_server.record.events import EventKind
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_state import CellState
+from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.sweeps.decide import CellEnd
 from mcp_server.views.progress_text import first_metrics
 

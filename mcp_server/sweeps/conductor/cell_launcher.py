@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mcp_server.backends.ssh_channel import is_known_away
+from mcp_server.backends.ssh.ssh_channel import is_known_away
 from mcp_server.errors import (
     BadArgument,
     ConfigInvalid,
@@ -25,9 +25,9 @@ from mcp_server.errors import (
 )
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_spec import Cell, SweepSpec
-from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_ranking import find_best
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 from mcp_server.runs.idempotency import has_key, hold_key
 from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached

@@ -28,9 +28,9 @@ from mcp_server.errors import BadArgument, RunNotFound, RunUnreadable, RunwardEr
 from mcp_server.record.events import Event, EventKind, EventLog, read_stop
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_ranking import find_best
+from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.stop import stop_run
 from mcp_server.runs.wait import find_decisions

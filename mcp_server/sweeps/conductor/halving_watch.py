@@ -12,8 +12,8 @@ from anyio.abc import TaskGroup
 from mcp_server.errors import RunwardError
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import name_setting
-from mcp_server.record.sweep_state import CellState, Sweep
+from mcp_server.record.sweeps.sweep_ranking import name_setting
+from mcp_server.record.sweeps.sweep_state import CellState, Sweep
 from mcp_server.runs.stop import stop_run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import LIVE, CellState, Sweep
+from mcp_server.record.sweeps.sweep_ranking import find_best
+from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep
 from mcp_server.text.formatting import clock, printable, significant
 
 _CLEAR = "\033[H\033[2J\033[3J"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mcp_server.record.notices.allowance import Allowance
-from mcp_server.record.notices.delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.notice import NoticedRun, make_notice
+from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.sender import RETRIES_S, Sender
 from mcp_server.record.notices.target import Target
 from mcp_server.system.lock_files import hold_lock
@@ -188,7 +188,7 @@ def test_a_command_that_fails_is_said(command: tuple[str, ...], cause: str, may_
 
 @pytest.mark.parametrize("answer", ["body", "head"])
 def test_a_service_that_answers_byte_by_byte_did_not_answer(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    monkeypatch.setattr("mcp_server.record.notices.delivery._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mcp_server.record.notices.notice_delivery._TIMEOUT_S", 0.2)
     with answer_slowly(answer) as address, pytest.raises(DeliveryFailed, match="TimeoutError") as failure:
         deliver(Target("slow", url=address), make_notice(ENDED, RUN), {})
     assert failure.value.may_pass

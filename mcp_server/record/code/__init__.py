@@ -1,0 +1,1 @@
+"""The code of a run, as it was kept."""

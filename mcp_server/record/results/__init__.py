@@ -1,0 +1,1 @@
+"""The result directory of a blueprint's run."""

@@ -1,0 +1,201 @@
+"""`experiment_log.md` of a result directory: an entry with the command of each launch, an entry for each end.
+
+It is a person's file too: entries are appended, whole or not at all, and nothing else in it is changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcp_server.errors import RunwardError
+from mcp_server.record.results.result_directory import (
+    EXPERIMENT_LOG,
+    FILE_MODE,
+    FINISH_FLAG,
+    make_directory,
+    remove_flag,
+)
+from mcp_server.record.results.result_page import RunEnd
+from mcp_server.record.script import command_text, render
+from mcp_server.record.spec import RunSpec
+from mcp_server.system.files import open_regular
+from mcp_server.text.formatting import duration
+from mcp_server.text.regex import compile_lazily
+from mcp_server.text.secret_patterns import mask_secrets
+
+# Former versions wrote the facts of a launch first.
+_LAUNCH_ENTRY = compile_lazily(
+    rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n"
+    rb"(?:<!-- runward launch of (?P=run_id) -->|\n- run: (?P=run_id))$",
+    re.MULTILINE,
+)
+_TAIL_BYTES = 1 << 20  # searched for the entry of a launch or an end
+_LOG_HEADING = "# Experiment log\n"
+_NO_SECRETS: Mapping[str, str] = {}
+
+
+class ResultDirUnusable(RunwardError):
+    """The result directory of a blueprint cannot be written."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(
+            f"Result directory not usable: {path}: {cause}.", "Nothing was started.", "Name another directory."
+        )
+        self.path = path
+
+
+def append_launch(result_dir: Path, spec: RunSpec, secrets: Mapping[str, str] = _NO_SECRETS) -> None:
+    """Append the launch of ``spec`` to the experiment log in ``result_dir``: first its command.
+
+    Both are created if missing. The values of ``secrets``, by name, and what looks like a secret are masked.
+
+    Removes the flag of an earlier run, and changes nothing else. A refused launch leaves no entry.
+
+    Raises:
+        ResultDirUnusable: a file cannot be created or written, the log is not a regular file, or a flag cannot be
+            removed.
+    """
+    entry = _launch_entry(spec, secrets)
+    log = result_dir / EXPERIMENT_LOG
+    try:
+        make_directory(result_dir)
+        fd = _open_log(log)
+        try:
+            former_size = _append_whole(fd, log, entry)
+            try:
+                remove_flag(result_dir)
+            except OSError:
+                _truncate_log(fd, log, former_size)
+                raise
+        finally:
+            os.close(fd)
+    except OSError as error:
+        causes = {
+            errno.ELOOP: f"{EXPERIMENT_LOG} is a symbolic link",
+            errno.EINVAL: f"{EXPERIMENT_LOG} is not a regular file",
+        }
+        cause = causes.get(error.errno or 0) or error.strerror or "it cannot be written"
+        if str(error.filename or "").endswith(f"/{FINISH_FLAG}"):
+            cause = f"an old {FINISH_FLAG} cannot be removed: {cause}"
+        raise ResultDirUnusable(result_dir, cause) from error
+
+
+def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[str, str] = _NO_SECRETS) -> None:
+    """Append the end of a run to the experiment log, once. Before it its launch with the command, if that is missing.
+
+    It is missing where the run was not launched from a blueprint, or a person removed the log.
+
+    Raises:
+        OSError: the log is not a regular file, or cannot be written.
+    """
+    path = result_dir / EXPERIMENT_LOG
+    marker = f"<!-- runward end of {end.run_id} -->"
+    with os.fdopen(_open_log(path), "r+b", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        if marker.encode() in tail:
+            return
+        text = "" if size else _LOG_HEADING
+        if spec.command and not any(m["run_id"] == end.run_id.encode() for m in _LAUNCH_ENTRY.finditer(tail)):
+            text += f"\n{_launch_entry(spec, secrets)}"
+        lines = mask_secrets("\n".join(end.lines), secrets)
+        text += f"\n## End of {end.run_id}: {end.state}\n{marker}\n\n{lines}\n"
+        file.write(text.encode(errors="replace"))
+        os.fsync(file.fileno())
+
+
+def list_later_launches(result_dir: Path, run_id: str) -> list[str]:
+    """Return the ids of the runs that were launched into ``result_dir`` after ``run_id``, or empty without a log."""
+    try:
+        with open_regular(result_dir / EXPERIMENT_LOG) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            log = file.read(_TAIL_BYTES)
+    except OSError:
+        return []
+    later = log.partition(f"## Launch of {run_id}\n".encode())[2]
+    return [match["run_id"].decode() for match in _LAUNCH_ENTRY.finditer(later)]
+
+
+def _launch_entry(spec: RunSpec, secrets: Mapping[str, str]) -> str:
+    """Return the log entry of a launch: where and when it runs, and the exact script."""
+    facts = {
+        "run": spec.run_id,
+        "started": spec.created_at,
+        "host": spec.host,
+        "directory": spec.cwd,
+        "blueprint": spec.blueprint or "",
+        "time limit": duration(spec.time_limit_s) if spec.time_limit_s else "none",
+        "owner": spec.owner,
+    }
+    lines = [mask_secrets(f"- {name}: {' '.join(value.split())}", secrets) for name, value in facts.items() if value]
+    head = (
+        f"## Launch of {spec.run_id}\n<!-- runward launch of {spec.run_id} -->\n\n{_fence(command_text(spec), secrets)}"
+    )
+    # The script has the variables as well; secrets by name only.
+    return f"{head}\n" + "\n".join(lines) + f"\n- script:\n\n{_fence(render(spec), secrets)}"
+
+
+def _fence(script: str, secrets: Mapping[str, str]) -> str:
+    """Return a script as a block of markdown, with secrets masked."""
+    text = mask_secrets(script.rstrip("\n"), secrets)
+    fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall("`+", text)), default=0))
+    return f"{fence}bash\n{text}\n{fence}\n"
+
+
+def _open_log(log: Path) -> int:
+    """Return a descriptor that appends to the experiment log, which is created if missing.
+
+    Raises:
+        OSError: the log is a link or not a regular file, or cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(log, flags)
+    except FileNotFoundError:
+        fd = os.open(log, flags | os.O_CREAT, FILE_MODE)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.fchmod(fd, FILE_MODE)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", str(log))
+
+
+def _append_whole(fd: int, log: Path, entry: str) -> int:
+    """Append all of ``entry`` or nothing.
+
+    Return the former size of the log in bytes.
+
+    Raises:
+        OSError: nothing was appended.
+    """
+    size = os.fstat(fd).st_size
+    head = _LOG_HEADING
+    if size:
+        head = "" if os.pread(fd, 1, size - 1) == b"\n" else "\n"
+    data = f"{head}\n{entry}".encode(errors="replace")
+    complete = False
+    try:
+        complete = os.write(fd, data) == len(data)
+        os.fsync(fd)
+    finally:
+        if not complete:
+            _truncate_log(fd, log, size)
+    if not complete:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return size
+
+
+def _truncate_log(fd: int, log: Path, size: int) -> None:
+    """Restore the former size of the log in bytes.
+
+    Remove the log if it was empty.
+    """
+    os.ftruncate(fd, size)
+    if not size:
+        log.unlink(missing_ok=True)

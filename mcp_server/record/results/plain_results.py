@@ -1,0 +1,190 @@
+"""The plain results that the supervisor writes at the end of a run, in case no agent calls `finish_blueprint`.
+
+Log entry, `results.md`, and `finish.flag`, which is written last. A dead file server may never answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mcp_server.record.attempt_params import find_attempt_params
+from mcp_server.record.events import read_events
+from mcp_server.record.results.experiment_log import append_end, list_later_launches
+from mcp_server.record.results.result_directory import (
+    EXPERIMENT_LOG,
+    FINISH_FLAG,
+    choose_document_path,
+    make_directory,
+    read_additions,
+    read_attempts_report,
+    read_origin,
+    write_flag,
+    write_text,
+)
+from mcp_server.record.results.result_page import RunEnd, gpu_lines, render_page
+from mcp_server.record.results.tracker_link import read_tracker_link
+from mcp_server.record.run_directory import RunDir, now, read_json
+from mcp_server.record.spec import RunSpec
+from mcp_server.system.lock_files import may_be_locked
+
+T = TypeVar("T")
+
+_FILE_SERVER_TIMEOUT_S = 10.0
+
+
+def write_end(
+    spec: Mapping[str, Any],
+    rundir: RunDir,
+    *,
+    state: str,
+    text: str,
+    failure: Mapping[str, Any] | None,
+    attempts: int,
+    elapsed_s: float,
+    flag: bool = True,
+) -> str | None:
+    """Write log entry, plain results and ``flag`` into the ``result_dir`` of ``spec``.
+
+    Return what failed, or None.
+
+    Never raises, and gives up after 10 s. ``text`` is the end in one sentence, ``failure`` as in the event.
+    """
+    if not (result_dir := spec.get("result_dir")):
+        return None
+
+    run_spec = RunSpec.from_facts(spec)
+
+    def write_all() -> str | None:
+        first, last = (read_json(rundir.exit(number)) or {} for number in (1, attempts))
+        end = RunEnd(
+            run_id=rundir.run_id,
+            state=state,
+            text=text,
+            attempts=attempts,
+            elapsed_s=elapsed_s,
+            started_at=first.get("started_at"),
+            ended_at=last.get("ended_at") or now(),
+            log=rundir.log(attempts),
+            exit_code=last.get("exit_code"),
+            signal=last.get("signal"),
+            failure=failure,
+            changed=tuple(find_attempt_params(run_spec, read_events(rundir.events)).changed.values()),
+            tracker=read_tracker_link(rundir.log(attempts)),
+        )
+        return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec, flag=flag)) or None
+
+    try:
+        problem = _call_with_timeout(write_all)
+    except Exception as error:
+        problem = f"{error.__class__.__name__}: {error}"
+    return f"Not all results could be left in {result_dir}: {problem}." if problem else None
+
+
+def is_repaired(result_dir: str, run_id: str) -> bool:
+    """Return whether a failed run needs no flag any more: there is one, or a later launch will write its own.
+
+    False while a file server does not answer.
+    """
+
+    def look() -> bool:
+        directory = Path(result_dir)
+        return (directory / FINISH_FLAG).exists() or bool(list_later_launches(directory, run_id))
+
+    try:
+        return _call_with_timeout(look) is True
+    except OSError:
+        return False
+
+
+def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec, *, flag: bool) -> Iterator[str]:
+    """Write log entry, document and ``flag``.
+
+    Yield each failure. A failure of one does not prevent the others.
+    """
+    try:
+        make_directory(result_dir)
+    except OSError as error:
+        yield _describe(error)
+        return
+    written: dict[str, str] = {}
+    try:
+        append_end(result_dir, end, spec)
+    except OSError as error:
+        yield _describe(error)
+    try:
+        path = choose_document_path(result_dir, end.run_id)
+        if read_origin(path) != (end.run_id, "finish_blueprint"):
+            progress = read_json(rundir.progress(end.attempts)) or {}
+            write_text(
+                path,
+                _render_plain(end, progress, read_attempts_report(rundir), read_additions(path), _name_gpus(rundir)),
+            )
+        written["results"] = path.name
+    except OSError as error:
+        yield _describe(error)
+    try:
+        if flag and _find_later_live_run(result_dir, rundir) is None:
+            write_flag(result_dir, {**end.facts, **written})
+    except OSError as error:
+        yield _describe(error)
+
+
+def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
+    """Return a live run that was launched into ``result_dir`` after this one, or None: the flag belongs to it."""
+    run_ids = list_later_launches(result_dir, rundir.run_id)
+    return next((run_id for run_id in run_ids if may_be_locked(RunDir(rundir.path.with_name(run_id)).lock)), None)
+
+
+def _name_gpus(rundir: RunDir) -> dict[str, object]:
+    """Return the indices of the GPUs of the newest attempt by UUID, empty where they are unknown."""
+    starts = [event for event in read_events(rundir.events) if event["kind"] == "started"]
+    uuids, indices = (starts[-1].get(name) for name in ("gpus", "gpu_indices")) if starts else (None, None)
+    return dict(zip(uuids, indices)) if isinstance(uuids, list) and isinstance(indices, list) else {}
+
+
+def _render_plain(
+    end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str, gpu_names: Mapping[str, object]
+) -> str:
+    """Return a results document with the facts that the supervisor has."""
+    sections = [("End of the run", [*end.lines])]
+    numbers = {
+        name: value for name, value in progress.items() if name in ("round", "step", "total_steps", "checkpoint")
+    }
+    metrics = progress.get("metrics")
+    numbers |= metrics if isinstance(metrics, Mapping) else {}
+    if numbers:
+        sections.append(("Last numbers in the output", [f"- {name}: {value}" for name, value in numbers.items()]))
+    if attempts_report:
+        sections.append(("Attempts", [attempts_report]))
+    if gpus := gpu_lines(progress.get("gpus"), gpu_names):
+        sections.append(("GPUs", gpus))
+    more = f"The command is in `{EXPERIMENT_LOG}`. finish_blueprint adds curves, evaluations, checkpoints and the code."
+    title = f"Results of {end.run_id}: {end.state}"
+    return render_page(end.run_id, "the supervisor", title, [*sections, ("More", [more])], additions)
+
+
+def _describe(error: OSError) -> str:
+    name = Path(str(error.filename)).name if error.filename else ""
+    return f"{name}: {error.strerror or error}".strip(": ")
+
+
+def _call_with_timeout(function: Callable[[], T]) -> T | str:
+    """Return the result of ``function``, or a sentence if a file server does not answer in time."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_FILE_SERVER_TIMEOUT_S)
+    if errors:
+        raise errors[0]
+    return results[0] if results else f"no answer within {_FILE_SERVER_TIMEOUT_S:g} s"

@@ -1,0 +1,1 @@
+"""The directory of a sweep: what was asked for, its state and its ranking."""

@@ -1,0 +1,313 @@
+"""Ranks the cells of a sweep. Those that differ in seeds alone are one group, with its mean and deviation. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.welch import Welch, compare_means
+from mcp_server.text.equal_settings import Place, find_equal_forms
+from mcp_server.text.formatting import plain_value, significant
+from mcp_server.text.regex import compile_lazily
+
+_SEED = compile_lazily(r"(?:^|[$._-])(?:random_)?seed$", re.IGNORECASE)
+
+Form = Optional[str]  # of a value; None: the cell does not set it
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells of one setting as it ran, in the order of the plan. ``results``: whole trainings, the best first.
+
+    A training that was stopped, or that ended in NaN, is no result: its value stands beside the mean, never in it.
+    Where every cell of a phase ended at its time limit, that is the length of a training. ``deviation`` is that of a
+    sample; a single value has none.
+    """
+
+    settings: Mapping[str, Any]
+    cells: tuple[CellState, ...]
+    results: tuple[CellState, ...]
+    mean: float | None = None
+    deviation: float | None = None
+    forms: tuple[Form, ...] = ()  # of the settings: those of a promotion are equal
+
+    @property
+    def partial(self) -> tuple[CellState, ...]:
+        """The cells whose training was cut short, or ended in NaN."""
+        whole = {cell.cell.name for cell in self.results}
+        return tuple(
+            cell
+            for cell in self.cells
+            if cell.cell.name not in whole and (cell.bad_end or (cell.state in CUT_SHORT and cell.runs))
+        )
+
+    @property
+    def values(self) -> Sequence[float]:
+        """The values of its results."""
+        return [cell.value for cell in self.results if cell.value is not None]
+
+    @property
+    def label(self) -> str:
+        """The name of its first cell, with the settings that a retry changed, as they ran."""
+        cell = self.first
+        ran = [f"{name} {cell.setting(name)}" for name in find_changed(cell)]
+        return f"{cell.cell.name} (ran {', '.join(ran)})" if ran else cell.cell.name
+
+    def show(self, name: str) -> str:
+        """Return the value of a setting, behind the planned one where a retry changed it: ``256→128``."""
+        value = plain_value(self.settings.get(name))
+        return f"{plain_value(self.first.planned(name))}→{value}" if name in find_changed(self.first) else value
+
+    @property
+    def first(self) -> CellState:
+        """The best cell. Without any result the first of the plan."""
+        return (self.results or self.cells)[0]
+
+    @property
+    def text(self) -> str:
+        """The value by which it is ranked: ``25``, or with several results ``24.5±0.71 (n 2)``. Empty without any."""
+        if self.mean is None:
+            return ""
+        if len(self.results) == 1:
+            return f"{significant(self.mean):g}"
+        spread = "" if self.deviation is None else f"±{significant(self.deviation, 2):g}"
+        return f"{significant(self.mean):g}{spread} (n {len(self.results)})"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The setting with the best mean. ``other``: the next one with other settings, ``count``: how many have a value.
+
+    ``behind``: the best setting that has a better mean, and ranks behind for its fewer seeds alone.
+    """
+
+    group: Group
+    other: Group | None = None
+    count: int = 1
+    behind: Group | None = None
+
+    @property
+    def cell(self) -> CellState:
+        """Its best cell."""
+        return self.group.first
+
+    @property
+    def runner_up(self) -> Group | None:
+        """The next setting, if the difference is inside the deviation."""
+        return self.other if self.other is not None and _is_close(self.group, self.other) else None
+
+    @property
+    def test(self) -> Welch | None:
+        """Whether it differs from the next setting by more than chance; None where either has no deviation."""
+        return None if self.other is None else compare_means(self.group.values, self.other.values)
+
+    @property
+    def text(self) -> str:
+        """The best value, whose it is, and how it compares with the next."""
+        return f"{self.group.text} by {self.group.label}{self._against}"
+
+    @property
+    def text_with_run(self) -> str:
+        """The same, with the run of the best cell."""
+        return f"{self.group.text} by {self.group.label} ({self.cell.run_id}){self._against}"
+
+    @property
+    def _against(self) -> str:
+        if self.behind is not None:
+            return f"; {describe_behind(self.behind)}"
+        if self.runner_up is not None:
+            return f"; within the deviation: {self.runner_up_text}"
+        return "" if self.test is None else f"; against {self.other_text}"
+
+    @property
+    def runner_up_text(self) -> str:
+        """The runner-up with its value, and the test. Empty where the difference is beyond the deviation."""
+        return "" if self.runner_up is None else self.other_text
+
+    @property
+    def other_text(self) -> str:
+        """The next setting with its value, and the test. Empty where there is none."""
+        if self.other is None:
+            return ""
+        tested = "" if self.test is None else f", {self.test.text}"
+        return f"{self.other.label} {self.other.text}{tested}"
+
+
+def find_best(sweep: Sweep, *, by_mean_alone: bool = False) -> Best | None:
+    """Return the best setting of a sweep, as rank_groups ranks. None without a metric, or before any result."""
+    if sweep.spec.metric is None or not any(cell.value is not None for cell in sweep.cells):
+        return None
+    ranked = rank_groups(sweep.cells, sweep.spec.goal, by_mean_alone=by_mean_alone)
+    best = choose_best(ranked)
+    return None if best is None else replace(best, behind=find_better_with_fewer(ranked, sweep.spec.goal))
+
+
+def find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
+    """Return the best setting that ranks behind the first one for its fewer seeds alone."""
+    sign = 1 if goal == "max" else -1
+    first = sign * (groups[0].mean or 0.0) if groups and groups[0].mean is not None else math.inf
+    others = [group for group in groups[1:] if group.forms != groups[0].forms]  # else it is promoted from there
+    better = [group for group in others if group.mean is not None and sign * group.mean > first]
+    return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
+
+
+def describe_behind(group: Group) -> str:
+    """Return the sentence about a better setting that ranks behind."""
+    return f"{group.label} {group.text} is better, with fewer seeds"
+
+
+def choose_best(ranked: Sequence[Group]) -> Best | None:
+    """Return the best of groups in their order; None before any result."""
+    groups = [group for group in ranked if group.mean is not None]
+    if not groups:
+        return None
+    # A promotion has the settings of the group that it comes from.
+    others = [group for group in groups[1:] if group.forms != groups[0].forms]
+    return Best(groups[0], others[0] if others else None, len({group.forms for group in groups}))
+
+
+def describe_test(ranked: Sequence[Group]) -> str:
+    """Return whether the best two settings differ by more than chance, as one sentence; empty where that is unknown."""
+    best = choose_best(ranked)
+    if best is None or best.other is None or best.test is None:
+        return ""
+    chosen = f", best of {best.count} uncorrected" if best.count > 2 else ""  # noqa: PLR2004 - two make no choice
+    return f"Best against {best.other.label}: {best.test.text} (two-sided{chosen})."
+
+
+def is_seed(name: str) -> bool:
+    """Return whether a parameter is a random seed: cells that differ in nothing else repeat one experiment."""
+    return _SEED.search(name) is not None
+
+
+def name_setting(cell: CellState) -> str:
+    """Return what cells that differ in their seed alone have in common: phase, launch and settings as they ran."""
+    names = sorted(name for name in cell.settings if not is_seed(name))
+    return _name_key(cell, [forms[0] for forms in _find_forms([cell], names)])
+
+
+def _is_close(one: Group, other: Group) -> bool:
+    """Return whether the means differ by no more than the larger deviation. Without a deviation that is unknown."""
+    deviations = [group.deviation for group in (one, other) if group.deviation is not None]
+    return bool(deviations) and abs((one.mean or 0.0) - (other.mean or 0.0)) <= max(deviations)
+
+
+def find_changed(cell: CellState) -> dict[str, Any]:
+    """Return the settings of a cell that a retry changed, as they were planned.
+
+    Such a training is none of the setting that it ran with last: it may have begun with the planned one, and where
+    that setting is a cell too, each seed would count twice.
+    """
+    planned = {name: cell.planned(name) for name in cell.settings}
+    return {name: value for name, value in planned.items() if value is not None and value != cell.setting(name)}
+
+
+def rank_groups(cells: Sequence[CellState], goal: str, *, by_mean_alone: bool = False) -> list[Group]:
+    """Return the groups, the best mean first, behind them those with at most half as many results as another has.
+
+    A seed that was killed turns no comparison, and a single lucky one wins none; ``by_mean_alone`` ranks that all the
+    same. Last are groups without a result: those that run, those that wait, others, and those that ended in NaN. Equal
+    ones keep the order of the plan.
+    """
+    grouped: dict[str, list[CellState]] = {}
+    names = list(dict.fromkeys(name for cell in cells for name in cell.settings if not is_seed(name)))
+    forms = _find_forms(cells, names)
+    for number, cell in enumerate(cells):
+        grouped.setdefault(_name_key(cell, [one[number] for one in forms]), []).append(cell)
+    finished = {cell.cell.phase for cell in cells if cell.state == "finished"}
+    forms_of = {cell.cell.name: tuple(one[number] for one in forms) for number, cell in enumerate(cells)}
+    groups = [
+        replace(_make_group(names, members, goal, finished), forms=forms_of[members[0].cell.name])
+        for members in grouped.values()
+    ]
+    most = 0 if by_mean_alone else max((len(group.results) for group in groups), default=0)
+    return sorted(groups, key=lambda group: _rank(group, goal, most))
+
+
+def find_whole(cells: Sequence[CellState]) -> set[str]:
+    """Return the names of the cells that trained to their end with a number: those that count in a mean."""
+    finished = {cell.cell.phase for cell in cells if cell.state == "finished"}
+    return {cell.cell.name for cell in cells if _is_whole(cell, finished) and _value(cell) is not None}
+
+
+def find_differing(groups: Sequence[Group]) -> list[str]:
+    """Return the settings whose values are not the same in all groups."""
+    names = dict.fromkeys(name for group in groups for name in group.settings)
+    places = [_place(group.first) for group in groups]
+    changed = [find_changed(group.first) for group in groups]
+    return [
+        name
+        for name in names
+        if len(set(find_forms(name, [group.settings.get(name) for group in groups], places))) > 1
+        or len({_text(planned.get(name)) for planned in changed}) > 1
+    ]
+
+
+def average(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the mean, and the deviation of the sample, of the finite ones of ``values``, or None where unknown."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return None, None
+    return statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None
+
+
+def _make_group(names: Sequence[str], members: Sequence[CellState], goal: str, finished: Collection[str]) -> Group:
+    sign = -1 if goal == "max" else 1
+    results = [cell for cell in members if _is_whole(cell, finished) and _value(cell) is not None]
+    results.sort(key=lambda cell: sign * (cell.value or 0.0))
+    mean, deviation = average([cell.value for cell in results if cell.value is not None])
+    settings = {name: members[0].setting(name) for name in names}
+    return Group(settings, tuple(members), tuple(results), mean, deviation)
+
+
+def _is_whole(cell: CellState, finished: Collection[str]) -> bool:
+    """Return whether a cell trained to its end; ``finished``: phases with a cell that ended before its time limit."""
+    if cell.bad_end:
+        return False
+    return cell.state == "finished" or (cell.state == "timed_out" and cell.cell.phase not in finished)
+
+
+def _find_forms(cells: Sequence[CellState], names: Sequence[str]) -> list[list[Form]]:
+    """Return for each setting the normal forms of its values in ``cells``."""
+    places = [_place(cell) for cell in cells]
+    return [find_forms(name, [cell.setting(name) for cell in cells], places) for name in names]
+
+
+def find_forms(name: str, values: Sequence[Any], places: Sequence[Place]) -> list[Form]:
+    """Return the normal forms of one setting's values: ``1e-3`` and ``0.001`` are one setting, as in compare_runs."""
+    texts = [value if isinstance(value, str) else _text(value) for value in values]
+    distinct = dict.fromkeys(zip(texts, places))
+    forms = find_equal_forms(name, [text for text, _ in distinct], [place for _, place in distinct])
+    known = dict(zip(distinct, forms))
+    return [None if value is None else known[pair] for value, pair in zip(values, zip(texts, places))]
+
+
+def _place(cell: CellState) -> Place:
+    return Place(str(cell.cell.launch.get("cwd") or ""))
+
+
+def _name_key(cell: CellState, forms: Sequence[Form]) -> str:
+    return _text([cell.cell.phase, cell.cell.variant, forms, find_changed(cell)])
+
+
+def _rank(group: Group, goal: str, most: int) -> tuple[int, int, float]:
+    if group.mean is not None:
+        count = len(group.results)
+        return 0, most - count if 2 * count <= most else 0, -group.mean if goal == "max" else group.mean
+    states = {cell.state for cell in group.cells}
+    is_bad = any(cell.bad_end for cell in group.cells)
+    return (1 if LIVE in states else 2 if WAITING in states else 4 if is_bad else 3), 0, 0.0
+
+
+def _value(cell: CellState) -> float | None:
+    return cell.value if cell.value is not None and math.isfinite(cell.value) else None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str, sort_keys=True)

@@ -1,0 +1,326 @@
+"""The relay's answers: each function is a request of the server, with JSON values in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import glob
+import os
+import shutil
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
+from mcp_server.record.run_directory import RunDir, load_json
+from mcp_server.record.run_processes import (
+    REAP_STEP_S,
+    Reaping,
+    RunProcess,
+    ThisHost,
+    name_processes,
+    read_run,
+    supervisor_of,
+)
+from mcp_server.record.slurm.job import read_screen, was_started_in
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.record.stop_request import expiry, put_stop_request
+from mcp_server.relay import results, start
+from mcp_server.relay.code import CodeStore
+from mcp_server.relay.far_state import State
+from mcp_server.relay.run_watch import RunWatch
+from mcp_server.relay.slurm_jobs import is_job
+from mcp_server.system import processes, tmux
+from mcp_server.system.files import open_regular
+from mcp_server.system.lock_files import may_be_locked
+from mcp_server.system.ports import describe_ray, describe_taken, find_free_port
+from mcp_server.system.python_modules import Fault, describe_python
+
+_DISCARDED_WITHIN_S = 2.0
+_POLL_S = 0.01
+_EXPIRES_S = 60.0  # a stop request that its server could not withdraw
+_MOST_BYTES = 8 * 2**20  # of one answer
+_MOST_NAMES, _NEAR, _MOST_NEAR = 5_000, 0.6, 3
+_MOST_FILES = 2_000
+_SCREEN_BYTES = 64 * 2**10
+
+Answer = "tuple[dict[str, Any], bytes]"
+
+
+class Answers:
+    """The requests of one server."""
+
+    def __init__(self, state: State, watch: RunWatch) -> None:
+        self._state, self._watch, self._jobs, self._host = state, watch, watch.jobs, ThisHost()
+        self._code = CodeStore(state.path / "code")
+        self.by_name: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
+            name.removeprefix("answer_"): getattr(self, name) for name in dir(self) if name.startswith("answer_")
+        }
+
+    def answer_ping(self, _: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Show that the channel works."""
+        return {"time": time.time()}, b""
+
+    def answer_subscribe(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Push all runs from now on."""
+        self._watch.subscribe(request["have"], request["dead"])
+        return {}, b""
+
+    def answer_launch(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Start a run, at most once."""
+        try:
+            if (options := request.get("options")) is not None:
+                return start.launch_job(self._state, self._jobs, request["spec"], options, request["handover"]), b""
+            return start.launch(self._state, request["spec"], request["handover"]), b""
+        finally:
+            self._watch.push_now(str(request["spec"]["run_id"]))
+
+    def answer_launch_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Hand runs in to Slurm as one array of jobs, at most once."""
+        words = (request["runs"], request["options"], request["name"], request["most_at_once"])
+        try:
+            return start.launch_array(self._state, self._jobs, *words), b""
+        finally:
+            for each in request["runs"]:
+                self._watch.push_now(str(each["spec"]["run_id"]))
+
+    def answer_preview_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the batch script of an array of jobs."""
+        words = (request["name"], request["count"], request["options"], request["most_at_once"])
+        return {"lines": self._jobs.preview_array(*words).splitlines()}, b""
+
+    def answer_preview_job(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the batch script of a run as a job of Slurm, and Slurm's estimate of its start."""
+        return {"lines": self._jobs.preview(request["run"], request["options"]).splitlines()}, b""
+
+    def answer_withdraw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Make sure that a run which is not there is never started."""
+        return {"withdrawn": start.withdraw(self._state, request["run"])}, b""
+
+    def answer_discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Remove directory and session of a refused launch."""
+        directory = self._state.directory(request["run"])
+        spec = self._read_spec(directory)
+        give_up_s = time.monotonic() + _DISCARDED_WITHIN_S
+        while may_be_locked(directory.lock) and time.monotonic() < give_up_s:
+            time.sleep(_POLL_S)
+        self._close_session(spec)
+        shutil.rmtree(directory.path, ignore_errors=True)
+        self._watch.push_now(directory.run_id)
+        return {}, b""
+
+    def answer_stop_request(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Write the stop request of a run, or withdraw it."""
+        directory = self._state.directory(request["run"])
+        stop = request["request"]
+        if stop is not None and "expires_at" in stop:  # a question to this host's clock
+            stop = {**stop, **expiry(_EXPIRES_S)}
+        put_stop_request(directory, stop)
+        self._watch.push_now(directory.run_id)
+        return {}, b""
+
+    def answer_interrupt(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Let a living supervisor read its stop request. Say whether that reached it."""
+        directory = self._state.directory(request["run"])
+        run = self._read_run(directory)
+        if is_job(run.spec):
+            reached = self._jobs.interrupt(directory, run)
+            self._watch.push_now(directory.run_id)
+            return {"reached": reached}, b""
+        supervisor = supervisor_of(directory.path, run)
+        return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
+
+    def answer_reap(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Stop all processes of a run whose supervisor is dead or stuck, and verify."""
+        directory = self._state.directory(request["run"])
+        run = self._read_run(directory)
+        result = self._jobs.reap(directory, run, self._host) if is_job(run.spec) else None
+        reaping = Reaping(self._host, directory.path, run)
+        while result is None and (result := reaping.step()) is None:
+            time.sleep(REAP_STEP_S)
+        self._watch.push_now(directory.run_id)
+        return {
+            "signals_sent": list(result.signals_sent),
+            "survivors": _pairs(list(result.survivors)),
+            "unsupervised": result.unsupervised,
+        }, b""
+
+    def answer_leftovers(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Name the processes that a run left behind when its supervisor died."""
+        run = self._read_run(self._state.directory(request["run"]))
+        if is_job(run.spec) and not was_started_in(run, self._host.boot_id):
+            return {"processes": []}, b""  # on other nodes Slurm ends all that a job started
+        return {"processes": _pairs(name_processes(self._host.find_leftovers(run)))}, b""
+
+    def answer_screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the lines of a run's pane, of one without tmux the end of its log."""
+        directory = self._state.directory(request["run"])
+        spec = self._read_spec(directory)
+        if is_job(spec):
+            return {}, "\n".join(read_screen(directory, history=request["history"])).encode(errors="replace")
+        if not spec.session:
+            logs = sorted(directory.path.glob("attempts/*/output.log"), key=lambda path: int(path.parent.name))
+            data = zlib.decompress(_read_range(logs[-1], -_SCREEN_BYTES, _SCREEN_BYTES)[0]) if logs else b""
+            return {"is_log": True}, data
+        command = tmux.capture_command(spec.session, history=request["history"])
+        lines = tmux.read_capture(tmux.query(spec.tmux_socket, command), spec.session, history=request["history"])
+        return {}, "\n".join(lines).encode(errors="replace")
+
+    def answer_close_screens(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Close the sessions of ``ended`` runs, newest first, but for as many as shall be kept."""
+        closed = 0
+        for run_id in request["ended"]:
+            with contextlib.suppress(Exception):
+                closed += self._close_session(self._read_spec(self._state.directory(run_id)))
+        return {"closed": closed}, b""
+
+    def answer_sessions(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Name the tmux sessions of a tmux server."""
+        names = tmux.query(request["socket"], ["list-sessions", "-F", "#{session_name}"]) or []
+        return {"sessions": names}, b""
+
+    def answer_read(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return bytes of a file from ``offset`` on, compressed. ``path`` is absolute or below the state directory."""
+        data, status = _read_range(self._state.path / request["path"], int(request["offset"]), int(request["count"]))
+        return {"size": status.st_size, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}, data
+
+    def answer_files(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return size, time and inode of the regular files that match the patterns."""
+        files: dict[str, list[int]] = {}
+        for pattern in request["patterns"]:
+            for path in glob.iglob(str(self._state.path / os.path.expanduser(pattern)), recursive=True):  # noqa: PTH111, PTH207
+                with contextlib.suppress(OSError):
+                    status = os.stat(path)  # noqa: PTH116
+                    if os.path.isfile(path):  # noqa: PTH113
+                        files[path] = [status.st_size, status.st_mtime_ns, status.st_ino]
+                if len(files) >= _MOST_FILES:
+                    return {"files": files, "cut": True}, b""
+        return {"files": files}, b""
+
+    def answer_gpus(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the GPUs of this host, and who holds leases of them and of its cpu slots."""
+        snapshot: dict[str, Any] = {}
+        env = {**os.environ, **request.get("env", {})}
+        if request.get("query", True):
+            near, since_s = bool(request.get("near")), request.get("since_s")
+            snapshot = query_gpus(request.get("python") or sys.executable, env, near=near, since_s=since_s).to_json()
+        holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
+        return {"snapshot": snapshot, "holders": holders, "cpu_slots": os.cpu_count() or 1}, b""
+
+    def answer_paths(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Say for each path what is there: ``directory``, ``file``, ``missing`` with near names, or ``unknown``."""
+        return {"paths": {path: _describe_path(path) for path in request["paths"]}}, b""
+
+    def answer_trees(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the files below some directories."""
+        return results.list_trees(request["roots"]), b""
+
+    def answer_contents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the contents of small files."""
+        return results.read_files(request["paths"])
+
+    def answer_write_documents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Write documents into a result directory."""
+        results.write_documents(Path(request["directory"]), request["files"], request.get("data") or b"")
+        return {}, b""
+
+    def answer_code_look(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Say where code of a content is or would be, and what is missing for it."""
+        return self._code.look(request), b""
+
+    def answer_code_put(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Take a part of an upload of code."""
+        self._code.put(str(request["token"]), int(request["offset"]), request["data"])
+        return {}, b""
+
+    def answer_code_make(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Make a directory of code."""
+        return self._code.make(request), b""
+
+    def answer_free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return a free port of a range, None where there is none."""
+        return {"port": find_free_port(int(request["low"]), int(request["high"]))}, b""
+
+    def answer_check(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Check Python, modules, ports and Ray as preflight does. Nothing that is named is started."""
+        env = {**os.environ, **request["env"]}
+        cwd = Path(request["cwd"] or "/").expanduser()
+        problems: list[list[str]] = []
+        found: list[str] = []
+        if request["python"] or request["imports"]:
+            for each in describe_python(request["python"], request["imports"], env, cwd, _suggest_names):
+                if isinstance(each, Fault):
+                    problems.append(["python", each.text, each.remedy])
+                else:
+                    found.append(each)
+        problems += [["port", *fault] for port in request["ports"] if (fault := describe_taken(int(port)))]
+        faults, facts = describe_ray(env.get("RAY_ADDRESS", ""), asks=bool(request["ray"]))
+        return {"problems": problems + [["ray", *fault] for fault in faults], "found": found + facts}, b""
+
+    def answer_disk(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the free bytes on the disk of a directory."""
+        path = Path(request["path"]).expanduser()
+        while not path.is_dir():
+            path = path.parent
+        usage = shutil.disk_usage(path)
+        return {"path": str(path), "free": usage.free, "total": usage.total, "writable": os.access(path, os.W_OK)}, b""
+
+    def _close_session(self, spec: RunSpec) -> bool:
+        if not spec.session:
+            return False
+        condition = ["-F", "-t", f"={spec.session}:", "#{?session_attached,0,1}"]
+        command = ["if-shell", *condition, f"kill-session -t ={spec.session}"]
+        return tmux.query(spec.tmux_socket, command) is not None
+
+    def _read_run(self, directory: RunDir) -> Run:
+        spec = self._read_spec(directory)
+        return read_run(directory, self._host, self._jobs.report(directory, spec) if is_job(spec) else None)
+
+    def _read_spec(self, directory: RunDir) -> RunSpec:
+        return RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
+
+
+def _pairs(members: list[RunProcess]) -> list[list[Any]]:
+    return [[process.pid, process.program] for process in members]
+
+
+def _read_range(path: Path, offset: int, count: int) -> tuple[bytes, os.stat_result]:
+    """Return bytes of a file, compressed, and its status. A negative ``offset`` counts from the end."""
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        begin = max(0, status.st_size + offset) if offset < 0 else offset
+        data = os.pread(file.fileno(), max(0, min(count, _MOST_BYTES)), begin)
+    return zlib.compress(data, 1), status
+
+
+def _describe_path(text: str) -> dict[str, Any]:
+    try:
+        path = Path(text).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return {"kind": "missing", "near": _near_names(path), "parent": path.parent.is_dir()}
+    except (OSError, ValueError, RuntimeError):
+        return {"kind": "unknown"}
+    return {"kind": "directory" if path.is_dir() else "file", "path": str(path)}
+
+
+def _suggest_names(path: Path) -> str:
+    near = _near_names(path)
+    return f"Near: {', '.join(near)}." if near else ""
+
+
+def _near_names(path: Path) -> list[str]:
+    """Return existing paths that a missing one can mean."""
+    names: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) >= _MOST_NAMES:
+                break
+    return [str(path.parent / name) for name in difflib.get_close_matches(path.name, names, _MOST_NEAR, _NEAR)]

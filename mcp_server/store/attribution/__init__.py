@@ -1,0 +1,1 @@
+"""Whose a file with results is: the evidence, and the claims that follow."""

@@ -1,0 +1,1 @@
+"""Supervisors as jobs of a scheduler, Slurm or Ray."""

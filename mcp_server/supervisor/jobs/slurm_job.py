@@ -1,0 +1,208 @@
+"""The job of Slurm that a supervisor is the batch process of: why it is stopped, its GPUs, and starting it again."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES
+from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.slurm.job_states import FINAL, REASONS, WAITING
+from mcp_server.record.slurm.slurm_output import REQUEUED, find_end
+from mcp_server.record.spec import RunSpec
+from mcp_server.system.processes import Process, send_signal
+from mcp_server.system.stop_sequence import Stage
+from mcp_server.text.regex import compile_lazily
+
+if TYPE_CHECKING:
+    from mcp_server.diagnosis.failure.diagnose import Failure
+
+CHECKPOINT = signal.SIGUSR1
+_ANSWER_WITHIN_S = 10.0
+_ACCOUNT_WITHIN_S = 3.0  # the job is being ended meanwhile
+_KILL_WAIT_S = 30.0  # Slurm's default between SIGTERM and SIGKILL
+_RESERVE_S = 3.0  # of it, to write the end
+_KILL_GRACE_S = 2.0
+_OUTPUT_BYTES = 65_536
+# What a node knows and a launcher cannot: of the job, of its devices, and of its own disk.
+_OF_THE_NODE = compile_lazily(
+    r"SLURMD?_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(?:ROCR|HIP)_VISIBLE_DEVICES"
+    r"|ZE_AFFINITY_MASK|TMPDIR|HOSTNAME"
+)
+# Of the states in which Slurm ends a job that still runs.
+_STOPS = {state: end for state, end in FINAL.items() if end.why}
+_REQUEUE = StopRequest("failed", "", "Slurm requeues the job", "scheduler")
+
+
+class SlurmJob:
+    """The job that this process is in, by its environment."""
+
+    def __init__(self, environ: Mapping[str, str], output: Path) -> None:
+        self._environ = dict(environ)
+        self._output, self._printed_before = output, _size(output)
+        self.job_id = environ["SLURM_JOB_ID"]
+        # Of an element of an array, the name that people use: its own id is shown nowhere else.
+        array = (environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", ""))
+        self._shown_id = "_".join(array) if all(array) else self.job_id
+        self._restarts = _count(environ.get("SLURM_RESTART_COUNT"))
+        self.is_requeued = False  # Slurm starts the batch script again
+
+    @classmethod
+    def of(cls, spec: RunSpec, environ: Mapping[str, str]) -> SlurmJob | None:
+        """Return the job of a run that was launched as one; None where this process is in no job."""
+        if spec.backend != "slurm" or not environ.get("SLURM_JOB_ID"):
+            return None
+        return cls(environ, Path(spec.run_dir) / "slurm.out")
+
+    def join_environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the launcher's environment with what the node knows better. An outer job's variables are left out."""
+        own = {name: value for name, value in self._environ.items() if _OF_THE_NODE.fullmatch(name)}
+        return {**{name: value for name, value in env.items() if not _OF_THE_NODE.fullmatch(name)}, **own}
+
+    def explain_stop(self) -> StopRequest | None:
+        """Return why Slurm ends the job now; None where it does not.
+
+        The controller says it, and the step daemon, which writes it into the job's output before it signals: that
+        counts where the controller does not answer, or says less.
+        """
+        facts, written = self._ask(), find_end(self._read_output())
+        restarts, state = _count(facts.get("Restarts")), facts.get("JobState", "")
+        if restarts > self._restarts or state in WAITING or written == REQUEUED:
+            self.is_requeued = True
+            return _REQUEUE
+        if state not in _STOPS and facts.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "0", ""):
+            state = "PREEMPTED"  # in its grace time
+        if state == "COMPLETING":
+            state = next(word for part, word in REASONS if part in facts.get("Reason", ""))
+        if not facts or (written != "CANCELLED" and (state not in _STOPS or state == "CANCELLED")):
+            state = written or state  # a plain CANCELLED is also what it writes of a signal by scancel
+        if state not in _STOPS:
+            return None
+        end = _STOPS[state]
+        if state != "CANCELLED":
+            return StopRequest(end.state, "Slurm", end.why, "scheduler")
+        person = self._find_canceller()
+        by = f"by {person}" if person else "by whom is unknown, as no accounting says it"
+        return StopRequest(end.state, "Slurm", f"{end.why}, {by}", "person" if person else "")
+
+    def _find_canceller(self) -> str:
+        """Return who cancelled the job: only the accounting knows, from the moment of the cancellation on."""
+        text = self._run("sacct", "-n", "-P", "-X", "-o", "State", "-j", self._shown_id, limit_s=_ACCOUNT_WITHIN_S)
+        found = re.match(r"CANCELLED by (\d{1,10})\b", text)
+        return f"user {found[1]}" if found else ""
+
+    def find_failure(self, request: StopRequest) -> Failure | None:
+        """Return the failure that a stop by Slurm is; a cancelled job has not failed."""
+        from mcp_server.diagnosis.failure.diagnose import Failure  # noqa: PLC0415 - failed runs
+
+        for state, end in _STOPS.items():
+            if end.why == request.reason and (facts := end.describe_failure(f"Slurm: {state} of job {self._shown_id}")):
+                return Failure(**facts, line_number=None)
+        return None
+
+    def stop_stages(self) -> tuple[Stage, ...]:
+        """Return the stages of a stop that Slurm began: it has sent SIGTERM to all, and kills all after KillWait."""
+        found = re.search(r"^KillWait\s*=\s*(\d+)", self._run("scontrol", "show", "config"), re.MULTILINE)
+        wait_s = float(found[1]) if found else _KILL_WAIT_S
+        return (Stage(signal.SIGTERM, max(1.0, wait_s - _RESERVE_S)), Stage(signal.SIGKILL, _KILL_GRACE_S))
+
+    def signal_checkpoint(self, living: Iterable[Process]) -> int:
+        """Send SIGUSR1 to the processes that handle it, and return how many: it would end all others."""
+        return sum(send_signal(process, CHECKPOINT) for process in living if _handles(process, CHECKPOINT))
+
+    def requeue(self) -> bool:
+        """Let Slurm start the job again and return whether it will."""
+        self._run("scontrol", "requeue", self.job_id)
+        facts = self._ask()
+        self.is_requeued = _count(facts.get("Restarts")) > self._restarts or facts.get("JobState") in WAITING
+        return self.is_requeued
+
+    def _read_output(self) -> str:
+        """Return what was printed since this process began: before, the job may have been started another time."""
+        try:
+            with self._output.open("rb") as file:
+                file.seek(max(self._printed_before, _size(self._output) - _OUTPUT_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _ask(self) -> dict[str, str]:
+        pairs = re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("scontrol", "show", "job", self.job_id, "-o"))
+        return dict(reversed(pairs))  # of equal names the first: a comment, which may say anything, comes last
+
+    def _run(self, *words: str, limit_s: float = _ANSWER_WITHIN_S) -> str:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                words,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=limit_s,
+                check=False,
+            )
+            return done.stdout.decode(errors="replace")
+        return ""
+
+
+class SlurmGpus:
+    """The GPUs that Slurm gave to the job, in the place of leases: the node's CUDA_VISIBLE_DEVICES names them."""
+
+    def __init__(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
+        self._visible = environ.get(VISIBLE_DEVICES, "")
+        self._hides = spec.gpus in (0, "0", "none", [])
+        self.uuids: tuple[str, ...] = ()
+        self.gpus: tuple[str, ...] = ()
+        self.indices: tuple[int, ...] = ()
+        self.lease_fds: Sequence[int] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables beyond the node's own: a run that wants no GPU sees none."""
+        return {VISIBLE_DEVICES: ""} if self._hides else {}
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """The texts that replace ``{gpus}`` and ``{gpu_indices}`` in the command."""
+        return dict.fromkeys(PLACEHOLDERS, self._visible)
+
+    def obtain(self) -> None:
+        """Do nothing: Slurm gave them before the job began."""
+
+    def exchange(self, env: Mapping[str, str]) -> dict[str, str] | None:
+        """Return None: only Slurm gives others."""
+        del env
+        return None
+
+    def release(self) -> None:
+        """Do nothing: they go back with the job."""
+
+    def release_once_ended(self, survivors: Sequence[Any]) -> str:
+        """Do nothing: Slurm ends all that is left."""
+        del survivors
+        return ""
+
+
+def _handles(process: Process, number: signal.Signals) -> bool:
+    """Return whether a process has a handler of its own for a signal."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0  # noqa: PLR2004 - of digits

@@ -1,0 +1,1 @@
+"""Judging an attempt by its output and its processes."""

@@ -1,0 +1,1 @@
+"""The files that an attempt writes, and whose they are."""

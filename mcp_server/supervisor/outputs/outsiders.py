@@ -1,0 +1,131 @@
+"""The programs that work where an attempt does although no supervisor started them: what they write is not the run's.
+
+A training that a person started by hand in the same directory writes files which nothing else distinguishes from the
+run's. It is looked for by its working directory, which is that of the run or below it, and by what it has open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mcp_server.command.outputs import find_in_command
+from mcp_server.command.programs import PYTHON_LAUNCHERS
+from mcp_server.record.written_files import Outsider
+from mcp_server.system import processes
+from mcp_server.system.open_files import list_written_files
+from mcp_server.system.process_title import supervised_run
+from mcp_server.text.regex import compile_lazily
+
+_MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000
+_SETTLES_S = 5.0  # a new process may still change its directory and its program
+# A program of one of these may train, and open its files for an instant only.
+_LAUNCHERS = compile_lazily(rf"^(?:python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|mpiexec|julia|Rscript)$")
+_SCRIPT = compile_lazily(r"^-m$|\.py$|\.jl$|\.R$")
+_TOOLS = compile_lazily(
+    r"^(?:mcp_server|runward|tensorboard|jupyter.*|ipykernel.*|http\.server|pip|pylsp|pyright|debugpy|ruff|mypy|pytest)$"
+)
+
+
+@dataclass
+class _Seen:
+    process: processes.Process
+    started_s: float
+    cwd: str
+    directories: tuple[str, ...]
+    may_train: bool
+    until_s: float = 0.0
+    files: dict[str, int] = field(default_factory=dict)
+
+
+class OutsiderWatch:
+    """Remembers the outsiders of one attempt in ``cwd``. Their files below ``records`` are not results."""
+
+    def __init__(self, cwd: str, records: str) -> None:
+        self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
+        self._seen: dict[processes.Process, _Seen] = {}
+        self._known: set[tuple[int, int]] = set()  # the numbers of those that are not outsiders
+
+    def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
+        """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
+        living = processes.list_numbers()
+        supervised = {p.pid for p in attempt_processes}
+        self._known.intersection_update(living)
+        for numbers in living:
+            if numbers in self._known or numbers[0] == os.getpid():
+                continue
+            if (one := processes.find_process(numbers[0])) is None:
+                continue
+            seen = self._seen.get(one)
+            if seen is None and len(self._seen) < _MOST:
+                seen = self._meet(one, numbers, supervised)
+            if seen is not None:
+                self._note_files(seen)
+        for seen in self._seen.values():
+            if not seen.until_s and processes.find_process(seen.process.pid) != seen.process:
+                seen.until_s = now_s
+
+    def outsiders(self) -> tuple[Outsider, ...]:
+        """Return those that had a file of the directory open for writing, or whose program may train."""
+        return tuple(
+            Outsider(one.process.pid, one.started_s, one.until_s, one.cwd, one.directories, tuple(one.files.items()))
+            for one in self._seen.values()
+            if one.files or one.may_train
+        )
+
+    def _meet(self, one: processes.Process, numbers: tuple[int, int], supervised: set[int]) -> _Seen | None:
+        """Return a process that works in the directory, and note any other, so that it is not looked at again."""
+        try:
+            cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115 - hot path
+        except OSError:  # it is gone, or another user's
+            self._known.add(numbers)
+            return None
+        is_below = _is_below(cwd, self._cwd)
+        if not is_below or _has_supervisor(one, supervised):
+            if is_below or time.time() - processes.started_at_s(one) > _SETTLES_S:
+                self._known.add(numbers)
+            return None
+        words = processes.command_words(one.pid)
+        directories = tuple(find_in_command(words, cwd))
+        seen = self._seen[one] = _Seen(one, processes.started_at_s(one), cwd, directories, _may_train(words))
+        return seen
+
+    def _note_files(self, seen: _Seen) -> None:
+        with contextlib.suppress(OSError):
+            for path, status, _ in list_written_files(seen.process.pid):
+                hidden = path.rpartition("/")[2].startswith(".") or _is_below(path, self._records)
+                if not hidden and len(seen.files) < _MOST_FILES and _is_below(path, self._cwd):
+                    seen.files[path] = status.st_ino
+
+
+def _has_supervisor(one: processes.Process, supervised: set[int]) -> bool:
+    """Return whether a run, this or another, has started the process, or is its own supervisor.
+
+    ``supervised``: processes of which that is known. Those that are found out are added: most have their children.
+    """
+    ancestors: list[int] = []
+    for _ in range(_MOST_ANCESTORS):
+        is_known = one.pid in supervised or one.parent in supervised
+        if is_known or supervised_run(processes.command_words(one.pid)) is not None:
+            supervised.update(ancestors, (one.pid,))
+            return True
+        ancestors.append(one.pid)
+        parent = processes.find_process(one.parent)
+        if parent is None:
+            return False
+        one = parent
+    return False
+
+
+def _may_train(words: list[str]) -> bool:
+    names = [word.rpartition("/")[2] for word in words[:4]]
+    if not names or not _LAUNCHERS.match(names[0]) or any(map(_TOOLS.match, names)):
+        return False
+    return any(map(_SCRIPT.search, words[1:]))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

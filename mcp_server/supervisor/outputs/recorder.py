@@ -1,0 +1,417 @@
+"""Records which files the processes of an attempt write, in `attempts/<n>/outputs.json`.
+
+A thread samples the descriptors of the attempt's processes: at first after 0.1 s, then ever more rarely, and at once
+when inotify reports a change in a directory where they write. It uses at most 2 % of a core; an attempt that neither
+prints nor computes is sampled once a minute. It also hears of stop requests. A descriptor that is open
+for an instant can be missed all the same; so at the end the files are listed that changed during the attempt in the
+directories that were written or named. A file server that hangs stops this thread alone, never the supervisor.
+
+That a file was open does not say who wrote what it holds now: several runs may write one file. `write_sessions` proves
+that; a file without such a proof is recorded as ``unsure``. `outsiders` finds programs that no supervisor started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.command.outputs import (
+    configuration_words,
+    find_in_command,
+    find_in_configuration,
+    find_mentioned,
+)
+from mcp_server.record.run_directory import now
+from mcp_server.record.written_files import Outputs, write_outputs
+from mcp_server.supervisor.outputs.mentioned_directories import MentionedDirectories
+from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
+from mcp_server.supervisor.outputs.seen_files import SETTLE_S, SeenFiles, may_be_listed
+from mcp_server.supervisor.outputs.write_sessions import WriteSessions
+from mcp_server.system import processes
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, Inotify
+from mcp_server.system.open_files import list_written_files
+
+_FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
+_IDLE_S = 60.0  # the same while the attempt uses no processor time and prints nothing
+_SHARE = 50  # a sample that took t is followed by a pause of at least 50 t
+_LEAST_PAUSE_S = 0.01
+_AFTER_CHANGE_S = 2.0  # new processes are looked for at least so often while files change
+_SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
+_LOOKED_S, _MOST_LOOKED = 5.0, 1000  # growing files
+_QUIET_S, _LONGEST_QUIET_S = 0.05, 0.4  # after events that are no news: another run that lists a directory wakes all
+_WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
+_FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
+# Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
+_OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S, _OUTSIDERS_SHARE = 3.0, 30.0, 200
+# When event files are looked for below the working directory: those in directories that were there are not watched, and
+# TensorBoard's own writer opens its file for instants only. The pause doubles until there is one.
+_EVENT_FILES_S, _LEAST_WORK_S = 30.0, 0.05  # nobody who used less processor time has written any
+_MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
+_MOST_CONFIG_BYTES = 1_000_000
+_SLACK_NS = 2 * 10**9
+
+
+class OutputRecorder(threading.Thread):
+    """Records the files that an attempt writes, from ``start()`` to ``flush()`` and ``close()``.
+
+    ``list_living`` returns the attempt's processes. ``command`` are the words that the attempt runs, with ``cwd``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        list_living: Callable[[], Sequence[processes.Process]],
+        command: str | Sequence[str],
+        cwd: str,
+        params: Mapping[str, Any],
+        on_stop_request: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(name="outputs", daemon=True)
+        # Whether ``on_stop_request`` is called, in this thread, soon after one is written by a process of this host.
+        self.hears_stop_requests = False
+        self._on_stop_request = on_stop_request
+        self.problem: str | None = None
+        self._path, self._list_living = path, list_living
+        self._command, self._cwd, self._params = command, cwd or "/", params
+        self._real_cwd = os.path.realpath(self._cwd)  # as the kernel names open files
+        self._run_path = f"{path.parent.parent.parent}/"
+        self._ending, self._flushed = threading.Event(), threading.Event()
+        self._wakeup = os.pipe()
+        self._begun_ns = time.time_ns() - _SLACK_NS
+        self._pids: dict[int, None] = {}
+        self._budget = _Budget()
+        self._looked_s: dict[str, float] = {}  # when a changed path was looked at
+        self._living: list[processes.Process] = []
+        self._seen: dict[processes.Process, str] = {}  # by what name
+        self._written: Outputs | None = None
+        self._directories: dict[str, None] = {}
+        self._mentioned, self._shared = MentionedDirectories(self._real_cwd, self._begun_ns), list[str]()
+        self._saved: dict[str, None] = {}
+        self._saved_lock = threading.Lock()
+        self._inotify = Inotify(_MOST_WATCHES)
+        self._sessions = WriteSessions()
+        self._files = SeenFiles(self._sessions, self._inotify, self._take_events)
+        self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
+        self._opened: set[str] = set()  # paths that were opened, and have not changed since
+        self._overflows = 0
+        self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
+        self._outsiders_quiet_s, self._has_changed = 0.0, False  # the longer pause; whether a file changed in it
+
+        self._used_s, self._searched_at_s = 0.0, 0.0  # processor time of the attempt; that at the last such search
+        self._is_idle, self._woken_s = False, 0.0
+        self._event_files_pause_s = _EVENT_FILES_S
+        self._event_files_due_s = time.monotonic() + _EVENT_FILES_S
+
+    def note_saved(self, path: str) -> None:
+        """Record a path that the output says was saved. May be called by any thread."""
+        with self._saved_lock:
+            self._saved[os.path.normpath(Path(self._cwd) / path)] = None
+
+    def note_output(self) -> None:
+        """Look at the processes soon, where an attempt prints that has been idle. May be called by any thread."""
+        now_s = time.monotonic()
+        if self._is_idle and now_s - self._woken_s > _LONGEST_S:
+            self._woken_s = now_s
+            self._wake()
+
+    def flush(self) -> None:
+        """Write what was seen: call it when the attempt's processes have ended. Waits 0.25 s at most."""
+        self.hears_stop_requests = False
+        self._ending.set()
+        self._wake()
+        if self.ident is not None:
+            self._flushed.wait(_FLUSH_S)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wakeup[1], b"\0")
+
+    def close(self) -> None:
+        """Wait for the listing of changed files, 3 s at most. Call it after ``flush()``."""
+        if self.ident is not None:
+            self.join(_FINISH_S)
+        if not self.is_alive():
+            for fd in self._wakeup:
+                os.close(fd)
+
+    def run(self) -> None:
+        """Sample until the end. An error ends the recording, never the run."""
+        try:
+            self._hear_stop_requests()
+            self._name_directories()
+            self._watch()
+            self._sample_until_end()
+            self._outsiders.inspect_processes((), time.time())  # first: meanwhile what was written last settles
+            self._files.close(self._pids)
+            self._add_directories(self._mentioned.decide())
+            self._write()
+            self._flushed.set()
+            self._inotify.close()  # takes the kernel 25 ms, for which the report of the end need not wait
+            self._find_event_files()
+            self._files.list_changed(self._directories, self._begun_ns)
+            self._shared = self._files.list_mentioned(self._mentioned.shared, self._begun_ns)
+            self._write(ended=True)
+        except Exception as error:
+            self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
+        finally:
+            self.hears_stop_requests = False
+            self._flushed.set()
+            self._inotify.close()
+
+    def _hear_stop_requests(self) -> None:
+        if self._inotify.add(self._run_path.rstrip("/"), 0, MOVED_TO | CREATED):
+            self.hears_stop_requests = True
+            self._on_stop_request()  # one may have been written just before
+
+    # --- sampling
+
+    def _sample_until_end(self) -> None:
+        pause_s, write_pause_s = _FIRST_S, _WRITE_S
+        write_due_s = whole_due_s = time.monotonic()
+        while not self._ending.is_set():
+            begun_s = time.monotonic()
+            # Listing the processes costs the most: after a change those that are known are looked at.
+            is_whole = begun_s >= whole_due_s
+            self._sample(is_whole=is_whole)
+            self._watch()
+            is_settled = self._files.settle()
+            now_s = time.monotonic()
+            earliest_s = now_s + _LEAST_PAUSE_S
+            if is_whole:
+                whole_due_s = now_s + max(pause_s, _SHARE * (now_s - begun_s))
+                pause_s = min(pause_s * _SLOWER, _IDLE_S if self._is_idle and not self._changes else _LONGEST_S)
+            else:
+                earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * (now_s - begun_s))
+            if now_s >= write_due_s and self._write():
+                write_due_s = time.monotonic() + write_pause_s
+                write_pause_s = min(write_pause_s + _WRITE_SLOWER_S, _LONGEST_WRITE_S)
+            until_s = whole_due_s if time.monotonic() >= write_due_s else min(whole_due_s, write_due_s)
+            if not is_settled:
+                until_s = min(until_s, max(earliest_s, time.monotonic() + SETTLE_S))
+            if self._wait(earliest_s, until_s):
+                pause_s = min(pause_s, _AFTER_CHANGE_S)
+                if self._is_idle:  # the last look at the processes may be a minute old
+                    self._is_idle, whole_due_s = False, time.monotonic()
+
+    def _wait(self, earliest_s: float, until_s: float) -> bool:
+        """Wait until ``until_s`` (monotonic), or from ``earliest_s`` on for a change; return whether there was one.
+
+        That a file grows, which was looked at a moment ago, is not a change.
+        """
+        poll, inotify = select.poll(), self._inotify
+        poll.register(self._wakeup[0], select.POLLIN)
+        if inotify.fd is not None and not self._budget.take():
+            earliest_s = max(earliest_s, time.monotonic() + 1 / _SAMPLES_PER_S)
+        quiet_s = _QUIET_S
+        while True:
+            if poll.poll(max(0.0, 1000 * (earliest_s - time.monotonic()))):
+                return self._is_woken()
+            if time.monotonic() >= until_s:
+                return False
+            if inotify.fd is not None:
+                poll.register(inotify.fd, select.POLLIN)
+            ready = [fd for fd, _ in poll.poll(max(0.0, 1000 * (until_s - time.monotonic())))]
+            if self._wakeup[0] in ready:
+                return self._is_woken()
+            if not ready:
+                return False
+            begun_s = time.monotonic()
+            if self._take_news():
+                return True
+            now_s = time.monotonic()
+            earliest_s = now_s + max(quiet_s, _SHARE * (now_s - begun_s))
+            quiet_s = min(2 * quiet_s, _LONGEST_QUIET_S)
+            if inotify.fd is not None:
+                poll.unregister(inotify.fd)
+
+    def _take_news(self) -> bool:
+        """Read what inotify has to say, and return whether a file changed that was not looked at a moment ago."""
+        self._take_events()
+        changes, self._changes = self._changes, {}
+        now_s = time.monotonic()
+        news = [path for path, other in changes.items() if other or now_s - self._looked_s.get(path, 0) > _LOOKED_S]
+        if len(self._looked_s) > _MOST_LOOKED:
+            self._looked_s.clear()
+        self._looked_s.update(dict.fromkeys(changes, now_s))
+        return bool(news)
+
+    def _is_woken(self) -> bool:
+        """Take what woke this thread, and return whether there is news, not the end."""
+        os.read(self._wakeup[0], 4096)
+        return not self._ending.is_set()
+
+    def _sample(self, *, is_whole: bool) -> None:
+        if is_whole:
+            self._list_processes()
+            self._look_for_outsiders()
+            if time.monotonic() >= self._event_files_due_s:
+                self._event_files_pause_s *= 2
+                self._event_files_due_s = time.monotonic() + self._event_files_pause_s
+                if abs(self._used_s - self._searched_at_s) >= _LEAST_WORK_S:
+                    self._searched_at_s = self._used_s
+                    self._find_event_files()
+        self._take_events()
+        self._sessions.begin_sample()
+        open_inodes: set[tuple[int, int]] = set()
+        open_paths: set[str] = set()
+        for process in self._living:
+            if self._seen.get(process) != process.name:  # new, or another program since
+                self._meet(process)
+            for path, status, append in list_written_files(process.pid):
+                if not path.startswith(self._run_path):
+                    open_inodes.add((status.st_dev, status.st_ino))
+                    open_paths.add(path)
+                    self._files.note_open(path, status, append=append)
+        self._take_events()
+        self._sessions.end_sample(open_paths)
+        self._files.end_sample(open_inodes, self._pids)
+
+    def _list_processes(self) -> None:
+        """List the attempt's processes, and note whether they have done anything since the last time."""
+        former, used_s = self._living, self._used_s
+        self._living = list(self._list_living())[:_MOST_PIDS]
+        self._used_s = sum(processes.cpu_used_s(p.pid) for p in self._living)
+        self._is_idle = self._living == former and self._used_s == used_s and not self._has_changed
+
+    def _take_events(self) -> None:
+        """Read what inotify has to say about files, and note which have changed."""
+        for event in self._inotify.read_events():
+            if self._is_of_record(event.path):
+                continue
+            self._sessions.take(event)
+            if event.kind == MOVED_TO and event.former:
+                self._files.follow(event.former, event.path)
+            if event.is_directory and event.kind == CREATED:
+                self._files.find_event_files(event.path)
+            elif event.kind == CREATED and "tfevents" in event.path:
+                self._files.note_event_file(event.path)
+            if event.kind == OPENED:
+                self._opened.add(event.path)
+            elif event.is_change:
+                self._has_changed = True
+                is_news = event.kind != MODIFIED or event.path in self._opened
+                self._opened.discard(event.path)
+                self._changes[event.path] = self._changes.get(event.path, False) or is_news
+        if len(self._opened) > _MOST_OPENED:
+            self._opened.clear()
+        if self._inotify.overflows != self._overflows:
+            self._overflows = self._inotify.overflows
+            self._sessions.forget_all()
+
+    def _is_of_record(self, path: str) -> bool:
+        if path == f"{self._run_path}stop.json":
+            self._on_stop_request()
+        return path.startswith(self._run_path)
+
+    def _look_for_outsiders(self) -> None:
+        begun_s = time.monotonic()
+        if self._has_changed:
+            self._outsiders_quiet_s = 0.0
+        if begun_s < self._outsiders_due_s + self._outsiders_quiet_s:
+            return
+        self._outsiders.inspect_processes(self._living, time.time())
+        now_s = time.monotonic()
+        self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
+        self._outsiders_quiet_s = min(2 * self._outsiders_quiet_s + _OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S)
+        self._has_changed = False
+
+    def _find_event_files(self) -> None:
+        """Look below the working directory for event files that the attempt has written."""
+        if not self._files.has_event_files and may_be_listed(self._real_cwd):
+            self._files.find_event_files(self._real_cwd)
+            self._files.name_event_files(self._pids)
+
+    def _meet(self, process: processes.Process) -> None:
+        """Record a process that is new: its numbers, and the directories that its command names."""
+        self._seen[process] = process.name
+        self._pids |= dict.fromkeys(_numbers(process.pid))
+        with contextlib.suppress(OSError):
+            cwd = os.readlink(f"/proc/{process.pid}/cwd")  # noqa: PTH115 - a plain string is wanted
+            words = processes.command_words(process.pid)
+            self._add_directories(find_in_command(words, cwd))
+            self._mentioned.add(find_mentioned(words, cwd))
+
+    def _write(self, *, ended: bool = False) -> bool:
+        """Write the record if a reader learns something from it, and return whether it was written."""
+        outputs = self._outputs(ended=ended)
+        if not ended and self._written is not None and _news(outputs) == _news(self._written):
+            return False
+        write_outputs(self._path, outputs)
+        self._written = outputs
+        return True
+
+    # --- directories
+
+    def _name_directories(self) -> None:
+        self._add_directories(find_in_command(self._command, self._cwd, self._params))
+        self._mentioned.add(find_mentioned(self._command, self._cwd))
+        for word in configuration_words(self._command)[:5]:
+            with contextlib.suppress(OSError):
+                text = read_regular_file(Path(self._cwd) / word, max_bytes=_MOST_CONFIG_BYTES)
+                self._add_directories(find_in_configuration(text.decode(errors="replace"), self._cwd))
+
+    def _add_directories(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if len(self._directories) < _MOST_DIRECTORIES:
+                self._directories[path] = None
+
+    def _watch(self) -> None:
+        """Watch the directories where files appear, so that a file that is open for an instant is seen as well."""
+        self._add_directories(self._mentioned.decide())
+        for path in [self._real_cwd, *self._directories, *self._files.directories(), *self._mentioned.watchable()]:
+            if may_be_listed(path):
+                self._inotify.add(path)
+
+    def _outputs(self, *, ended: bool = False) -> Outputs:
+        with self._saved_lock:
+            saved = tuple(self._saved)
+        return Outputs(
+            at=now(),
+            ended=ended,
+            cut=self._files.cut,
+            pids=frozenset(self._pids),
+            directories=tuple(self._directories),
+            files=self._files.written(),
+            saved=saved,
+            outsiders=self._outsiders.outsiders(),
+            mentioned=tuple(self._shared),
+        )
+
+
+class _Budget:
+    """Allows 40 samples at once and 5 a second on average."""
+
+    def __init__(self) -> None:
+        self._left, self._at_s = float(_SAMPLES_AT_ONCE), time.monotonic()
+
+    def take(self) -> bool:
+        """Return whether a sample is left, and take it."""
+        now_s = time.monotonic()
+        self._left = min(_SAMPLES_AT_ONCE, self._left + _SAMPLES_PER_S * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def _news(outputs: Outputs) -> object:
+    """Return what a reader learns from a record. That an open file grows is not news."""
+    files = [(one.path, one.open, one.unsure, 0 if one.open else one.changed_ns) for one in outputs.files]
+    return outputs.pids, outputs.directories, outputs.saved, outputs.outsiders, files
+
+
+def _numbers(pid: int) -> list[int]:
+    """Return the numbers of a process in its namespaces: a name of a file may hold any of them."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"NSpid:"):
+                return [pid, *(int(word) for word in line.split()[1:])]
+    return [pid]

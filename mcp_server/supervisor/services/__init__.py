@@ -1,0 +1,1 @@
+"""The runs and addresses that a run needs."""

@@ -1,0 +1,89 @@
+"""What trains, evaluates or serves, by command lines."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from mcp_server.store.attribution.other_trainings import classify
+
+FOUND = """
+training | python train.py --task cube
+training | /data/envs/rl/bin/python3.10 -u scripts/rsl_rl/train.py --headless
+training | python -m verl.trainer.main_ppo data.train_files=x
+training | python -W ignore -X faulthandler finetune_vla.py
+training | python main.py train --config x.yaml
+training | python examples/embodiment/train_embodied_agent.py
+training | python -m rlinf.train
+training | lerobot-train --policy act
+training | llamafactory-cli train a.yaml
+training | uv run python train.py
+evaluation | python eval_policy.py --ckpt x
+evaluation | python -m lm_eval --model hf
+evaluation | python scripts/evaluate.py
+evaluation | python -m robot.evaluation.rollout
+evaluation | lm_eval --model hf
+serving | vllm serve Qwen/Qwen2.5-7B
+serving | python -m vllm.entrypoints.openai.api_server --model x
+serving | python /data/envs/rl/bin/vllm serve /models/x
+serving | VLLM::EngineCore
+serving | python -m sglang.launch_server --model x
+ray | ray::RolloutWorker.step
+ray | ray::IDLE
+ray | /data/ray/core/src/ray/raylet/raylet --raylet_socket_name=x
+ray | python /data/ray/_private/workers/default_worker.py --node-ip-address=1
+launcher | torchrun --nproc_per_node 4 main.py
+launcher | python /data/envs/rl/bin/torchrun --nproc_per_node 4 main.py
+launcher | python -m torch.distributed.run main.py
+launcher | python -m ajet.launcher --conf x.yaml
+launcher | accelerate launch main.py
+launcher | deepspeed --num_gpus 4 main.py
+"""
+
+OTHERS = """
+vim train.py
+nano eval.py
+bash
+bash -c 'python train.py'
+-zsh
+tail -f logs/train.log
+less train.log
+grep -r train .
+python
+python -c 'import train'
+python -m pip install trl
+python -m pytest tests/test_train.py
+python -m http.server
+python -m mcp_server
+python -m ipykernel_launcher -f x.json
+python -m tensorboard.main --logdir runs/train
+python plot.py train.csv
+python -u - train
+runward serve
+runward-supervisor t.r.a.i.n.-.7.k.q.z
+tmux new-session -s train
+ssh host python train.py
+accelerate config
+vllm --version
+swift build
+git commit -m train
+code train.py
+nvidia-smi
+"""
+
+
+@pytest.mark.parametrize("line", FOUND.strip().splitlines())
+def test_a_process_is_recognised_by_what_it_runs(line: str) -> None:
+    kind, _, command = line.partition(" | ")
+    assert classify(shlex.split(command)) == kind
+
+
+@pytest.mark.parametrize("line", OTHERS.strip().splitlines())
+def test_editors_shells_and_tools_are_not_trainings(line: str) -> None:
+    assert classify(shlex.split(line)) is None
+
+
+def test_a_process_without_words_is_nothing() -> None:
+    assert classify([]) is None
+    assert classify([""]) is None

@@ -1,0 +1,36 @@
+"""What the events of a run say of its failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.diagnosis.failure.diagnose import Failure
+from mcp_server.supervisor.judging.failure_facts import describe_failure, mask_failure
+
+KEY = "sk-proj-4fQ8xkz0Lm2VtR7pWc9yBn3H"
+
+
+def test_a_key_that_nobody_named_is_masked_wherever_a_failure_quotes_it() -> None:
+    failure = Failure(
+        "auth_error",
+        f"openai.AuthenticationError: Incorrect API key provided: {KEY}",
+        3,
+        retryable=False,
+        action="stop",
+        advice=f"The key {KEY} was refused.",
+        context=(f"client = OpenAI(api_key='{KEY}')", "step 3/8"),
+    )
+    masked = mask_failure(failure)
+    assert masked is not None
+    assert KEY not in str(masked)
+    assert masked.line.startswith("openai.AuthenticationError: Incorrect API key provided: ")
+    assert (masked.kind, masked.context[1]) == ("auth_error", "step 3/8")
+
+
+@pytest.mark.parametrize("context", [(), ("line 2",)])
+def test_an_event_has_no_absent_values(context: tuple[str, ...]) -> None:
+    failure = Failure("other", "x" * 2000, None, retryable=False, action="stop", advice="Look.", context=context)
+    facts = describe_failure(mask_failure(failure))
+    assert facts is not None
+    assert ("line_number" in facts, len(facts["line"]), facts.get("context")) == (False, 1000, list(context) or None)
+    assert describe_failure(mask_failure(None)) is None
