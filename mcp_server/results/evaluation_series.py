@@ -68,7 +68,8 @@ class EvaluationPoint:
 class EvaluationSeries:
     """The points of one metric, by step. Those of one step, or without any, in the order written: newest last.
 
-    ``benchmark`` and ``model``: as the file names them, or "". ``sources``: the files.
+    ``benchmark`` and ``model``: as the file names them, or "". ``sources``: the files. ``goal``: where somebody has
+    said whether higher or lower is better.
     """
 
     metric: str
@@ -76,6 +77,7 @@ class EvaluationSeries:
     benchmark: str = ""
     model: str = ""
     sources: tuple[Path, ...] = ()
+    goal: Best | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +92,7 @@ class EvaluationSeries:
     @property
     def best_is(self) -> Best | None:
         """Whether higher or lower is better, or None where the name does not say so."""
-        return None if is_count(self.metric) else best_direction(self.metric)
+        return self.goal or (None if is_count(self.metric) else best_direction(self.metric))
 
     @property
     def best(self) -> EvaluationPoint | None:

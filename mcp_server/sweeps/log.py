@@ -174,18 +174,22 @@ class SweepLog:
     def render_results(self, sweep: Sweep, notes: Mapping[str, str], separator: str = "\t") -> str:
         """Return one row a cell, with tabs between: what programs read. A field with a quote is quoted, as in CSV.
 
-        ``value`` is empty where it does not count, so that a mean over it is that of the tables.
+        ``value`` is empty where it does not count, so that a mean over it is that of the tables. A setting is the value
+        as it ran; where a retry changed one, a further column has it as it was planned, of every cell: both together
+        name a row of the tables.
         """
         names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.settings))
+        changed = list(dict.fromkeys(name for cell in sweep.cells for name in find_changed(cell)))
         columns = [f"{name} set" if name in (*_BEFORE, *_AFTER) else name for name in names]
+        columns += [f"{name} planned" for name in changed]
         text = io.StringIO()
         writer = csv.writer(text, delimiter=separator, lineterminator="\n")
         writer.writerow(map(_as_field, [*_BEFORE, *columns, *_AFTER]))
         whole = find_whole(sweep.cells)
         for cell in sweep.cells:
             note, counts = notes.get(cell.cell.name), cell.cell.name in whole
-            make = partial(_result_row, cell, names, note, sweep.spec.ranked_by if counts else None)
-            writer.writerow(self._results.read(cell.cell.name, (cell, names, note, counts), make).cells)
+            make = partial(_result_row, cell, names, changed, note, sweep.spec.ranked_by if counts else None)
+            writer.writerow(self._results.read(cell.cell.name, (cell, names, changed, note, counts), make).cells)
         return text.getvalue()
 
     def _look_at(self, sweep: Sweep, live: Mapping[str, Run]) -> _Look | None:
@@ -285,10 +289,11 @@ def _render_head(sweep: Sweep, look: _Look | None, best: Best | None) -> list[st
     return lines
 
 
-def _result_row(cell: CellState, names: Sequence[str], note: str | None, ranked_by: str | None) -> list[str]:
+def _result_row(
+    cell: CellState, names: Sequence[str], changed: Sequence[str], note: str | None, ranked_by: str | None
+) -> list[str]:
     """Return the fields of a cell. ``ranked_by``: what its value is, None where that does not count."""
-    changed = find_changed(cell)  # else a mean by setting would count it with cells that ran as planned
-    settings = [_change(cell, name) if name in changed else cell.setting(name) for name in names]
+    settings = [*map(cell.setting, names), *map(cell.planned, changed)]
     values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *settings]
     values += [cell.value, cell.value_step] if ranked_by else [None, cell.end.get("step")]
     values += [ranked_by]

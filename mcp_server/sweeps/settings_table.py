@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,20 @@ from mcp_server.record.sweeps.sweep_ranking import (
 )
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
-from mcp_server.results.benchmark_table import find_benchmark
+from mcp_server.results.benchmark_table import (
+    SPREAD_NOTE,
+    Benchmarks,
+    EvaluatedRun,
+    build_benchmark_tables,
+    find_benchmark,
+)
 from mcp_server.results.code_differences import describe_other_code, read_ran_code
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
+from mcp_server.results.evaluation_series import EvaluationPoint, EvaluationSeries
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS
+from mcp_server.sweeps.plan import find_seeds
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 
 if TYPE_CHECKING:
@@ -84,38 +93,33 @@ def describe_ranking(groups: Sequence[Group], by: Ranking, home: Path) -> Rankin
     notes = []
     if behind is not None:
         notes.append(f'{describe_behind(behind)}: metrics=["{ANY_COUNT}"] ranks it first.')
-    found = None if by.metric is None else _build_benchmarks(groups, by.label)
+    found = None if by.metric is None else _build_benchmarks(groups, by)
     if found is not None:
-        return RankingNotes([*notes, _describe_best_by(groups, found[1])], found[0])
+        tables, name = found
+        notes += [_describe_best_by(groups, name), *(note for note in tables.notes if note != SPREAD_NOTE)]
+        return RankingNotes(notes, tables.tables[0] if tables.tables else None)
     code = "" if by.metric is None else _describe_code(groups, home)
     test = "" if by.metric is None else " ".join(filter(None, [describe_test(groups), code]))
     return RankingNotes([*notes, test] if test else notes, code=code)
 
 
-def _build_benchmarks(groups: Sequence[Group], label: str) -> tuple[BenchmarkTable, str] | None:
-    """Return the settings by benchmark, and the parameter that names it; None where none does, or one has no value.
-
-    ``label``: the metric that ranks. A cell is the mean over seeds ± the deviation of the sample, and their number.
-    """
+def _build_benchmarks(groups: Sequence[Group], by: Ranking) -> tuple[Benchmarks, str] | None:
+    """Return the settings by benchmark, and the parameter that names it; None where none does, or one has no value."""
     known = [group for group in groups if group.mean is not None]
     name = find_benchmark([group.settings for group in known])
     if name is None:
         return None
-    settings = [each for each in find_differing(known) if each != name]
     has_phases = len({group.first.cell.phase for group in known}) > 1
-    rows: dict[tuple[str, ...], dict[str, list[Group]]] = {}
-    for group in sorted(known, key=lambda group: min(cell.number for cell in group.cells)):
-        phase = [group.first.cell.phase] if has_phases else []
-        key = (*phase, *(fit_cell(group.show(each)) for each in settings))
-        rows.setdefault(key, {}).setdefault(fit_cell(plain_value(group.settings.get(name))), []).append(group)
-    benchmarks = sorted({benchmark for row in rows.values() for benchmark in row})
-    short = shorten_names(settings, {"phase", *benchmarks})
-    names = [*(["phase"] if has_phases else []), *short.values(), *benchmarks]
-    lines = [
-        [*key, *(", ".join(_render_cell(group) for group in row.get(benchmark, ())) for benchmark in benchmarks)]
-        for key, row in rows.items()
-    ]
-    return BenchmarkTable(metric=label, columns="|".join(names), rows=["|".join(line) for line in lines]), name
+    runs = []
+    for group in known:
+        phase = {"phase": group.first.cell.phase} if has_phases else {}
+        settings = {**phase, **{each: text for each in group.settings if (text := group.show(each)) != "-"}}
+        for cell in group.results:
+            seeds = {each: plain_value(value) for each, value in cell.settings.items() if each not in group.settings}
+            value = EvaluationPoint(cell.value if cell.value is not None else math.nan)
+            series = EvaluationSeries(by.label, (value,), goal="max" if by.goal == "max" else "min")
+            runs.append(EvaluatedRun(cell.cell.name, {**settings, **seeds, **find_seeds(cell.cell)}, [series]))
+    return build_benchmark_tables(runs), name
 
 
 def _describe_best_by(groups: Sequence[Group], name: str) -> str:
@@ -127,11 +131,6 @@ def _describe_best_by(groups: Sequence[Group], name: str) -> str:
     shown = "; ".join(f"{benchmark}: {text}" for benchmark, text in list(best.items())[:_MOST_BENCHMARKS])
     more = f"; {len(best) - _MOST_BENCHMARKS} more" if len(best) > _MOST_BENCHMARKS else ""
     return f"{name} is the benchmark: only within one are settings comparable, and best is of all. {shown}{more}."
-
-
-def _render_cell(group: Group) -> str:
-    count = f" (n {len(group.results)})" if len(group.results) > 1 else ""
-    return spread(group.mean, group.deviation) + count
 
 
 def _describe_code(groups: Sequence[Group], home: Path) -> str:

@@ -146,7 +146,7 @@ def test_a_parameter_that_is_the_task_makes_a_table_by_benchmark(runs: Runs) -> 
     (table,) = found.benchmarks or []
     assert (table.metric, table.columns) == ("success (last)", "model|obj|spa")
     truth = {key: f"{statistics.fmean(own):.4g}±{statistics.stdev(own):.2g} (n 3)" for key, own in values.items()}
-    assert table.rows == [f"{model}|{truth[model, 'obj']}|{truth[model, 'spa']}" for model in ("sft", "ppo")]
+    assert table.rows == [f"{model}|{truth[model, 'obj']}|{truth[model, 'spa']}" for model in ("ppo", "sft")]
     (note,) = [note for note in found.notes or [] if note.startswith("task_suite is the benchmark")]
     best = {
         task: max(("sft", "ppo"), key=lambda model: statistics.fmean(values[model, task])) for task in ("obj", "spa")

@@ -11,6 +11,7 @@ from typing import Any
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_ranking import rank_groups
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.figures import Figure
@@ -98,6 +99,19 @@ def test_a_table_of_a_thousand_settings_says_how_many_it_leaves_out() -> None:
     assert len(lines) == 103
     assert lines[2].startswith("| 1 | 1000@2800 |")
     assert lines[-1] == "The first 100 of 1000 settings: `runward sweep s --csv`."
+
+
+def test_settings_are_numbers_also_where_a_retry_changed_them_and_name_the_rows_of_the_table() -> None:
+    cells = [Cell(f"c{n}", "1", {"n": n, "seed": 1}, {"params": {"w": 4}}) for n in (64, 128, 256)]
+    events = [event for cell in cells for event in cell_events(cell.name, float(cell.params["n"]))]
+    events[7] |= {"params": {"n": 128, "seed": 1, "w": 2}}  # the end of c256
+    numbered: list[Any] = [{"seq": n, "at": AT, **event} for n, event in enumerate(events, 1)]
+    spec = SweepSpec("s", "s", cells=tuple(cells), metric="reward", ranking="last")
+    sweep = fold_sweep(spec, numbered, Liveness.ALIVE)
+    rows = list(csv.DictReader(io.StringIO(SweepLog(DIRECTORY).render_results(sweep, {})), delimiter="\t"))
+    settings = [tuple(float(row[name]) for name in ("n", "n planned", "w", "w planned")) for row in rows]
+    assert settings == [(64, 64, 4, 4), (128, 128, 4, 4), (128, 256, 2, 4)]
+    assert len(rank_groups(sweep.cells, "max")) == len(set(settings))
 
 
 def test_a_program_reads_back_what_results_say_whatever_stands_in_them() -> None:
