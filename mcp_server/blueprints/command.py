@@ -62,7 +62,7 @@ _OUTPUT_TO_FILE = re.compile(r"(?<![\d&<>])(?:1|&)?>>?\s*(?P<file>(?!&|/dev/)[^\
 
 _HTML = re.compile(r"</?(?:pre|code|span|font|table|t[rdh]|ul|ol|li|div|p)\b[^<>]*>", re.IGNORECASE)
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
-_PROSE_SIGN = re.compile(r"^[–—→←]$|^[\u3000-\u303f\uff00-\uff0f\uff1a-\uff1f]|[，。；！？（）]$")
+_PROSE_SIGN = re.compile(r"^[–—→←]$|^[\u3000-\u303f\uff00-\uff0f\uff1a-\uff1f]|[，。；！？（）,]$")
 Lines = list[tuple[int, str]]  # line numbers and texts
 
 

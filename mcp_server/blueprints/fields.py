@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
 
-from mcp_server.blueprints.headings import find_section, plain_text, split_label
+from mcp_server.blueprints.headings import NO_HASHES, find_section, plain_text, split_label
 from mcp_server.blueprints.markdown import code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
 
@@ -18,6 +18,7 @@ _MAX_PATH_CHARS = 4_096
 
 ABSENT = re.compile(
     r"(?:n\.?/?a\.?|none|null|nil|nothing|(?:the )?default|not (?:needed|used|required|applicable)"
+    r"|no (?:response|answer|value|config\w*|yaml|file)"
     r"|keine?[rs]?|entfällt|nicht (?:nötig|erforderlich|vorhanden)|aucune?|néant|sans objet|pas (?:de|nécessaire)"
     r"|无需?|没有|不需要|不适用|默认|[-–—]+)"
     r"(?:[\s,.;:(（，。](?:(?!\b(?:use|see|same|instead|conda|as|but|yet|except|unless|named|called|build|install|create|first|then)\b)[^\d/])*)?",
@@ -33,7 +34,7 @@ _PATH = re.compile(
     r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/[^\s`'\"，。；、<>|「」『』《》“”（）]*|[\w.${}-]+(?:/[\w.@%+=~${}:-]+)+/?"
     r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.\w[\w.-]*|\.{1,2}"
 )
-_EMPHASISED = re.compile(r"(?P<mark>\*{1,3})(?P<text>[^*]+)(?P=mark)")
+_EMPHASISED = re.compile(r"(?P<mark>\*{1,3}|_{1,2}(?!_))(?P<text>[^*]+)(?P=mark)")
 _PICTURES = re.compile(r"^[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+|[\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+$")
 _PATH_START = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/|[\w.-]+/[\w.-]")
 _OTHER_MACHINE = re.compile(
@@ -418,7 +419,9 @@ def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
             yield section.line, " ".join(section.exact.split()), False
         return
     is_hint = False
-    for line in section.all_lines:
+    lines = section.all_lines
+    is_subtitle = section.level < NO_HASHES and len(section.inline.split()) <= 3  # noqa: PLR2004 - as in "Purpose: why"
+    for line in section.lines if is_subtitle and any(line.text.strip() for line in section.lines) else lines:
         text = plain_text(line) if line.fence is None else line.text.strip()
         if line.fence is None and ("<" in text or "&" in text):
             text = unescape(_INLINE_TAG.sub("", _BREAK.sub(" ", text)))

@@ -116,6 +116,8 @@ def _read_seeds(reader: BlueprintReader) -> tuple[int, ...]:
     value = _read_value(reader, "seeds")
     if value is None:
         return ()
+    if isinstance(value, dict) and len(value) == 1:  # `seed: 7` below its own name
+        value = next(iter(value.values()))
     if isinstance(value, str):
         text = re.sub(r"^(?:random\s+)?seeds?\s*[:=：]?\s*|[\[\]]|\band\b|和", " ", value.strip(), flags=re.IGNORECASE)
         value = [

@@ -47,7 +47,7 @@ _MARK = "\x00"
 _AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
 _CONSEQUENCE = re.compile(r"(?:fail\w*|report\w*|stop\w*|abort\w*|look for .*|当.*|否则.*|\W*)")
 _PLAIN_LABEL = re.compile(r"[\W\d_]*|(?:content|value|time|内容|值|时间)\s*\d*")
-_JOINT = re.compile(r"(?:or|and|then|but|plus|或|和|然后|但)\b")
+_JOINT = re.compile(r"(?:or|plus|oder|ou)\b|或")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
 _LINE_WITH = re.compile(
     r"\bline (?:with|containing|that (?:has|contains|shows|names))\b|包含.{0,20}的(?:第一)?行", re.IGNORECASE
@@ -56,6 +56,7 @@ _QUOTED_NAME = re.compile(r"[`\"“「']([A-Za-z][\w /_.@-]{2,60})[`\"”」']")
 _GROUPED = re.compile(
     r"(?<![\d.,:])[1-9]\d{0,2}(?:\.\d{3}(?![\d.])(?=\s*[a-zäöüß])|,\d{3}(?=\s*(?:minuten|stunden|sekunden|tage)))"
 )
+_UNIT_BEHIND = re.compile(r"(\d)\s*[(（](\w+)[)）]")  # `86400 (seconds)`
 _SHORT_CLOCK = re.compile(r"(?:2[4-9]|[3-9]\d|\d{3,}):[0-5]\d")  # 24:00 and more: to Slurm, minutes and seconds
 _SEVERAL = re.compile(r"[一二三四五六七八九两]{2,}(?=[个個小时時天日分周])")  # 三四个小时: three or four hours
 _TO = r"\s*(?:-|~|–|—|to|bis|und|and|à|至|到|or|oder|ou|或|,)\s*"
@@ -63,11 +64,25 @@ _RANGE = re.compile(
     rf"[\d\x00]{_TO}\x00(?!\s*[=＝])|\d\s*(?:[a-z\u4e00-\u9fff]{{0,7}})(?!\s*(?:,|and|und)\s*){_TO}\d+(?:\.\d+)?\s*[a-z个小天分]"
 )
 _MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
+# "Do not run it longer than" says no more than "at most".
+_AT_MOST = re.compile(
+    r"(?:\b(?:not?|never|don'?t|nicht|kein\w*|pas|ne)\b|[不勿别])[^\x00;]{0,30}?"
+    r"(?:\b(?:more|longer|exceed\w*|over|beyond|above|mehr|länger|plus)\b(?: (?:than|als|de|longtemps))?"
+    r"|超过|超出|多于)",
+    re.IGNORECASE,
+)
+# A clause with a bare number, or one that counts parts, each of which may take the time.
+_TIMES = re.compile(
+    r"\W*\d+\W*|.*\d\s*(?:x|×|\*|times|mal|fois|次)(?![a-z]).*"
+    r"|.*\d\s*(?:\w+ )?(?:seed|run|arm|model|stage|phase|task|fold|job|cell|config|experiment|trial"
+    r"|repeat|lauf|läufe).*"
+    r"|.*\d\s*个?(?:种子|任务|模型|阶段|实验|组|折).*"
+)
 # The closed class of words that may change what a duration means, wherever they are.
 _CONDITION = re.compile(
     r"\b(?:until(?! \x00)|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|(?<!au )(?<!pas )plus|soft"
     r"|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever|additional(?:ly)?|extra|at least"
-    r"|no[t]? less than|minimum|longer(?! than)|remaining|depend(?:s|ing)|as needed|if needed|twice|double|half"
+    r"|no[t]? less than|minimum|another|remaining|depend(?:s|ing)|as needed|if needed|twice|double|half"
     r"|per (?!run|experiment|job|training|single)\w+|each(?! run| experiment| job)(?= \w)"
     r"|every(?! run| experiment| job)|mindestens|wenigstens|verlänger\w*|außer|zusätzlich"
     r"|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
@@ -77,7 +92,7 @@ _CONDITION = re.compile(
 )
 # ... and those that do so only beside it.
 _CHANGE = re.compile(
-    r"(?<!no )(?<!not )(?<!never )(?<!nicht )\b(?:more|longer|mehr|länger) (?:than|als)\b|\bover\b|(?<!pas )\bplus de\b"
+    r"\b(?:more|longer|mehr|länger)\b|\bover\b|(?<!pas )\bplus de\b"
     r"|\bas (?:long|much|many) as\b|\bminus\b|\d\W{0,3}\x00|\x00\W{0,3}\d|\d\s*x\b"
     r"|\x00 (?:after|since|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
     r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
@@ -177,7 +192,7 @@ class _Clause:
     def is_remark(self) -> bool:
         """Whether it has no duration, and changes none."""
         is_joined = _JOINT.match(self.text) and not _LIMIT.search(self.text)  # "then it is stopped" is no more
-        return not (re.search(r"[\d\x00]", self.text) or _CONDITION.search(self.text) or is_joined)
+        return not ("\x00" in self.text or _TIMES.fullmatch(self.text) or _CONDITION.search(self.text) or is_joined)
 
 
 def _mark_durations(text: str) -> tuple[str, list[float]]:
@@ -201,7 +216,8 @@ def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
             continue
         clause, seconds = _mark_durations(normal[start:begin])
         if clause.strip():
-            clauses.append(_Clause(written[start:begin].strip(), clause.strip(), tuple(seconds)))
+            clause = _AT_MOST.sub("at most", clause).strip()
+            clauses.append(_Clause(written[start:begin].strip(), clause, tuple(seconds)))
         start = end
     return clauses
 
@@ -264,6 +280,7 @@ def _read_value(value: str) -> tuple[str, str]:
     """Return a text with its reckoning done and its first-step rule left out, and why it is none, or an empty text."""
     if len(value) > _MAX_CHARS:
         return "", f" is not a duration: it has {len(value):,} characters"
+    value = _UNIT_BEHIND.sub(r"\1 \2", value)
     value = _take_first_step(value).rest if _FIRST_STEP.search(value) else value
     value, wrong = _reckon(value)
     unclear = wrong or _find_unclear_number(value)
@@ -323,7 +340,7 @@ def _keep_total(reader: BlueprintReader, entries: _Entries) -> _Entries:
     if len(timed) < 2 or len(totals) != 1:  # noqa: PLR2004 - a part and the total
         return entries
     total = totals[0]
-    text = "; ".join(f"{item.label} {item.text}" for item, _ in timed)
+    text = "; ".join(f"{item.text} ({item.label})" for item, _ in timed)
     made, wrong = _reckon(text)
     if wrong or made == text:
         return entries

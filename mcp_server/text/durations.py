@@ -135,7 +135,7 @@ _PART = compile_lazily(
     (?P<and_half>[\s-]+and[\s-]+(?:a[\s-]+)?half)?
     (?:\s*-)?\s*(?P<gehalf>[个個]半)?[个個]?\s*
     (?:{_UNIT})
-    (?:\(s\))?(?![a-z])(?!\s?{COUNTED}\b)
+    (?:\(s\))?(?![a-z])(?(words)(?![0-9]))(?!\s?{COUNTED}\b)
     (?P<then_half>\s+and\s+a\s+half\b|\s+et\s+demie?\b|半(?!\s*[个個]?(?:{_ANY_UNIT})))?
     (?P<minutes>(?<=h)[0-5][0-9](?![\w.:%]))?
     """,
