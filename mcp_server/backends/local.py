@@ -43,6 +43,7 @@ from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes
 from mcp_server.system.files import whole_directory
 from mcp_server.system.lock_files import may_be_locked, take_lock
+from mcp_server.system.starter import start_supervisor
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
@@ -100,7 +101,7 @@ class LocalBackend(Backend):
                 argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
                 try:
                     await anyio.to_thread.run_sync(
-                        partial(tmux_client.new_session, spec.session, argv, socket=spec.tmux_socket),
+                        partial(start_supervisor, spec.session, argv, server=spec.tmux_socket),
                         abandon_on_cancel=True,
                     )
                 except LaunchFailed:

@@ -29,9 +29,10 @@ from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.relay.far_state import State
 from mcp_server.relay.slurm_jobs import SlurmJobs
-from mcp_server.system import processes, tmux
+from mcp_server.system import processes
 from mcp_server.system.archive import find_archive
 from mcp_server.system.lock_files import hold_lock, may_be_locked
+from mcp_server.system.starter import start_supervisor
 
 _STARTED_WITHIN_S = 15.0
 _POLL_S = 0.005
@@ -234,7 +235,7 @@ def _start(directory: RunDir, spec: RunSpec, handover: Handover) -> None:
         argv = [sys.executable, "-I", "-S", "-X", "utf8", str(_program()), str(directory.path)]
         try:
             if spec.session:
-                tmux.new_session(spec.session, argv, socket=spec.tmux_socket)
+                start_supervisor(spec.session, argv, server=spec.tmux_socket)
             else:
                 _start_without_tmux(argv)
         except (LaunchFailed, OSError) as error:

@@ -20,6 +20,10 @@ from mcp_server.system.process_title import set_title, supervisor_title
 
 def main() -> int:
     """Supervise the run whose directory is the first argument and return the exit status."""
+    if sys.argv[1] == "--starter":
+        from mcp_server.supervisor.starter import serve  # noqa: PLC0415 - loads all of the program
+
+        return serve(sys.argv[2])
     forbid_core_dumps()
     if sys.argv[1] == "--ray-job":
         from mcp_server.supervisor.jobs.ray_mirror import main as mirror  # noqa: PLC0415 - few runs need it

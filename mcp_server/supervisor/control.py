@@ -221,12 +221,12 @@ class ControlInputs:
                 self._lose_screen("tmux is gone")
 
     def _read_tmux_answer(self, probe: TmuxProbe) -> None:
-        goes_on = probe.read()
-        if goes_on:
+        cause = probe.read()
+        if cause:
+            self._lose_screen(cause)
+        elif cause is not None:
             self._end_verdict()
             self.request_stop(_SESSION_CLOSED)
-        elif goes_on is not None:
-            self._lose_screen("tmux is ending")
 
     def _lose_screen(self, cause: str) -> None:
         self._end_verdict()

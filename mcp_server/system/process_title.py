@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SUPERVISOR = "runward-supervisor"
+STARTER = "runward-starter"
 GPU_SAMPLER = "runward-gpu"
 RELAY = "runward-relay"
 _NOTIFIER = "runward-notifier"

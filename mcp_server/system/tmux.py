@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mcp_server.errors import LaunchFailed, ScreenNotAnswering, ScreenNotFound, TmuxMissing
 
@@ -42,31 +42,62 @@ def check_installed() -> None:
         raise TmuxMissing
 
 
-def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
-    """Start a detached session whose pane runs ``argv`` and stays readable after it has ended.
+def new_session(name: str, argv: Sequence[str], *, socket: str) -> str:
+    """Start a detached session whose pane runs ``argv`` and stays readable after it has ended; return the pane's pid.
 
     Raises:
         LaunchFailed: tmux refused, with its error message, or does not answer.
     """
-    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
     # One invocation, and so not libtmux: as two, a pane that ends at once is gone before the option is set.
     target = f"={name}:"
-    command = ["-L", socket, "new-session", "-d", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS), "--", *argv]
+    command = ["new-session", "-d", "-P", "-F", "#{pane_pid}", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS)]
+    command += ["--", *argv]
     command += [";", "set-option", "-p", "-t", target, "remain-on-exit", "on"]
     command += [";", "set-option", "-t", target, "destroy-unattached", "off"]
     # tmux 3.2a makes 80 columns of -x 200 until a client is attached. Resizing sets the window to a fixed size, which
     # the second command takes back.
     command += [";", "resize-window", "-t", target, "-x", str(_COLUMNS), "-y", str(_ROWS)]
     command += [";", "set-option", "-w", "-u", "-t", target, "window-size"]
-    # A server that exits when its last session is closed looks like one that died. A run survives tmux's death, but
-    # not the closing of its session. A command of its own: the tmux server keeps the command line of the client that
-    # started it, and `pkill -f python` shall not find the name of a program there.
-    _change(["-L", socket, "start-server", ";", "set-option", "-s", "exit-empty", "off"], env)
-    result = _change(command, env)
+    start_server(socket)
+    return _check(_change(command, socket))
+
+
+def restart_session(name: str, argv: Sequence[str], *, socket: str) -> None:
+    """Replace the process of a session's pane by ``argv``.
+
+    Raises:
+        LaunchFailed: see ``new_session``.
+    """
+    _check(_change(["respawn-pane", "-k", "-t", f"={name}:", "--", *argv], socket))
+
+
+def start_server(socket: str) -> None:
+    """Start a tmux server where there is none.
+
+    A server that exits when its last session is closed looks like one that died. A run survives tmux's death, but not
+    the closing of its session. A command of its own: the tmux server keeps the command line of the client that started
+    it, and `pkill -f python` shall not find the name of a program there.
+
+    Raises:
+        LaunchFailed: it does not answer.
+    """
+    _change(["start-server", ";", "set-option", "-s", "exit-empty", "off"], socket)
+
+
+def run_in_background(command: str, *, socket: str) -> None:
+    """Have the tmux server run a shell command.
+
+    Raises:
+        LaunchFailed: tmux refused, or does not answer.
+    """
+    _check(_change(["run-shell", "-b", command], socket))
+
+
+def _check(result: subprocess.CompletedProcess[str]) -> str:
     if result.returncode != 0:
         words = result.stderr.strip()[:_MOST_WORDS] or f"it ended without a word ({_describe_end(result.returncode)})"
         raise LaunchFailed(f"tmux could not start the session: {words}.", "Nothing was started.")
+    return result.stdout.strip()
 
 
 def _describe_end(returncode: int) -> str:
@@ -74,15 +105,17 @@ def _describe_end(returncode: int) -> str:
     return f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
 
 
-def _change(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _change(command: list[str], socket: str) -> subprocess.CompletedProcess[str]:
     """Run tmux and return its result.
 
     Raises:
         LaunchFailed: it does not answer.
     """
+    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
     try:
         return subprocess.run(
-            ["tmux", *command],
+            ["tmux", "-L", socket, *command],
             env=env,
             capture_output=True,
             text=True,

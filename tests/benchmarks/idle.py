@@ -38,8 +38,10 @@ async def measure(sandbox: Sandbox) -> Table:
         facts = [started_facts(sandbox.run_dir(run_id)) for run_id in run_ids]
     supervisors = [int(fact["supervisor_pid"]) for fact in facts]
     guards = [int(fact["guard_pid"]) for fact in facts]
-    ours = [*supervisors, *guards]
     tmux = [int(sandbox.tmux("display-message", "-p", "#{pid}", socket=sandbox.socket))]
+    panes = list(map(int, sandbox.tmux("list-panes", "-a", "-F", "#{pane_pid}", socket=sandbox.socket).split()))
+    beside = {*panes, *processes.starters(tmux[0])} - {*supervisors}
+    ours = [*supervisors, *guards, *beside]
     await anyio.sleep(_SETTLE_S)
     begun_s, groups = time.monotonic(), (ours, tmux, plain)
     first = [_use(group) for group in groups]
@@ -49,9 +51,10 @@ async def measure(sandbox: Sandbox) -> Table:
     cpu, tmux_cpu, plain_cpu = [(now.cpu_s - former.cpu_s) / wall_s * 100 for now, former in used]
     woken = used[0][0].wakeups - used[0][1].wakeups
     rows = (
-        measured("memory a run, supervisor and guard, PSS", _pss(ours) / _RUNS, "MiB", at_most=_MIB_A_RUN),
+        measured("memory a run, all processes but the command, PSS", _pss(ours) / _RUNS, "MiB", at_most=_MIB_A_RUN),
         Row("of it the supervisor", amount(_pss(supervisors) / _RUNS, "MiB")),
         Row("of it the guard", amount(_pss(guards) / _RUNS, "MiB")),
+        Row("of it processes of panes, and the starter", amount(_pss([*beside]) / _RUNS, "MiB")),
         measured(f"{_RUNS} silent runs, of one core", cpu, "%", baseline=plain_cpu, at_most=_CORE_PERCENT),
         Row("their tmux, of one core", amount(tmux_cpu, "%"), amount(plain_cpu, "%")),
         Row("wake-ups a run and minute", f"{woken / _RUNS / wall_s * 60:.1f}"),

@@ -40,6 +40,11 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def starters(tmux_server: int) -> list[int]:
+    """Return the processes that fork the supervisors in the panes of a tmux server."""
+    return [pid for pid in children(tmux_server) if argv(pid)[:1] == [b"runward-starter"]]
+
+
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process, to the nanosecond, and of its reaped children, to the tick.
 

@@ -105,9 +105,9 @@ async def _run_short(sandbox: Sandbox, server: Server) -> tuple[float, float, in
 
 
 def _tmux_cpu_s(sandbox: Sandbox) -> float:
-    """Return the processor time of the tmux server, and of all supervisors and conductors that it has reaped."""
+    """Return the processor time of the tmux server and its starters, with all that they have reaped."""
     pid = sandbox.tmux("display-message", "-p", "#{pid}", socket=sandbox.socket).strip()
-    return processes.cpu_s(int(pid)) if pid else 0.0
+    return sum(map(processes.cpu_s, (int(pid), *processes.starters(int(pid))))) if pid else 0.0
 
 
 async def _note_estimates(server: Server) -> tuple[list[float], int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -234,7 +235,8 @@ class Observer:
         from mcp_server.diagnosis.live.output_monitor import OutputMonitor  # noqa: PLC0415 - takes 30 ms
 
         self._oom_kills = processes.oom_kills()
-        self._rehearsal_due_s = time.monotonic() + _REHEARSED_AFTER_S
+        if "mcp_server.diagnosis.log_file" not in sys.modules:  # else a starter has done it
+            self._rehearsal_due_s = time.monotonic() + _REHEARSED_AFTER_S
         self._monitor = OutputMonitor(self._spec.facts(), time.monotonic())
 
     @property

@@ -1,7 +1,8 @@
-"""Asks whether the tmux server of a run still runs.
+"""Asks whether the tmux server of a run still runs, and still has its pane.
 
 A server that ends while a client hangs closes all panes at once, takes no new client from then on, and lives until the
-client has gone. So only an answer proves that the server goes on, and that a person closed the session.
+client has gone. So only an answer proves that the server goes on. Then a person has closed the session if the pane is
+gone: the pane of a process that was killed stays.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import os
 import signal
 from pathlib import Path
 
-_QUESTION = ("show-options", "-s", "exit-empty")
-_ANSWER = b"exit-empty"
+_QUESTION = ("show-options", "-s", "exit-empty", ";", "list-panes", "-a", "-F", "#{pane_id}")
+_ANSWER = "exit-empty"
 _ANSWER_BYTES = 4096
 
 
 class TmuxProbe:
-    """A tmux client, of the same program as the server, that asks for one option.
+    """A tmux client, of the same program as the server, that asks for one option and all panes.
 
     ``fd`` yields the answer, and its end when the client has ended. ``pid`` is the client's.
 
@@ -45,12 +46,15 @@ class TmuxProbe:
             os.close(answer_end)
         self._answer = b""
 
-    def read(self) -> bool | None:
-        """Return whether the server still runs, or None while the client has not ended."""
+    def read(self) -> str | None:
+        """Return why there is no screen, empty if a person closed it, or None while the client has not ended."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.fd, _ANSWER_BYTES):
-                self._answer = (self._answer + data)[:_ANSWER_BYTES]
-            return self._answer.startswith(_ANSWER)
+                self._answer += data
+            server, *panes = self._answer.decode(errors="replace").split("\n")
+            if not server.startswith(_ANSWER):
+                return "tmux is ending"
+            return "the process of its pane was killed" if os.environ.get("TMUX_PANE") in panes else ""
         return None
 
     def close(self) -> None:
