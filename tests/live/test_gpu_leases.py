@@ -12,8 +12,10 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -299,7 +301,8 @@ def test_taking_a_lease_waits_for_a_reader_but_not_for_a_holder(
 ) -> None:
     held(leases.take(("GPU-0",), ME)).release()
     with (leases.path / "GPU-0").open() as file:
-        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        unlock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        monkeypatch.setattr(lock_files, "time", unlock)  # other threads sleep as well
         fcntl.flock(file, fcntl.LOCK_EX)
         assert isinstance(leases.take(("GPU-0",), ME), Unavailable)
         fcntl.flock(file, fcntl.LOCK_SH)

@@ -17,6 +17,7 @@ import pytest
 from mcp.types import ElicitResult
 
 from mcp_server.backends import local
+from mcp_server.record import stop_request
 from mcp_server.record.run_directory import write_json
 from mcp_server.runs import stop
 from mcp_server.system import processes
@@ -367,7 +368,7 @@ async def test_a_stop_that_nobody_answers_is_withdrawn_and_said(
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
         monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
-        monkeypatch.setattr(local, "write_json", write_for_nobody)
+        monkeypatch.setattr(stop_request, "write_json", write_for_nobody)
         confirmation = await agent.call("kill_run", run_id=run_id)
         refusal = await agent.refusal("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert "Not stopped: the supervisor of" in refusal

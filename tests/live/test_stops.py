@@ -208,6 +208,7 @@ async def test_a_lost_connection_is_no_preemption_and_starts_no_second_training(
     assert kinds(sandbox, run_id).count("started") == 1
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")
 async def test_a_refused_connection_began_nothing_and_may_be_retried(sandbox: Sandbox) -> None:
     port = find_free_port(20_000, 30_000)
     async with sandbox.agent_in_process() as agent:

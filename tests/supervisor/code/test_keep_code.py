@@ -48,7 +48,7 @@ def test_a_file_is_kept_below_its_place_without_secrets(rundir: RunDir, code: Pa
     assert names == [f"files{tmp_path}/b.md", "files/conf/small.yaml", f"files{tmp_path}/far.json"]
     text = snapshot.read_file(snapshot.files[1])
     assert text == "lr: 0.1\nhf: [secret:HF]\ntoken: [masked]\n"
-    assert snapshot.git.problem == "not a git repository (or any of the parent directories): .git"
+    assert (snapshot.git.problem or "").startswith("not a git repository (or any ")
     assert (snapshot.python, snapshot.notes) == ("", ())
 
 
