@@ -33,6 +33,21 @@ serve(tools resources anyio h11 mcp mcp_types uvicorn)
 cli(resources anyio mcp rich)  cli.demo_training(numpy tensorboard)
 __main__
 """
+# The wings of a room in the same way. A module that is in no folder belongs to the wing with the room's name.
+WINGS = {
+    "runs": """
+code  wait  stop  warnings
+launch
+preflight
+""",
+    "tools": """
+support
+tools
+""",
+}
+MOST_INNER_ARROWS = {"runs": 6, "tools": 1}
+MOST_FILES = 15  # of a folder, beside those of its wings
+HEAPS = {"cli", "results", "sweeps", "system"}  # not divided yet
 LINES = [re.findall(r"([\w.]+)(?:\((.+?)\))?", line) for line in HOUSE.strip().split("\n")]
 WORDS = {room: set(words.split()) for line in LINES for room, words in line}
 ROOMS = {room: number for number, line in enumerate(LINES) for room, _ in line if "." not in room}
@@ -79,3 +94,31 @@ def test_the_rooms_are_few_without_a_circle_and_none_holds_a_fifth_of_the_code()
     assert len(ROOMS) <= 26
     sizes = {room: sum(len(SOURCES[m]) for m in MODULES if m.partition(".")[0] == room) for room in ROOMS}
     assert max(sizes.values()) <= sum(sizes.values()) / 5
+
+
+def find_inner_arrows(room: str, sources: dict[str, str]) -> set[tuple[str, str]]:
+    """Return which wing of a room imports which."""
+
+    def find_wing(module: str) -> str:
+        wing, dot, _ = module.partition(".")[2].partition(".")
+        return wing if dot else room
+
+    own = {module: imports(source) for module, source in sources.items() if module.startswith(f"{room}.")}
+    pairs = {(find_wing(module), find_wing(name)) for module, names in own.items() for name in names if name in own}
+    return {(one, other) for one, other in pairs if one != other}
+
+
+def test_a_wing_imports_only_wings_of_lower_lines() -> None:
+    for room, wings in WINGS.items():
+        line_of = {wing: number for number, line in enumerate(wings.strip().split("\n")) for wing in line.split()}
+        arrows = find_inner_arrows(room, SOURCES)
+        assert {pair for pair in arrows if line_of[pair[0]] <= line_of[pair[1]]} == set(), room
+        assert len(arrows) <= MOST_INNER_ARROWS[room], (room, arrows)
+    upwards = {"runs.stop.a": "from mcp_server.runs.launch.b import c", "runs.launch.b": ""}
+    assert find_inner_arrows("runs", upwards) == {("stop", "launch")}
+
+
+def test_no_room_is_a_flat_heap_of_files() -> None:
+    folders = [path.parent for path in PATHS.values() if path.name != "__init__.py"]
+    large = {folder.relative_to(ROOT).as_posix() for folder in folders if folders.count(folder) > MOST_FILES}
+    assert large == HEAPS, "one that was divided leaves the list"

@@ -38,7 +38,7 @@ from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.notices.account import RECORD, find_undelivered
 from mcp_server.record.slurm.commands import SlurmError, find_missing
 from mcp_server.runs.preflight.checks import PreflightRequest
-from mcp_server.runs.preflight.preflight import run_preflight
+from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

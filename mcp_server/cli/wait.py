@@ -13,8 +13,8 @@ import anyio
 from mcp_server.cli.output import print_json
 from mcp_server.record.exit_status import shell_status
 from mcp_server.record.state import Run
-from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.wait import wait_for_runs
+from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.waiting import wait_for_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

@@ -36,7 +36,7 @@ from mcp_server.record.state import Run
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.text.formatting import printable
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import ServerContext
+from mcp_server.tools.support.context import ServerContext
 
 _NEWEST_RUNS, _MOST_RECIPES = 10, 50
 _MAX_COMPLETIONS = 100  # limit of the protocol

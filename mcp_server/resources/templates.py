@@ -20,7 +20,7 @@ from mcp_server.resources.recipes import find_blueprints, read_recipe
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_index import RunQuery
 from mcp_server.sweeps.log import SweepLog
-from mcp_server.tools.context import ServerContext
+from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
 from mcp_server.views.ran_status import describe_ran
 from mcp_server.views.run_status import status_of

@@ -40,7 +40,7 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens, token_name
 from mcp_server.system.files import write_atomic
 from mcp_server.system.ports import HIGHEST_PORT
-from mcp_server.tools.context import ServerContext
+from mcp_server.tools.support.context import ServerContext
 
 # A connection that sends no complete request head within this time is closed, and one without a token that is idle.
 _HEAD_S = 10.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.record.sweeps.sweep_state import Sweep
-from mcp_server.runs.arguments import check_no_secret
+from mcp_server.runs.launch.arguments import check_no_secret
 from mcp_server.store.cell_notes import LONGEST_NOTE, append_note
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.log import SweepLog

@@ -20,11 +20,11 @@ from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.runs.arguments import check_name
-from mcp_server.runs.gpu_admission import requests_gpus
-from mcp_server.runs.launch import rehearse
-from mcp_server.runs.quota import count_gpus, find_quota
-from mcp_server.runs.resolve import apply_host_defaults
+from mcp_server.runs.launch.arguments import check_name
+from mcp_server.runs.launch.gpu_admission import requests_gpus
+from mcp_server.runs.launch.launch import rehearse
+from mcp_server.runs.launch.quota import count_gpus, find_quota
+from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric

@@ -8,7 +8,7 @@ from typing import Any
 from mcp_server.record.script import LONGEST_NAME
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
-from mcp_server.runs.gpu_admission import requests_gpus
+from mcp_server.runs.launch.gpu_admission import requests_gpus
 
 
 def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> LaunchRequest:

@@ -11,7 +11,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import LIVE, Sweep
-from mcp_server.runs.stop import Stops, stop_runs
+from mcp_server.runs.stop.stop_run import Stops, stop_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import ensure_conductor, resume_conductor

@@ -15,7 +15,7 @@ from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.hosts.path_checks import find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
-from mcp_server.runs.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
+from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.requests import make_request
 from mcp_server.text.secret_patterns import find_keys

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, server_of
+from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.views.screen import capture_screen
 
 

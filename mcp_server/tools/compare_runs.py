@@ -7,11 +7,11 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.results.answers import Comparison
-from mcp_server.runs.selection import LIVE, TAG, select
+from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, server_of
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, ServerContext, server_of
+from mcp_server.tools.support.schema import READ_ONLY, tool
 
 
 async def compare_runs(

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from mcp_server.results.answers import Finished
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
-from mcp_server.tools.schema import tool
+from mcp_server.tools.support.context import Call, server_of
+from mcp_server.tools.support.schema import tool
 
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 

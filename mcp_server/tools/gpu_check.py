@@ -9,8 +9,8 @@ from pydantic import Field, WithJsonSchema
 
 from mcp_server.errors import BadArgument
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, server_of
+from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.views.gpu_answer import GpuReport
 
 if TYPE_CHECKING:

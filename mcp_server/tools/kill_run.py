@@ -13,18 +13,18 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, KillNotConfirmed
 from mcp_server.record.state import Run, RunState
-from mcp_server.runs.confirmation import describe_for_confirmation
-from mcp_server.runs.selection import LIVE, TAG, select
-from mcp_server.runs.services import describe_dependents, list_dependents
-from mcp_server.runs.stop import Stops, stop_runs
+from mcp_server.runs.launch.services import describe_dependents, list_dependents
+from mcp_server.runs.stop.confirmation import describe_for_confirmation
+from mcp_server.runs.stop.stop_run import Stops, stop_runs
+from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.stop import SweepStop, stop_sweep
 from mcp_server.text.formatting import shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
-from mcp_server.tools.context import Call, ServerContext, caller, server_of
-from mcp_server.tools.schema import tool
+from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
+from mcp_server.tools.support.context import Call, ServerContext, caller, server_of
+from mcp_server.tools.support.schema import tool
 from mcp_server.views.run_status import Leftover
 from mcp_server.views.sweep_status import describe_continuation, describe_sweep_for_confirmation
 

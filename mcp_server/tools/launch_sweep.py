@@ -16,14 +16,14 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
-from mcp_server.runs.launch_risk import LaunchNotConfirmed
+from mcp_server.runs.warnings.launch_risk import LaunchNotConfirmed
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.asking import Confirm
-from mcp_server.tools.context import Call, identity, server_of
-from mcp_server.tools.launch_approval import Approval, ask_about_sweep, describe_unconfirmed, name_launch
-from mcp_server.tools.launch_places import check_launch_places
-from mcp_server.tools.schema import tool
+from mcp_server.tools.support.asking import Confirm
+from mcp_server.tools.support.context import Call, identity, server_of
+from mcp_server.tools.support.launch_approval import Approval, ask_about_sweep, describe_unconfirmed, name_launch
+from mcp_server.tools.support.launch_places import check_launch_places
+from mcp_server.tools.support.schema import tool
 
 _PLAN_CHARS = 16_000  # of a dry run's answer
 _Objects = Annotated[list[dict[str, Any]] | None, WithJsonSchema({"type": "array", "items": {"type": "object"}})]

@@ -13,8 +13,8 @@ from mcp_server.store.attribution.other_trainings import OtherTraining, list_oth
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, identity, server_of
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, ServerContext, identity, server_of
+from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.views.brevity import MANY_TOKENS, fit, row_of
 from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import line_of_sweep

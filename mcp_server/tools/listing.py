@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 
-from mcp_server.tools.schema import RunwardTool
+from mcp_server.tools.support.schema import RunwardTool
 
 SCHEMAS = Path(__file__).with_name("schemas")
 NAMES = (

@@ -7,9 +7,9 @@ from pydantic import Field
 from mcp_server.command.shell import parse
 from mcp_server.runs.preflight.answers import Preflight
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
-from mcp_server.tools.launch_places import list_params_files
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, server_of
+from mcp_server.tools.support.launch_places import list_params_files
+from mcp_server.tools.support.schema import READ_ONLY, tool
 
 
 async def preflight(
@@ -43,7 +43,7 @@ async def preflight(
     arguments = locals()  # the fields of PreflightRequest have the names of these arguments
     # A server starts without the checks.
     from mcp_server.runs.preflight.checks import PreflightRequest  # noqa: PLC0415 - as above
-    from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415 - as above
+    from mcp_server.runs.preflight.run_preflight import run_preflight  # noqa: PLC0415 - as above
 
     server = server_of(ctx)
     own_python = python if python is not None and "/" in python else None
@@ -53,11 +53,11 @@ async def preflight(
         from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - most calls stay on this host
 
         if await run_in_thread(find_mirror, server.home, host):
-            from mcp_server.runs.preflight.far import check_far_host  # noqa: PLC0415 - most calls stay on this host
+            from mcp_server.runs.preflight.far_preflight import check_far_host  # noqa: PLC0415 - most calls stay on this host
 
             return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
     if isinstance(params, str):
-        from mcp_server.runs.params_file import name_for_program, read_params_file  # noqa: PLC0415 - few name a file
+        from mcp_server.runs.launch.params_file import name_for_program, read_params_file  # noqa: PLC0415 - few name a file
 
         files, values = await run_in_thread(read_params_file, params, cwd)
         arguments["params"] = name_for_program(values, files, parse(command or "").words)

@@ -12,8 +12,8 @@ from mcp_server.record.state import Run
 from mcp_server.store.attribution.read_roots import open_readable
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, identity, server_of
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, ServerContext, identity, server_of
+from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slice_lines, tail_lines
 
 _LABEL_CHARS, _DIAGNOSIS_BYTES = 120, 1000

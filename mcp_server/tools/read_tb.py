@@ -14,8 +14,8 @@ from mcp_server.scalars.answers import ScalarReport
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
-from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.support.context import Call, server_of
+from mcp_server.tools.support.schema import READ_ONLY, tool
 
 _PICTURES, _PICTURE = 50, re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}\.png")
 

@@ -15,22 +15,30 @@ from pydantic import Field
 from mcp_server.backends.local import list_sessions
 from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, SessionOfOthers
 from mcp_server.record.state import ENDED, Run
-from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.selection import select
-from mcp_server.runs.wait import WaitOutcome, wait_for_runs
-from mcp_server.runs.wait_spec import WaitSpec, look_once
+from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.selection import select
+from mcp_server.runs.wait.wait_spec import WaitSpec, look_once
+from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, identity, server_of, when_answered
-from mcp_server.tools.schema import READ_ONLY, tool
-from mcp_server.tools.sweep_revival import revive
-from mcp_server.tools.task_offer import TaskOffer
-from mcp_server.tools.wait_answer import WaitResult, describe_outcome
+from mcp_server.tools.support.context import (
+    Call,
+    ServerContext,
+    caller,
+    delivery_of,
+    identity,
+    server_of,
+    when_answered,
+)
+from mcp_server.tools.support.schema import READ_ONLY, tool
+from mcp_server.tools.support.sweep_revival import revive
+from mcp_server.tools.support.task_offer import TaskOffer
+from mcp_server.tools.support.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
 
 if TYPE_CHECKING:
-    from mcp_server.runs.metric_wait import MetricWait
+    from mcp_server.runs.wait.metric_wait import MetricWait
     from mcp_server.scalars.from_log import LogPoints
 
 _COALESCE_S = 0.3  # several cells of a sweep often end together, and the last one ends it
@@ -161,7 +169,7 @@ def start_metric_wait(server: ServerContext, spec: WaitSpec) -> "MetricWait | No
     """
     if (condition := spec.condition) is None:
         return None
-    from mcp_server.runs.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
+    from mcp_server.runs.wait.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
     from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
 
     def read_printed(run: Run) -> "Mapping[str, LogPoints]":
@@ -215,7 +223,7 @@ def _plan(
             cursors[run.run_id] = _move(cursor, run, since)
     spec = WaitSpec(tuple(cursors), cursors, until, timeout_s, since=word)
     if (condition := spec.condition) is not None:  # which checks the runs that there are
-        from mcp_server.runs.metric_wait import check_possible  # noqa: PLC0415 - with the readers of scalars, 20 ms
+        from mcp_server.runs.wait.metric_wait import check_possible  # noqa: PLC0415 - with the readers of scalars, 20 ms
 
         check_possible(condition, runs)
         return replace(spec, positions=server.cursors.recall_positions(name, cursors, condition.text)), runs

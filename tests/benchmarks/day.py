@@ -21,7 +21,7 @@ from unittest.mock import patch
 from mcp.client import Client
 
 from mcp_server.record.run_directory import RunDir
-from mcp_server.runs.cursors import backoff
+from mcp_server.runs.wait.cursors import backoff
 from mcp_server.serve.app import build
 from mcp_server.system.lock_files import take_lock
 from tests.benchmarks.harness import NotMeasured, Sandbox

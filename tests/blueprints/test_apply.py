@@ -20,7 +20,7 @@ from mcp_server.blueprints.apply import (
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.arguments import check_options
+from mcp_server.runs.launch.arguments import check_options
 
 TEXT = """\
 ## [exp_purpose]

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.command.killers import find_warnings
 from mcp_server.command.texts import find_makefile, select_recipes
-from mcp_server.runs.warning_inputs import read_scripts
+from mcp_server.runs.warnings.warning_inputs import read_scripts
 
 MAKEFILE = """PYTHON := python
 # pkill in a comment

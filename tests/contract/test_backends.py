@@ -22,7 +22,7 @@ from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.runs.launch import create_directory, plan
+from mcp_server.runs.launch.launch import create_directory, plan
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from tests.support import fake_slurm

@@ -14,10 +14,10 @@ import pytest
 from mcp_server.backends import tmux_client
 from mcp_server.errors import RunwardError
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.launch import rehearse
+from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.preflight.answers import Preflight
 from mcp_server.runs.preflight.checks import PreflightRequest
-from mcp_server.runs.preflight.preflight import run_preflight
+from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system import ports
@@ -273,7 +273,7 @@ async def test_a_check_that_takes_too_long_is_reported_and_the_others_answer(
         await anyio.sleep_forever()
 
     monkeypatch.setattr("mcp_server.runs.preflight.checks.check_ray", never)
-    monkeypatch.setattr("mcp_server.runs.preflight.preflight._PATIENCE_S", 0.2)
+    monkeypatch.setattr("mcp_server.runs.preflight.run_preflight._PATIENCE_S", 0.2)
     problems = problems_of(await check(store, paths=["none"]))
     assert ("ray", "No answer within 0.2 s.", "Check it by hand.") in problems
     assert "path" in [what for what, *_ in problems]

@@ -16,8 +16,8 @@ from mcp_server.errors import StopUnknown
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.recovery.policy import normalize_policy
-from mcp_server.runs import stop
-from mcp_server.runs.stop import stop_run
+from mcp_server.runs.stop import stop_run as stop
+from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until, until_async

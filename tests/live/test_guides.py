@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 import mcp_server
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.hosts.config import Environment, Host, Ray, Site
-from mcp_server.runs.arguments import normalize_policy
+from mcp_server.runs.launch.arguments import normalize_policy
 from mcp_server.store.state_home import Config, NotifySettings
 from tests.resources.test_prompt_files import tools
 from tests.support import fake_nvml, fake_slurm

@@ -19,7 +19,7 @@ from mcp.types import ElicitResult
 from mcp_server.backends import local
 from mcp_server.record import stop_request
 from mcp_server.record.run_directory import write_json
-from mcp_server.runs import stop
+from mcp_server.runs.stop import stop_run as stop
 from mcp_server.system import processes
 from tests.support.sandbox import Agent, Sandbox, until, until_async
 from tests.support.service import serve

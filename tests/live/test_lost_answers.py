@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.runs.cursors import MOST_ALIKE
+from mcp_server.runs.wait.cursors import MOST_ALIKE
 from tests.support import hostile_requests
 from tests.support.sandbox import Agent, Sandbox, until, until_async
 from tests.support.service import Service, serve, tokens

@@ -15,7 +15,7 @@ from mcp_server.record.events import EventLog
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.resources import documents
 from mcp_server.resources.register import ResourceServer
-from mcp_server.tools.context import ServerContext
+from mcp_server.tools.support.context import ServerContext
 from tests.support.sweeps import cell_events, write_sweep
 
 pytestmark = pytest.mark.anyio

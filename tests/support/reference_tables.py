@@ -19,7 +19,7 @@ from mcp_server.cli.parser import make_parser
 from mcp_server.hosts.config import Environment, Host, Ray
 from mcp_server.record.script import LONGEST_NAME
 from mcp_server.resources.documents import find_folder
-from mcp_server.runs.arguments import NOT_IN_NAMES
+from mcp_server.runs.launch.arguments import NOT_IN_NAMES
 from mcp_server.serve.app import build
 from mcp_server.store.state_home import Config, NotifySettings
 

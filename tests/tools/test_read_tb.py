@@ -16,7 +16,7 @@ from mcp_server.scalars.run_scalars import resolve_target
 from mcp_server.serve.app import build
 from mcp_server.store.state_home import StateHome
 from mcp_server.tools import read_tb as metrics
-from mcp_server.tools.context import ServerContext
+from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.scalar_report import ScalarQuery, build_report
 from tests.scalars.formats.test_sqlite import trackio
 from tests.support import event_records

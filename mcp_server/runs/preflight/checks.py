@@ -38,14 +38,14 @@ from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import describe_halving, find_impossible_changes
 from mcp_server.recovery.describe import describe_policy
-from mcp_server.runs.arguments import normalize_policy
-from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
-from mcp_server.runs.launch import plan
-from mcp_server.runs.own_ray import find_ray_variables
+from mcp_server.runs.launch.arguments import normalize_policy
+from mcp_server.runs.launch.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
+from mcp_server.runs.launch.launch import plan
+from mcp_server.runs.launch.launch_site import find_directory
+from mcp_server.runs.launch.own_ray import find_ray_variables
+from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.runs.preflight.answers import Problem
-from mcp_server.runs.resolve import apply_host_defaults
-from mcp_server.runs.runs_at_risk import find_killers_of, find_risk
-from mcp_server.runs.site import find_directory
+from mcp_server.runs.warnings.runs_at_risk import find_killers_of, find_risk
 from mcp_server.store.attribution import other_trainings
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore

@@ -28,9 +28,9 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
-from mcp_server.runs.idempotency import has_key, hold_key
-from mcp_server.runs.launch import launch
-from mcp_server.runs.quota import QuotaReached
+from mcp_server.runs.launch.idempotency import has_key, hold_key
+from mcp_server.runs.launch.launch import launch
+from mcp_server.runs.launch.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import count_together, find_array, place_of
@@ -188,7 +188,7 @@ class CellLauncher:
         if not cells or self.is_held(sweep.spec, cells[0]):
             return {}
         # Few sweeps are arrays.
-        from mcp_server.runs.launch_array import launch_array  # noqa: PLC0415 - as above
+        from mcp_server.runs.launch.launch_array import launch_array  # noqa: PLC0415 - as above
 
         spec = sweep.spec
         self._in_arrays.update(cell.name for cell in cells)

@@ -31,9 +31,9 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
-from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.stop import stop_run
-from mcp_server.runs.wait import find_decisions
+from mcp_server.runs.stop.stop_run import stop_run
+from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.waiting import find_decisions
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore

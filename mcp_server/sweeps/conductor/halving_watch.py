@@ -14,7 +14,7 @@ from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import name_setting
 from mcp_server.record.sweeps.sweep_state import CellState, Sweep
-from mcp_server.runs.stop import stop_run
+from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore

@@ -1,0 +1,1 @@
+"""The code of a launch: sent to another host, copied, or noted."""

@@ -1,0 +1,256 @@
+"""Sends the code of a launch to its host: `sync="git"`, commit and uncommitted changes, or `sync="rsync"`, the files.
+
+The host makes one directory for each content, which is the run's working directory. The code goes over the channel that
+is there: no second login, and neither side needs rsync. What is there is not sent again, and nothing is sent before all
+checks of the launch have passed. Blocks. Use a thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_server.backends.ssh.ssh_channel import channel_of
+from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed
+from mcp_server.hosts.path_checks import Roots
+from mcp_server.record.script import slug
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.runs.code.code_commit import find_known, pack_commit, read_commit
+from mcp_server.runs.code.code_directory import CodeFile, open_below, read_code_directory
+from mcp_server.text.formatting import format_size, printable
+
+KINDS = ("git", "rsync")
+_DEFAULT_LIMIT_MIB = 64.0
+_CHUNK_BYTES = 2**20  # a silent connection is noticed when this would have gone over a slow line
+_LOOKED_WITHIN_S, _MADE_WITHIN_S = 120.0, 300.0
+_MOST_NAMED, _LONGEST_NAME, _LONGEST_LEFT_OUT = 6, 40, 80
+
+
+@dataclass(frozen=True)
+class CodeSync:
+    """Code that goes to a host with a launch. ``here``: its directory on this host, ``there``: the one on the other.
+
+    ``files``: the paths that are sent. ``facts``: what the run's record keeps of it.
+    """
+
+    mirror: Path
+    here: Path
+    there: str
+    cwd: str
+    files: frozenset[str]
+    facts: Mapping[str, str]
+    is_there: bool
+    wish: Mapping[str, Any]
+    read_parts: Callable[[], Iterable[bytes]]
+
+    def move(self, request: LaunchRequest) -> LaunchRequest:
+        """Return ``request`` with every path of the code as it is on the other host."""
+        return Roots({str(self.here): self.there}, (), "").move(request, self.cwd)
+
+    def holds(self, path: str) -> bool:
+        """Return whether ``path``, of the other host, is a file or a directory of the code."""
+        if not Path(path).is_relative_to(self.there):
+            return False
+        below = path.removeprefix(self.there).strip("/")
+        return not below or below in self.files or any(file.startswith(f"{below}/") for file in self.files)
+
+    def send(self) -> None:
+        """Make the directory there.
+
+        Raises:
+            LaunchFailed: the host cannot make it, or the code has changed meanwhile.
+            HostUnreachable: the connection broke; nothing was started.
+        """
+        if self.is_there:
+            return
+        channel, token, offset = channel_of(self.mirror), secrets.token_hex(8), 0
+        try:
+            for part in _join(self.read_parts()):
+                channel.ask("code_put", timeout_s=_MADE_WITHIN_S, data=part, token=token, offset=offset)
+                offset += len(part)
+            answer, _ = channel.ask("code_make", timeout_s=_MADE_WITHIN_S, token=token, **self.wish)
+        except LaunchFailed as error:
+            raise LaunchFailed(f"{channel.name}: {error.cause}", error.state, error.remedy) from error
+        except HostUnreachable as error:
+            raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
+        except OSError as error:
+            raise LaunchFailed(
+                f"{channel.name}: the code could not be sent: {error.strerror}.",
+                "Nothing was started.",
+                "Have a person look at the disk of its state directory, which `runward hosts` names.",
+            ) from error
+        if answer["directory"] != self.there:
+            raise LaunchFailed(
+                f"{channel.name}: {self.there} was changed meanwhile.", "Nothing was started.", "Launch again."
+            )
+
+
+def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield ``parts`` in pieces of 1 MiB or more, the last one aside: each takes a round trip, and files are small."""
+    held = bytearray()
+    for part in parts:
+        held += part
+        if len(held) >= _CHUNK_BYTES:
+            yield bytes(held)
+            held.clear()
+    if held:
+        yield bytes(held)
+
+
+def plan_sync(
+    request: LaunchRequest, mirror: Path, roots: Roots, limit_mib: float | None, environ: Mapping[str, str]
+) -> CodeSync:
+    """Return what a launch with ``request.sync`` sends. Writes nothing, neither here nor there.
+
+    ``roots``: the paths of this host as the other one has them, for a clone there.
+
+    Raises:
+        BadArgument: the directory is missing, too large, or no work tree; says what to do.
+        HostUnreachable: the host does not answer.
+    """
+    if not request.cwd:
+        raise BadArgument(
+            "sync", "sends the directory that cwd names.", "Pass cwd, the code's directory on this machine."
+        )
+    cwd = Path(request.cwd).expanduser()
+    if not cwd.is_absolute() or not cwd.is_dir():
+        raise BadArgument("cwd", f"is not a directory of this machine: {request.cwd[:200]!r}; sync sends it.")
+    limit_bytes = int((limit_mib or _DEFAULT_LIMIT_MIB) * 2**20)
+    if request.sync == "git":
+        return _plan_commit(cwd, mirror, roots, limit_bytes, environ)
+    return _plan_files(cwd, mirror, limit_bytes)
+
+
+def _plan_files(cwd: Path, mirror: Path, limit_bytes: int) -> CodeSync:
+    code = read_code_directory(cwd, limit_bytes)
+    if not code.files:
+        raise BadArgument("sync", f"{cwd} has no code to send.")
+    wish = {
+        "sync": "rsync",
+        "name": _name(cwd),
+        "hash": code.digest,
+        "files": [file.facts for file in code.files],
+    }
+    looked = _look(mirror, wish)
+    missing = set(looked.get("missing") or ())
+    sent = list({file.digest: file for file in code.files if file.digest in missing}.values())
+    size = sum(file.size for file in sent)
+    facts = {
+        "sync": "rsync",
+        "from": str(cwd),
+        "hash": code.digest,
+        "sends": f"{format_size(size)} in {len(sent)} of {len(code.files)} files" if sent else "",
+        "stays": _shorten(code.left_out),
+    }
+    wish["sent"] = [[file.digest, file.size] for file in sent]
+    there = str(looked["directory"])
+    files = frozenset(file.path for file in code.files)
+    return CodeSync(
+        mirror, cwd, there, there, files, facts, bool(looked["there"]), wish, lambda: _read_files(cwd, sent)
+    )
+
+
+def _plan_commit(cwd: Path, mirror: Path, roots: Roots, limit_bytes: int, environ: Mapping[str, str]) -> CodeSync:
+    code = read_commit(cwd, environ, limit_bytes)
+    rewrite = roots.rewrite(str(code.root))
+    wish: dict[str, Any] = {
+        "sync": "git",
+        "name": _name(code.root),
+        "hash": code.digest,
+        "commit": code.commit,
+        "clone": rewrite.text if rewrite and rewrite.is_known else str(code.root),
+        "origin": str(code.root),
+    }
+    looked = _look(mirror, wish)
+    parts: list[bytes] = []
+    if not looked["there"]:
+        repository, known = _choose_repository(code.root, environ, code.commit, looked["repositories"])
+        pack = b""
+        if known is not None:
+            pack = pack_commit(code.root, environ, code.commit, known, limit_bytes)
+        wish |= {"repository": repository, "pack_bytes": len(pack)}
+        parts = [pack, code.diff]
+    size = sum(map(len, parts))
+    below = cwd.resolve().relative_to(code.root.resolve())
+    here = cwd if below == Path() else code.root
+    there = str(looked["directory"])
+    facts = {
+        "sync": "git",
+        "from": str(here),
+        "commit": code.commit,
+        "hash": code.digest,
+        "changes": format_size(len(code.diff)) if code.diff else "",
+        "sends": format_size(size) if size else "",
+        "stays": _shorten(code.untracked),
+    }
+
+    def read_parts() -> Iterator[bytes]:
+        data = b"".join(parts)
+        for start in range(0, len(data), _CHUNK_BYTES):
+            yield data[start : start + _CHUNK_BYTES]
+
+    directory = str(Path(there) / below)
+    return CodeSync(mirror, here, there, directory, code.files, facts, bool(looked["there"]), wish, read_parts)
+
+
+def _choose_repository(
+    root: Path, environ: Mapping[str, str], commit: str, repositories: list[dict[str, Any]]
+) -> tuple[str, list[str] | None]:
+    """Return the repository there that takes the commit, and which commits both have: None where it has this one."""
+    for one in repositories:
+        if one.get("has"):
+            return str(one["path"]), None
+    for one in repositories:
+        known = find_known(root, environ, one.get("tips") or ())
+        if known or one["own"]:
+            return str(one["path"]), known
+    raise BadArgument("sync", f"no repository there can take {commit[:12]}.", 'Pass sync="rsync".')
+
+
+def _look(mirror: Path, wish: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return channel_of(mirror).ask("code_look", timeout_s=_LOOKED_WITHIN_S, **wish)[0]
+    except LaunchFailed as error:
+        raise BadArgument("sync", f"{mirror.name}: {error.cause}", error.remedy) from error
+
+
+def _read_files(root: Path, files: Iterable[CodeFile]) -> Iterator[bytes]:
+    """Yield the contents of files, one after the other. One that has changed since is refused there by its hash."""
+    for file in files:
+        left = file.size
+        with open_below(root, file.path) as stream:
+            while left:
+                data = stream.read(min(left, _CHUNK_BYTES))
+                if not data:
+                    raise LaunchFailed(f"{root / file.path} was cut off while it was sent.", "Nothing was started.")
+                left -= len(data)
+                yield data
+
+
+def _name(directory: Path) -> str:
+    return slug(directory.name)[:_LONGEST_NAME].strip("-") or "code"
+
+
+def _shorten(names: Iterable[str]) -> str:
+    listed = [printable(name)[:_LONGEST_LEFT_OUT] for name in names]
+    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return ", ".join(listed[:_MOST_NAMED]) + more
+
+
+def describe_code(facts: Mapping[str, str], host: str) -> str:
+    """Return a sentence about the code of a run: what it is, and what stayed on this machine."""
+    if facts["sync"] == "kept":
+        linked = f" Linked, since not code: {facts['stays']}." if facts.get("stays") else ""
+        return f"Code: a copy of {facts['from']} in {facts['to']}, hash {facts['hash'][:12]}.{linked}"
+    commit = f" commit {facts['commit'][:12]}" if facts.get("commit") else ""
+    changes = f" and {facts['changes']} of uncommitted changes" if facts.get("changes") else ""
+    text = f"Code: {facts['sync']}{commit}{changes}, hash {facts['hash'][:12]}"
+    text += f", from {facts['from']} to {host}:{facts['to']}"
+    text += f"; sent: {facts['sends']}." if facts.get("sends") else "; all of it is there already."
+    if facts.get("stays"):
+        why = "untracked" if facts["sync"] == "git" else "not code"
+        text += f" Not sent, since {why}: {facts['stays']}."
+    return text

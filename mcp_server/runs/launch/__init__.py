@@ -1,0 +1,1 @@
+"""Starting runs: a request is resolved, checked, admitted and started."""

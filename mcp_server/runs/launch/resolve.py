@@ -1,0 +1,239 @@
+"""Resolving a launch: everything that must be read from this machine before a run is made.
+
+The blueprint, hosts.toml, the environment, directories, secrets and the umask are read here, and nowhere else on the
+way of a launch. Nothing is written. Reading may block, so ``resolve`` runs in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets as random
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from mcp_server.blueprints.apply import apply_blueprint
+from mcp_server.blueprints.paths import resolve_paths
+from mcp_server.command.hydra import takes_settings
+from mcp_server.command.shell import ReadCommand, parse
+from mcp_server.gpus.leases import lease_directory
+from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
+from mcp_server.gpus.request import parse_gpus, takes_several
+from mcp_server.hosts.config import Environment, Host
+from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
+from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.hosts.path_checks import find_foreign_paths, find_foreign_variables, refuse_first
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import LAYOUT, boot_id, now
+from mcp_server.record.script import LONGEST_NAME, name_of, slug
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.runs.code.code_copy import CodeCopy
+from mcp_server.runs.code.code_sync import CodeSync
+from mcp_server.runs.launch.arguments import check_arguments, check_no_secret, check_options, check_sizes, check_unicode
+from mcp_server.runs.launch.gpu_admission import names_mig, requests_gpus
+from mcp_server.runs.launch.launch_site import FarSite, ThisSite, find_site
+from mcp_server.runs.launch.own_ray import find_ray_variables, starts_ray
+from mcp_server.runs.launch.params_file import name_for_program, read_params_file
+from mcp_server.runs.launch.services import ServicesFound, find_services
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import Config, StateHome
+from mcp_server.system import processes
+from mcp_server.text.formatting import printable
+
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
+
+
+class Plan(NamedTuple):
+    """A run that could be started: its specification, what is handed over in memory, and the code to send first."""
+
+    spec: RunSpec
+    handover: Handover
+    code: CodeSync | CodeCopy | None = None
+
+
+def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
+    """Return what a launch would start, without the fields that only its backend knows.
+
+    Open fields are filled in by the blueprint first, then by the host; an argument that the caller gave wins.
+    ``environ`` is the server's environment.
+
+    Raises:
+        BadArgument: an argument cannot be used here. A path of another host is refused before anything else.
+        BlueprintUnreadable, BlueprintInvalid: its blueprint cannot be run.
+        ConfigInvalid: config.toml or hosts.toml cannot be used.
+        SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: a secret has no value.
+    """
+    check_sizes(request)
+    site, request = find_site(_read_params(request), home, environ)
+    services = find_services(request.needs, site.mirror, RunStore(home)) if request.needs else ServicesFound()
+    refuse_first(find_foreign_paths(request, parse(request.command), site.roots))
+    given = request.env
+    request, result_dir = _apply_blueprint(request, site)
+    command = parse(request.command)
+    request = _fill_in(request, command, site)
+    check_unicode(asdict(request))
+    secrets, others = _find_secrets(request, site.environment, home, environ)
+    added = {name: value for name, value in request.env.items() if name not in given}
+    refuse_first(find_foreign_variables(added, site.roots))
+    site.check_inputs(request, command)
+    name = request.name or printable(name_of(command, request.params), "")[:LONGEST_NAME]
+    run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))
+    config, (request, code) = home.read_config(), site.plan_code(request, run_id)
+    request = replace(
+        request,
+        name=name,
+        tensorboard=request.tensorboard.replace("{run_id}", run_id) if request.tensorboard else None,
+        env={**(services.env or _find_own_ray(request, site, run_id)), **request.env},
+        needs=services.needs,
+        secrets=list(secrets),
+        owner=request.owner or home.owner(environ),
+    )
+    targets = find_targets(config, environ, home.secrets)[0]
+    notify = [target.facts() for target in targets if site.runs_commands or not target.command]
+    handover = Handover(site.inherited, secrets, processes.read_umask(), others=others, notify=notify)
+    return Plan(_build_spec(request, site, run_id, config, result_dir, code, environ), handover, code)
+
+
+def _apply_blueprint(request: LaunchRequest, site: ThisSite | FarSite) -> tuple[LaunchRequest, str | None]:
+    """Return ``request`` with its open fields as its blueprint has them, and the directory of results."""
+    if request.blueprint is None:
+        return request, None
+    path, blueprint = site.read_blueprint(request)
+    arguments = (site.host.keyword, site.environ, site.roots, check_options, site.place)
+    request = apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments)
+    return request, str(resolve_paths(path, blueprint, site.place).result_dir)
+
+
+def _fill_in(request: LaunchRequest, command: ReadCommand, site: ThisSite | FarSite) -> LaunchRequest:
+    """Return ``request`` with its open fields as the host has them, checked, with absolute paths."""
+    if request.params_file is not None:
+        request = replace(request, params=name_for_program(request.params, request.params_file, command.words))
+    request = apply_host_defaults(request, site.host, site.environment, site.environ)
+    request = check_arguments(request, command)
+    cwd = site.find_directory(request.cwd)
+    return replace(
+        request,
+        require=site.host.tighten(request.require, takes_several=takes_several(parse_gpus(request.gpus))),
+        cwd=str(cwd),
+        param_style=_choose_param_style(request, command, cwd),
+        tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
+    )
+
+
+def _build_spec(
+    request: LaunchRequest,
+    site: ThisSite | FarSite,
+    run_id: str,
+    config: Config,
+    result_dir: str | None,
+    code: CodeSync | CodeCopy | None,
+    environ: Mapping[str, str],
+) -> RunSpec:
+    return RunSpec(
+        **{**vars(request), "host": site.hostname},
+        mirror=site.mirror,
+        code={**code.facts, "to": code.there} if code else None,
+        layout=LAYOUT,
+        run_id=run_id,
+        run_dir=str(site.runs / run_id),
+        leases=str(lease_directory(environ)),
+        cpu_slots=site.count_cpu_slots(config),
+        gpu_sample_s=config.gpu_sample_s,
+        gpu_window_s=config.gpu_window_s,
+        result_dir=result_dir,
+        stop_grace_s=config.stop_grace_s,
+        repair_grace_s=config.repair_grace_s,
+        created_at=now(),
+        boot_id=boot_id(),
+    )
+
+
+def _read_params(request: LaunchRequest) -> LaunchRequest:
+    """Return ``request`` with the parameters of its files."""
+    if request.params_file is None:
+        return request
+    files, params = read_params_file(request.params_file, request.cwd)
+    return replace(request, params=params, params_file=files)
+
+
+def _find_secrets(
+    request: LaunchRequest, environment: Environment, home: StateHome, environ: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the secrets of a launch and all others that are known here; none may stand in its arguments.
+
+    Raises:
+        BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: one does, or has no value.
+    """
+    secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
+    # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
+    kept = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
+    kept["env"] = dict(request.env.items() - environment.env.items())
+    others = find_distinct_secrets(environ, home.secrets)
+    check_no_secret(kept, {**others, **secrets})
+    return secrets, others
+
+
+def apply_host_defaults(
+    request: LaunchRequest, host: Host, environment: Environment, environ: Mapping[str, str]
+) -> LaunchRequest:
+    """Return ``request`` with what the environment and the host define where the caller left it open. Pure.
+
+    A variable with a placeholder for GPUs is left out where the launch requests none.
+    The python of the environment, else of the host, comes first in ``PATH``; ``environ`` is the server's environment.
+    """
+    asks = requests_gpus(request.gpus, request.require)
+    # Written for runs on GPUs: without GPUs there is nothing to put in, and MIG instances have no indices.
+    unfilled = ("{gpu_indices}",) if asks and names_mig(request.gpus) else () if asks else PLACEHOLDERS
+    env = {name: value for name, value in environment.env.items() if find_placeholder(value) not in unfilled}
+    if python := environment.python or host.python:
+        env.setdefault("PATH", os.pathsep.join([str(Path(python).parent), environ.get("PATH") or os.defpath]))
+    if environment.pythonpath:
+        inherited = [env["PYTHONPATH"]] if "PYTHONPATH" in env else [environ.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [*environment.pythonpath, *inherited]))
+    secrets = [name for name in environment.secrets if name not in request.env]
+    env |= request.env
+    options = request.backend_options
+    if request.backend == "ray" and host.ray_address and not any(_names_dashboard(*pair) for pair in env.items()):
+        options = {"address": host.ray_address, **options}
+    return replace(
+        request,
+        backend_options=options,
+        env=env,
+        secrets=list(dict.fromkeys([*request.secrets, *secrets])),
+        first_step_timeout_s=request.first_step_timeout_s or host.first_step_timeout_s,
+        first_step_pattern=request.first_step_pattern or host.first_step_pattern,
+    )
+
+
+def _names_dashboard(name: str, value: str) -> bool:
+    return name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS") and value.startswith(("http://", "https://"))
+
+
+def _choose_param_style(request: LaunchRequest, command: ReadCommand, cwd: Path) -> str:
+    """Return the style of the request; ``k=v`` in place of the default where the program takes no other."""
+    is_open = request.params and request.param_style == LaunchRequest.param_style
+    return "k=v" if is_open and takes_settings(command, request.params, cwd) else request.param_style
+
+
+def _find_own_ray(request: LaunchRequest, site: ThisSite | FarSite, run_id: str) -> dict[str, str]:
+    """Return the variables of the run's own Ray. A job of a Ray has that one."""
+    if site.environment.ray is None or request.backend == "ray":
+        return {}
+    return find_ray_variables(
+        site.environment.ray,
+        run_id,
+        site.find_free_port,
+        given_port=request.env.get("RAY_PORT", ""),
+        is_started=starts_ray(request.command, site.read_scripts(request)),
+    )
+
+
+def _is_taken(home: StateHome, run_id: str) -> bool:
+    return any((runs / run_id).exists() for runs in (home.runs, *(path / "runs" for path in home.list_mirrors())))
+
+
+def _generate_ids(label: str) -> Iterator[str]:
+    while True:
+        yield f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"

@@ -1,0 +1,1 @@
+"""Stopping runs, and the confirmation of it."""

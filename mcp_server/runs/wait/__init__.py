@@ -1,0 +1,1 @@
+"""Waiting for runs: the wait, its news, and the cursors of callers."""

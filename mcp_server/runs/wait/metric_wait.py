@@ -1,0 +1,372 @@
+"""Metric conditions for ``wait_run(until=…)``: checks every new point once, from one wait of a caller to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.state import Run
+from mcp_server.runs.wait.cursors import MetricPosition, MetricSource
+from mcp_server.scalars.condition import (
+    PROGRESS,
+    Condition,
+    describe_match,
+    describe_value,
+    first_match,
+    resolve_tag,
+)
+from mcp_server.scalars.from_log import LogMetrics, count_alike
+from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
+from mcp_server.store.attribution.attribution import describe_uncertain
+from mcp_server.store.sweep_store import SweepRun
+from mcp_server.text.near_names import find_near_names
+from mcp_server.threads import run_in_thread, use_threads_for
+
+if TYPE_CHECKING:
+    from mcp_server.scalars.locate import MetricLocation
+    from mcp_server.scalars.series import Series
+
+FACTS = ("step", PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
+SWEEP_FACTS = (PROGRESS, "elapsed_s")
+_MOST_TAG_CHARS, _MOST_VALUES, _MOST_NAMED = 60, 3, 4
+_REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
+
+ReadPrinted = Callable[[Run], Mapping[str, Sequence[tuple[int | None, float]]]]
+
+
+@dataclass(frozen=True)
+class MetPoint:
+    """The point of a curve that met a condition."""
+
+    run_id: str
+    tag: str
+    value: float
+    step: int
+
+
+class MetricWait:
+    """One wait for a condition on the metrics of several runs.
+
+    ``positions``: by run id, where the caller's last wait for this condition stopped.
+    """
+
+    def __init__(
+        self,
+        scalars: Scalars,
+        condition: Condition,
+        run_ids: Sequence[str],
+        positions: Mapping[str, MetricPosition],
+        read_printed: ReadPrinted | None = None,
+    ) -> None:
+        self._condition = condition
+        self.met: MetPoint | None = None  # the point that met the condition, where it has a step
+        self._checks = {
+            run_id: MetricCheck(scalars, condition, positions.get(run_id, MetricPosition()), read_printed)
+            for run_id in run_ids
+        }
+
+    @property
+    def positions(self) -> dict[str, MetricPosition]:
+        """By run id, how far the condition has been checked by now."""
+        return {run_id: check.position for run_id, check in self._checks.items()}
+
+    async def check(self, runs: Sequence[Run]) -> str | None:
+        """Return the value that meets the condition, of the first run that has one, or None while none has.
+
+        Raises:
+            BadArgument: several tags match the condition; lists them.
+        """
+        for run in runs:
+            with use_threads_for(run.spec.cwd or ""):
+                match = await run_in_thread(self._checks[run.run_id].check, run)
+            if match is not None:
+                if (point := self._checks[run.run_id].met) is not None and point[2] is not None:
+                    self.met = MetPoint(run.run_id, point[0], point[1], point[2])
+                return f"{run.run_id}: {match}" if len(runs) > 1 else match
+        return None
+
+    def describe_unmet(self, runs: Sequence[Run], *, ended: bool) -> str | None:
+        """Return why the condition is not met: no run has such a metric, or its value; of live runs only the former.
+
+        For live runs also that it can be met no more, which a total of steps may show only later.
+        """
+        if not ended and (why := find_impossible(self._condition, runs)) is not None:
+            return f"It is never met: {why}."
+        checks = list(self._checks.values())
+        if ended and (values := [check.newest for check in checks if check.newest]):
+            return f"Not met: {', '.join(values[:_MOST_VALUES])}."
+        other_tags = [check.other_tags for check in checks]
+        if not all(tags is not None for tags in other_tags):
+            return None
+        tags = list(dict.fromkeys(tag for tags in other_tags for tag in tags or ()))
+        wanted = self._condition.tag
+        if wanted.lower() in FACTS:
+            why = ", as its total of steps is not" if wanted.lower() == PROGRESS else ""
+            return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
+        near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
+        named = [*near, *(tag for tag in tags if tag not in near)]
+        names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in named[:_MOST_NAMED])
+        names += f" ({len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
+        left_out = describe_uncertain([path for check in checks for path in check.uncertain])
+        present = (
+            f"Present: {names}."
+            if names
+            else left_out or ("It wrote no scalars." if ended else "No scalars exist yet.")
+        )
+        return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
+
+
+def check_possible(condition: Condition, runs: Sequence[Run]) -> None:
+    """Refuse a condition that no run can meet any more.
+
+    Raises:
+        BadArgument: every live run ends before: its steps or its time limit are fewer.
+    """
+    if (why := find_impossible(condition, runs)) is not None:
+        raise BadArgument("until", f"{condition.text!r} is never met: {why}.", "Wait for less, or for its end.")
+
+
+def find_impossible(condition: Condition, runs: Sequence[Run]) -> str | None:
+    """Return why no live run can meet a condition any more, None where one can or nothing is known."""
+    live = [run for run in runs if not run.ended]
+    if condition.sign not in (">=", ">", "==") or not live:
+        return None
+    totals: dict[str, list[float | None]] = {
+        "step": [run.progress.get("total_steps") for run in live],
+        "elapsed_s": [run.spec.time_limit_s for run in live],
+    }
+    most = totals.get(condition.tag.lower(), [None])
+    if all(isinstance(one, int | float) and one < condition.number for one in most):
+        named = ", ".join(f"{run.run_id}: {one:g}" for run, one in zip(live, most, strict=True))
+        return f"{'total_steps' if condition.tag.lower() == 'step' else 'time_limit_s'} of {named}"
+    return None
+
+
+def read_facts(run: Run, now_s: float) -> dict[str, float]:
+    """Return what wait_run tells of a run beside its metrics: step, progress, elapsed_s, eta_s, attempt. Pure."""
+    facts: dict[str, Any] = {"elapsed_s": run.elapsed_s(now_s), "attempt": run.attempt if run.started_at else None}
+    if isinstance(run, SweepRun):
+        facts[PROGRESS] = sum(cell.done for cell in run.sweep.cells) / max(1, len(run.sweep.cells))
+        facts["attempt"] = None
+    else:
+        step, total = run.progress.get("step"), run.progress.get("total_steps")
+        facts |= {"step": step, "eta_s": None if run.ended else run.progress.get("eta_s")}
+        if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
+            facts[PROGRESS] = step / total
+    return {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
+
+
+class MetricCheck:
+    """Checks a condition on one run during one wait: every point that is new since ``position``, so none is missed.
+
+    The first check of a caller takes the newest point alone; of a condition on NaN or infinity, every point. The first
+    check of every further wait takes the newest point again. A run without scalars is checked by the metrics that it
+    prints. A tag once chosen stays, in its location, whatever other tags and directories appear.
+    """
+
+    def __init__(
+        self,
+        scalars: Scalars,
+        condition: Condition,
+        position: MetricPosition,
+        read_printed: ReadPrinted | None = None,
+    ) -> None:
+        self.position = position
+        self.other_tags: Sequence[str] | None = (
+            None  # the run's tags, where the last check did not find the condition's
+        )
+        self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
+        self.newest = ""  # the newest value, as text
+        self.met: tuple[str, float, int | None] | None = None  # tag, value and step of the curve that met the condition
+        self._scalars, self._condition = scalars, condition
+        self._is_first = True
+        self._read_printed, self._printed_points = read_printed, 0
+        self._next_read_s = 0.0
+
+    def check(self, run: Run) -> str | None:
+        """Return e.g. ``Train/mean_reward = 20.4 at step 900`` where the condition holds, else None. Blocks.
+
+        Raises:
+            BadArgument: several tags match the condition; lists them.
+        """
+        self.other_tags = None
+        facts = read_facts(run, time.time())
+        if isinstance(run, SweepRun) and self._condition.tag.lower() not in SWEEP_FACTS:
+            raise BadArgument(
+                "until",
+                f"{run.run_id} is a sweep, which has no {self._condition.tag[:_MOST_TAG_CHARS]!r}.",
+                f"A sweep has {', '.join(SWEEP_FACTS)}. For a cell name its run, from list_runs(sweep={run.run_id!r}).",
+            )
+        if (name := self._condition.tag.lower()) in facts:
+            step = int(facts["step"]) if name in (PROGRESS, "eta_s") and "step" in facts else None
+            self.newest = describe_value(name, facts[name], step)
+            return self.newest if self._condition.is_reached(facts[name]) else None
+        series = self._find_series(run)
+        if self.position.tag is not None:
+            return None if series is None else self._check_points(self.position.tag, series)
+        self.position = replace(self.position, checked=0)  # every point that appears from now on is new
+        printed = _printed_metrics(run)
+        if (tag := resolve_tag(self._condition, list(printed))) is not None:
+            self.newest = describe_value(tag, printed[tag][1], printed[tag][0])
+            self.other_tags = None
+            return describe_match(self._condition, printed)
+        return self._check_log(run, [*(self.other_tags or ()), *printed])
+
+    def _check_log(self, run: Run, others: Sequence[str]) -> str | None:
+        """Check the numbers that a run prints under names of its own. A long log is read seldom."""
+        begun_s = time.monotonic()
+        if self._read_printed is None or (begun_s < self._next_read_s and not run.ended):
+            self.other_tags = None if self._printed_points else others
+            return None
+        named = self._read_printed(run)
+        self._next_read_s = time.monotonic() + _REST_SHARE * (time.monotonic() - begun_s)
+        if (tag := resolve_tag(self._condition, list(named))) is None:
+            self.other_tags = [*others, *(name for name in named if name not in others)]
+            return None
+        self.other_tags, points = None, named[tag]
+        first = self._printed_points if self._printed_points or self._condition.includes_past else len(points) - 1
+        first, self._printed_points = min(first, len(points) - 1), len(points)
+        step, value = points[-1]
+        self.newest = describe_value(tag, value, step)
+        met = next((point for point in points[max(0, first) :] if self._condition(point[1])), None)
+        return None if met is None else self._meet(tag, met[1], met[0])
+
+    def _meet(self, tag: str, value: float, step: int | None) -> str:
+        self.met = (tag, value, step)
+        return describe_value(tag, value, step)
+
+    def _find_series(self, run: Run) -> Series | None:
+        """Return the condition's series, None where there is none yet; choose its tag."""
+        # Always read: another reader may have taken the news of a change, and reading nothing new costs little.
+        run_locations = self._scalars.locate(run)
+        locations, self.uncertain = run_locations.locations, run_locations.uncertain
+        source = self.position.source
+        known = [each for each in locations if source is not None and name_source(each, source.tag) == source]
+        if source is not None and known:
+            series = self._read_series(run, known[:1]).get((known[0], source.tag))
+            if series is not None:
+                return series
+        all_series = self._read_series(run, locations)
+        labels = dict(zip(locations, label_locations(locations), strict=True)) if locations else {}
+        sources = {
+            f"{labels[location]}/{tag}" if labels[location] else tag: (location, tag) for location, tag in all_series
+        }
+        try:
+            tag = resolve_tag(self._condition, list(sources))
+        except BadArgument:
+            if self.position.tag is None:
+                raise
+            return None  # the chosen one will come back
+        if tag is None:
+            self.other_tags = list(sources)
+            return None
+        chosen = name_source(*sources[tag])
+        position = MetricPosition(checked=0) if source not in (None, chosen) else self.position
+        self.position = replace(position, tag=tag, source=chosen)
+        return all_series[sources[tag]]
+
+    def _read_series(self, run: Run, locations: Sequence[MetricLocation]) -> dict[tuple[MetricLocation, str], Series]:
+        all_series = {}
+        for location in locations:
+            with contextlib.suppress(NoScalars):  # not written yet, or removed a moment ago
+                reading = self._scalars.read([location], run.run_id)
+                all_series.update({(location, tag): series for tag, series in reading.series.items()})
+        return all_series
+
+    @property
+    def _wall_s(self) -> float:
+        return -math.inf if self.position.wall is None else self.position.wall
+
+    def _check_points(self, tag: str, series: Series) -> str | None:
+        count = len(series.values)
+        if not count:
+            return None
+        first = self.position.checked
+        if first < 0:
+            first = 0 if self._condition.includes_past else count - 1
+        elif series.restarts != self.position.restarts or count < first:
+            restarts = series.restarts[len(self.position.restarts) :] or series.restarts or (int(series.steps[0]),)
+            written_again = series.steps >= min(restarts)
+            first = int(written_again.argmax()) if written_again.any() else count
+        points = series
+        if first > 0 and series.late > self.position.late:  # a late point is sorted in among those checked before
+            points, first = _points_after(series, self._wall_s, first), 0
+        if self._is_first:
+            first, self._is_first = min(first, len(points.values) - 1), False
+        wall = max(self._wall_s, float(series.walls.max(initial=-math.inf, where=series.walls == series.walls)))
+        self.position = replace(
+            self.position,
+            checked=count,
+            restarts=tuple(map(int, series.restarts)),
+            late=int(series.late),
+            wall=wall if math.isfinite(wall) else None,
+        )
+        self.newest = describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
+        index = first_match(self._condition, points, first)
+        return None if index is None else self._meet(tag, float(points.values[index]), int(points.steps[index]))
+
+
+def name_source(location: MetricLocation, tag: str) -> MetricSource:
+    """Return the place of a tag. The files of a run may have become more since."""
+    if isinstance(location, Path):
+        return MetricSource(tag, str(location))
+    return MetricSource(tag, str(location.path), location.name, getattr(location, "kind", None))
+
+
+def _points_after(series: Series, wall: float, first: int) -> Series:
+    """Return the points that were logged after the time ``wall``, and those from index ``first`` on."""
+    is_new = series.walls > wall
+    is_new[first:] = True
+    return replace(series, steps=series.steps[is_new], walls=series.walls[is_new], values=series.values[is_new])
+
+
+def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:
+    """Return step and value of the newest metrics that a run printed, as its supervisor read them.
+
+    A run without a step has none.
+    """
+    metrics: Mapping[str, Any] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
+    step = run.progress.get("step")
+    printed = {}
+    for name, value in metrics.items():
+        with contextlib.suppress(TypeError, ValueError):
+            printed[name] = (step if isinstance(step, int) else None, float(value))
+    return printed
+
+
+def show_moment(run: Run, met: MetPoint, log: LogMetrics) -> Run:
+    """Return a live ``run`` as its ``log`` has it now, and at the step of ``met`` where that is further on. Pure.
+
+    Its step, its metrics and the value that met the condition are of one moment: that value comes from the run's files
+    or log, which are newer than its supervisor's last note of progress.
+
+    A step that counts something else, such as samples, or one of several trainings, leaves the run as it is.
+    """
+    known = run.progress.get("step")
+    if run.ended or not isinstance(known, int) or met.step <= known or "round" in run.progress:
+        return run
+    step, metrics = known, run.progress.get("metrics")
+    if log.step is not None and log.step >= step:
+        step, metrics = log.step, {name: _plain(value) for name, value in log.headlines.items()}
+    if met.step > step and count_alike(met.step, step):
+        step, metrics = met.step, {met.tag: _plain(met.value)}
+    return replace(run, progress={**run.progress, "step": step, "metrics": metrics, **_shorten_rest(run, step - known)})
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _shorten_rest(run: Run, steps: int) -> Mapping[str, Any]:
+    """Return the time that is left after so many further steps, where it is known."""
+    eta_s, step_s = run.progress.get("eta_s"), run.progress.get("step_s")
+    if not isinstance(eta_s, int | float) or not isinstance(step_s, int | float):
+        return {}
+    return {"eta_s": max(0.0, eta_s - steps * step_s)}

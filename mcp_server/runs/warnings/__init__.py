@@ -1,0 +1,1 @@
+"""Warnings before a launch, and the live runs that it may end."""

@@ -1,0 +1,63 @@
+"""Live runs that a launch may end: a command with `pkill`, `ray stop` or the like beside runs of this host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from mcp_server.command.killers import NAME_CHARS, Killer, find_closed_session, find_killers
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.runs.warnings.launch_risk import Risk
+from mcp_server.runs.warnings.warning_inputs import read_scripts
+from mcp_server.store.run_index import RunQuery
+from mcp_server.store.run_store import RunStore
+from mcp_server.system import processes
+
+_IDLE = ("queued",)  # nothing of them can be hit yet
+
+
+def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
+    """Return what runs of these specs may end; None where nothing of them does, or nothing lives that they could hit.
+
+    Reads files and processes: call it in a thread.
+    """
+    killers = [(spec, killer) for spec in specs for killer in find_killers_of(spec, closes_sessions=True)]
+    if not killers:
+        return None
+    live = [run for run in store.list_runs(RunQuery("live")) if run.state not in _IDLE]
+    at_risk = {run.run_id: run for spec, killer in killers for run in live if _may_hit(killer, spec, run)}
+    if not at_risk:
+        return None
+    spec = killers[0][0]
+    bound = [[each.command, each.params, each.cwd, each.mirror] for each, _ in killers]
+    digest = hashlib.sha256(json.dumps([spec.backend, bound], default=str, sort_keys=True).encode()).hexdigest()
+    texts = tuple(dict.fromkeys(killer.text for _, killer in killers))
+    return Risk(f"launch {digest}", texts, tuple(at_risk.values()))
+
+
+def find_killers_of(spec: RunSpec, *, closes_sessions: bool = False) -> list[Killer]:
+    """Return what the command of a run, its scripts and its parameters run that ends processes of others."""
+    from mcp_server.record.script import format_arguments  # noqa: PLC0415 - few launches come so far
+
+    scripts = {} if spec.mirror else read_scripts(spec.command, Path(spec.cwd))
+    killers = find_killers(spec.command, scripts, closes_sessions=closes_sessions)
+    return killers + (find_killers(["params", *format_arguments(spec.params, spec.param_style)]) if spec.params else [])
+
+
+def _may_hit(killer: Killer, spec: RunSpec, run: Run) -> bool:
+    if run.run_id == spec.run_id or run.spec.mirror != spec.mirror:
+        return False
+    if session := find_closed_session(killer.program):  # tmux takes the beginning of a name, too
+        return f"{run.spec.session}".startswith(session)
+    if killer.of_jobs or spec.backend == "slurm" or run.spec.backend == "slurm":
+        return killer.of_jobs and run.spec.backend == "slurm"  # a job is on a node of its own
+    if spec.mirror:
+        return True  # its processes are seen there alone
+    found = [(each.name, each.command) for each in processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)]
+    # Its command is about to run, where it has just been started.
+    words = run.command.split()
+    planned = [(PurePath(word).name[:NAME_CHARS], run.command) for word in words or [""]]
+    return any(killer.hits(name, command) for name, command in (*found, *planned))

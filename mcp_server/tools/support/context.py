@@ -1,0 +1,206 @@
+"""The common parts of all tools: the server context, the caller's identity, and the ownership rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.mcpserver import Context
+
+from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.record.state import Run
+from mcp_server.runs.stop.confirmation import Confirmations, check_owner
+from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
+from mcp_server.store.attribution.read_roots import check_readable
+from mcp_server.store.cursor_files import CursorFiles
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_index import RunQuery
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.store.wait_files import WaitFiles
+from mcp_server.threads import run_in_thread
+from mcp_server.tools.support.delivery import Delivery
+
+if TYPE_CHECKING:
+    from mcp_server.scalars.run_scalars import Scalars
+
+
+@dataclass
+class ServerContext:
+    """The state of one server: its runs, its callers and its confirmations."""
+
+    home: StateHome
+    environ: Mapping[str, str]
+    store: RunStore
+    file_watch: FileWatch = field(default_factory=FileWatch)
+    cursors: CallerCursors = field(default_factory=CallerCursors)
+    confirmations: Confirmations = field(default_factory=Confirmations)
+    launches_at_risk: Confirmations = field(default_factory=lambda: Confirmations(of_launches=True))
+    open_waits: OpenWaits = field(default_factory=OpenWaits)
+    wait_files: WaitFiles = field(init=False)
+    cursor_files: CursorFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wait_files = WaitFiles(self.home)
+        self.cursor_files = CursorFiles(self.home)
+
+    @cached_property
+    def scalars(self) -> Scalars:
+        """The scalars of all runs, and what was read of them."""
+        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 20 ms of a server's start
+
+        return Scalars(self.home, self.store)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> ServerContext:
+        """Return the context for the state directory that ``environ`` names."""
+        home = StateHome.of(environ)
+        return cls(home, environ, RunStore(home))
+
+    def mask(self, text: str) -> str:
+        """Return ``text`` without the values of secrets that this server knows. Reads a file: call it in a thread."""
+        from mcp_server.hosts.environment import mask_distinct_secrets  # noqa: PLC0415 - a server starts without hosts
+
+        return mask_distinct_secrets(text, self.environ, self.home.secrets)
+
+    def actor(self, ctx: Call) -> str:
+        """Return the owner that a call acts for: the name of its token, else the owner of this server."""
+        return identity(ctx) or self.home.owner(self.environ)
+
+    def owner(self, ctx: Call, owner: str | None) -> str | None:
+        """Return the owner of a run that a call starts. None means the owner of this server.
+
+        Raises:
+            BadArgument: ``owner`` is not the name of the caller's token.
+        """
+        if (name := identity(ctx)) is None or owner in (None, name):
+            return name or owner
+        raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
+
+    async def idempotency_key(self, ctx: Call, key: str | None) -> str | None:
+        """Return ``key`` in the namespace of its owner, over HTTP and stdio: another's key never returns his run."""
+        return None if key is None else await run_in_thread(self._name_key, ctx, key)
+
+    def _name_key(self, ctx: Call, key: str) -> str:
+        from mcp_server.runs.launch.idempotency import find_owner_of_key  # noqa: PLC0415 - few calls have a key
+
+        owner = self.actor(ctx)
+        # The owner of whom nobody says otherwise has no prefix; nor had any owner over stdio in former versions.
+        is_plain = identity(ctx) is None and find_owner_of_key(self.store, key) == owner
+        return key if is_plain or owner == self.home.owner({}) else f"{owner}: {key}"  # a token's name holds no colon
+
+    def check_owner(self, ctx: Call, run: Run, *, force: bool = False) -> None:
+        """Refuse to change another owner's run. ``force`` counts only where callers have no tokens.
+
+        Raises:
+            ForeignRun: the run belongs to another owner, and ``force`` is false.
+            ReadOnlyRun: the run belongs to another owner, and the caller has a token.
+        """
+        if (name := identity(ctx)) is None:
+            check_owner(run, self.actor(ctx), force=force)
+        elif run.spec.owner != name:
+            raise ReadOnlyRun(run, name)
+
+    def own_directories(self, ctx: Call) -> list[str]:
+        """Return the directories of runs that the caller may read: those of its token's name, without a token all."""
+        if (name := identity(ctx)) is None:
+            return [str(self.home.runs), *self.store.list_directories()]
+        records = (str(self.home.runs / run_id) for run_id in self.store.list_ids(RunQuery(owner=name)))
+        return [*records, *self.store.list_directories(name)]
+
+    def check_readable(
+        self, ctx: Call, paths: Mapping[str, str | Iterable[str] | None], cwd: str | None = None
+    ) -> None:
+        """Refuse arguments with paths that a caller with a token may not read. Reads files: call it in a thread.
+
+        Raises:
+            BadArgument: names the argument, and what a person can add to config.toml.
+        """
+        words = [
+            (argument, word)
+            for argument, value in paths.items()
+            for word in ([value] if isinstance(value, str) else value or ())
+        ]
+        if identity(ctx) is None or not words:
+            return
+        base, own = Path(cwd or Path.cwd()).expanduser(), self.own_directories(ctx)
+        for argument, word in words:
+            check_readable(argument, word, self.home, own, base)
+
+    def visible_sessions(self, ctx: Call, sessions: Iterable[str]) -> list[str]:
+        """Return those ``sessions``, none of a run, that the caller may see: with a token ``allow_sessions``."""
+        if identity(ctx) is None:
+            return list(sessions)
+        allowed = self.home.read_config().allow_sessions
+        return [session for session in sessions if any(fnmatchcase(session, glob) for glob in allowed)]
+
+    def check_session(self, ctx: Call, session: str) -> None:
+        """Refuse a tmux session that a caller with a token may not see. Reads files: call it in a thread.
+
+        Raises:
+            BadArgument: it is neither a run's nor allowed; does not say whether it exists.
+        """
+        if self.visible_sessions(ctx, [session]) or self.store.list_sessions([session]):
+            return
+        raise BadArgument(
+            "session",
+            f"{session[:80]!r} is neither a run's nor one that tokens may see.",
+            f"Name a run_id; a person can add it to allow_sessions in {self.home.path / 'config.toml'}.",
+        )
+
+
+class ReadOnlyRun(RunwardError):
+    """The run belongs to another owner than the name of the caller's token."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        owner = repr(run.spec.owner) if run.spec.owner else "an unknown owner"
+        super().__init__(
+            f"Run {run.run_id!r} belongs to {owner}, your token is {name!r}'s;",
+            f"it was left alone, still {run.state}.",
+            "You can read it; its owner, or a person on the machine, can change it.",
+        )
+        self.run_id, self.owner = run.run_id, run.spec.owner
+
+
+Call = Context[ServerContext, Any]
+
+
+def server_of(ctx: Call) -> ServerContext:
+    """Return the context of the server that is called."""
+    return ctx.request_context.lifespan_context
+
+
+def delivery_of(ctx: Call) -> Delivery | None:
+    """Return how the answer to this call reaches its caller, or None over stdio, where nobody knows."""
+    request = ctx.request_context.request
+    return Delivery.of(request.scope) if request is not None else None
+
+
+def when_answered(ctx: Call, callback: Callable[[], None]) -> None:
+    """Call ``callback`` once the answer to this call is sent, over stdio at once."""
+    if (delivery := delivery_of(ctx)) is not None:
+        delivery.when_sent(callback)
+    else:
+        callback()
+
+
+def identity(ctx: Call) -> str | None:
+    """Return the name of the caller's token, or None over stdio, and over HTTP without tokens."""
+    request = ctx.request_context.request
+    user = request.scope.get("user") if request is not None else None
+    return user.username if isinstance(user, AuthenticatedUser) else None
+
+
+def caller(ctx: Call) -> str | None:
+    """Return a name for the caller: the one client of a stdio server, else its token and HTTP session.
+
+    None: the caller is anonymous, so it cannot be distinguished from others.
+    """
+    if ctx.headers is None:
+        return "client"
+    return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None

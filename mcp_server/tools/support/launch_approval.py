@@ -1,0 +1,208 @@
+"""Confirmation of launches that may end live runs: a person is asked, else an agent gets a token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mcp.server.mcpserver import Elicit, ElicitationResult
+
+from mcp_server.errors import KillNotConfirmed, RunwardError
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.runs.launch.idempotency import find_run_of_key
+from mcp_server.runs.launch.launch import plan
+from mcp_server.runs.warnings.launch_risk import LaunchNotConfirmed, Risk
+from mcp_server.store.run_index import RunQuery
+from mcp_server.threads import run_in_thread
+from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
+from mcp_server.tools.support.context import Call, ServerContext, caller, server_of
+
+if TYPE_CHECKING:
+    from mcp_server.sweeps.planning import SweepRequest
+
+_FOR_PEOPLE = (
+    "On this machine only a person may end runs: ask one to type runward kill RUN_ID for each, or leave that part of "
+    "the command out."
+)
+
+
+# What a question is about: arguments that the tool and its resolver of questions both have.
+_NAMING = (
+    "name",
+    "command",
+    "blueprint",
+    "params",
+    "params_file",
+    "cwd",
+    "common",
+    "grid",
+    "cells",
+    "phases",
+    "source",
+)
+
+
+@dataclass(frozen=True)
+class Unconfirmed:
+    """Why a launch was not started: for the answer of the tool."""
+
+    status: Literal["confirmation_required", "declined"]
+    runs_at_risk: list[str]
+    warnings: list[str]
+    next_step: str
+    confirm_token: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of an answer."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+async def ask_about_launch(
+    ctx: Call, request: LaunchRequest, confirm_token: str | None, *, dry_run: bool
+) -> Confirm | Elicit[Confirm]:
+    """Ask the person, where a launch may end live runs and the client can ask. Called once per round: it only reads."""
+    if dry_run or confirm_token is not None or not can_ask(ctx):
+        return Confirm(run_id="")
+    server, key = server_of(ctx), name_launch(request)
+    if not ctx.input_responses and await run_in_thread(_has_live_runs, server):
+        try:
+            is_new = await run_in_thread(find_run_of_key, server.store, request.idempotency_key) is None
+            if is_new and await run_in_thread(_may_kill, request):
+                spec = (await plan(request, server.home, server.environ)).spec
+                await note_question(ctx, key, [spec])
+        except RunwardError:
+            return Confirm(run_id="")  # the launch says why it is refused
+    return ask(ctx, key)
+
+
+async def ask_about_sweep(
+    ctx: Call, arguments: Mapping[str, Any], owner: str | None, confirm_token: str | None, *, dry_run: bool
+) -> Confirm | Elicit[Confirm]:
+    """Ask the person once, where the cells of a new sweep may end live runs. Called once per round: it only reads."""
+    if dry_run or confirm_token is not None or not can_ask(ctx):
+        return Confirm(run_id="")
+    from mcp_server.sweeps.planning import SweepRequest, list_distinct_runs  # noqa: PLC0415 - a server starts without
+    from mcp_server.sweeps.start import rehearse_sweep  # noqa: PLC0415 - as above
+
+    server = server_of(ctx)
+    try:
+        request = SweepRequest(**arguments, owner=server.owner(ctx, owner))
+        if not ctx.input_responses and await run_in_thread(_has_live_runs, server):
+            planned, former = await rehearse_sweep(request, server.store, server.environ)
+            if former is None or planned.checked:  # whose cells are new
+                await note_question(ctx, name_launch(request), list_distinct_runs(planned))
+    except RunwardError:
+        return Confirm(run_id="")  # launch_sweep says why it is refused
+    return ask(ctx, name_launch(request))
+
+
+async def note_question(ctx: Call, key: str, specs: Sequence[RunSpec]) -> None:
+    """Note what the person is to be asked, if runs of these specs may end live ones."""
+    from mcp_server.runs.warnings.runs_at_risk import find_risk  # noqa: PLC0415 - a server starts without it
+
+    server, name = server_of(ctx), caller(ctx)
+    if (risk := await run_in_thread(find_risk, specs, server.store)) is not None:
+        count = len(risk.runs)
+        what = f"the run's id ({risk.runs[0].run_id})" if count == 1 else f"their number ({count})"
+        question = f"Start this command? {risk.text} Type {what} to start it; anything else starts nothing."
+        server.launches_at_risk.ask(name, [key], risk.attempts, question)
+
+
+def ask(ctx: Call, key: str) -> Confirm | Elicit[Confirm]:
+    """Put the question that was noted in the first round, whatever has begun or ended since; nothing without one."""
+    question = server_of(ctx).launches_at_risk.find_question(caller(ctx), [key])
+    return Confirm(run_id="") if question is None else put_question(question)
+
+
+def name_launch(request: LaunchRequest | SweepRequest) -> str:
+    """Return the key under which the question about this launch is found in the next round."""
+    facts = {name: getattr(request, name, None) for name in _NAMING}
+    return f"launch {hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode()).hexdigest()}"
+
+
+class Approval:
+    """The decision about one launch: the answer of a person, or a token."""
+
+    def __init__(self, ctx: Call, key: str, answer: ElicitationResult[Confirm], confirm_token: str | None) -> None:
+        self._ctx, self._key, self._answer, self._token = ctx, key, answer, confirm_token
+
+    async def check(self, *specs: RunSpec) -> None:
+        """Let launches of these specs pass, if they end nothing or were confirmed.
+
+        Raises:
+            LaunchNotConfirmed: nobody has confirmed what they may end.
+            KillNotConfirmed: the token is unknown, used, expired, or for another command.
+        """
+        from mcp_server.runs.warnings.runs_at_risk import find_risk  # noqa: PLC0415 - a server starts without it
+
+        server = server_of(self._ctx)
+        risk = await run_in_thread(find_risk, specs, server.store)
+        if risk is None:
+            return
+        if self._token is not None:
+            if await run_in_thread(find_people_rule, server):
+                raise KillNotConfirmed("Launch not confirmed:", "nothing was started.", _FOR_PEOPLE)
+            confirmed: Mapping[str, int] = server.launches_at_risk.redeem_token(self._token, [risk.command]).attempts
+            if risk.attempts.items() <= confirmed.items():
+                return
+        elif can_ask(self._ctx) and self._is_accepted(server, risk):
+            return
+        raise LaunchNotConfirmed(risk)
+
+    def _is_accepted(self, server: ServerContext, risk: Risk) -> bool:
+        """Return whether a person confirmed these runs, or some that have ended since.
+
+        Raises:
+            _Declined: a person said no.
+        """
+        asked, came_at_once = server.launches_at_risk.answer(caller(self._ctx), [self._key])
+        if asked is None:
+            return False
+        count = len(asked.attempts)
+        allowed = {str(count), f"{count} runs"} if count > 1 else {*asked.attempts}
+        decision = read_answer(self._answer, allowed, came_at_once=came_at_once)
+        if decision == "declined":
+            raise _Declined(risk)
+        if decision is None:  # a program: no person has seen the question
+            return False
+        return set(risk.attempts) <= set(asked.attempts)
+
+
+class _Declined(LaunchNotConfirmed):
+    """A person was asked, and said no."""
+
+
+async def describe_unconfirmed(ctx: Call, error: LaunchNotConfirmed) -> Unconfirmed:
+    """Return the answer of a launch that was not confirmed, with a token where an agent may confirm it."""
+    server, risk = server_of(ctx), error.risk
+    runs, killers = list(risk.attempts), list(risk.killers)
+    if isinstance(error, _Declined):
+        step = "Nothing was started: declined, dismissed, or another answer was typed. Leave that part out."
+        return Unconfirmed("declined", runs, killers, step)
+    about = risk.text.removeprefix(" ".join(risk.killers)).strip()
+    if await run_in_thread(find_people_rule, server):
+        return Unconfirmed("confirmation_required", runs, killers, f"Nothing was started. {about} {_FOR_PEOPLE}")
+    token = server.launches_at_risk.grant_token([risk.command], risk.attempts)
+    step = (
+        f"Nothing was started. {about} Leave that part of the command out; or, if ending them is meant, call again "
+        "with the same arguments and confirm_token."
+    )
+    return Unconfirmed("confirmation_required", runs, killers, step, token)
+
+
+def _may_kill(request: LaunchRequest) -> bool:
+    """Return whether the request itself says that it ends processes of others; a blueprint has to be read."""
+    from mcp_server.runs.warnings.runs_at_risk import find_killers_of  # noqa: PLC0415 - a server starts without it
+
+    if request.blueprint is not None or request.params_file is not None:
+        return True
+    cwd = str(Path(request.cwd or Path.cwd()).expanduser())
+    return bool(find_killers_of(RunSpec(command=request.command, cwd=cwd, params=request.params)))
+
+
+def _has_live_runs(server: ServerContext) -> bool:
+    return bool(server.store.list_ids(RunQuery("live"), 1))

@@ -1,0 +1,245 @@
+"""The answer to a wait: one run in full; of several those that changed, as far as they fit, the others as counts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_server.answer import Answer
+from mcp_server.errors import BadArgument
+from mcp_server.record.state import Run
+from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.wait_spec import WaitSpec
+from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
+from mcp_server.store.cursor_files import Seen
+from mcp_server.store.freshness import refresh
+from mcp_server.store.sweep_store import SweepRun
+from mcp_server.threads import run_in_thread
+from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.brevity import (
+    FULL_TOKENS,
+    MANY_TOKENS,
+    add_tail,
+    count_states,
+    estimate_answer,
+    fit,
+    line_of,
+    row_of,
+    shorten_failure,
+    shorten_heartbeat,
+    sort_by_urgency,
+    without_details,
+)
+from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
+from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.sweep_status import SweepStatus, describe_sweep
+
+if TYPE_CHECKING:
+    from mcp_server.runs.wait.metric_wait import MetPoint, MetricWait
+
+# Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 45.
+_TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (8, 600), "timed_out": (8, 600)}
+_HEARTBEAT_TAIL, _TAIL_OF_SEVERAL, _TAIL_OF_FEW = (1, 80), (1, 120), (4, 320)
+_FEW = 3  # ends in one answer
+_NO_DECISION = frozenset({"queued", "first_step", "retrying", "resumed", "requeued"})
+_MOST_ROWS = 8  # of more runs, those without news are only counted, and of more news one is in full
+
+
+class WaitResult(Answer):
+    """Why the wait returned, and the runs that changed.
+
+    ``brief``: further runs that changed, a line each. ``unchanged``: the others by state. ``cursor``: pass it as since.
+    ``note`` says why a condition is not met: no run has the metric, or its value at the end.
+    """
+
+    reason: Reason
+    runs: list[RunStatus]
+    sweep: SweepStatus | None = None
+    brief: list[str] | None = None
+    unchanged: dict[str, int] | None = None
+    more: str | None = None
+    met: str | None = None
+    note: str | None = None
+    waited_s: float | None = None
+    next_timeout_s: float | None = None
+    cursor: str | None = None
+
+
+class Described(NamedTuple):
+    """An answer, and what its caller has seen of each run once it has it."""
+
+    answer: WaitResult
+    cursors: Mapping[str, Cursor]
+
+
+async def describe_outcome(
+    server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, metric: MetricWait | None, *, shows_owner: bool = False
+) -> Described:
+    """Return the answer to a wait that has ended so."""
+    is_heartbeat = outcome.reason == "heartbeat"
+    if outcome.runs and isinstance(outcome.runs[0], SweepRun):
+        return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])
+    if metric is not None and metric.met is not None:
+        outcome = await run_in_thread(_show_moment, server, outcome, metric.met)
+    else:
+        outcome = replace(outcome, runs=tuple(await run_in_thread(refresh, server.store, outcome.runs)))
+    if len(outcome.runs) == 1:
+        (run,) = outcome.runs
+        status = await run_in_thread(_describe_run, server, run, spec, shows_owner)
+        answer = WaitResult(
+            reason=outcome.reason,
+            runs=[shorten_failure(status)],
+            waited_s=round(outcome.waited_s, 1),
+            next_timeout_s=outcome.next_timeout_s,
+        )
+        if is_heartbeat:
+            if spec.mode == "decision":  # what is not a decision stays unseen, and comes with the next one
+                status = status.model_copy(update={"events": None})
+            status, next_timeout_s = shorten_heartbeat(status, outcome.next_timeout_s)
+            answer = answer.model_copy(
+                update={"runs": [status], "next_timeout_s": next_timeout_s, "waited_s": None},
+            )
+        cursors = outcome.cursors
+    else:
+        answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, shows_owner)
+    note = (
+        metric.describe_unmet(outcome.runs, ended=not is_heartbeat)
+        if metric is not None and outcome.met is None
+        else None
+    )
+    cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
+    return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
+
+
+def _show_moment(server: ServerContext, outcome: WaitOutcome, met: MetPoint) -> WaitOutcome:
+    """Return ``outcome`` with the run that met the condition as it was at that moment."""
+    # Loaded with the condition.
+    from mcp_server.runs.wait.metric_wait import show_moment  # noqa: PLC0415 - as above
+    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
+
+    def show(run: Run) -> Run:
+        if run.run_id != met.run_id or run.ended or met.step <= run.progress.get("step", met.step):
+            return run
+        server.store.fetch_log(run)
+        log = read_log_metrics(run, server.store.run_directory(run.run_id))
+        return show_moment(run, met, log)
+
+    return replace(outcome, runs=tuple(map(show, outcome.runs)))
+
+
+def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: SweepRun) -> Described:
+    """Return the answer to a wait for one sweep; its cells are not listed one by one."""
+    is_heartbeat = outcome.reason == "heartbeat"
+    # Its counts and lists are told anew each time: nothing is repeated in case that an answer was lost.
+    status = describe_sweep(run.sweep, server.store, since=find_cursor(spec.cursors, run).seq)
+    answer = WaitResult(
+        reason=outcome.reason,
+        runs=[],
+        sweep=status,
+        met=outcome.met,
+        waited_s=None if is_heartbeat else round(outcome.waited_s, 1),
+        next_timeout_s=outcome.next_timeout_s,
+    )
+    return Described(answer, outcome.cursors)
+
+
+def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, shows_owner: bool) -> Described:
+    """Return the answer about several runs. What does not fit is not answered, stays unseen, and comes next."""
+    changed = sort_by_urgency([run for run in outcome.runs if run.run_id in outcome.news])
+    full: list[RunStatus] = []
+    spent = 0
+    for run in changed:
+        size = _TAIL_OF_FEW if len(changed) <= _FEW else _TAIL_OF_SEVERAL
+        status = _describe_one_of_several(server, run, spec, shows_owner, size)
+        tokens = estimate_answer(status)
+        if full and (spent + tokens > FULL_TOKENS or len(changed) > _MOST_ROWS):
+            break
+        full.append(status)
+        spent += tokens
+    full = _add_tails(server, changed, full, FULL_TOKENS - spent)
+    spent = sum(estimate_answer(status) for status in full)
+    lines = [line_of(run) for run in changed[len(full) :]]
+    lines = lines[: fit(lines, MANY_TOKENS - spent)]
+    answered = {run.run_id for run in changed[: len(full) + len(lines)]}
+    left = len(changed) - len(answered)
+    others = [run for run in outcome.runs if run.run_id not in outcome.news]
+    if spec.mode != "decision" and len(outcome.runs) <= _MOST_ROWS:
+        full += [row_of(status_of(server.store, run, since=run.last_seq, brief=True)) for run in others]
+        others = []
+    order = {run.run_id: number for number, run in enumerate(outcome.runs)}
+    is_heartbeat = outcome.reason == "heartbeat"
+    answer = WaitResult(
+        reason=outcome.reason,
+        runs=sorted(full, key=lambda status: order[status.run_id]),
+        brief=lines or None,
+        unchanged=count_states(others) or None,
+        more=f"{left} more have news: call again" if left else None,
+        waited_s=None if is_heartbeat else round(outcome.waited_s, 1),
+        next_timeout_s=outcome.next_timeout_s,
+    )
+    unseen = outcome.news - answered
+    cursors = {
+        run.run_id: find_cursor(spec.cursors, run) if run.run_id in unseen else outcome.cursors[run.run_id]
+        for run in outcome.runs
+    }
+    return Described(answer, cursors)
+
+
+def _add_tails(
+    server: ServerContext, runs: Sequence[Run], statuses: Sequence[RunStatus], tokens: int
+) -> list[RunStatus]:
+    """Return the statuses of ``runs``, those of failed ones with the last lines of their output, as far as they fit."""
+    pairs = list(zip(runs, statuses, strict=False))
+    is_failed = [run.ended and run.failure is not None for run, _ in pairs]
+    tails = [
+        read_tail(server.store, run, FAILED_LINES, FAILED_BYTES) if failed else []
+        for (run, _), failed in zip(pairs, is_failed, strict=True)
+    ]
+    shared = share_lines(tails, tokens)
+    return [add_tail(status, lines) for (_, status), lines in zip(pairs, shared, strict=True)]
+
+
+def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cursor]) -> str | None:
+    """Return the word for what the caller has seen then; None where it cannot be kept."""
+    before = Seen()
+    with contextlib.suppress(BadArgument):  # too old by now: its runs of other waits are answered again
+        before = server.cursor_files.read(spec.since) if spec.since is not None else before
+    left_out = before.left_out
+    if spec.selection is not None and spec.selection.live:
+        left_out = spec.selection.left_out
+    positions = {run_id: (cursor.seq, cursor.state) for run_id, cursor in cursors.items()}
+    with contextlib.suppress(OSError):
+        return server.cursor_files.keep(Seen({**before.runs, **positions}, left_out))
+    return None
+
+
+def _describe_one_of_several(
+    server: ServerContext, run: Run, spec: WaitSpec, shows_owner: bool, tail: tuple[int, int]
+) -> RunStatus:
+    status = without_details(_describe_run(server, run, spec, shows_owner, finished_tail=tail))
+    if spec.mode != "decision":
+        return status
+    trivial = f"{run.state}: exit code {run.exit_code}."
+    events = [event for event in status.events or () if event.kind not in _NO_DECISION and event.text != trivial]
+    return status.model_copy(update={"events": events or None})
+
+
+def _describe_run(
+    server: ServerContext,
+    run: Run,
+    spec: WaitSpec,
+    shows_owner: bool,
+    *,
+    finished_tail: tuple[int, int] | None = None,
+) -> RunStatus:
+    # A failure has its own lines, and a step says more than the line that it was read from.
+    explained = run.failure is not None or (not run.ended and "step" in run.progress)
+    size = _TAIL.get(run.state, _HEARTBEAT_TAIL)
+    if finished_tail is not None and run.state == "finished":
+        size = finished_tail
+    tail = [] if explained else read_tail(server.store, run, *size)
+    since = find_cursor(spec.cursors, run).listed_after(run)
+    status = status_of(server.store, run, since=since, tail=tail, brief=not run.ended)
+    return status.model_copy(update={"owner": run.spec.owner or None}) if shows_owner else status
