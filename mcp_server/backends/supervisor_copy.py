@@ -23,8 +23,7 @@ from pathlib import Path
 
 from mcp_server.backends.zipapp import PACKAGE, read_sources
 from mcp_server.system.files import open_private
-from mcp_server.system.lock_files import share_lock, try_lock
-from mcp_server.system.program_lock import LOCK_NAME
+from mcp_server.system.lock_files import LOCK_NAME, share_lock, try_lock
 
 _DIRECTORY = "supervisors"
 _DIGITS = 16

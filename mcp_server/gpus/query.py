@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
-from mcp_server.system.archive import find_archive
+from mcp_server.system.files import find_archive
 
 PROGRAM = Path(__file__).resolve().parent / "nvml"
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 from mcp_server.record.run_directory import Facts, load_json, now
 from mcp_server.system.files import is_absent, read_regular_file
-from mcp_server.text.timestamps import parse_time
+from mcp_server.text.formatting import parse_time
 
 LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
 # Kinds that deserve a decision, the most urgent first.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.system.files import is_absent, read_regular_file, write_atomic
-from mcp_server.text.timestamps import format_time
+from mcp_server.text.formatting import format_time
 
 LAYOUT = 3
 CODE_STATE = (

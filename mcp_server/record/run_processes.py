@@ -22,7 +22,7 @@ from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessRepo
 from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.process_title import supervised_run
-from mcp_server.system.stop_sequence import StopSequence, stop_stages
+from mcp_server.system.processes import StopSequence, stop_stages
 
 REAP_STEP_S = 0.05
 _KILLED_WITHIN_S = 3.0

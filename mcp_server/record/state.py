@@ -14,7 +14,7 @@ from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveS
 from mcp_server.record.exit_status import STOPPERS
 from mcp_server.record.script import ATTEMPT, AttemptInputs, command_text, name_attempt
 from mcp_server.record.spec import RunSpec
-from mcp_server.text.timestamps import parse_time
+from mcp_server.text.formatting import parse_time
 
 EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
 RunState = Literal[LiveState, EndedState]

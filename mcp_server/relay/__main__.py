@@ -20,11 +20,11 @@ from mcp_server.relay.far_state import State
 from mcp_server.relay.handlers import Answers
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.system import tmux
-from mcp_server.system.archive import find_archive
 from mcp_server.system.core_dumps import forbid_core_dumps
+from mcp_server.system.files import find_archive
 from mcp_server.system.frames import FrameWriter, read_frame
+from mcp_server.system.lock_files import hold_program_lock, remove_unused_files
 from mcp_server.system.process_title import RELAY, set_title
-from mcp_server.system.program_lock import hold_program_lock, remove_unused_files
 
 _SILENT_S = 60.0  # a server pings every 10 s
 _UNUSED_S = 86_400.0  # a program that nobody has begun for a day, and that nobody runs from, is removed

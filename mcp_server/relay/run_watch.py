@@ -23,8 +23,7 @@ from mcp_server.record.run_processes import ThisHost
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.relay.slurm_jobs import SlurmJobs, is_job
-from mcp_server.system.files import open_regular, read_regular_file
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import is_shared_filesystem, open_regular, read_regular_file
 from mcp_server.system.inotify import CLOSED_WRITE, CREATED, MODIFIED, MOVED_TO, Inotify
 
 _POLL_S, _POLL_WITHOUT_INOTIFY_S = 1.0, 0.25

@@ -26,8 +26,7 @@ from mcp_server.record.slurm.job_watch import HANDED_IN_WITHIN_S, JobWatch, job_
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, Run
-from mcp_server.system.archive import find_archive
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import find_archive, is_shared_filesystem
 
 BACKEND = "slurm"
 _JUDGE_S = 1.0  # between two looks at all jobs; Slurm itself is asked less often

@@ -30,7 +30,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.relay.far_state import State
 from mcp_server.relay.slurm_jobs import SlurmJobs
 from mcp_server.system import processes
-from mcp_server.system.archive import find_archive
+from mcp_server.system.files import find_archive
 from mcp_server.system.lock_files import hold_lock, may_be_locked
 from mcp_server.system.starter import start_supervisor
 

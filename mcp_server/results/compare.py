@@ -51,7 +51,7 @@ from mcp_server.results.evaluation_series import (
 )
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.far_results import name_there, show_far_files
-from mcp_server.results.findings import describe_finding
+from mcp_server.results.finish import describe_finding
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags

@@ -28,7 +28,6 @@ from mcp_server.results import checkpoints, configuration, document, evaluations
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
 from mcp_server.results.far_results import documents_of, exists_there, name_there, show_far_files
-from mcp_server.results.findings import keep_finding
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution.attribution import describe_uncertain
@@ -38,7 +37,32 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
+from mcp_server.text.formatting import printable
 from mcp_server.text.secret_patterns import mask_secrets, mask_source, names_a_secret
+
+_LONGEST_KEPT, _LONGEST_SHOWN = 4_000, 240
+
+
+def keep_finding(rundir: RunDir, summary: str | None, results: Path) -> None:
+    """Keep the summary of a results document, already masked, and where the document is."""
+    write_json(rundir.finding, {"summary": (summary or "")[:_LONGEST_KEPT], "results": str(results), "at": now()})
+
+
+def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None:
+    """Return what was concluded of a run, with its document and its page in a tracker, as one line; None for neither.
+
+    ``with_page``: also of a run with a page and no document.
+    """
+    facts = read_json(rundir.finding) or {}
+    summary, results = (str(facts.get(name) or "") for name in ("summary", "results"))
+    words = " ".join(printable(summary).split())
+    if len(words) > _LONGEST_SHOWN:
+        words = f"{words[:_LONGEST_SHOWN].rpartition(' ')[0]} …"
+    link = read_tracker_link(rundir.log(run.attempt)) if results or with_page else None
+    page = (link.url or link.directory) if link else ""
+    parts = [part for part in (words, results, page) if part]
+    return f"{run.run_id}: {' | '.join(parts)}" if parts else None
+
 
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000

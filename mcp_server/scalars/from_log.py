@@ -6,11 +6,14 @@ An evaluation before the first training step counts as step 0, the baseline of t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from mcp_server.command.outputs import list_redirected
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
@@ -19,7 +22,10 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import read_outputs
 from mcp_server.scalars.condition import match_tags
+from mcp_server.scalars.run_scalars import ScalarReading, Target
+from mcp_server.scalars.series import FilePoints, Series, merge_files
 from mcp_server.store.attribution.timed_search import TimedSearch
+from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
 
@@ -207,3 +213,33 @@ def _read_ends(log: Path) -> tuple[list[bytes], bool]:
         head = file.read(_MOST_BYTES).rpartition(b"\n")[0]
         file.seek(size - _MOST_BYTES)
         return [head, file.read(_MOST_BYTES).partition(b"\n")[2]], True
+
+
+def read_printed(run: Run, store: RunStore) -> tuple[Target, ScalarReading] | None:
+    """Return the printed metrics of a run as a reading whose notes name the log, or None where it printed none.
+
+    Wall times are unknown: a log does not keep them.
+    """
+    store.fetch_log(run)
+    printed = read_log_metrics(run, store.run_directory(run.run_id))
+    if printed.log is None:
+        return None
+    notes = [
+        "Numbers that the run printed, read from its log: no event file or table is known to be its own. "
+        "compare_runs shows their last and best beside other runs."
+    ]
+    notes += printed.notes
+    reading = ScalarReading(run.run_id, _build_series(printed.points), tuple(notes))
+    return Target(str(printed.log), [printed.log], run.run_id), reading
+
+
+def _build_series(points: Mapping[str, LogPoints]) -> dict[str, Series]:
+    series = {}
+    for name, pairs in points.items():
+        steps, last = [], 0
+        for number, (step, _) in enumerate(pairs):
+            last = step if step is not None else last if any(one is not None for one, _ in pairs) else number
+            steps.append(last)
+        values = np.array([value for _, value in pairs], np.float64)
+        series[name] = merge_files([FilePoints(np.array(steps, np.int64), np.full(len(pairs), math.nan), values)])
+    return series

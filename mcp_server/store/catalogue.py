@@ -16,7 +16,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.store.run_index import Row, RunIndex, open_index, remove_index
 from mcp_server.store.state_home import StateHome
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import is_shared_filesystem
 from mcp_server.system.lock_files import is_locked
 
 Found = TypeVar("Found")

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import is_shared_filesystem
 from mcp_server.threads import run_in_thread
 
 _POLL_S = 1.0

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from mcp_server import __version__
 from mcp_server.record.state import Run, posix
 from mcp_server.store.attribution.claims import SLACK_S
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import is_shared_filesystem
 
 _SCHEMA = 2  # raise it with the columns, or with what the fold of a record means
 _BUSY_S = 1.0

@@ -34,7 +34,7 @@ def main() -> int:
     from pathlib import Path  # noqa: PLC0415 - as above
 
     from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - as above
-    from mcp_server.system.program_lock import hold_program_lock  # noqa: PLC0415 - as above
+    from mcp_server.system.lock_files import hold_program_lock  # noqa: PLC0415 - as above
 
     hold_program_lock(Path(__file__).resolve().parents[2])
     return supervise(Path(sys.argv[1]), guard)

@@ -25,7 +25,7 @@ from mcp_server.supervisor.terminal import pty
 from mcp_server.supervisor.terminal.output_log import OutputLog
 from mcp_server.supervisor.terminal.output_relay import OutputRelay
 from mcp_server.system import processes
-from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
+from mcp_server.system.processes import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
 
 if TYPE_CHECKING:

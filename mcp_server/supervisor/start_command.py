@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_server.gpus.placeholders import VISIBLE_DEVICES
+from mcp_server.gpus.request import VISIBLE_DEVICES
 from mcp_server.record.handover import Handover
 from mcp_server.record.ray.ray_job import is_mirrored
 from mcp_server.record.run_directory import boot_id, load_json

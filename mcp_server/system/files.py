@@ -1,4 +1,4 @@
-"""One safe read of files that may be anything, and one atomic write.
+"""One safe read of files that may be anything, and one atomic write; and which filesystems are shared.
 
 Only three things are renamed elsewhere: a directory, which appears or goes as a whole; `exit.json`, whose space on the
 disk is reserved before it is written; and a document that gets another name.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import threading
@@ -148,3 +149,29 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+# On these, inotify reports nothing of what another host writes.
+_SHARED_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "ceph", "gpfs", "9p", "fuse")
+
+
+def is_shared_filesystem(path: Path) -> bool:
+    """Return whether ``path`` is on a filesystem that other hosts write to, or that is unknown now."""
+    try:
+        return _find_shared_filesystem(path)
+    except OSError:
+        return True
+
+
+@functools.lru_cache(maxsize=64)
+def _find_shared_filesystem(path: Path) -> bool:
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    target = str(path.resolve())
+    matches = [(len(at), kind) for at, kind in mounts if target == at or target.startswith(at.rstrip("/") + "/")]
+    return max(matches, default=(0, ""))[1].startswith(_SHARED_FILESYSTEMS)
+
+
+def find_archive() -> Path | None:
+    """Return the zip file that this module was imported from, or None where it is an ordinary file."""
+    archive = getattr(globals().get("__loader__"), "archive", None)
+    return Path(archive) if isinstance(archive, str) else None

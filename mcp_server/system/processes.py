@@ -1,4 +1,4 @@
-"""Processes of this machine: finding all that belong to a run, measuring them, and signalling exactly one."""
+"""Processes of this machine: finding all that belong to a run, measuring them, signalling one, stopping a set."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import ctypes
 import os
 import signal
+import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -378,3 +379,95 @@ def program_name(process: Process) -> str:
     words = process.command.split()
     names = words[:1] + [w for w in words[1:3] if w.endswith((".py", ".sh")) or w == "-m"]
     return " ".join(names)
+
+
+_MOST_FDS = 4_096  # of one process
+_NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
+
+
+def list_written_files(pid: int) -> Iterator[tuple[str, os.stat_result, bool]]:
+    """Yield path, status and whether it only appends, of each regular file that a process has open for writing.
+
+    Nothing for a process that has exited or belongs to another user. A deleted file is left out.
+    """
+    directory = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - hot path
+    except OSError:
+        return
+    for name in names[:_MOST_FDS]:
+        link = f"{directory}/{name}"
+        try:
+            target = os.readlink(link)  # noqa: PTH115 - hot path
+            # A link in /proc has the owner's write bit if the file was opened for writing.
+            if not target.startswith("/") or target.startswith(_NOT_FILES) or target.endswith(" (deleted)"):
+                continue
+            if not os.lstat(link).st_mode & stat.S_IWUSR:
+                continue
+            status = os.stat(link)  # noqa: PTH116 - hot path
+            if stat.S_ISREG(status.st_mode):
+                yield target, status, _appends(pid, name)
+        except OSError:
+            continue
+
+
+def _appends(pid: int, name: str) -> bool:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        facts = Path(f"/proc/{pid}/fdinfo/{name}").read_bytes()
+        return bool(int(facts.partition(b"flags:")[2].split()[0], 8) & os.O_APPEND)
+    return False
+
+
+_KILL_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One signal, and how many seconds its receivers have to exit."""
+
+    number: signal.Signals
+    grace_s: float
+
+
+def stop_stages(grace_s: float) -> tuple[Stage, ...]:
+    """Return the usual stages to stop a training run: SIGINT, SIGTERM, SIGKILL."""
+    return (
+        Stage(signal.SIGINT, grace_s),
+        Stage(signal.SIGTERM, grace_s),
+        Stage(signal.SIGKILL, _KILL_GRACE_S),
+    )
+
+
+class StopSequence:
+    """Stops a set of processes. Call ``step`` repeatedly until it returns True.
+
+    Processes that appear during a stage get its signal as well.
+    """
+
+    def __init__(self, stages: Iterable[Stage]) -> None:
+        self._stages = list(stages)
+        self._until_s: float | None = None
+        self._signalled: set[Process] = set()
+        self.sent: list[str] = []
+
+    def step(self, living: list[Process], now_s: float) -> bool:
+        """Send what is due to ``living`` at ``now_s`` (monotonic); return True when no process or no stage is left."""
+        if not living:
+            return True
+        if self._until_s is None:
+            self._until_s = now_s + self._stages[0].grace_s
+        elif now_s >= self._until_s:
+            self._stages.pop(0)
+            self._signalled.clear()
+            if not self._stages:
+                return True
+            self._until_s = now_s + self._stages[0].grace_s
+        number = self._stages[0].number
+        for p in living:
+            if p not in self._signalled and send_signal(p, number):
+                self._signalled.add(p)
+                if number.name not in self.sent:
+                    self.sent.append(number.name)
+                if number is not signal.SIGKILL:
+                    send_signal(p, signal.SIGCONT)  # a suspended process handles no other signal
+        return False

@@ -1,9 +1,11 @@
-"""Numbers, durations and long texts as people and models read them. Pure."""
+"""Numbers, durations, times and long texts as people and models read them, and how many tokens they take. Pure."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from datetime import datetime, timezone
 
 from mcp_server.text.regex import compile_lazily
 
@@ -172,3 +174,40 @@ def format_size(size_bytes: int) -> str:
 def fold_bars(text: str) -> str:
     """Return ``text`` with each drawn bar folded to an ellipsis: a glyph of a bar is a token or two."""
     return _BAR.sub("…", text)
+
+
+def format_time(at: datetime) -> str:
+    """Return a time in UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""
+    return at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> datetime:
+    """Return the time that an ISO 8601 text means. ``Z`` is UTC on every Python, not only since 3.11.
+
+    Raises:
+        ValueError: it is not such a text.
+    """
+    return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
+
+
+_PIECES = compile_lazily(r"([A-Za-z]+)|(\d+)|(\s+)|([!-/:-@\[-`{-~]+)|(.)", re.DOTALL)
+# A word of an answer is one token; the letters of an id are about two a token, digits three, punctuation three.
+_WORD = compile_lazily(r"[a-z]{4,9}")
+_LETTERS, _DIGITS, _MARKS = 2.2, 3, 3
+
+
+def estimate_tokens(text: str) -> int:
+    """Return about how many o200k tokens ``text`` has. For this server's answers it is 0 to 30 % too many."""
+    tokens = 0.0
+    for letters, digits, blanks, marks, other in _PIECES.findall(text):
+        if letters:
+            tokens += 1 if _WORD.fullmatch(letters) else -(-len(letters) // _LETTERS)
+        elif digits:
+            tokens += -(-len(digits) // _DIGITS)
+        elif marks:
+            tokens += -(-len(marks) // _MARKS)
+        elif other:
+            tokens += 1.5
+        elif blanks != " ":
+            tokens += 1
+    return round(tokens)

@@ -20,7 +20,7 @@ from mcp_server.runs.wait.wait_spec import WaitSpec, look_once, to_json
 from mcp_server.runs.wait.waiting import WaitOutcome
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.store.wait_files import WaitRecord, WaitUnreadable
-from mcp_server.text.timestamps import format_time
+from mcp_server.text.formatting import format_time
 from mcp_server.threads import run_in_thread
 from mcp_server.tools import wait_run
 from mcp_server.tools.support.context import ServerContext

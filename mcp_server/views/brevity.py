@@ -9,8 +9,7 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.record.state import ENDED, Run
-from mcp_server.text.formatting import duration, round_seconds, shorten_middle
-from mcp_server.text.token_estimate import estimate_tokens
+from mcp_server.text.formatting import duration, estimate_tokens, round_seconds, shorten_middle
 from mcp_server.views.run_status import Failure, RunStatus, printed_exception
 
 HEARTBEAT_TOKENS = 45

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.token_estimate import estimate_tokens
+from mcp_server.text.formatting import estimate_tokens
 from mcp_server.views.log_excerpt import tail_lines
 
 FAILED_LINES, FAILED_BYTES = 8, 600  # of one failed run among others

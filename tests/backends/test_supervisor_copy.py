@@ -10,14 +10,14 @@ import pytest
 
 from mcp_server.backends import supervisor_copy
 from mcp_server.backends.supervisor_copy import _copied_program, remove_unused_copies
-from mcp_server.system.program_lock import LOCK_NAME
+from mcp_server.system.lock_files import LOCK_NAME
 
 pytestmark = pytest.mark.usefixtures("own_supervisor_copies")
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from mcp_server.system.program_lock import hold_program_lock
+from mcp_server.system.lock_files import hold_program_lock
 hold_program_lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(300)

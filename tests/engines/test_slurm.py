@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.text.timestamps import parse_time
+from mcp_server.text.formatting import parse_time
 from tests.benchmarks.shapes import CASES, CaseDirectory
 from tests.engines.jobs import check_second_attempt, end, end_conductor, job_of, running, start
 from tests.engines.slurm_cluster import Cluster, why_not

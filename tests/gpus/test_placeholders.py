@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus.placeholders import chooses_itself, find_placeholder
+from mcp_server.gpus.request import chooses_itself, find_placeholder
 
 
 @pytest.mark.parametrize(

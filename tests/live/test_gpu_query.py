@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.gpus import query
-from mcp_server.gpus.nvml.call_timeout import Caller, CallTimeout
+from mcp_server.gpus.nvml.device import Caller, CallTimeout
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.views import gpu_report
 from tests.support.fake_nvml import UUIDS, Machine, machine

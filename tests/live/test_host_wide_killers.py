@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.gpus.nvml.process_owner import find_owner
+from mcp_server.gpus.nvml.device import find_owner
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.gpus.nvml.process_owner import ProcessOwner, find_owner
+from mcp_server.gpus.nvml.device import ProcessOwner, find_owner
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.gpus.snapshot import GpuProcess, Snapshot

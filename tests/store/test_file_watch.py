@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import is_shared_filesystem
 
 
 def test_mounts_that_could_not_be_read_once_are_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mcp_server.system.json_text import read_json_text
+from mcp_server.record.ray.ray_head import read_json_text
 
 TEXT = 'step 1\nloss "0.5" \\ \\\\n \t 损失 😀 \ud83d alone \ud83d\n end \\'
 

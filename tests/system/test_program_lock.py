@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from mcp_server.system.program_lock import hold_program_lock, remove_unused_files
+from mcp_server.system.lock_files import hold_program_lock, remove_unused_files
 
 
 def test_only_an_old_program_that_nobody_holds_is_removed(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_server.system import stop_sequence
-from mcp_server.system.processes import Process
-from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
+from mcp_server.system import processes
+from mcp_server.system.processes import Process, Stage, StopSequence, stop_stages
 
 INT, TERM, KILL, CONT = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
 ONE, TWO, THREE = (Process(pid, started=pid, parent=1, session=1) for pid in (101, 102, 103))
@@ -23,7 +22,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
         calls.append((target.pid, number))
         return True
 
-    monkeypatch.setattr(stop_sequence, "send_signal", send)
+    monkeypatch.setattr(processes, "send_signal", send)
     return calls
 
 
@@ -104,7 +103,7 @@ def test_a_process_that_could_not_be_signalled_is_tried_again(monkeypatch: pytes
         tried.append(target.pid)
         return False
 
-    monkeypatch.setattr(stop_sequence, "send_signal", send)
+    monkeypatch.setattr(processes, "send_signal", send)
     stopping = StopSequence(stop_stages(5))
     stopping.step([ONE], 100)
     stopping.step([ONE], 101)

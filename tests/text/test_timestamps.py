@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from mcp_server.text.timestamps import format_time, parse_time
+from mcp_server.text.formatting import format_time, parse_time
 
 AT = datetime(2026, 11, 21, 15, 30, 45, 123_000, UTC)
 

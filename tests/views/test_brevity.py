@@ -10,7 +10,7 @@ import pytest
 from mcp_server.record.events import Event as EventRecord
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.text.token_estimate import estimate_tokens
+from mcp_server.text.formatting import estimate_tokens
 from mcp_server.views.brevity import fit, line_of, row_of, shorten_heartbeat
 from mcp_server.views.run_status import Event, Failure, RunStatus
 

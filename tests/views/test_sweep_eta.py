@@ -14,7 +14,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
-from mcp_server.text.timestamps import format_time
+from mcp_server.text.formatting import format_time
 from mcp_server.views.sweep_eta import estimate_rest_s
 
 BEGUN_S = 1_795_000_000.0

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_server.errors import BadArgument
-from mcp_server.gpus.placeholders import find_placeholder
-from mcp_server.gpus.request import parse_gpus
+from mcp_server.gpus.request import find_placeholder, parse_gpus
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.text.secret_patterns import holds_a_secret, names_a_secret
 

@@ -50,7 +50,7 @@ from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes
 from mcp_server.system.files import open_regular, whole_directory, write_atomic
 from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock
-from mcp_server.system.own_addresses import is_own_address
+from mcp_server.system.ports import is_own_address
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import holds_a_secret
 from mcp_server.threads import run_in_thread

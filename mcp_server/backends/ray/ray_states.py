@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from mcp_server.backends.ray.ray_watch import JobReport
 from mcp_server.record.ray.ray_head import Job
 from mcp_server.record.state import JobEnd, Liveness, LivenessReport
-from mcp_server.text.timestamps import format_time
+from mcp_server.text.formatting import format_time
 
 _FORGOTTEN = "Ray does not know its job any more: the head was restarted, and its jobs ended with it."
 _UNKNOWN = "Ray does not know its job: it was never submitted, or the head was restarted before the command started."

@@ -28,11 +28,9 @@ if not __package__:  # started by its path
     sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from mcp_server.gpus.nvml import device as nvml_device
-from mcp_server.gpus.nvml.call_timeout import Caller, CallTimeout
-from mcp_server.gpus.nvml.device import Device
-from mcp_server.gpus.nvml.kernel_log import KernelLog, parse_pci_address
-from mcp_server.gpus.nvml.process_owner import ProcessOwner, find_owner
+from mcp_server.gpus.nvml.device import Caller, CallTimeout, Device, ProcessOwner, find_owner
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.gpus.xid import KernelLog, parse_pci_address
 from mcp_server.record.run_directory import now
 from mcp_server.system.process_title import GPU_SAMPLER, set_title
 

@@ -6,14 +6,131 @@ Constants are NVML's numbers (nvml.h), since old versions of pynvml lack some of
 from __future__ import annotations
 
 import contextlib
+import pwd
+import queue
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from mcp_server.gpus.nvml.call_timeout import Caller
-from mcp_server.gpus.nvml.process_owner import ProcessOwner
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, TroubleKind
+from mcp_server.system import processes
+from mcp_server.system.process_title import supervised_run
+from mcp_server.text.regex import compile_lazily
+
+_POLL_S = 0.02
+
+T = TypeVar("T")
+
+
+class CallTimeout(Exception):
+    """A call did not return in time."""
+
+
+class Caller:
+    """A thread that makes one call after the other. Replace it once a call has timed out."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            function = self._calls.get()
+            try:
+                self._answers.put((function(), None))
+            except Exception as error:  # ``call`` raises it in the caller's thread
+                self._answers.put((None, error))
+
+    def call(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Return what ``function`` returns, or raise what it raises.
+
+        Raises:
+            CallTimeout: it did not return within ``timeout_s``. Make no further calls with this caller.
+        """
+        self._calls.put(function)
+        try:
+            value, error = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise CallTimeout from None
+        if error is not None:
+            raise error
+        answer: T = value
+        return answer
+
+    def has_returned(self, within_s: float = 0.0) -> bool:
+        """Return whether the call that timed out has returned meanwhile, or does within ``within_s``."""
+        until_s = time.monotonic() + within_s
+        while self._answers.empty() and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+        return not self._answers.empty()
+
+
+# Other users choose these words, and models read them.
+_RUN_ID = compile_lazily(r"[A-Za-z0-9_-]{1,120}")
+_UNPRINTABLE, _LONGEST_WORD = compile_lazily(r"[^\x21-\x7e]+"), 40
+
+
+@dataclass(frozen=True)
+class ProcessOwner:
+    """The visible facts of a process. ``user`` None: the process is not visible, e.g. in another container."""
+
+    user: str | None = None
+    command: str | None = None
+    run_id: str | None = None
+
+
+def find_owner(pid: int, *, by_number: bool = False) -> ProcessOwner:
+    """Return the owner of process ``pid``.
+
+    Looks up the user's name, which may query a remote user directory that hangs; ``by_number`` avoids that.
+    """
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return ProcessOwner()
+    user = str(uid)
+    if not by_number:
+        with contextlib.suppress(KeyError, OSError):
+            user = pwd.getpwuid(uid).pw_name
+    return ProcessOwner(user, _describe_program(pid), _find_run_id(pid))
+
+
+def _describe_program(pid: int) -> str | None:
+    """Return the program and its script or module; further arguments may hold secrets."""
+    words = processes.command_words(pid)
+    if not words:
+        return None
+    names = [Path(words[0]).name]
+    for before, word in zip(words[:3], words[1:4]):
+        if before == "-m":
+            names += ["-m", word]
+            break
+        if word.endswith((".py", ".sh")):
+            names.append(Path(word).name)
+            break
+    return " ".join(_UNPRINTABLE.sub("_", name)[:_LONGEST_WORD] for name in names if name) or None
+
+
+def _find_run_id(pid: int) -> str | None:
+    """Return the run of a process: from its environment, else from the supervisor among its ancestors."""
+    with contextlib.suppress(OSError):  # a process of another user
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(b"RUNWARD_RUN_ID="):
+                return _check_run_id(entry.partition(b"=")[2].decode(errors="replace"))
+    for ancestor in processes.ancestors(pid):
+        if (run_id := supervised_run(processes.command_words(ancestor))) is not None:
+            return _check_run_id(run_id)
+    return None
+
+
+def _check_run_id(run_id: str) -> str | None:
+    return run_id if _RUN_ID.fullmatch(run_id) else None
+
 
 Facts = dict[str, Any]
 Query = Callable[[Any, Any], Facts]  # of the pynvml module and a handle

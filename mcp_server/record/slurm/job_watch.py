@@ -20,8 +20,7 @@ from mcp_server.record.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, posix
 from mcp_server.record.stop_request import forbid_launch
-from mcp_server.system.files import is_absent
-from mcp_server.system.filesystems import is_shared_filesystem
+from mcp_server.system.files import is_absent, is_shared_filesystem
 from mcp_server.system.lock_files import is_locked
 
 HANDED_IN_WITHIN_S = 70.0  # of a launch: sbatch gets 60 s

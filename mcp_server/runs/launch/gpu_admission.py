@@ -10,9 +10,8 @@ import anyio
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, GpusNotFree
-from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES, find_placeholder
 from mcp_server.gpus.placement import Placement, choose_devices
-from mcp_server.gpus.request import parse_gpus, parse_requirements
+from mcp_server.gpus.request import PLACEHOLDERS, VISIBLE_DEVICES, find_placeholder, parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Snapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.threads import run_in_thread

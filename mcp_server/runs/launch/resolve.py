@@ -18,8 +18,7 @@ from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.command.hydra import takes_settings
 from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.gpus.leases import lease_directory
-from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
-from mcp_server.gpus.request import parse_gpus, takes_several
+from mcp_server.gpus.request import PLACEHOLDERS, find_placeholder, parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets

@@ -19,9 +19,8 @@ from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
-from mcp_server.scalars.formats.swanlab import SwanlabLog
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
-from mcp_server.scalars.formats.wandb import WandbLog
+from mcp_server.scalars.formats.tracker_logs import SwanlabLog, WandbLog
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
 

@@ -16,7 +16,7 @@ from mcp_server.record.written_files import Outputs, Outsider, WrittenFile
 from mcp_server.store.attribution.claims import Claims
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.open_files import list_written_files
+from mcp_server.system.processes import list_written_files
 
 _MOST_CONFIG_BYTES = 1_000_000
 

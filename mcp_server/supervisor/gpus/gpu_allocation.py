@@ -11,10 +11,17 @@ from pathlib import Path
 
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
-from mcp_server.gpus.placeholders import DEVICE_ORDER, PLACEHOLDERS, VISIBLE_DEVICES, chooses_itself
 from mcp_server.gpus.placement import Unavailable
 from mcp_server.gpus.query import query_gpus
-from mcp_server.gpus.request import GpuRequest, parse_gpus, parse_requirements
+from mcp_server.gpus.request import (
+    DEVICE_ORDER,
+    PLACEHOLDERS,
+    VISIBLE_DEVICES,
+    GpuRequest,
+    chooses_itself,
+    parse_gpus,
+    parse_requirements,
+)
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
 from mcp_server.record.spec import RunSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 from mcp_server.record.ray.ray_job import FAR_SIDE, is_mirrored, read_proof
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.archive import find_archive
+from mcp_server.system.files import find_archive
 
 # With RAY_…: the cluster's address, and the job that a driver belongs to.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")

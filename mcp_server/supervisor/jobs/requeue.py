@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_server.gpus.placeholders import DEVICE_ORDER, VISIBLE_DEVICES
+from mcp_server.gpus.request import DEVICE_ORDER, VISIBLE_DEVICES
 from mcp_server.record.events import ENDING, read_events, read_record, read_stop
 from mcp_server.record.handover import Handover, HandoverError, base_environment, receive_handover
 from mcp_server.record.run_directory import RunDir

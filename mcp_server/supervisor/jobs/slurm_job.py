@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES
+from mcp_server.gpus.request import PLACEHOLDERS, VISIBLE_DEVICES
 from mcp_server.record.exit_status import StopRequest
 from mcp_server.record.slurm.job_states import FINAL, REASONS, WAITING
 from mcp_server.record.slurm.slurm_output import REQUEUED, find_end
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.processes import Process, send_signal
-from mcp_server.system.stop_sequence import Stage
+from mcp_server.system.processes import Process, Stage, send_signal
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from mcp_server.command.outputs import find_in_command
 from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.record.written_files import Outsider
 from mcp_server.system import processes
-from mcp_server.system.open_files import list_written_files
 from mcp_server.system.process_title import supervised_run
+from mcp_server.system.processes import list_written_files
 from mcp_server.text.regex import compile_lazily
 
 _MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000

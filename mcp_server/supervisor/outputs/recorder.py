@@ -36,7 +36,7 @@ from mcp_server.supervisor.outputs.write_sessions import WriteSessions
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, Inotify
-from mcp_server.system.open_files import list_written_files
+from mcp_server.system.processes import list_written_files
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
 _IDLE_S = 60.0  # the same while the attempt uses no processor time and prints nothing

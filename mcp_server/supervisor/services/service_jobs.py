@@ -21,7 +21,7 @@ from mcp_server.record.slurm.job_watch import JobWatch
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, attempt_of
-from mcp_server.system.own_addresses import is_loopback
+from mcp_server.system.ports import is_loopback
 
 _SLURM_S = 1.0  # between two looks; Slurm itself is asked once in 30 s for all runs of the state directory
 _RAY_S = 5.0

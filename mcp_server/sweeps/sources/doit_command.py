@@ -12,7 +12,7 @@ from typing import Any
 from mcp_server.command.inputs import PlacedProgram
 from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.command.shell import ReadCommand, SimpleCommand, parse
-from mcp_server.gpus.placeholders import PLACEHOLDERS
+from mcp_server.gpus.request import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar
 from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask

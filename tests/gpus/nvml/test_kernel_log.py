@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.gpus.nvml.__main__ import Driver
 from mcp_server.gpus.nvml.device import Device
-from mcp_server.gpus.nvml.kernel_log import KernelLog, parse_pci_address, parse_xid_records
+from mcp_server.gpus.xid import KernelLog, parse_pci_address, parse_xid_records
 
 LOG = """\
 6,339,5140900,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module
@@ -33,7 +33,7 @@ def test_xids_are_read_from_the_kernels_log() -> None:
 def test_xids_are_returned_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kmsg"
     path.write_text(LOG)
-    monkeypatch.setattr("mcp_server.gpus.nvml.kernel_log.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("mcp_server.gpus.xid.time.monotonic", lambda: 100.0)
     log = KernelLog(path)
     assert [xid.number for xid in log.read_xids(5.0)] == [31, 94]
     assert log.read_xids() == []

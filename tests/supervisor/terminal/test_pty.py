@@ -11,7 +11,7 @@ import pytest
 import mcp_server
 from mcp_server.record.state import NEVER_BEGAN
 from mcp_server.system.processes import find_process
-from mcp_server.text.timestamps import parse_time
+from mcp_server.text.formatting import parse_time
 from tests.support.sandbox import until
 
 ROOT = Path(mcp_server.__file__).parents[1]
