@@ -50,11 +50,11 @@ _OPEN_PART = re.compile(
 PROSE_WORDS = frozenset(
     """a an and are as at be below but by contains created does each else exists for from has have here if in instead
     into is it its machine must new not of on only or please see shared should that the then this to under use used uses
-    via was when where which will with you your""".split()  # noqa: SIM905 - as prose has them
+    via was when where which will with you your branch commit host node server gb tb free empty gpu gpus""".split()  # noqa: SIM905 - as prose has them
 )
 _MAX_WORDS_IN_PATH = 8
 _PATH_WITH_BLANKS = re.compile(
-    r"(?:(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.]"
+    r"(?:(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.:]"
     r"|[\w][^`'\"，。；、<>|,;:!?$*=/]*\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin))"
 )
 _OTHER_PLACE = re.compile(

@@ -57,9 +57,15 @@ class FrontMatter:
 def read_front_matter(texts: Sequence[str]) -> FrontMatter:
     """Return the front matter of a document: YAML between ``---`` in the first line and the next ``---``."""
     first = next((number for number, text in enumerate(texts) if text.strip()), 0)
-    if not texts or texts[first].rstrip() != "---":
+    is_json = bool(texts) and texts[first].startswith("{")  # the whole document
+    if not texts or not (is_json or texts[first].rstrip() == "---"):
         return FrontMatter()
-    end = next((n for n in range(first + 1, len(texts)) if texts[n].rstrip() in ("---", "...")), None)
+    first -= is_json
+    end = (
+        len(texts)
+        if is_json
+        else next((n for n in range(first + 1, len(texts)) if texts[n].rstrip() in ("---", "...")), None)
+    )
     # Rules between sections are not front matter.
     if end is None or any(_BRACKETED.match(text) for text in texts[first + 1 : end]):
         return FrontMatter()

@@ -75,7 +75,9 @@ MAX_HEADING_CHARS = 8_000  # no heading is longer, nor a line with a label
 _WITH_UNIT = re.compile(r"(.{4,40}) (?:in )?(?:s|secs?|seconds|mins?|minutes|h|hrs?|hours|days)")
 
 # Marks of lists that markdown does not know: bullets, and numbers in brackets, in Chinese, or within a paragraph.
-LOOSE_MARK = re.compile(r"^(?:•\s+|\(?\d{1,3}[.)、）]\s*(?![\d.])|[一二三四五六七八]、\s*)")
+LOOSE_MARK = re.compile(
+    r"^(?:•\s+|[(（]?(?:\d{1,3}|[一二三四五六七八九十]{1,2})[.)、）]\s*(?![\d.])|[(（]?[a-h][)）]\s+)"
+)
 # Numbers of headings: `Section 3:`, `3.1`, `第三部分`, `IV.`
 _HEADING_NUMBER = re.compile(
     r"^(?:(?:section|part|step)\s+)?(?:\d{1,2}(?:\.\d{1,2})*|[ivx]{1,4}|[a-h])\s*[.):：、–—-]+(?!\d)\s*"
@@ -88,7 +90,7 @@ _OF_THE_RUN = re.compile(
     r" (?:(?:of|for) (?:the|this) (?:experiment|run|training)|de(?: la|s| l['’])\s?(?:expérience|entraînement)"
     r"|(?:des|dieses|der) (?:experiments|versuch(?:e?s)?|trainings|laufs))$"
 )
-_WIKI_HEADING = re.compile(r"(={1,6})\s*([^=\s].*?)\s*\1")
+_WIKI_HEADING = re.compile(r"(={1,6})\s*([^=\s].*?)(?:\s*\1)?")
 _BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
 _BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
 _OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)

@@ -17,7 +17,10 @@ from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
 from mcp_server.blueprints.headings import split_row
 from mcp_server.blueprints.sections import Section, is_explanation
 
-_NO_VALUE = re.compile(r"\d{1,3}(?:,\d{3})+|0,\d+|[-+]?[\d.]+(?:e[-+]?\d+)?\s+(?:[^\W\d_]{2,}|->|→).*", re.IGNORECASE)
+_NO_VALUE = re.compile(
+    r".*[;；,]\s*[\w.]+\s*[:=].*|\d{1,3}(?:,\d{3})+|0,\d+|[-+]?[\d.]+(?:e[-+]?\d+)?\s+(?:[^\W\d_]{2,}|->|→).*",
+    re.IGNORECASE,
+)
 # The styles, and how people write them.
 _STYLES = {
     "--k v": re.compile(r"--<?(?:k|key|name|param)>?(?:\s+|\s*<)(?:v|val|value)>?(?![\w=]).*", re.IGNORECASE),
@@ -29,10 +32,12 @@ _REMARK = re.compile(
     r"([:=：|]\s*`?(?:[-+]?[\d.]+(?:e[-+]?\d+)?|true|false)`?)\s*[(（][^()（）]*[)）]\s*$", re.IGNORECASE
 )
 _TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
+# Names and values on one line: `--lr 3e-4 --seed=1`, `lr=3e-4, seed=1`, `lr: 3e-4; seed: 1`.
+_VALUE = r"(?:(?!--)[^\s,;，；=:\[\]{}\"']+)"
+_PAIR = re.compile(rf"(?:--([\w.-]+)(?:\s+|=)|([\w.+~/@-]+)\s*[:=]\s*)({_VALUE})")
 _FLAGS = re.compile(r"(?:\s*--[\w.-]+(?:\s+|=)(?!--)\S+)+\s*")
-_FLAG = re.compile(r"--([\w.-]+)(?:\s+|=)(\S+)")
 _PAIRS = re.compile(
-    r"[\s-]*[\w.+~/@-]+\s*[:=]\s*[^\s,=:\[\]{}\"']+(?:\s*,\s*[\w.+~/@-]+\s*[:=]\s*[^\s,=:\[\]{}\"']+)+\s*"
+    rf"[\s-]*[\w.+~/@-]+\s*[:=]\s*{_VALUE}(?:\s*[,;，；\s]\s*[\w.+~/@-]+\s*[:=]\s*{_VALUE})+\s*[,;，；]?\s*"
 )
 _ABSENT = re.compile(r"(?:n\.?/?a\.?|none|null|nil|-|无|没有)\.?", re.IGNORECASE)
 _MAX_SEEDS = 1_000
@@ -157,13 +162,9 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
             first, f"[exp_{name}] still holds the template's {plain[:40]!r}: write the value, or remove the section."
         )
         return None
-    if name == "params" and all(_FLAGS.fullmatch(text) for text in texts):  # as on a command line
-        pairs = [(number, *flag) for number, text in lines for flag in _FLAG.findall(text)]
-        numbers, texts = [number for number, _, _ in pairs], [f"{key}: {value}" for _, key, value in pairs]
-    if name == "params" and len(texts) == 1 and _PAIRS.fullmatch(texts[0]):  # on one line
-        pairs_of_line = (re.split(r"\s*[:=]\s*", pair.strip(" -"), maxsplit=1) for pair in texts[0].split(","))
-        texts = [f"{key}: {value}" for key, value in pairs_of_line]
-        numbers = [first] * len(texts)
+    if name == "params" and all(_FLAGS.fullmatch(text) or _PAIRS.fullmatch(text) for text in texts):
+        pairs = [(number, *pair) for number, text in lines for pair in _PAIR.findall(text)]
+        numbers, texts = [pair[0] for pair in pairs], [f"{flag or key}: {value}" for _, flag, key, value in pairs]
     try:
         return to_data(compose("\n".join(texts), 0), 0)
     except YamlFault as fault:
@@ -180,6 +181,12 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
     code = [(line.number, line.text) for line in section.all_lines if line.fence is not None]
     if code:
         return [(number, _ASSIGNED.sub(assigned, text)) for number, text in code]
+    rows = [(line.number, split_row(line.text.strip())) for line in section.all_lines if line.text.strip()[:1] == "|"]
+    if len(rows) == 3 and _is_wide(*(cells for _, cells in rows)):  # noqa: PLR2004 - names, line, values
+        return [
+            (rows[2][0], f"{name.strip(' `')}: {value.strip(' `')}")
+            for name, value in zip(rows[0][1], rows[2][1], strict=True)
+        ]
     lines: list[tuple[int, str]] = []
     for line in section.all_lines:
         text = re.sub(r"~~[^~]+~~", "", line.text.replace("**", "")).rstrip()
@@ -198,3 +205,10 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
         lines.append((line.number, re.sub(r"`", "", text)))
     depth = min((len(text) - len(text.lstrip()) for _, text in lines), default=0)
     return [(number, text[depth:]) for number, text in lines]
+
+
+def _is_wide(names: list[str], line: list[str], values: list[str]) -> bool:
+    """Return whether a table has a parameter in each column."""
+    has_names = all(re.fullmatch(r"[ `]*[A-Za-z_][\w.-]*[ `]*", name) for name in names)
+    is_head = _TABLE_HEAD.fullmatch(names[0]) is not None
+    return len(names) == len(values) == len(line) and has_names and not is_head and bool(re.match(r"\W*\d", values[0]))

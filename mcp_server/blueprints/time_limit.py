@@ -98,13 +98,14 @@ _CHANGE = re.compile(
     r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
     r"|\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b|\b(?:queue|checkpoint\w*|interval|cooldown)\b|排队"
     r"|\b(?:not|never|keine?|nicht|pas|isn't|n't)\s*\x00|(?:不是|而非|不到|不足)\s*\x00|以上|\x00\s*起|\x00.*[?？]"
-    r"|[×%*]|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00"
+    r"|[×%*≥]|(?<![-=])>|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00"
     r"|\x00 (?:left|old|ago|apart)\b"
 )
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
     re.IGNORECASE,
 )
+_OF_EACH = re.compile(rf"(?:{_COUNT.pattern})\s*(?:of|at|à|x|×|\*|zu|je|@|each)\s*\x00", re.IGNORECASE)
 _COUNT_JOINT = re.compile(
     r"\b(?:or|and|whichever (?:comes|is|happens) (?:first|earlier|sooner)"
     r"|(?:whatever|which) comes first)\b|或者?|以先到者为准|先到(?:者)?为准",
@@ -379,6 +380,10 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clau
         reader.add_fault(item.line, f"[exp_max_time] {cause}: write one duration.")
         return
     counts = [match[0].strip() for match in _COUNT.finditer(text)]
+    if counts and seconds and (product := _OF_EACH.search(text)):
+        cause = f"{product[0][:-1].strip()!r} is a part of the time: write the whole"
+        reader.add_fault(item.line, f"[exp_max_time]: {cause}, as 24 hours or 90 min.")
+        return
     if counts and seconds:
         cause = f"only the time is kept, not {' and '.join(map(repr, counts))}: write that into the command."
         reader.add_fault(item.line, f"[exp_max_time]: {cause}", fatal=False)
