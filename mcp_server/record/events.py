@@ -173,6 +173,7 @@ class Event(_Numbered, total=False):
     overrides: dict[str, Any]
     bad_end: str
     tries: list[str]
+    code: int  # cells of a sweep with one number are not known to have run different code
     why: str
     rung: int
     total: int  # cells that the end of a phase or of a sweep is about
@@ -338,6 +339,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "overrides": dict,
     "bad_end": str,
     "tries": list,
+    "code": int,
     "why": str,
     "curves": str,
     "peak_mib": (int, float),

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_server.record.code.code_snapshot import read_code_snapshot
-from mcp_server.record.run_directory import RunDir
 from mcp_server.record.sweeps.sweep_ranking import (
     Best,
     Group,
@@ -30,11 +28,11 @@ from mcp_server.results.benchmark_table import (
     build_benchmark_tables,
     find_benchmark,
 )
-from mcp_server.results.code_differences import describe_other_code, read_ran_code
+from mcp_server.results.code_differences import describe_other_code
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_series import EvaluationPoint, EvaluationSeries
-from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.cell_code import read_cell_code
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS
 from mcp_server.sweeps.plan import find_seeds
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
@@ -139,14 +137,12 @@ def _describe_code(groups: Sequence[Group], home: Path) -> str:
     if best is None or best.other is None:
         return ""
     cells = [cell for group in (best.group, best.other) for cell in group.results[:_MOST_SEEDS]]
-    homes, codes = [home, *StateHome(home).list_mirrors()], []
-    for cell in cells:
-        found = (each / "runs" / (cell.run_id or "-") for each in homes)
-        if (path := next((path for path in found if path.is_dir()), None)) is not None:
-            snapshot = read_code_snapshot(RunDir(path), cell.end.get("attempt") or 1)
-            codes.append(read_ran_code(cell.cell.name, str(cell.cell.launch.get("cwd") or ""), snapshot))
-    other = describe_other_code(codes)
-    return f"{name_best_two(best)} did not all run the same code ({other}), which may be the cause." if other else ""
+    other = describe_other_code([read_cell_code(cell, cell.run_id, home) for cell in cells])
+    if other:
+        return f"{name_best_two(best)} did not all run the same code ({other}), which may be the cause."
+    apart = [group.label for group in groups if group.codes and best.group.codes and group.codes != best.group.codes]
+    more = f" and {len(apart) - _MOST_BENCHMARKS} more" if len(apart) > _MOST_BENCHMARKS else ""
+    return f"Of other code than the best: {', '.join(apart[:_MOST_BENCHMARKS])}{more}." if apart else ""
 
 
 def name_best_two(best: Best) -> str:

@@ -34,7 +34,7 @@ class BestCell(Answer):
     """The best cell of the setting with the best ``mean`` over ``n`` results. ``value`` and ``step`` are the cell's.
 
     ``ran``: settings that a retry changed, which its name may not say. ``runner_up``: the next setting, where the
-    difference is inside the deviation, or one that is better with fewer seeds.
+    difference is inside the deviation, or one that is better with fewer seeds. ``code``: where both ran different code.
     """
 
     cell: str
@@ -47,6 +47,7 @@ class BestCell(Answer):
     deviation: float | None = None
     n: int | None = None
     runner_up: str | None = None
+    code: str | None = None
 
 
 class FailedCell(Answer):
@@ -191,6 +192,7 @@ def describe_best(best: Best) -> BestCell:
         deviation=significant(group.deviation, 2) if group.deviation is not None else None,
         n=len(group.results) if several else None,
         runner_up=(describe_behind(best.behind) if best.behind is not None else best.runner_up_text) or None,
+        code=best.doubt or None,
     )
 
 

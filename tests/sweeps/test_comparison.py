@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
@@ -133,6 +135,13 @@ def test_a_test_of_two_settings_says_that_their_cells_ran_different_code(tmp_pat
     told = "The cells of the best and of a2 did not all run the same code (sup.py), which may be the cause."
     assert compare(directory).notes == [f"{welch} {told}"]
     sweep = RunStore(StateHome(tmp_path)).sweeps.find("night")
+    best = find_best(sweep)
+    assert best is not None
+    assert (best.doubt, best.text.count("Welch t 9.9")) == ("", 1), "of what was kept before, no number is known"
+    cells_of_two = [replace(cell, end={**cell.end, "code": 1 + (cell.cell.name[0] == "b")}) for cell in sweep.cells]
+    numbered = find_best(replace(sweep, cells=tuple(cells_of_two)))
+    assert numbered is not None
+    assert numbered.text == f"{best.text}; not all of the same code"
     assert f"{welch} {told}" in SweepLog(directory).render(sweep, {}, {})
     assert told in render_latex(sweep, tmp_path)
 

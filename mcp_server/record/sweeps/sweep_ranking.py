@@ -53,6 +53,11 @@ class Group:
         return [cell.value for cell in self.results if cell.value is not None]
 
     @property
+    def codes(self) -> frozenset[int]:
+        """The numbers of the codes that its results ran, as far as they are known."""
+        return frozenset(code for cell in self.results if isinstance(code := cell.end.get("code"), int))
+
+    @property
     def label(self) -> str:
         """The name of its first cell, with the settings that a retry changed, as they ran."""
         cell = self.first
@@ -108,6 +113,12 @@ class Best:
         return None if self.other is None else compare_means(self.group.values, self.other.values)
 
     @property
+    def doubt(self) -> str:
+        """That the cells which it compares did not all run the same code; empty where that is not known."""
+        compared = [group for group in (self.group, self.other, self.behind) if group is not None]
+        return "not all of the same code" if len(frozenset().union(*(group.codes for group in compared))) > 1 else ""
+
+    @property
     def text(self) -> str:
         """The best value, whose it is, and how it compares with the next."""
         return f"{self.group.text} by {self.group.label}{self._against}"
@@ -120,10 +131,12 @@ class Best:
     @property
     def _against(self) -> str:
         if self.behind is not None:
-            return f"; {describe_behind(self.behind)}"
-        if self.runner_up is not None:
-            return f"; within the deviation: {self.runner_up_text}"
-        return "" if self.test is None else f"; against {self.other_text}"
+            text = f"; {describe_behind(self.behind)}"
+        elif self.runner_up is not None:
+            text = f"; within the deviation: {self.runner_up_text}"
+        else:
+            text = "" if self.test is None else f"; against {self.other_text}"
+        return f"{text}; {self.doubt}" if self.doubt else text
 
     @property
     def runner_up_text(self) -> str:

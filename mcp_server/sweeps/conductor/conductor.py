@@ -38,6 +38,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.cell_code import number_code
 from mcp_server.sweeps.conductor.cell_end import describe_end
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
 from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
@@ -297,7 +298,8 @@ class Conductor:
         is_stopped = end.state in (STOPPED, "killed")
         stop = read_stop(self.store.run_directory(run.run_id).stop) if is_stopped else None
         kind, text, facts = describe_end(cell, run, end, str((stop or {}).get("reason") or ""))
-        self._note(kind, text, **facts)
+        code = number_code(cell, run.run_id, run.attempt, self.read().cells, self.store.home.path)
+        self._note(kind, text, **facts, code=code)
 
     def _measure_live(self, run: Run) -> Figure:
         spec = self.read().spec
