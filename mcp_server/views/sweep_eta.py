@@ -1,8 +1,8 @@
 """How long a sweep still takes, by how long like cells took and how far the live ones are. Pure.
 
-A live cell has what its own steps say is left. A waiting one takes what ended cells of its phase and launch took, or
-live ones are about to take, in proportion to a parameter that sets the length (``max_steps``, ``epochs``). Once as many
-have ended as run at once, their rate counts, which has the time between two cells in it. Where one cell's length is
+A live cell has what its own steps say is left. A waiting one takes as long as cells of its phase and launch took, or
+are about to take, by its settings (``fit_lengths``): as much of that as others ran before they failed or were
+halved. Once as many have ended as run at once, the time between two cells is added. Where one cell's length is
 unknown (the first of a phase, a hang without a limit), so is the sweep's: a promotion and a hang are not cells of usual
 length.
 """
@@ -12,11 +12,14 @@ from __future__ import annotations
 import heapq
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mcp_server.record.state import Run, posix
+from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_state import LIVE, WAITING, CellState, Sweep
 
 LENGTH = re.compile(
@@ -24,7 +27,11 @@ LENGTH = re.compile(
     re.IGNORECASE,
 )
 _OVERDUE, _UNNOTED_S = 1.5, 5.0  # times, and seconds above the usual length, without a step that says more: a hang
-_ENDS_A_SLOT = 1  # ended cells for each slot, from which on their rate is better than their lengths
+_RIDGE = 0.02  # the variance of the logarithm of a length, by that of a slope before anything is known
+_SHORTEST_S, _MOST_LEARNT = 0.01, 4.0  # of a logarithm: 55 times as long
+_MOST_FEATURES, _MOST_TEXTS = 16, 8
+_WHOLE = ("finished", "timed_out")
+_ENDS_A_SLOT = 0.5  # ended cells for each slot, from which on their rate is better than their lengths
 
 
 def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
@@ -82,25 +89,13 @@ def schedule_s(
     return end_s
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """A cell whose length is known, or about to be."""
-
-    cell: CellState
-    length_s: float
-
-
 class _Lengths:
-    """How long cells take, from those that have ended and those that run."""
+    """How long cells take, from those that have ended and those that say what is left."""
 
     def __init__(self, sweep: Sweep, running: Sequence[tuple[CellState, Run]], slots: int, now_s: float) -> None:
-        self._now_s, self._running, self._slots = now_s, running, slots
-        took = [(cell, cell.end.get("elapsed_s")) for cell in sweep.cells if cell.state in ("finished", "timed_out")]
-        self._ended = [_Sample(cell, float(s)) for cell, s in took if isinstance(s, int | float)]
+        self._sweep, self._now_s, self._running, self._slots = sweep, now_s, running, slots
         self._begun_s = _first_starts_s(sweep)
-        self._sweep = sweep
-        self._scales: dict[str, dict[str, float]] = {}
-        self._known: dict[tuple[object, ...], float | None] = {}  # a sweep has many cells, and few lengths
+        self._known: dict[tuple[str, str], _Launch | None] = {}
 
     def left_s(self, cell: CellState, run: Run) -> float | None:
         """Return how long a running cell still takes, at most until its time limit."""
@@ -112,7 +107,8 @@ class _Lengths:
         eta_s = run.progress.get("eta_s")
         if isinstance(eta_s, int | float) and run.state == "running":
             return eta_s if most_s is None else min(eta_s, most_s)
-        usual_s = self._usual_s(cell)
+        launch = self._read(cell)
+        usual_s = None if launch is None else launch.fit(cell)
         if usual_s is None and run.state == "running":
             return None  # its time limit is no estimate
         if usual_s is None or run.state != "running" or elapsed_s > max(_OVERDUE * usual_s, usual_s + _UNNOTED_S):
@@ -121,56 +117,45 @@ class _Lengths:
 
     def length_s(self, cell: CellState) -> float | None:
         """Return how long a waiting cell will hold its slot."""
-        return self._remember("length", cell, self._find_length_s)
+        launch = self._read(cell)
+        return None if launch is None else launch.fit(cell) * launch.share + launch.between_s
 
-    def _remember(self, what: str, cell: CellState, find: Callable[[CellState], float | None]) -> float | None:
-        key = (what, cell.cell.phase, cell.cell.variant, *self._scale(cell).items())
+    def _read(self, cell: CellState) -> _Launch | None:
+        """Return what is known of the cells of a launch, None before any has ended or says what is left."""
+        key = (cell.cell.phase, cell.cell.variant)
         if key not in self._known:
-            self._known[key] = find(cell)
+            alike = [one for one in self._sweep.cells if (one.cell.phase, one.cell.variant) == key]
+            running = [(one, run) for one, run in self._running if (one.cell.phase, one.cell.variant) == key]
+            took = [(one, s) for one in alike if one.done and (s := _took_s(one)) is not None]
+            whole = [(one, s) for one, s in took if one.state in _WHOLE]
+            whole += [(one, s) for one, run in running if (s := self._whole_s(run)) is not None]
+            self._known[key] = self._describe(fit_lengths(alike, whole), took, running) if whole else None
         return self._known[key]
 
-    def _find_length_s(self, cell: CellState) -> float | None:
-        usual_s, begun_s = self._usual_s(cell), self._begun_s.get(cell.cell.phase)
-        running = [(one, run) for one, run in self._running if _is_alike(one, cell)]
+    def _describe(
+        self,
+        fit: Callable[[CellState], float],
+        took: Sequence[tuple[CellState, float]],
+        running: Sequence[tuple[CellState, Run]],
+    ) -> _Launch:
+        begun_s = self._begun_s.get(next((cell.cell.phase for cell, _ in running), self._sweep.phase or ""))
+        done = [(cell, s, fit(cell)) for cell, s in took if _ended_s(cell) >= (begun_s or 0.0)]
+        cut = [(min(s, usual_s), usual_s) for cell, s, usual_s in done if cell.state not in _WHOLE]
+        whole_s = sum(usual_s for cell, _, usual_s in done if cell.state in _WHOLE)
+        # Those that were cut short end first: a live one that is past that point is not one of them.
+        last = max((s / usual_s for s, usual_s in cut), default=1.0)
+        whole_s += sum(fit(cell) for cell, run in running if self._elapsed_s(run) > last * fit(cell))
+        share = (sum(s for s, _ in cut) + whole_s) / (sum(usual_s for _, usual_s in cut) + whole_s) if cut else 1.0
         slots = self._slots * len(running) / len(self._running) if self._running else self._slots
-        if not usual_s or begun_s is None or not slots:
-            return usual_s
-        done = [
-            self._ratio(one, cell)
-            for one in self._sweep.cells
-            if _is_alike(one, cell) and one.done and _ended_s(one) >= begun_s
-        ]
-        if len(done) < _ENDS_A_SLOT * slots:
-            return usual_s
-        under_way = [
-            self._ratio(one, cell) if run.ended else min(self._ratio(one, cell), self._elapsed_s(run) / usual_s)
-            for one, run in running
-        ]
-        return (self._now_s - begun_s) * slots / (sum(done) + sum(under_way))
-
-    def _usual_s(self, cell: CellState) -> float | None:
-        return self._remember("usual", cell, self._find_usual_s)
-
-    def _find_usual_s(self, cell: CellState) -> float | None:
-        alike = [sample for sample in self._ended if _is_alike(sample.cell, cell)]
-        if not alike:
-            alike = [
-                _Sample(one, s) for one, run in self._running if _is_alike(one, cell) and (s := self._whole_s(run))
-            ]
-        scaled = [sample.length_s * self._ratio(cell, sample.cell) for sample in alike]
-        return sum(scaled) / len(scaled) if scaled else None
-
-    def _ratio(self, cell: CellState, other: CellState) -> float:
-        """Return how many times as long as ``other`` a cell trains, by settings that set the length."""
-        here, there = self._scale(cell), self._scale(other)
-        return math.prod(value / there[name] for name, value in here.items() if name in there)
-
-    def _scale(self, cell: CellState) -> dict[str, float]:
-        """Return the settings of a cell that set its length."""
-        if (scale := self._scales.get(cell.cell.name)) is None:
-            named = ((name, cell.setting(name)) for name in cell.settings if LENGTH.search(name))
-            scale = self._scales[cell.cell.name] = {name: value for name, value in named if _is_length(value)}
-        return scale
+        if begun_s is None or not slots or len(done) < _ENDS_A_SLOT * slots:
+            return _Launch(fit, share)
+        # One that says nothing and is beyond its length has ended, and nobody has noted it.
+        live_s = (
+            min(self._elapsed_s(run), fit(cell) if self._whole_s(run) is None else math.inf) for cell, run in running
+        )
+        held_s = sum(s for _, s, _ in done) + sum(live_s)
+        between_s = ((self._now_s - begun_s) * slots - held_s) / (len(done) + len(running))
+        return _Launch(fit, share, max(0.0, between_s))
 
     def _whole_s(self, run: Run) -> float | None:
         eta_s = run.progress.get("eta_s")
@@ -180,16 +165,97 @@ class _Lengths:
         return max(0.0, self._now_s - posix(run.started_at)) if run.started_at else 0.0
 
 
-def _is_alike(one: CellState, other: CellState) -> bool:
-    return (one.cell.phase, one.cell.variant) == (other.cell.phase, other.cell.variant)
+@dataclass(frozen=True)
+class _Launch:
+    """The cells of one launch: how long a whole one takes by its settings, and which ``share`` of that cells have run.
+
+    ``between_s``: for each cell, the time of its slot that none ran: before its start, or another attempt at it.
+    """
+
+    fit: Callable[[CellState], float]
+    share: float = 1.0
+    between_s: float = 0.0
+
+
+def fit_lengths(cells: Sequence[CellState], whole: Sequence[tuple[CellState, float]]) -> Callable[[CellState], float]:
+    """Return how long each of ``cells`` takes by the lengths of some, in seconds.
+
+    The logarithm of a length is linear in the logarithms of settings that are positive numbers, and each text has a
+    factor of its own. As long as few cells say otherwise, a length is in proportion to settings that count steps or
+    epochs, and depends on no others (ridge regression towards that).
+    """
+    features = _list_features(cells)
+    rows = [[read(cell) for _, read in features] for cell, _ in whole]
+    logs = [math.log(max(s, _SHORTEST_S)) - _sum_prior(features, row) for (_, s), row in zip(whole, rows, strict=True)]
+    centre = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    mean = statistics.fmean(logs)
+    off = [[value - middle for value, middle in zip(row, centre, strict=True)] for row in rows]
+    slopes = _solve_ridge(off, [each - mean for each in logs], _RIDGE)
+
+    def estimate(cell: CellState) -> float:
+        row = [read(cell) for _, read in features]
+        learnt = sum(s * (v - c) for s, v, c in zip(slopes, row, centre, strict=True))
+        return math.exp(mean + _sum_prior(features, row) + max(-_MOST_LEARNT, min(learnt, _MOST_LEARNT)))
+
+    scale = sum(s for _, s in whole) / sum(estimate(cell) for cell, _ in whole)  # a mean, not one of logarithms
+    return lambda cell: estimate(cell) * scale
+
+
+_Feature = tuple[float, Callable[[CellState], float]]  # the slope that is expected, and how a cell's value is read
+
+
+def _list_features(cells: Sequence[CellState]) -> list[_Feature]:
+    """Return the settings on which the length may depend: those that differ, but for seeds."""
+    found: list[_Feature] = []
+    for name in dict.fromkeys(name for cell in cells for name in cell.settings if not is_seed(name)):
+        values = [cell.setting(name) for cell in cells]
+        if all(_is_positive(value) for value in values):
+            if len(set(values)) > 1:
+                found.append((1.0 if LENGTH.search(name) else 0.0, partial(_read_log, name)))
+        elif 1 < len(texts := set(map(str, values))) <= _MOST_TEXTS:
+            found += [(0.0, partial(_is_text, name, text)) for text in sorted(texts)]
+    return found[:_MOST_FEATURES]
+
+
+def _read_log(name: str, cell: CellState) -> float:
+    return math.log(cell.setting(name))
+
+
+def _is_text(name: str, text: str, cell: CellState) -> float:
+    return float(str(cell.setting(name)) == text)
+
+
+def _sum_prior(features: Sequence[_Feature], row: Sequence[float]) -> float:
+    return sum(slope * value for (slope, _), value in zip(features, row, strict=True))
+
+
+def _solve_ridge(rows: Sequence[Sequence[float]], ends: Sequence[float], penalty: float) -> list[float]:
+    """Return the slopes that fit ``ends`` best, each slope's square at a ``penalty``: Gauss, as it is positive."""
+    size = len(rows[0]) if rows else 0
+    left = [[sum(row[i] * row[j] for row in rows) + penalty * (i == j) for j in range(size)] for i in range(size)]
+    right = [sum(row[i] * end for row, end in zip(rows, ends, strict=True)) for i in range(size)]
+    for i in range(size):
+        for k in range(i + 1, size):
+            factor = left[k][i] / left[i][i]
+            left[k] = [a - factor * b for a, b in zip(left[k], left[i], strict=True)]
+            right[k] -= factor * right[i]
+    slopes = [0.0] * size
+    for i in reversed(range(size)):
+        slopes[i] = (right[i] - sum(left[i][j] * slopes[j] for j in range(i + 1, size))) / left[i][i]
+    return slopes
+
+
+def _took_s(cell: CellState) -> float | None:
+    elapsed_s = cell.end.get("elapsed_s")
+    return float(elapsed_s) if isinstance(elapsed_s, int | float) else None
 
 
 def _ended_s(cell: CellState) -> float:
     return posix(cell.end["at"]) if "at" in cell.end else 0.0
 
 
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _first_starts_s(sweep: Sweep) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -15,7 +16,7 @@ from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.text.formatting import format_time
-from mcp_server.views.sweep_eta import estimate_rest_s
+from mcp_server.views.sweep_eta import estimate_rest_s, fit_lengths
 
 BEGUN_S = 1_795_000_000.0
 
@@ -24,11 +25,11 @@ def at(seconds: float) -> str:
     return format_time(datetime.fromtimestamp(BEGUN_S + seconds, UTC))
 
 
-def sweep_of(cells: list[Cell], events: list[dict[str, Any]]) -> Sweep:
+def sweep_of(cells: list[Cell], events: list[dict[str, Any]], **spec: Any) -> Sweep:
     numbered: list[Any] = [
         {"seq": n, **event} for n, event in enumerate([{"kind": "conducting", "at": at(0)}, *events], 1)
     ]
-    return fold_sweep(SweepSpec("s-abcd", "s", cells=tuple(cells)), numbered, Liveness.ALIVE)
+    return fold_sweep(SweepSpec("s-abcd", "s", cells=tuple(cells), **spec), numbered, Liveness.ALIVE)
 
 
 def live(begun_s: float, eta_s: float | None = None, state: Any = "running", **spec: Any) -> Run:
@@ -51,41 +52,154 @@ def end(cell: str, seconds: float, took_s: float, state: str = "finished") -> di
     }
 
 
-def simulate(
-    length_s: float, cells: int, slots: int, overhead_s: float, *, steps: bool, chance: random.Random
-) -> list[float]:
-    """Return the relative errors of the estimate at a quarter, half and three quarters of a simulated sweep."""
-    free, spans = [(0.0, n) for n in range(slots)], []
-    for number in range(cells):
-        free_s, slot = heapq.heappop(free)
-        begun_s = free_s + overhead_s * chance.uniform(0.5, 1.5)
-        took_s = length_s * chance.uniform(0.85, 1.15)
-        spans.append((f"c{number}", begun_s, took_s))
-        heapq.heappush(free, (begun_s + took_s, slot))
-    whole_s = max(begun_s + took_s for _, begun_s, took_s in spans)
-    errors = []
+Planned = tuple[str, dict[str, Any], float]  # phase, settings and seconds of a cell
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A sweep in virtual time. ``steps``: its cells say what is left. ``halved``: half of them stop at this share.
+
+    ``fail``: how many attempts fail, each cell once more. ``hang``: the cell that stands still for five lengths.
+    """
+
+    cells: list[Planned]
+    slots: int
+    steps: bool = True
+    halved: float = 0.0
+    fail: float = 0.0
+    hang: int = -1
+    queues: bool = False  # for GPUs: two more are in line, and nobody knows how many run at once
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """An attempt at a cell: when it began and how long it took, and would have taken."""
+
+    cell: int
+    begun_s: float
+    took_s: float
+    whole_s: float
+    state: str
+    again: bool = False
+
+    @property
+    def ended_s(self) -> float:
+        return self.begun_s + self.took_s
+
+
+def equal(seconds: float, count: int, phase: str = "1", **more: Any) -> list[Planned]:
+    return [(phase, {"n": n, **more}, seconds) for n in range(count)]
+
+
+def grid(lengths: dict[Any, float], seeds: int, name: str = "width") -> list[Planned]:
+    return [("1", {name: value, "seed": seed}, seconds) for value, seconds in lengths.items() for seed in range(seeds)]
+
+
+RATES = dict.fromkeys((1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2), 20.0)
+SHAPES = {
+    "0.3 s": Shape(equal(0.3, 40), 8, steps=False),
+    "0.3 s with steps": Shape(equal(0.3, 24), 4),
+    "half a second": Shape(equal(0.5, 24), 4, steps=False),
+    "a second": Shape(equal(1, 24), 6),
+    "two seconds": Shape(equal(2, 16), 4, steps=False),
+    "ten seconds": Shape(equal(10, 16), 4, steps=False),
+    "a minute": Shape(equal(60, 20), 8),
+    "a minute in one slot": Shape(equal(60, 6), 1, steps=False),
+    "rates": Shape(grid(RATES, 3, "lr"), 3, steps=False),
+    "width": Shape(grid({w: w / 32 for w in (64, 128, 256, 512)}, 3), 4, steps=False),
+    "width with steps": Shape(grid({w: w / 32 for w in (64, 128, 256, 512)}, 3), 4),
+    "width, the largest first": Shape(grid({w: w / 32 for w in (512, 256, 128, 64)}, 3), 4, steps=False),
+    "square of a width": Shape(grid({w: (w / 128) ** 2 * 5 for w in (64, 128, 256, 512)}, 2), 2, steps=False),
+    "batch size": Shape(grid({b: 400 / b for b in (8, 16, 32, 64)}, 3, "batch"), 4, steps=False),
+    "max_steps": Shape(grid({n: n / 50 for n in (100, 300, 1000)}, 4, "max_steps"), 3, steps=False),
+    "halving": Shape(grid(RATES, 3, "lr"), 3, halved=0.25),
+    "retries": Shape(equal(6, 20), 4, steps=False, fail=0.3),
+    "a hang": Shape(equal(5, 16), 4, hang=5),
+    "a promotion": Shape([*equal(4, 12, "e"), ("final", {"n": 0, "iters": 600}, 20)], 4),
+    "GPUs with a line": Shape(equal(12, 18), 4, queues=True),
+    "a time limit": Shape(equal(40, 12), 4, steps=False, limit_s=20),
+}
+
+
+def play(shape: Shape, chance: random.Random) -> list[Span]:
+    """Return the attempts of a simulated sweep."""
+    spans: list[Span] = []
+    phases = dict.fromkeys(phase for phase, *_ in shape.cells)
+    for phase in phases:
+        queue = [number for number, cell in enumerate(shape.cells) if cell[0] == phase]
+        free = [max((span.ended_s for span in spans), default=0.0)] * shape.slots
+        while queue:
+            number = queue.pop(0)
+            begun_s = heapq.heappop(free) + 0.4 * chance.uniform(0.5, 1.5)
+            whole_s = took_s = shape.cells[number][2] * chance.uniform(0.88, 1.12)
+            state, again = "finished", False
+            if number == shape.hang:
+                took_s, state = 5 * whole_s, "failed"
+            elif chance.random() < 0.5 and shape.halved:
+                took_s, state = shape.halved * whole_s, "stopped"
+            elif chance.random() < shape.fail:
+                again = all(span.cell != number for span in spans)
+                took_s, state = chance.uniform(0.05, 0.9) * whole_s, "failed"
+            if shape.limit_s is not None and took_s > shape.limit_s:
+                took_s, state = shape.limit_s, "timed_out"
+            queue += [number] if again else []
+            spans.append(Span(number, begun_s, took_s, whole_s, state, again))
+            heapq.heappush(free, begun_s + took_s)
+    return spans
+
+
+def estimate(shape: Shape, spans: list[Span], now_s: float) -> float | None:
+    """Return what the sweep says is left at a time."""
+    events, runs = [], {}
+    for span in (span for span in spans if span.begun_s <= now_s):
+        name = f"c{span.cell}"
+        events.append(start(name, span.begun_s))
+        if span.ended_s <= now_s:
+            done = end(name, span.ended_s, span.took_s, span.state)
+            events.append({**done, **({"then": "again"} if span.again else {})})
+        else:
+            says = shape.steps and span.cell != shape.hang and now_s - span.begun_s > 0.12 * span.whole_s
+            left_s = span.begun_s + span.whole_s - now_s if says else None
+            runs[name] = live(span.begun_s, left_s, time_limit_s=shape.limit_s)
+    if shape.queues:
+        begun = {event["cell"] for event in events}
+        line = [f"c{number}" for number in range(len(shape.cells)) if f"c{number}" not in begun][:2]
+        events += [start(name, now_s) for name in line]
+        runs |= {name: live(now_s, state="queued") for name in line}
+    events.sort(key=lambda event: str(event["at"]))
+    cells = [Cell(f"c{number}", phase, settings) for number, (phase, settings, _) in enumerate(shape.cells)]
+    most = None if shape.queues else shape.slots
+    return estimate_rest_s(sweep_of(cells, events, max_parallel=most), runs, BEGUN_S + now_s)
+
+
+def measure(shape: Shape, seed: str) -> list[tuple[float, float | None]]:
+    """Return the share of the sweep and the relative error of the estimate, None where it is unknown."""
+    spans = play(shape, random.Random(seed))
+    whole_s = max(span.ended_s for span in spans)
+    found: list[tuple[float, float | None]] = []
     for share in (0.25, 0.5, 0.75):
-        now_s = whole_s * share
-        events = [start(name, b) for name, b, _ in spans if b <= now_s]
-        events += [end(name, b + t, t) for name, b, t in spans if b + t <= now_s]
-        events.sort(key=lambda event: str(event["at"]))
-        runs = {n: live(b, b + t - now_s if steps else None) for n, b, t in spans if b <= now_s < b + t}
-        sweep = sweep_of([Cell(f"c{number}", "1") for number in range(cells)], events)
-        estimate_s = estimate_rest_s(sweep, runs, BEGUN_S + now_s)
-        if estimate_s is not None:
-            errors.append(abs(estimate_s - (whole_s - now_s)) / (whole_s - now_s))
-    return errors
+        left_s, said_s = whole_s * (1 - share), estimate(shape, spans, whole_s * share)
+        found.append((share, None if said_s is None else abs(said_s - left_s) / left_s))
+    return found
 
 
-@pytest.mark.parametrize("steps", [False, True])
-def test_the_median_error_is_below_a_fifth_from_a_quarter_of_the_sweep_on(steps: bool) -> None:
-    chance = random.Random(7)
-    errors: list[float] = []
-    for _ in range(200):
-        length_s, slots = 10 ** chance.uniform(-0.5, 1.8), chance.randint(1, 8)
-        cells = chance.randint(2 * slots, 60)
-        errors += simulate(length_s, cells, slots, chance.uniform(0.05, 1.0), steps=steps, chance=chance)
-    assert len(errors) > 300
+def test_the_median_error_is_below_a_fifth_at_each_quarter_of_twenty_sweeps() -> None:
+    looks = [each for name, shape in SHAPES.items() for n in range(8) for each in measure(shape, f"{name} {n}")]
+    for share in (0.25, 0.5, 0.75):
+        errors = [error for at_share, error in looks if at_share == share and error is not None]
+        assert len(errors) > 100
+        assert median(errors) <= 0.2, share
+
+
+# Nothing tells beforehand which cells will hang or be halved, or how much shorter those are that come last.
+OPEN = {"a hang", "halving", "batch size", "width, the largest first"}
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - OPEN))
+def test_the_median_error_of_each_sweep_is_below_a_fifth_whatever_its_cells_are_like(name: str) -> None:
+    errors = [error for n in range(12) for _, error in measure(SHAPES[name], f"{name} {n}") if error is not None]
+    assert len(errors) >= 18
     assert median(errors) <= 0.2
 
 
@@ -139,8 +253,26 @@ def test_a_short_cell_whose_end_is_not_noted_yet_is_no_hang() -> None:
 def test_slots_between_two_cells_count_where_the_sweep_says_how_many_run_at_once() -> None:
     cells = [Cell(f"c{n}", "1") for n in range(12)]
     events = [start(f"c{n}", 0) for n in range(5)] + [end("c0", 1, 1)]
-    runs = {f"c{n}": live(0, eta_s=1) for n in range(1, 2)}
-    spec = SweepSpec("s-abcd", "s", cells=tuple(cells), max_parallel=4)
-    numbered: list[Any] = [{"seq": n, **e} for n, e in enumerate([{"kind": "conducting", "at": at(0)}, *events], 1)]
-    sweep = fold_sweep(spec, numbered, Liveness.ALIVE)
+    runs = {"c1": live(0, eta_s=0)}
+    sweep = sweep_of(cells, events, max_parallel=4)
     assert estimate_rest_s(sweep, runs, BEGUN_S + 1) == pytest.approx(3)
+
+
+def test_lengths_follow_the_settings_that_set_them_and_no_others() -> None:
+    cells = [
+        Cell(f"c{n}", "1", {"width": w, "opt": o, "lr": (0.1, 0.001)[n % 2], "seed": n})
+        for n, (w, o) in enumerate(PAIRS)
+    ]
+    states = list(sweep_of(cells, []).cells)
+    truth = {cell.cell.name: PAIRS[number] for number, cell in enumerate(states)}
+    whole = [(cell, seconds(*truth[cell.cell.name])) for cell in states[:5]]
+    fit = fit_lengths(states, whole)
+    for cell in states:
+        assert fit(cell) == pytest.approx(seconds(*truth[cell.cell.name]), rel=0.15), truth[cell.cell.name]
+
+
+PAIRS = [(64, "adam"), (128, "adam"), (64, "lion"), (256, "adam"), (128, "lion"), (512, "adam"), (512, "lion")]
+
+
+def seconds(width: int, optimizer: str) -> float:
+    return width / 32 * (1.5 if optimizer == "lion" else 1.0)
