@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from mcp_server.blueprints.headings import NOTES, OPTIONS, SECTIONS, find_section
 
 if TYPE_CHECKING:
@@ -102,8 +104,6 @@ def compose(text: str, first_line: int) -> Node | None:
     Raises:
         YamlFault: it is not YAML, or larger than a blueprint's settings may be.
     """
-    import yaml  # noqa: PLC0415 - takes 10 ms, which a server's start does not need
-
     if len(text) > _MAX_CHARS:
         raise YamlFault(first_line, f"YAML of more than {_MAX_CHARS:,} characters: shorten it")
     try:
@@ -138,8 +138,6 @@ def to_data(node: Node | None, first_line: int) -> Any:
 
 
 def _convert(node: Node | None, first_line: int, budget: list[int]) -> Any:
-    import yaml  # noqa: PLC0415 - see above
-
     budget[0] -= 1
     if budget[0] < 0 and node is not None:
         raise YamlFault(line_of(node, first_line), f"more than {_MAX_NODES:,} values")
@@ -179,8 +177,6 @@ def _find_own(key: str) -> str | None:
 
 def _read_entries(root: Node | None, first_line: int) -> list[FrontMatterEntry]:
     """Return the sections in front matter; words such as ``python`` count where it holds the launch command."""
-    import yaml  # noqa: PLC0415 - see above
-
     if not isinstance(root, yaml.MappingNode):
         return []
     pairs = list(root.value)
@@ -199,8 +195,6 @@ def _read_entries(root: Node | None, first_line: int) -> list[FrontMatterEntry]:
 
 
 def _read_entry(section: str, key: str, line: int, node: Node, first_line: int) -> FrontMatterEntry:
-    import yaml  # noqa: PLC0415 - see above
-
     data = to_data(node, first_line)
     if isinstance(node, yaml.ScalarNode):
         line = line_of(node, first_line) + (1 if node.style in ("|", ">") else 0)

@@ -17,8 +17,11 @@ from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.notes import note_cells
 from mcp_server.text.formatting import printable
 from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
 
@@ -37,8 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(store, arguments.limit, as_json=arguments.json)
     sweep = store.sweeps.find(arguments.sweep)
     if arguments.note:
-        from mcp_server.sweeps.notes import note_cells  # noqa: PLC0415 - a list does without
-
         cell, text = arguments.note
         note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal", os.environ)
         print(f"Noted on {cell} of {sweep.sweep_id}.")
@@ -64,13 +65,10 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
             raise BadArgument("--output", f"{path} is neither a .png nor a .svg.", "No picture was written.")
         data = draw_sweep(sweep, store, Scalars(store.home, store), form)
     elif arguments.csv:
-        from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - the list does without, here and below
-        from mcp_server.sweeps.log import SweepLog  # noqa: PLC0415 - as above
-
         directory = store.sweeps.files_of(sweep)
         data = SweepLog(directory).render_results(sweep, read_notes(directory), separator=",").encode()
     else:
-        from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - as above
+        from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - loads numpy
 
         data = render_latex(sweep, store.home.path).encode()
     if path is None:

@@ -10,21 +10,28 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mcp_server.backends.ssh.far_files import fetch_scalar_files
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
+from mcp_server.scalars.formats.detect import SourceReader
+from mcp_server.scalars.locate import (
+    EventFiles,
+    LookupCache,
+    MetricLocation,
+    find_run_files,
+    find_scalars,
+    locate_run_scalars,
+    run_span,
+)
+from mcp_server.scalars.series import ScalarsUnreadable, Series
+from mcp_server.scalars.tensorboard.find import has_event_files, list_event_files
+from mcp_server.scalars.tensorboard.reader import EventReader
 from mcp_server.store.attribution.attribution import Attribution, describe_uncertain
 from mcp_server.store.attribution.claims import FileFacts
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-
-if TYPE_CHECKING:
-    from mcp_server.scalars.formats.detect import SourceReader
-    from mcp_server.scalars.locate import EventFiles, LookupCache, MetricLocation
-    from mcp_server.scalars.series import Series
-    from mcp_server.scalars.tensorboard.reader import EventReader
 
 LATEST = "latest"
 
@@ -68,8 +75,6 @@ class RunLocations:
 
 def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
     """Return the event files among ``locations`` that exist."""
-    from mcp_server.scalars.locate import EventFiles  # noqa: PLC0415 - numpy starts slowly
-
     facts = []
     for path in (one.path / name for one in locations if isinstance(one, EventFiles) for name in one.attempts):
         with contextlib.suppress(OSError):
@@ -79,9 +84,6 @@ def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
 
 def _locate_far(run: Run) -> RunLocations:
     """Return the copies of what a far run wrote, as its supervisor saw it, brought up to date."""
-    from mcp_server.backends.ssh.far_files import fetch_scalar_files  # noqa: PLC0415 - most runs are of this host
-    from mcp_server.scalars.locate import find_scalars, run_span  # noqa: PLC0415 - numpy starts slowly
-
     directory = RunDir(Path(run.spec.mirror) / "runs" / run.run_id)
     roots = [path for path in (run.spec.tensorboard, run.spec.cwd) if path]
     root, remark = fetch_scalar_files(directory, run.attempt, roots, run_span(run)[0])
@@ -107,8 +109,6 @@ class Scalars:
 
     def locate(self, run: Run) -> RunLocations:
         """Return where a run writes its scalars, and what was left out because it may be another run's."""
-        from mcp_server.scalars.locate import LookupCache, locate_run_scalars  # noqa: PLC0415 - numpy starts slowly
-
         if run.spec.mirror:
             return _locate_far(run)
         key = run.attempt, run.ended, self.attribution.stamp(run)
@@ -136,9 +136,6 @@ class Scalars:
         Raises:
             NoScalars: nothing there can be read; says why.
         """
-        from mcp_server.scalars.locate import EventFiles  # noqa: PLC0415 - numpy starts slowly
-        from mcp_server.scalars.series import ScalarsUnreadable  # noqa: PLC0415 - numpy starts slowly
-
         event_reader, source_reader = self._readers()
         notes: dict[str, None] = {}
         failures: list[str] = []
@@ -168,9 +165,6 @@ class Scalars:
         Raises:
             ScalarsUnreadable: no event file there can be read.
         """
-        from mcp_server.scalars.locate import EventFiles, find_run_files  # noqa: PLC0415 - numpy starts slowly
-        from mcp_server.scalars.tensorboard.find import list_event_files  # noqa: PLC0415 - with it
-
         found = find_run_files(directory, (run for run in runs if not run.spec.mirror), self.attribution.of)
         known = {name for files in found.values() for name in files.attempts}
         rest = dict.fromkeys((path.name for path in list_event_files(directory) if path.name not in known), 0)
@@ -180,9 +174,6 @@ class Scalars:
         return found
 
     def _readers(self) -> tuple[EventReader, SourceReader]:
-        from mcp_server.scalars.formats.detect import SourceReader  # noqa: PLC0415 - numpy starts slowly
-        from mcp_server.scalars.tensorboard.reader import EventReader  # noqa: PLC0415 - numpy starts slowly
-
         with self._lock:
             self._event_reader = self._event_reader or EventReader(self._cache)
             self._source_reader = self._source_reader or SourceReader()
@@ -246,9 +237,6 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
 
 
 def _resolve_path(path: Path) -> Target:
-    from mcp_server.scalars.locate import find_scalars  # noqa: PLC0415 - numpy starts slowly
-    from mcp_server.scalars.tensorboard.find import has_event_files  # noqa: PLC0415 - with it
-
     if not path.is_absolute():
         raise BadArgument("logdir", f"is not absolute: {str(path)!r}.")
     if "tfevents" in path.name and path.is_file():

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mcp_server.record.state import Run
-from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.results import evaluations
+from mcp_server.results.evaluation_series import build_series
+from mcp_server.results.metrics import PRINTED, best_direction, read_metrics
+from mcp_server.results.printed_evaluations import read_printed_evaluations
+from mcp_server.scalars.condition import match_tags
+from mcp_server.scalars.from_log import read_log_metrics
+from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 
@@ -31,15 +37,11 @@ def parse_metric(text: str) -> tuple[str, str]:
 
 def choose_goal(tag: str, goal: str | None) -> str:
     """Return ``goal``, or where it is None whether more or less of ``tag`` is better, by its name, else max."""
-    from mcp_server.results.metrics import best_direction  # noqa: PLC0415 - numpy starts slowly
-
     return goal or best_direction(tag) or "max"
 
 
 def has_direction(tag: str) -> bool:
     """Return whether the name of a metric says if more or less of it is better."""
-    from mcp_server.results.metrics import best_direction  # noqa: PLC0415 - as above
-
     return best_direction(tag) is not None
 
 
@@ -68,8 +70,6 @@ def measure(
 
     Reads files: call it in a thread. An evaluation in a result file counts where no scalar has the name.
     """
-    from mcp_server.results.metrics import PRINTED, read_metrics  # noqa: PLC0415 - numpy starts slowly
-
     found = read_metrics(run, scalars, ["*"] if metric is None else [metric], store.run_directory(run.run_id))
     curves = found.source if found.source not in ("", PRINTED) else None
     if metric is None:
@@ -142,10 +142,6 @@ def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> Poi
 
 def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
     """Return the curves of a run that ``pattern`` matches: of its files, else of its output."""
-    from mcp_server.scalars.condition import match_tags  # noqa: PLC0415 - with the readers of scalars, 20 ms
-    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
-    from mcp_server.scalars.run_scalars import NoScalars  # noqa: PLC0415 - as above
-
     locations = scalars.locate(run).locations
     with contextlib.suppress(NoScalars):
         series = scalars.read(locations, run.run_id).series if locations else {}
@@ -159,11 +155,6 @@ def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> d
 
 
 def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
-    from mcp_server.results import evaluations  # noqa: PLC0415 - only where no scalar has the metric
-    from mcp_server.results.evaluation_series import build_series  # noqa: PLC0415 - as above
-    from mcp_server.results.printed_evaluations import read_printed_evaluations  # noqa: PLC0415 - as above
-    from mcp_server.scalars.condition import match_tags  # noqa: PLC0415 - as above
-
     own = scalars.attribution.of(run)
     files = evaluations.find_run_evaluations(run, own)
     printed = read_printed_evaluations(run, store.run_directory(run.run_id))

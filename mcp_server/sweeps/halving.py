@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.optuna_extra import check_optuna, make_study
+from mcp_server.sweeps.optuna_extra import check_optuna, load_optuna, make_study
 
 LANGUAGE = 'It is e.g. {"steps": [1000, 3000], "factor": 2, "least": 4}.'
 _KEYS = frozenset({"steps", "factor", "least"})
@@ -158,9 +158,9 @@ def _ordinal(number: int) -> str:
 
 
 def _is_pruned(own: float | None, others: Sequence[float | None], step: int, factor: int, goal: str) -> bool:
-    from optuna.pruners import SuccessiveHalvingPruner  # noqa: PLC0415 - an extra, which takes a second
-
-    study = make_study(goal, pruner=SuccessiveHalvingPruner(min_resource=step, reduction_factor=factor))
+    study = make_study(
+        goal, pruner=load_optuna().pruners.SuccessiveHalvingPruner(min_resource=step, reduction_factor=factor)
+    )
     pruned = False
     for number in _as_numbers([*others, own], goal):
         trial = study.ask()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_server.errors import BadArgument
 
@@ -25,10 +25,19 @@ def check_optuna(argument: str, alternative: str) -> None:
         raise BadArgument(argument, "needs Optuna, which is not installed.", f"A person can {INSTALL}. {alternative}")
 
 
+def load_optuna() -> Any:
+    """Return the package ``optuna``."""
+    import optuna  # noqa: PLC0415 - an extra, which takes 1,000 ms
+
+    return optuna
+
+
 def make_study(goal: str, *, pruner: BasePruner | None = None, sampler: BaseSampler | None = None) -> Study:
     """Return an empty study in memory. Without a sampler it proposes at random."""
-    import optuna  # noqa: PLC0415 - an extra, which takes a second
-
+    optuna = load_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     direction: Literal["maximize", "minimize"] = "maximize" if goal == "max" else "minimize"
-    return optuna.create_study(direction=direction, pruner=pruner, sampler=sampler or optuna.samplers.RandomSampler())
+    study: Study = optuna.create_study(
+        direction=direction, pruner=pruner, sampler=sampler or optuna.samplers.RandomSampler()
+    )
+    return study

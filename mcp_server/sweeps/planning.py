@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mcp_server.backends.local import tmux_socket
+from mcp_server.backends.slurm.arrays import array_backend_of
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file
@@ -20,6 +21,7 @@ from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.results.benchmark_table import find_benchmark
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.gpu_admission import requests_gpus
 from mcp_server.runs.launch.launch import rehearse
@@ -129,14 +131,11 @@ def _doubt_metric(spec: SweepSpec, goal: str | None) -> Iterator[str]:
 
 def _doubt_choice(spec: SweepSpec) -> Iterator[str]:
     """Yield that the sweep chooses between settings by values on several benchmarks."""
-    if depends_on_metric(spec):
-        from mcp_server.results.benchmark_table import find_benchmark  # noqa: PLC0415 - numpy starts slowly
-
-        if (name := find_benchmark([cell.params for cell in spec.cells])) is not None:
-            yield (
-                f"{name} is the benchmark: what is halved, searched or promoted is chosen by values that are not "
-                "comparable. A sweep for each one compares settings."
-            )
+    if depends_on_metric(spec) and (name := find_benchmark([cell.params for cell in spec.cells])) is not None:
+        yield (
+            f"{name} is the benchmark: what is halved, searched or promoted is chosen by values that are not "
+            "comparable. A sweep for each one compares settings."
+        )
 
 
 def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator[str]:
@@ -353,9 +352,6 @@ def describe_arrays(planned: PlannedSweep) -> Iterator[str]:
         cells = [cell for cell in spec.cells if cell.phase == phase and wants_array(cell)]
         checked = next((planned.checked[cell.name] for cell in cells if cell.name in planned.checked), None)
         if len(cells) > 1 and checked is not None:
-            # Few sweeps are arrays.
-            from mcp_server.backends.slurm.arrays import array_backend_of  # noqa: PLC0415 - as above
-
             backend = array_backend_of(checked)
             count = min(len(cells), backend.most_in_array)
             yield backend.preview_array(checked, spec.sweep_id, count, spec.max_parallel)

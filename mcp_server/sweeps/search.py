@@ -13,14 +13,10 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.optuna_extra import check_optuna, make_study
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
+from mcp_server.sweeps.optuna_extra import check_optuna, load_optuna, make_study
 
 Value = str | int | float | bool | None
 Point = dict[str, Value]
@@ -170,10 +166,10 @@ def propose(search: Search, history: Sequence[Trial], number: int, goal: str = "
 
 
 def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -> Point:
-    from optuna.samplers import TPESampler  # noqa: PLC0415 - an extra, which takes a second
-
     distributions = {name: _make_distribution(each) for name, each in search.space.items()}
-    study = make_study(goal, sampler=TPESampler(seed=seed, n_startup_trials=0, constant_liar=True))
+    study = make_study(
+        goal, sampler=load_optuna().samplers.TPESampler(seed=seed, n_startup_trials=0, constant_liar=True)
+    )
     study.add_trials([_make_trial(trial, distributions) for trial in trials])
     params = study.ask(distributions).params
     return {
@@ -181,30 +177,27 @@ def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -
     }
 
 
-def _make_distribution(dimension: Dimension) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: PLC0415 - an extra, which takes a second
-
+def _make_distribution(dimension: Dimension) -> Any:
+    kinds = load_optuna().distributions
     if not isinstance(dimension, Range):
-        return CategoricalDistribution(list(dimension))
+        return kinds.CategoricalDistribution(list(dimension))
     if dimension.is_int:
         step = int(dimension.step or 1)
-        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log, step=step)
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
+        return kinds.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log, step=step)
+    return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
 
 
-def _make_trial(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
-    from optuna.trial import TrialState as State  # noqa: PLC0415 - an extra, which takes a second
-    from optuna.trial import create_trial  # noqa: PLC0415 - an extra, which takes a second
-
+def _make_trial(trial: Trial, distributions: Mapping[str, Any]) -> Any:
+    create_trial, states = load_optuna().trial.create_trial, load_optuna().trial.TrialState
     params = {name: trial.params[name] for name in distributions}
     known: dict[str, Any] = {"params": params, "distributions": dict(distributions)}
     if trial.state == "live":
-        return create_trial(state=State.RUNNING, **known)
+        return create_trial(state=states.RUNNING, **known)
     if not _is_measured(trial):
-        return create_trial(state=State.FAIL, **known)
+        return create_trial(state=states.FAIL, **known)
     if trial.state == "stopped":
-        return create_trial(state=State.PRUNED, intermediate_values={trial.step or 0: trial.value or 0.0}, **known)
-    return create_trial(state=State.COMPLETE, value=trial.value, **known)
+        return create_trial(state=states.PRUNED, intermediate_values={trial.step or 0: trial.value or 0.0}, **known)
+    return create_trial(state=states.COMPLETE, value=trial.value, **known)
 
 
 def _is_measured(trial: Trial) -> bool:

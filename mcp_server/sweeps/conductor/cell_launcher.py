@@ -30,6 +30,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 from mcp_server.runs.launch.idempotency import has_key, hold_key
 from mcp_server.runs.launch.launch import launch
+from mcp_server.runs.launch.launch_array import launch_array
 from mcp_server.runs.launch.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
@@ -187,9 +188,6 @@ class CellLauncher:
         cells = [state.cell for state in find_array(sweep, self._in_arrays | self.in_doubt.keys())]
         if not cells or self.is_held(sweep.spec, cells[0]):
             return {}
-        # Few sweeps are arrays.
-        from mcp_server.runs.launch.launch_array import launch_array  # noqa: PLC0415 - as above
-
         spec = sweep.spec
         self._in_arrays.update(cell.name for cell in cells)
         requests = [make_request(spec, cell, 1) for cell in cells]
