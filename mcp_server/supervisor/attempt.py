@@ -427,6 +427,6 @@ class Attempt:
 
 
 def _load_shared_log() -> type[OutputLog]:
-    from mcp_server.supervisor.terminal.shared_log import SharedLog  # noqa: PLC0415 - few runs are jobs
+    from mcp_server.supervisor.terminal.output_log import SharedLog  # noqa: PLC0415 - few runs are jobs
 
     return SharedLog

@@ -22,6 +22,23 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.guard import SpareGuard
     from mcp_server.supervisor.jobs.slurm_job import SlurmJob
 
+
+class StoppedBeforeStart(Exception):
+    """There is a stop request, so the command must not start any more."""
+
+
+class GpusUnavailable(Exception):
+    """The requested GPUs or cpu slots are not available. The message says why. ``never``: waiting would not help."""
+
+    def __init__(self, text: str, *, never: bool = False) -> None:
+        super().__init__(text)
+        self.never = never
+
+
+class ServiceEnded(Exception):
+    """A run that this one needs has ended, so the command must not start. The message says which, and how."""
+
+
 _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
 _REPORTED_ERRORS = 5

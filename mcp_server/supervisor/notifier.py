@@ -13,9 +13,8 @@ from mcp_server.record.events import Event
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
+from mcp_server.system import processes
 from mcp_server.system.process_title import notifier_title, set_title
-
-_RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT)
 
 
 class Notifier:
@@ -71,28 +70,18 @@ def _detach(
 ) -> NoReturn:
     """Become a process of its own that has nothing of the supervisor but the pipe, and send notices."""
     try:
-        signal.set_wakeup_fd(-1)  # the supervisor's
-        for number in _RESET:
-            signal.signal(number, signal.SIG_DFL)
         # A command may not read its input, a web server may hang up early: neither ends the sender.
-        for number in (signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
-        os.setsid()
-        if os.fork() > 0:
-            os._exit(0)
-        os.dup2(read_fd, 0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (1, 2):
-            os.dup2(null, fd)
-        os.closerange(3, 65536)  # above all the lock of the run
+        processes.leave_parent([read_fd], ignored=[signal.SIGHUP, signal.SIGPIPE])
         os.chdir("/")
         set_title(notifier_title(spec.run_id))
-        _send(targets, rundir, spec, handover)
+        _send(read_fd, targets, rundir, spec, handover)
     finally:
         os._exit(0)
 
 
-def _send(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> None:
+def _send(
+    read_fd: int, targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover
+) -> None:
     # A process that has not to be loaded by runs without notices.
     from mcp_server.record.notices.notice import NoticedRun  # noqa: PLC0415 - as above
     from mcp_server.record.notices.sender import Sender, send_from_pipe  # noqa: PLC0415 - as above
@@ -104,4 +93,4 @@ def _send(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, h
     run = NoticedRun(spec.run_id, spec.name, spec.owner, spec.host)
     receivers = [Target.from_facts(each) for each in targets]
     sender = Sender(receivers, run, rundir.path, Redactor(handover.masked), env=dict(handover.env))
-    send_from_pipe(0, sender)
+    send_from_pipe(read_fd, sender)

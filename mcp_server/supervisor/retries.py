@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mcp_server.recovery.advice import agree
 from mcp_server.recovery.changes import move_ray
 from mcp_server.recovery.policy import IMBALANCE, NONE
-from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, decide
+from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, agree, decide
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import ports

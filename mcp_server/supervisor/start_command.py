@@ -15,10 +15,9 @@ from mcp_server.record.run_directory import boot_id, load_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.stop_request import has_expired
-from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.control import ControlInputs, StoppedBeforeStart
 from mcp_server.supervisor.guard import Work
 from mcp_server.supervisor.jobs.ray_command import make_mirror_command, select_job_environment
-from mcp_server.supervisor.not_started import StoppedBeforeStart
 from mcp_server.supervisor.terminal import pty
 from mcp_server.system import processes
 from mcp_server.system.files import open_private

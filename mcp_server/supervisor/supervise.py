@@ -20,10 +20,9 @@ from mcp_server.record.script import AttemptInputs, name_attempt, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
-from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.judging.failure_facts import describe_failure
 from mcp_server.supervisor.judging.observer import LINE_CHARS
-from mcp_server.supervisor.not_started import GpusUnavailable, ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within

@@ -75,6 +75,17 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
         return data
 
 
+def read_end(path: Path, count: int, *, after: int = 0) -> bytes:
+    """Return the last ``count`` bytes of a regular file, without its first ``after``.
+
+    Raises:
+        OSError: as ``open_regular_file``.
+    """
+    with open_regular(path) as file:
+        file.seek(max(after, file.seek(0, os.SEEK_END) - count))
+        return file.read(count)
+
+
 def read_configuration(path: Path) -> bytes:
     """Return the content of a file that a person wrote by hand: a regular one, of at most 1 MiB.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from mcp_server.system.files import is_shortage
 
 _PR_SET_CHILD_SUBREAPER = 36
+_RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT)
 _TMUX_SERVER = "tmux: server"
 _READ_BYTES = 65536
 _FOREGROUND_FIELD = 5  # of /proc/PID/stat, counted behind the name
@@ -71,6 +72,26 @@ def become_subreaper() -> None:
     """Make this process the parent of orphaned descendants, so that a double fork hides nothing."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def leave_parent(kept: Collection[int], *, ignored: Collection[signal.Signals] = (), is_orphan: bool = True) -> None:
+    """Become a process of its own that has nothing of the one that forked it but the descriptors ``kept``.
+
+    ``is_orphan``: it is left to init, and the process that was forked exits.
+    """
+    signal.set_wakeup_fd(-1)  # the parent's
+    for number in _RESET:
+        signal.signal(number, signal.SIG_DFL)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    os.setsid()
+    if is_orphan and os.fork() > 0:
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    for above, below in zip((2, *sorted(kept)), (*sorted(kept), 65536)):  # above all, the lock of the run is closed
+        os.closerange(above + 1, below)
 
 
 def find_process(pid: int) -> Process | None:

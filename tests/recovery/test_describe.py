@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.recovery.describe import describe_policy
-from mcp_server.recovery.policy import normalize_policy
+from mcp_server.recovery.policy import describe_policy, normalize_policy
 
 
 @pytest.mark.parametrize(

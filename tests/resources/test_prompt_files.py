@@ -26,7 +26,7 @@ from mcp_server.hosts.config import Environment, Host, Ray, Site
 from mcp_server.record.events import TRAITS
 from mcp_server.record.state import RunState
 from mcp_server.recovery import policy
-from mcp_server.recovery.describe import LANGUAGE, describe_policy
+from mcp_server.recovery.policy import LANGUAGE, describe_policy
 from mcp_server.resources.documents import Document, parse_document, read_documents
 from mcp_server.runs.launch.arguments import normalize_policy
 from mcp_server.runs.launch.own_ray import find_ray_variables

@@ -23,7 +23,7 @@ from mcp_server.record.results.result_directory import (
 from mcp_server.record.results.result_page import RunEnd
 from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.files import open_regular
+from mcp_server.system.files import read_end
 from mcp_server.text.formatting import duration
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_patterns import mask_secrets
@@ -112,9 +112,7 @@ def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[st
 def list_later_launches(result_dir: Path, run_id: str) -> list[str]:
     """Return the ids of the runs that were launched into ``result_dir`` after ``run_id``, or empty without a log."""
     try:
-        with open_regular(result_dir / EXPERIMENT_LOG) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            log = file.read(_TAIL_BYTES)
+        log = read_end(result_dir / EXPERIMENT_LOG, _TAIL_BYTES)
     except OSError:
         return []
     later = log.partition(f"## Launch of {run_id}\n".encode())[2]

@@ -23,7 +23,7 @@ from mcp_server.record.slurm.job_states import HELD, WAITING
 from mcp_server.record.slurm.job_watch import expected_name, has_end, job_of, keep_job
 from mcp_server.record.state import Run
 from mcp_server.record.stop_request import forbid_launch
-from mcp_server.system.files import open_private, whole_directory
+from mcp_server.system.files import open_private, read_end, whole_directory
 
 DEPARTURE_STEP_S = 0.5
 _GONE_WITHIN_S = 120.0  # KillWait, and the epilogue of the site
@@ -269,9 +269,8 @@ def _describe_own_job(directory: RunDir, job_id: str) -> str:
 def read_screen(directory: RunDir, *, history: bool) -> list[str]:
     """Return the end of the newest log, and a line on how the run ended, or that it has no output yet."""
     lines: list[str] = []
-    with contextlib.suppress(OSError), newest_log(directory).open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _SCREEN_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+    with contextlib.suppress(OSError):
+        lines = read_end(newest_log(directory), _SCREEN_BYTES).decode(errors="replace").splitlines()
     last = next(iter(read_events(directory.events)[-1:]), None)
     if last is not None and last["kind"] in ENDING:
         lines += ["", f"[runward] {directory.run_id} {last.get('text', '')}"]

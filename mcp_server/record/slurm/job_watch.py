@@ -20,7 +20,7 @@ from mcp_server.record.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, posix
 from mcp_server.record.stop_request import forbid_launch
-from mcp_server.system.files import is_absent, is_shared_filesystem
+from mcp_server.system.files import is_absent, is_shared_filesystem, read_end
 from mcp_server.system.lock_files import is_locked
 
 HANDED_IN_WITHIN_S = 70.0  # of a launch: sbatch gets 60 s
@@ -330,9 +330,7 @@ def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_res
 def _read_output(directory: RunDir) -> str:
     """Return the end of what Slurm's daemon, and a supervisor that did not start, have printed."""
     try:
-        with (directory.path / "slurm.out").open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
+        return read_end(directory.path / "slurm.out", _TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
 

@@ -15,7 +15,7 @@ from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
 from mcp_server.recovery.changes import find_impossible_changes
-from mcp_server.recovery.describe import LANGUAGE
+from mcp_server.recovery.policy import LANGUAGE
 from mcp_server.runs.launch.gpu_admission import check_gpu_arguments, check_placeholders
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_user_pattern

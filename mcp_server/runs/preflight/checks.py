@@ -37,7 +37,7 @@ from mcp_server.hosts.path_checks import (
 from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import describe_halving, find_impossible_changes
-from mcp_server.recovery.describe import describe_policy
+from mcp_server.recovery.policy import describe_policy
 from mcp_server.runs.launch.arguments import normalize_policy
 from mcp_server.runs.launch.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.launch.launch import plan

@@ -91,18 +91,9 @@ def start_code_keeper(keep: Callable[[Callable[[], None]], None]) -> CodeKeeper:
 def _run(keep: Callable[[Callable[[], None]], None], done_end: int) -> NoReturn:
     """Call ``keep`` apart from everything that the supervisor has, and exit."""
     try:
-        signal.set_wakeup_fd(-1)  # the supervisor's
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_DFL)
-        # Nothing of the supervisor stays open, above all not the lock of the run.
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        os.dup2(done_end, 3)
-        os.closerange(4, 65536)
-        os.setsid()
+        processes.leave_parent([done_end], is_orphan=False)
         os.nice(_NICE)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        within(_LIMIT_S, lambda: keep(lambda: os.close(3)))
+        within(_LIMIT_S, lambda: keep(lambda: os.close(done_end)))
     finally:
         os._exit(0)

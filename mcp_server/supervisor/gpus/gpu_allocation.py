@@ -25,8 +25,7 @@ from mcp_server.gpus.request import (
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.control import ControlInputs
-from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
+from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import LeaseError, list_locks
 from mcp_server.system.processes import Process

@@ -40,21 +40,7 @@ def wait_for_ends(survivors: Sequence[processes.Process], sleep: Callable[[float
 def _detach(fds: Sequence[int], survivors: Sequence[processes.Process], run_id: str) -> NoReturn:
     """Become a process of its own that has nothing of the supervisor but the leases."""
     try:
-        signal.set_wakeup_fd(-1)  # the supervisor's
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        os.setsid()
-        if os.fork() > 0:
-            os._exit(0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):
-            os.dup2(null, fd)
-        at = 3
-        for fd in sorted(fds):
-            os.closerange(at, fd)
-            at = fd + 1
-        os.closerange(at, 65536)
+        processes.leave_parent(fds, ignored=[signal.SIGHUP])
         os.chdir("/")
         set_title(lease_keeper_title(run_id))
         wait_for_ends(survivors)

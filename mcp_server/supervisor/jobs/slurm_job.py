@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.gpus.request import PLACEHOLDERS, VISIBLE_DEVICES
 from mcp_server.record.exit_status import StopRequest
-from mcp_server.record.slurm.job_states import FINAL, REASONS, WAITING
-from mcp_server.record.slurm.slurm_output import REQUEUED, find_end
+from mcp_server.record.slurm.job_states import FINAL, REASONS, REQUEUED, WAITING, find_end
 from mcp_server.record.spec import RunSpec
+from mcp_server.system.files import read_end
 from mcp_server.system.processes import Process, Stage, send_signal
 from mcp_server.text.regex import compile_lazily
 
@@ -124,9 +124,7 @@ class SlurmJob:
     def _read_output(self) -> str:
         """Return what was printed since this process began: before, the job may have been started another time."""
         try:
-            with self._output.open("rb") as file:
-                file.seek(max(self._printed_before, _size(self._output) - _OUTPUT_BYTES))
-                return file.read().decode(errors="replace")
+            return read_end(self._output, _OUTPUT_BYTES, after=self._printed_before).decode(errors="replace")
         except OSError:
             return ""
 

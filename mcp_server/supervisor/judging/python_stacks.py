@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from mcp_server.system import processes
-from mcp_server.system.files import open_regular
+from mcp_server.system.files import read_end
 from mcp_server.text.regex import compile_lazily
 
 _DUMP = compile_lazily(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
@@ -36,9 +36,7 @@ def dump_stack(living: list[processes.Process], search_path: str | None) -> str 
 
 def find_printed_stack(log_path: Path, max_chars: int) -> str | None:
     """Return the last stack that the training's own faulthandler printed, if it did, cut to ``max_chars``."""
-    tail = b""
-    with contextlib.suppress(OSError), open_regular(log_path) as file:
-        file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-        tail = file.read(_TAIL_BYTES)
-    dumps = list(_DUMP.finditer(tail))
-    return dumps[-1][0].decode(errors="replace")[:max_chars] if dumps else None
+    with contextlib.suppress(OSError):
+        dumps = list(_DUMP.finditer(read_end(log_path, _TAIL_BYTES)))
+        return dumps[-1][0].decode(errors="replace")[:max_chars] if dumps else None
+    return None

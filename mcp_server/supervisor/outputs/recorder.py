@@ -29,9 +29,8 @@ from mcp_server.command.outputs import (
 )
 from mcp_server.record.run_directory import now
 from mcp_server.record.written_files import Outputs, write_outputs
-from mcp_server.supervisor.outputs.mentioned_directories import MentionedDirectories
 from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
-from mcp_server.supervisor.outputs.seen_files import SETTLE_S, SeenFiles, may_be_listed
+from mcp_server.supervisor.outputs.seen_files import SETTLE_S, MentionedDirectories, SeenFiles, may_be_listed
 from mcp_server.supervisor.outputs.write_sessions import WriteSessions
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file

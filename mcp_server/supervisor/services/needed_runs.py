@@ -17,8 +17,7 @@ from mcp_server.record.run_processes import ThisHost, read_run, supervisor_of
 from mcp_server.record.service import JOINED, Need, find_service_port, joins_a_ray, parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, Run
-from mcp_server.supervisor.control import ControlInputs
-from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
+from mcp_server.supervisor.control import ControlInputs, ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.services.service_addresses import REFUSED, ServiceAddresses
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import is_locked

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.notices.allowance import Allowance
 from mcp_server.record.notices.notice import NoticedRun, make_notice
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
-from mcp_server.record.notices.sender import RETRIES_S, Sender
+from mcp_server.record.notices.sender import RETRIES_S, Allowance, Sender
 from mcp_server.record.notices.target import Target
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.redaction import Redactor
@@ -145,7 +144,7 @@ def test_a_damaged_count_is_begun_anew(tmp_path: Path, content: str) -> None:
 def test_a_count_that_is_no_file_and_a_lock_that_is_never_released_stop_no_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_server.record.notices.allowance._PATIENCE_S", 0.0)
+    monkeypatch.setattr("mcp_server.record.notices.sender._PATIENCE_S", 0.0)
     allowance = Allowance(tmp_path, Target("a", url="https://box/x", max_per_hour=1))
     allowance.take(0)
     count = next(tmp_path.glob("*.json"))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mcp_server.record.sweeps.welch import compare_means
+from mcp_server.record.sweeps.sweep_ranking import compare_means
 
 STEPS = (12.0, 12.1, 11.9, 12.2, 12.05)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure
-from mcp_server.recovery.advice import agree
 from mcp_server.recovery.policy import normalize_policy
-from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, decide
+from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, agree, decide
 
 OOM = Failure("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
 LARGE = FailedAttempt(1, "oom_host", "Killed", True, None, "SIGKILL", None)
