@@ -19,8 +19,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 from mcp_server.hosts.config import read_gpu_limits
 from mcp_server.store.state_home import StateHome
-from mcp_server.views.gpu_answer import GpuReport
-from mcp_server.views.gpu_report import list_flags, list_processes, name_gpus, report_machine
+from mcp_server.views.gpu_report import GpuReport, list_flags, list_processes, name_gpus, report_machine
 
 _EVERY_S = 2.0
 _PIPE_WIDTH = 240  # columns; a pipe has no width of its own

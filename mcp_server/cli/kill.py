@@ -17,9 +17,8 @@ from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run
-from mcp_server.runs.launch.services import describe_dependents, list_dependents
 from mcp_server.runs.stop.confirmation import describe_for_confirmation
-from mcp_server.runs.stop.stop_run import StopResult, stop_run
+from mcp_server.runs.stop.stop_run import StopResult, describe_dependents, list_dependents, stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

@@ -59,7 +59,7 @@ class ResourceServer(MCPServer[ServerContext]):
 
     async def list_resources(self) -> Any:
         """List documents and agent files, the project's blueprints, and the newest runs: a person names them with @."""
-        from mcp_server.resources.recipes import find_project_blueprints  # noqa: PLC0415 - see below
+        from mcp_server.resources.templates import find_project_blueprints  # noqa: PLC0415 - see below
 
         self._add_documents()
         recipes = await run_in_thread(find_project_blueprints, Path.cwd())

@@ -1,10 +1,11 @@
-"""The resources with a name in their URI: agents, guides, blueprints, runs and sweeps."""
+"""The resources with a name in their URI: agents, guides, blueprints (of the project, of runs), runs and sweeps."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +13,21 @@ from typing import TYPE_CHECKING
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
+from mcp_server.blueprints.apply import read_blueprint_text
 from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
+from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
-from mcp_server.resources.recipes import find_blueprints, read_recipe
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_index import RunQuery
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.figures import measure
 from mcp_server.sweeps.log import SweepLog
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
+from mcp_server.views.program_output import FRAME_BYTES, frame_output
 from mcp_server.views.ran_status import describe_ran
 from mcp_server.views.run_status import status_of
 from mcp_server.views.sweep_status import observe_live_cells
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 
 _LOG_LINES = 200
 _MOST_CELLS = 200
+_DIRECTORY = "blueprints"
+_DOCUMENTS = frozenset({"guide", "template"})  # runward's own
+_MOST_NAMED = 20
 
 
 def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
@@ -66,8 +75,6 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:
-        from mcp_server.views.program_output import FRAME_BYTES, frame_output  # noqa: PLC0415 - takes 10 ms
-
         def read_tail() -> str:
             run = context.store.find(run_id)
             path = context.store.fetch_log(run)
@@ -105,8 +112,6 @@ def _read_sweep(context: ServerContext, name: str) -> str:
 
 
 def _measure(context: ServerContext, sweep: Sweep, run: Run) -> Figure:
-    from mcp_server.sweeps.figures import measure  # noqa: PLC0415 - numpy starts slowly
-
     return measure(run, context.store, context.scalars, sweep.spec.metric, sweep.spec.goal, sweep.spec.ranking)
 
 
@@ -178,3 +183,38 @@ def _answer(read: Callable[[], str]) -> str:
         raise ResourceNotFoundError(str(error)) from error
     except (RunwardError, OSError) as error:
         raise ResourceError(str(error)) from error
+
+
+def find_project_blueprints(directory: Path) -> dict[str, Path]:
+    """Return the blueprints below ``directory`` by the name of their file."""
+    files: list[Path] = []
+    with suppress(OSError):
+        files = sorted((directory / _DIRECTORY).glob("*.md"))
+    return {file.stem: file for file in files if file.stem not in _DOCUMENTS}
+
+
+def find_blueprints(store: RunStore, directory: Path) -> dict[str, Path]:
+    """Return blueprints by the name of their file: those below ``directory`` first, then those of the newest runs."""
+    paths = find_project_blueprints(directory)
+    for blueprint in store.list_blueprints():
+        if (path := Path(blueprint)).is_file():
+            paths.setdefault(path.stem, path)
+    return {name: path for name, path in paths.items() if name not in _DOCUMENTS}
+
+
+def read_recipe(store: RunStore, directory: Path, name: str, environ: Mapping[str, str]) -> str:
+    """Return the blueprint of this name with secrets masked, below a line with the call that launches it.
+
+    Raises:
+        ResourceNotFoundError: there is none; names those that there are.
+        BlueprintUnreadable: it cannot be read.
+    """
+    paths = find_blueprints(store, directory)
+    if name not in paths:
+        near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)
+        names = ", ".join(near or list(paths)[:_MOST_NAMED]) or f"none; write {directory / _DIRECTORY}/NAME.md"
+        raise ResourceNotFoundError(f"Blueprint not found: {name[:80]!r}. There are: {names}.")
+    path, text = read_blueprint_text(str(paths[name]))
+    return mask_secrets(
+        f"<!-- launch_run(blueprint={str(path)!r}) -->\n\n{text}", list_known_secrets(environ, store.home.secrets)
+    )

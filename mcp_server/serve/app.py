@@ -14,15 +14,18 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from mcp.server import MCPServer
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.exceptions import MCPError
 
 from mcp_server import __version__
 from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import ResourceServer
 from mcp_server.serve.log_output import configure_logging
-from mcp_server.serve.outgoing import escape_answers
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
+from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
 from mcp_server.threads import run_in_thread, stop_if_abandoned
 from mcp_server.tools.listing import NAMES, import_tool, list_tools
 from mcp_server.tools.support.context import ServerContext
@@ -125,3 +128,14 @@ def serve_stdio() -> None:
         sys.stderr.flush()
     # Python would wait for threads whose work nobody hears of any more, such as a search of 10 s.
     os._exit(status)
+
+
+async def escape_answers(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Answer with texts that JSON can carry: middleware, outside all other."""
+    try:
+        answer = await call_next(ctx)
+    except MCPError as error:
+        message, data = escape_unsendable(error.error.message), escape_all_unsendable(error.error.data)
+        raise MCPError(error.error.code, message, data) from error
+    escaped: HandlerResult = escape_all_unsendable(answer)  # what the SDK has dumped: a dict, or None
+    return escaped

@@ -6,7 +6,8 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,8 @@ from mcp.server.auth.provider import AccessToken
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_server import __version__
-from mcp_server.serve.sessions import Sessions
 from mcp_server.store.tokens import Tokens, TokensUnusable
-from mcp_server.tools.support.delivery import Delivery
+from mcp_server.tools.support.call_answer import Delivery
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,6 +39,9 @@ _ONCE = (
     *(b"content-encoding", b"mcp-session-id", b"mcp-protocol-version"),
 )
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?", re.IGNORECASE)
+MOST_SESSIONS, MOST_OF_TOKEN = 2000, 200
+# The SDK ends a session then, without a word.
+IDLE_SESSION_S = 1800.0
 
 
 class RequestRefused(Exception):
@@ -59,6 +62,73 @@ def _stopping() -> RequestRefused:
 
 def _token_required(challenge: bytes = b'Bearer error="invalid_token"') -> RequestRefused:
     return RequestRefused(401, "Bearer token required", (b"www-authenticate", challenge))
+
+
+@dataclass
+class _Session:
+    holder: str | None
+    used_s: float
+    requests: int = 0
+
+
+@dataclass
+class Sessions:
+    """All open sessions, the longest unused first. A holder is the name of a token, None where none is needed."""
+
+    most: int = MOST_SESSIONS
+    most_of_token: int = MOST_OF_TOKEN
+    _sessions: dict[str, _Session] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session_id: str, holder: str | None) -> None:
+        """Know a session that was opened."""
+        self._sessions[session_id] = _Session(holder, time.monotonic())
+
+    def discard(self, session_id: str) -> None:
+        """Forget a session that has ended."""
+        self._sessions.pop(session_id, None)
+
+    @contextlib.contextmanager
+    def use(self, session_id: str) -> Iterator[None]:
+        """Keep the session while a request of it is answered. Other ids are ignored."""
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            yield
+            return
+        self._sessions[session_id] = session
+        session.requests += 1
+        try:
+            yield
+        finally:
+            session.requests -= 1
+            session.used_s = time.monotonic()
+
+    def make_room(self, holder: str | None) -> list[tuple[str, str | None]] | None:
+        """Return the sessions, with their holders, to end before ``holder`` opens one. None where too many are in use.
+
+        They are forgotten here. They are its own, or where all places are taken those of whoever has most.
+        """
+        ended_s = time.monotonic() - IDLE_SESSION_S
+        for session_id, session in list(self._sessions.items()):
+            if not session.requests and session.used_s < ended_s:
+                del self._sessions[session_id]
+        counts: dict[str | None, int] = {}
+        for session in self._sessions.values():
+            counts[session.holder] = counts.get(session.holder, 0) + 1
+        if holder is not None and counts.get(holder, 0) >= self.most_of_token:
+            return self._end_one(holder)
+        if len(self._sessions) >= self.most:
+            return self._end_one(max(counts, key=lambda each: counts[each]))
+        return []
+
+    def _end_one(self, holder: str | None) -> list[tuple[str, str | None]] | None:
+        for session_id, session in self._sessions.items():
+            if session.holder == holder and not session.requests:
+                del self._sessions[session_id]
+                return [(session_id, holder)]
+        return None
 
 
 @dataclass

@@ -25,7 +25,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server import __version__
 from mcp_server.errors import RunwardError, StateUnusable
-from mcp_server.serve import sessions
 from mcp_server.serve.app import build
 from mcp_server.serve.connections import (
     ACCEPTED_AT_ONCE,
@@ -34,7 +33,7 @@ from mcp_server.serve.connections import (
     Listener,
     raise_descriptor_limit,
 )
-from mcp_server.serve.gateway import LARGEST_BODY, LARGEST_HEAD, PATH, RequestGateway
+from mcp_server.serve.gateway import IDLE_SESSION_S, LARGEST_BODY, LARGEST_HEAD, MOST_SESSIONS, PATH, RequestGateway
 from mcp_server.serve.log_output import LoopErrors, configure_logging
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens, token_name
@@ -194,8 +193,8 @@ def make_application(environ: Mapping[str, str], names: Iterable[str]) -> Reques
     inner = build(environ, context).streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=LARGEST_BODY,
-        max_sessions=sessions.MOST + _MORE_SESSIONS,
-        session_idle_timeout=sessions.IDLE_S,
+        max_sessions=MOST_SESSIONS + _MORE_SESSIONS,
+        session_idle_timeout=IDLE_SESSION_S,
         # The gateway has checked Host and Origin.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )

@@ -19,7 +19,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
-from mcp_server.runs.launch.quota import count_gpus, find_quota
+from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan import as_text

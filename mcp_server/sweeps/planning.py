@@ -23,9 +23,8 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.results.benchmark_table import find_benchmark
 from mcp_server.runs.launch.arguments import check_name
-from mcp_server.runs.launch.gpu_admission import requests_gpus
+from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, requests_gpus
 from mcp_server.runs.launch.launch import rehearse
-from mcp_server.runs.launch.quota import count_gpus, find_quota
 from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import depends_on_metric, wants_array

@@ -7,7 +7,7 @@ from pydantic import Field
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
-from mcp_server.views.screen import capture_screen
+from mcp_server.views.program_output import capture_screen
 
 
 async def capture_pane(

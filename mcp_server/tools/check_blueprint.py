@@ -6,7 +6,11 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.blueprints.answers import BlueprintCheck
+from mcp_server.blueprints.apply import check_file
 from mcp_server.errors import ConfigInvalid
+from mcp_server.hosts.config import find_this_host, read_hosts_file
+from mcp_server.hosts.path_checks import Roots
+from mcp_server.runs.launch.arguments import check_options
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
@@ -24,11 +28,6 @@ async def check_blueprint(
     server = server_of(ctx)
 
     def check() -> BlueprintCheck:
-        from mcp_server.blueprints.apply import check_file  # noqa: PLC0415 - few calls read a blueprint
-        from mcp_server.hosts.config import find_this_host, read_hosts_file  # noqa: PLC0415 - as above
-        from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415 - as above
-        from mcp_server.runs.launch.arguments import check_options  # noqa: PLC0415 - as above
-
         server.check_readable(ctx, {"path": path})
         roots = None
         with suppress(ConfigInvalid):  # launch_run and preflight report it; the document can be read without it

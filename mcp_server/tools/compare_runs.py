@@ -7,8 +7,10 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.results.answers import Comparison
+from mcp_server.results.compare import build_comparison
 from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.sweeps.comparison import compare_sweeps
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
@@ -46,8 +48,6 @@ def _compare_runs(
     server: ServerContext, words: Sequence[str], tags: Sequence[str], metrics: Sequence[str], as_markdown: bool
 ) -> Comparison:
     """Compare the runs that ``words`` mean, as wait_run takes them; where all are sweeps, by settings."""
-    from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - loads numpy
-
     run_ids: list[str] = []
     for word in words:
         is_group = word == LIVE or word.startswith(TAG)
@@ -63,8 +63,6 @@ def _compare_runs(
 def _compare_sweeps(
     server: ServerContext, names: Sequence[str], metrics: Sequence[str], as_markdown: bool
 ) -> Comparison:
-    from mcp_server.sweeps.comparison import compare_sweeps  # noqa: PLC0415 - loads numpy
-
     found = {sweep.sweep_id: sweep for sweep in map(server.store.sweeps.find, names)}
     if not found:
         raise BadArgument("sweep", "names no sweep.")

@@ -6,6 +6,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server.results.answers import Finished
+from mcp_server.results.finish import write_results
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import tool
@@ -34,8 +35,6 @@ async def finish_blueprint(
     server = server_of(ctx)
 
     def write() -> Finished:
-        from mcp_server.results.finish import write_results  # noqa: PLC0415 - loads numpy
-
         server.check_readable(ctx, {"result_dir": result_dir, "tensorboard": tensorboard, "results": results})
         run = server.store.find(run_id)
         server.check_owner(ctx, run, force=True)  # without a token, write_results() checks the owner

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, WithJsonSchema
 
+from mcp_server.backends.ssh.ssh_backend import query_host_gpus
 from mcp_server.errors import BadArgument
+from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_requirements
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.hosts.config import find_host, read_gpu_limits, read_hosts_file
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
-from mcp_server.views.gpu_answer import GpuReport
+from mcp_server.views.gpu_report import GpuReport, read_usage, report_machine, report_run, uses_gpus_now
 
 if TYPE_CHECKING:
     from mcp_server.backends.base import GpuState
@@ -41,13 +47,6 @@ async def gpu_check(
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
     """
     # Here and below: a server starts without the report of GPUs and without hosts.
-    from mcp_server.gpus.leases import Leases, lease_directory  # noqa: PLC0415 - as above
-    from mcp_server.gpus.query import query_gpus  # noqa: PLC0415 - as above
-    from mcp_server.gpus.request import parse_requirements  # noqa: PLC0415 - as above
-    from mcp_server.gpus.snapshot import Snapshot  # noqa: PLC0415 - as above
-    from mcp_server.hosts.config import find_host, read_gpu_limits, read_hosts_file  # noqa: PLC0415 - as above
-    from mcp_server.views.gpu_report import read_usage, report_machine, report_run, uses_gpus_now  # noqa: PLC0415 - as above
-
     server = server_of(ctx)
     try:
         requirements = parse_requirements(require) if require is not None else None
@@ -56,8 +55,6 @@ async def gpu_check(
     query = partial(query_gpus, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
 
     def query_far(mirror: Path) -> "GpuState":
-        from mcp_server.backends.ssh.ssh_backend import query_host_gpus  # noqa: PLC0415 - most calls stay on this host
-
         return query_host_gpus(mirror, since_s=since_s)
 
     if run_id is not None:

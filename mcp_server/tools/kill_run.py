@@ -13,9 +13,8 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, KillNotConfirmed
 from mcp_server.record.state import Run, RunState
-from mcp_server.runs.launch.services import describe_dependents, list_dependents
 from mcp_server.runs.stop.confirmation import describe_for_confirmation
-from mcp_server.runs.stop.stop_run import Stops, stop_runs
+from mcp_server.runs.stop.stop_run import Stops, describe_dependents, list_dependents, stop_runs
 from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.stop import SweepStop, stop_sweep

@@ -16,17 +16,19 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.script import RUN_ID, render
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
+from mcp_server.runs.code.code_sync import describe_code
 from mcp_server.runs.launch.launch import launch, rehearse
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import wait_for_runs
-from mcp_server.runs.warnings.launch_risk import LaunchNotConfirmed
+from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
+from mcp_server.runs.warnings.warning_inputs import collect_warnings
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, ServerContext, caller, server_of, when_answered
 from mcp_server.tools.support.launch_approval import Approval, ask_about_launch, describe_unconfirmed, name_launch
 from mcp_server.tools.support.launch_places import check_launch_places
 from mcp_server.tools.support.schema import tool
-from mcp_server.views.output_tail import read_tail
+from mcp_server.views.log_excerpt import read_tail
 from mcp_server.views.run_status import Failure, describe_left_behind, status_of
 
 # With wait_s: lines and bytes of output.
@@ -237,16 +239,12 @@ TOOL = tool(launch_run, title="Launch run", annotations=_STARTS)
 def _describe_code(spec: RunSpec) -> str | None:
     if spec.code is None:
         return None
-    from mcp_server.runs.code.code_sync import describe_code  # noqa: PLC0415 - few launches send code
-
     return describe_code(spec.code, Path(spec.mirror).name)
 
 
 async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
     if spec.mirror:  # they are about files of this machine
         return None
-    from mcp_server.runs.warnings.warning_inputs import collect_warnings  # noqa: PLC0415 - a server starts without it
-
     return await run_in_thread(collect_warnings, spec, server.store, server.environ) or None
 
 

@@ -16,8 +16,14 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
-from mcp_server.runs.warnings.launch_risk import LaunchNotConfirmed
+from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.store.sweep_store import SweepRun
+from mcp_server.sweeps.hours import describe_hours
+from mcp_server.sweeps.notes import note_cells
+from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases
+from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan
+from mcp_server.sweeps.sources.hydra_source import list_places
+from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, identity, server_of
@@ -124,11 +130,6 @@ async def launch_sweep(
     Each cell is an ordinary run. Then wait_run(sweep_id, until="decision"), compare_runs(sweep=...). Call it with
     dry_run first.
     """
-    # A server starts without sweeps.
-    from mcp_server.sweeps.hours import describe_hours  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep  # noqa: PLC0415 - as above
-
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
     server = server_of(ctx)
     if notes is not None:
@@ -166,8 +167,6 @@ async def launch_sweep(
 
 
 def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnswer:
-    from mcp_server.sweeps.notes import note_cells  # noqa: PLC0415 - a server starts without sweeps
-
     server = server_of(ctx)
     sweep = server.store.sweeps.find(name)
     if identity(ctx) is not None:
@@ -236,9 +235,6 @@ def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> Non
     """
     if identity(ctx) is None:
         return
-    from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.sources.hydra_source import list_places  # noqa: PLC0415 - as above
-
     server, only = server_of(ctx), {name: arguments[name] for name in DEFINING}
     phases: list[Phase] = []
     if arguments["phases"] is not None or any(value is not None for value in only.values()):

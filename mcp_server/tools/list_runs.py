@@ -8,6 +8,8 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.backends.local import list_sessions, tmux_socket
+from mcp_server.backends.ssh.ssh_channel import channel_of
+from mcp_server.hosts.config import find_mirror
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.attribution.other_trainings import OtherTraining, list_other_trainings
 from mcp_server.store.freshness import refresh
@@ -125,9 +127,6 @@ def _reach_mirror(server: ServerContext, host: str) -> str:
         BadArgument: hosts.toml does not reach it.
         HostUnreachable: it does not answer.
     """
-    from mcp_server.backends.ssh.ssh_channel import channel_of  # noqa: PLC0415 - most lists are of all runs
-    from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - a server starts without hosts
-
     mirror = find_mirror(server.home, host)
     if mirror:
         channel_of(Path(mirror)).open()

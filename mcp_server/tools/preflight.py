@@ -5,7 +5,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from mcp_server.command.shell import parse
-from mcp_server.runs.preflight.answers import Preflight
+from mcp_server.hosts.config import find_mirror
+from mcp_server.runs.launch.params_file import name_for_program, read_params_file
+from mcp_server.runs.preflight.checks import Preflight, PreflightRequest
+from mcp_server.runs.preflight.far_preflight import check_far_host
+from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.launch_places import list_params_files
@@ -41,24 +45,13 @@ async def preflight(
     sizes, GPUs, Ray), and training processes that run here already.
     """
     arguments = locals()  # the fields of PreflightRequest have the names of these arguments
-    # A server starts without the checks.
-    from mcp_server.runs.preflight.checks import PreflightRequest  # noqa: PLC0415 - as above
-    from mcp_server.runs.preflight.run_preflight import run_preflight  # noqa: PLC0415 - as above
-
     server = server_of(ctx)
     own_python = python if python is not None and "/" in python else None
     named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
     await run_in_thread(server.check_readable, ctx, {**named, "params": list_params_files(params)}, cwd)
-    if host is not None:
-        from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - most calls stay on this host
-
-        if await run_in_thread(find_mirror, server.home, host):
-            from mcp_server.runs.preflight.far_preflight import check_far_host  # noqa: PLC0415 - most calls stay on this host
-
-            return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
+    if host is not None and (await run_in_thread(find_mirror, server.home, host)) != "":
+        return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
     if isinstance(params, str):
-        from mcp_server.runs.launch.params_file import name_for_program, read_params_file  # noqa: PLC0415 - few name a file
-
         files, values = await run_in_thread(read_params_file, params, cwd)
         arguments["params"] = name_for_program(values, files, parse(command or "").words)
     return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mcp_server.backends.ssh.far_files import fetch_whole_log
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.store.attribution.read_roots import open_readable
@@ -15,6 +16,7 @@ from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slice_lines, tail_lines
+from mcp_server.views.program_output import FRAME_BYTES, describe_log, frame_output
 
 _LABEL_CHARS, _DIAGNOSIS_BYTES = 120, 1000
 
@@ -37,10 +39,6 @@ async def read_log(
     server = server_of(ctx)
     if (run_id is None) == (path is None):
         raise BadArgument("run_id", "name either a run_id or a path.")
-
-    # Few servers need them at their start.
-    from mcp_server.views.foreign_log import describe_log  # noqa: PLC0415 - as above
-    from mcp_server.views.program_output import FRAME_BYTES, frame_output  # noqa: PLC0415 - as above
 
     # The diagnosis of a log stands above it.
     most_bytes = MAX_BYTES - FRAME_BYTES - (0 if path is None else _DIAGNOSIS_BYTES)
@@ -108,8 +106,6 @@ def _read_attempt(
         raise BadArgument("attempt", old or f"{run.run_id} ({run.state}), attempt {number}: {what}.")
     label = f"run {run.run_id}" + (f", attempt {number} of {run.attempt}" if run.attempt > 1 else "")
     if log.name != "output.log" and whole:
-        from mcp_server.backends.ssh.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
-
         log = fetch_whole_log(server.store.record_of(run), number)
     elif log.name != "output.log":
         label = f"the end of the log of {run.run_id}, lines counted from there; grep and start_line fetch all of it"

@@ -11,11 +11,13 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument, StateUnusable
 from mcp_server.scalars.answers import ScalarReport
+from mcp_server.scalars.plot import NotDrawn, draw_picture
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
+from mcp_server.views.scalar_report import ScalarQuery, build_report
 
 _PICTURES, _PICTURE = 50, re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}\.png")
 
@@ -45,8 +47,6 @@ async def read_tb(
     Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth, or
     10 points (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
     """
-    from mcp_server.views.scalar_report import ScalarQuery, build_report  # noqa: PLC0415 - loads the readers
-
     server = server_of(ctx)
     if logdir is not None and run_id is not None:
         raise BadArgument("run_id", "give either it or logdir; to see both use compare.")
@@ -96,8 +96,6 @@ def _save_picture(home: StateHome, png: bytes) -> str | None:
 
 async def _result(report: "DrawableReport", home: StateHome) -> CallToolResult:
     """Return the answer and the requested picture. Where drawing failed, a note in the answer says why."""
-    from mcp_server.scalars.plot import NotDrawn, draw_picture  # noqa: PLC0415 - rarely used
-
     answer, images = report.answer, []
     if report.panels:
         try:

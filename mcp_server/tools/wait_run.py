@@ -22,6 +22,7 @@ from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
+from mcp_server.tools.support.call_answer import TaskOffer
 from mcp_server.tools.support.context import (
     Call,
     ServerContext,
@@ -33,7 +34,6 @@ from mcp_server.tools.support.context import (
 )
 from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.tools.support.sweep_revival import revive
-from mcp_server.tools.support.task_offer import TaskOffer
 from mcp_server.tools.support.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
 

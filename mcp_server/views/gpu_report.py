@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
 from mcp_server.gpus.placement import describe_availability
@@ -19,7 +20,6 @@ from mcp_server.gpus.usage_stats import UsageFigures, find_imbalance
 from mcp_server.record.state import Run, posix
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import join_ranges
-from mcp_server.views.gpu_answer import GpuReport
 
 # A whole UUID is 26 tokens. Every argument that takes a UUID takes a unique prefix as well.
 _WHOLE_UUIDS = 4
@@ -303,3 +303,14 @@ def _parse_figures(figures: Mapping[str, Any]) -> UsageFigures:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class GpuReport(Answer):
+    """Whether all is well and why not, then the free GPUs, then one line a GPU. ``header``: their common values."""
+
+    ok: bool
+    reasons: list[str]
+    free: list[str]
+    header: str | None = None
+    driver: str | None = None
+    gpus: list[str]

@@ -10,14 +10,17 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mcp_server.errors import LogTooLarge
+from mcp_server.record.state import Run
 from mcp_server.store.attribution.timed_search import SEARCH_S, TimedSearch
+from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import is_absent, open_regular
+from mcp_server.text.formatting import estimate_tokens
 from mcp_server.text.log_text import LINE_CHARS, Line, clean_lines, collapse, fit_lines, shorten
 from mcp_server.threads import stop_if_abandoned
 
@@ -29,6 +32,8 @@ _LINE_BYTES = 4 * 2**20  # a longer line is read in parts
 _TAIL_BYTES = 16 * 2**20  # six hours of a tqdm bar with ten updates a second: 0.2 s
 _READ_S = 50.0  # from the start of a log on: clients wait a minute for an answer
 _MOST_RAW_LINES = 100_000  # in a tail or slice: each takes 0.1 KB once it is a Line
+FAILED_LINES, FAILED_BYTES = 8, 600  # of one failed run among others
+_LINE_TOKENS = 1  # of the signs around a line
 
 
 @dataclass(frozen=True)
@@ -309,3 +314,47 @@ def _amount(number: int, noun: str) -> str:
 
 def _span(first: int, last: int) -> str:
     return f"line {first:,}" if first == last else f"lines {first:,}-{last:,}"
+
+
+def share_lines(tails: Sequence[list[str]], tokens: int) -> list[list[str]]:
+    """Return of each tail its last lines, as many as have ``tokens`` together: the newest of each, then the next. Pure.
+
+    A tail that has one line too long for the rest gets no older ones, which would be no tail.
+    """
+    shared: list[list[str]] = [[] for _ in tails]
+    open_tails = list(range(len(tails)))
+    while open_tails:
+        for number in tuple(open_tails):
+            tail, taken = tails[number], shared[number]
+            cost = estimate_tokens(tail[-1 - len(taken)]) + _LINE_TOKENS if len(taken) < len(tail) else tokens + 1
+            if cost > tokens:
+                open_tails.remove(number)
+                continue
+            tokens -= cost
+            taken.insert(0, tail[-1 - len(taken)])
+    return shared
+
+
+def read_tail(store: RunStore, run: Run, count: int, max_bytes: int) -> list[str]:
+    """Return the last ``count`` lines of the newest attempt that fit in ``max_bytes`` together, none without a log."""
+    path = store.fetch_log(run)
+    if not path.is_file():
+        return []
+    output = tail_lines(path, count, label=run.run_id, numbered=False).body.splitlines()
+    return newest_lines([line for line in output if line], count, max_bytes)
+
+
+def newest_lines(lines: list[str], count: int, max_bytes: int) -> list[str]:
+    """Return the last ``count`` lines that fit in ``max_bytes`` together, long ones shortened in the middle."""
+    longest = max_bytes // 2 if count > 1 else max_bytes
+    newest: list[str] = []
+    for line in reversed(lines[-count:]):
+        if len(line.encode()) > longest:
+            data = line.encode()
+            head, tail = data[: longest * 2 // 3], data[-(longest // 3 - 3) :]
+            line = f"{head.decode(errors='ignore')}…{tail.decode(errors='ignore')}"  # noqa: PLW2901
+        max_bytes -= len(line.encode())
+        if max_bytes < 0:
+            break
+        newest.append(line)
+    return newest[::-1]

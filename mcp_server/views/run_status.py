@@ -27,7 +27,6 @@ from mcp_server.text.formatting import (
     significant,
 )
 from mcp_server.text.secret_patterns import mask_secrets
-from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
@@ -406,3 +405,15 @@ def _metrics(metrics: Mapping[str, Any], *, brief: bool) -> dict[str, float | st
     if brief:
         newest = first_metrics(metrics)
     return {name: significant(v) if isinstance(v, int | float) else str(v) for name, v in newest} or None
+
+
+def advise_on_cell(failure: Mapping[str, Any], sweep_id: str) -> str | None:
+    """Return the advice about a run, for a cell of this sweep."""
+    said = failure.get("correction")
+    return f"{said} {restart_advice(sweep_id)}" if said else failure.get("advice")
+
+
+def restart_advice(sweep_id: str, *, ended: bool = False) -> str:
+    """Return how cells without result start again after a correction."""
+    after = "" if ended else "once the sweep has ended, "
+    return f'After a correction, {after}launch_sweep(name="{sweep_id}", resume="continue") starts failed cells again.'

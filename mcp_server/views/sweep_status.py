@@ -18,8 +18,8 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
 from mcp_server.text.formatting import round_known, shorten_facts, shorten_middle, significant
 from mcp_server.views.brevity import estimate_answer
-from mcp_server.views.cell_advice import restart_advice
-from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
+from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
+from mcp_server.views.run_status import restart_advice
 from mcp_server.views.sweep_eta import estimate_rest_s
 
 SWEEP_TOKENS = 600

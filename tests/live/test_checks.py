@@ -15,8 +15,7 @@ from mcp_server.backends import tmux_client
 from mcp_server.errors import RunwardError
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.launch.launch import rehearse
-from mcp_server.runs.preflight.answers import Preflight
-from mcp_server.runs.preflight.checks import PreflightRequest
+from mcp_server.runs.preflight.checks import Preflight, PreflightRequest
 from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

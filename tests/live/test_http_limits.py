@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.serve.sessions import MOST_OF_TOKEN
+from mcp_server.serve.gateway import MOST_OF_TOKEN
 from tests.support import hostile_requests
 from tests.support.sandbox import Sandbox, until, until_async
 from tests.support.service import Service, free_port, serve, tokens

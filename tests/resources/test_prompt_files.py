@@ -29,7 +29,7 @@ from mcp_server.recovery import policy
 from mcp_server.recovery.policy import LANGUAGE, describe_policy
 from mcp_server.resources.documents import Document, parse_document, read_documents
 from mcp_server.runs.launch.arguments import normalize_policy
-from mcp_server.runs.launch.own_ray import find_ray_variables
+from mcp_server.runs.launch.resolve import find_ray_variables
 from mcp_server.runs.wait.waiting import Reason
 from mcp_server.serve.app import INSTRUCTIONS, build
 from mcp_server.store.state_home import Config, NotifySettings

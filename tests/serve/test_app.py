@@ -41,7 +41,7 @@ def test_a_server_starts_without_the_rooms_of_calls_collects_garbage_and_imports
         "tools.launch_run",
         "tools.wait_run",
         "scalars.run_scalars",
-        "store.attribution",
+        "store.attribution.attribution",
         "gpus.health",
         "hosts",
         "diagnosis",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.serve import sessions
-from mcp_server.serve.sessions import Sessions
+from mcp_server.serve import gateway
+from mcp_server.serve.gateway import Sessions
 
 
 def open_sessions(holders: dict[str, str | None]) -> Sessions:
@@ -35,7 +35,7 @@ def test_where_all_places_are_taken_whoever_has_most_gives_one() -> None:
 
 def test_a_session_that_the_sdk_has_ended_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     known = open_sessions({"a1": "alice", "a2": "alice", "a3": "alice"})
-    monkeypatch.setattr(sessions, "IDLE_S", -1.0)
+    monkeypatch.setattr(gateway, "IDLE_SESSION_S", -1.0)
     assert known.make_room("alice") == []
     assert len(known) == 0
 

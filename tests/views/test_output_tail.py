@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.text.formatting import estimate_tokens
-from mcp_server.views.output_tail import share_lines
+from mcp_server.views.log_excerpt import share_lines
 from mcp_server.views.sweep_status import describe_sweep
 from tests.support.ended_runs import Runs
 from tests.support.sweeps import cell_events, write_sweep

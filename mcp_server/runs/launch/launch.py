@@ -1,35 +1,49 @@
-"""Starting a run: a request is resolved, becomes a spec and a directory, and a backend starts its supervisor."""
+"""Starting a run: a request becomes a spec and a directory, and a backend starts its supervisor."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import anyio
 
 from mcp_server.backends.base import backend_of, find_backend, find_far_backend
+from mcp_server.backends.supervisor_copy import remove_unused_copies
 from mcp_server.errors import GpusNotFree, LaunchFailed, RunwardError
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.handover import Handover
+from mcp_server.record.results.experiment_log import append_launch
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.launch.cleanup import clean_up
-from mcp_server.runs.launch.gpu_admission import check_admission
+from mcp_server.runs.code.code_at_launch import keep_code_state
+from mcp_server.runs.launch.gpu_admission import check_admission, hold_quota
 from mcp_server.runs.launch.idempotency import find_run_of_key, hold_key
-from mcp_server.runs.launch.quota import hold_quota
+from mcp_server.runs.launch.resolve import resolve
 from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.lock_files import take_lock
 from mcp_server.threads import run_in_thread
 
 if TYPE_CHECKING:
     from mcp_server.runs.launch.resolve import Plan
 
 _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
+_ABORTED_AFTER_S, _EVERY_S = 3600.0, 600.0
+_SCREENS_EVERY_S = 2.0  # for the cells of a sweep: to list all screens for each of many short ones costs as much again
+_cleaned_s: WeakKeyDictionary[RunStore, float] = WeakKeyDictionary()
+_closed_s: WeakKeyDictionary[RunStore, float] = WeakKeyDictionary()
 
 
 async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
@@ -38,9 +52,6 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     Raises:
         BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: the run cannot be started.
     """
-    # A server starts without blueprints and hosts.
-    from mcp_server.runs.launch.resolve import resolve  # noqa: PLC0415 - as above
-
     backend = find_backend(request.backend)
     resolved: Plan = await run_in_thread(partial(resolve, request, home, environ))
     backend = find_far_backend(request.backend) if resolved.spec.mirror else backend
@@ -94,8 +105,6 @@ async def launch(
         if code is not None:
             await run_in_thread(code.send)
         if spec.result_dir is not None and not spec.mirror:  # a far host writes its own
-            from mcp_server.record.results.experiment_log import append_launch  # noqa: PLC0415 - only blueprints have one
-
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
         async with hold_quota(spec, store):
             directory = await run_in_thread(create_directory, spec, store)
@@ -121,8 +130,6 @@ def create_directory(spec: RunSpec, store: RunStore) -> RunDir:
     except OSError as error:
         raise LaunchFailed(f"{store.home.path}: {error.strerror}.", "Nothing was started.") from error
     if not spec.mirror and (spec.backend == "slurm" or spec.sweep):
-        from mcp_server.runs.code.code_at_launch import keep_code_state  # noqa: PLC0415 - most runs start at once
-
         keep_code_state(directory, spec, store.home)
     return directory
 
@@ -152,3 +159,56 @@ async def _start(directory: RunDir, spec: RunSpec, handover: Handover, store: Ru
     request = parse_gpus(spec.gpus)
     slots = request is not None and request.cpu > 0
     raise GpusNotFree(str(not_free), never=bool(refusal.get("never")), slots=slots)
+
+
+async def clean_up(store: RunStore, spec: RunSpec) -> None:
+    """Remove what servers left that were killed during a launch, and close the oldest screens of the kind of ``spec``.
+
+    Raises:
+        ScreenNotAnswering: the screens do not answer.
+    """
+
+    def ended(sessions: Sequence[str]) -> list[RunSpec]:
+        query = RunQuery("ended", sessions=sessions)
+        return [run.spec for run in store.list_runs(query) if run.state != "lost"]
+
+    if time.monotonic() - _cleaned_s.get(store, -math.inf) > _EVERY_S:
+        _cleaned_s[store] = time.monotonic()
+        await run_in_thread(_remove_remains, store)
+    if spec.sweep and time.monotonic() - _closed_s.get(store, -math.inf) < _SCREENS_EVERY_S:
+        return
+    _closed_s[store] = time.monotonic()
+    keep = (await run_in_thread(store.home.read_config)).keep_sessions
+    await backend_of(spec).close_old_screens(spec, keep, ended)
+
+
+def _remove_remains(store: RunStore) -> None:
+    for directory in store.home.runs.glob(".new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - directory.stat().st_mtime > _ABORTED_AFTER_S:
+                shutil.rmtree(directory, ignore_errors=True)
+    for run_id in store.list_ids(RunQuery(mirror="", cut_off=True)):
+        with contextlib.suppress(OSError, RunwardError):
+            _remove_cut_off_launch(store, store.observe(run_id))
+
+    def runs_live() -> bool:
+        return bool(store.list_ids(RunQuery("live"), 1) or store.unreadable)
+
+    remove_unused_copies(store.home.path, runs_live)
+
+
+def _remove_cut_off_launch(store: RunStore, run: Run) -> None:
+    """Remove what a launch left that began over an hour ago, if no supervisor ever came."""
+    directory = store.run_directory(run.run_id)
+    if not store.is_cut_off_launch(run) or time.time() - directory.handover.stat().st_mtime < _ABORTED_AFTER_S:
+        return
+    lock = take_lock(directory.lock)  # a supervisor that comes now does not get it, and goes
+    if lock is None:
+        return
+    try:
+        if directory.handover.is_fifo() and not directory.events.exists():
+            removed = directory.path.with_name(f".new-{run.run_id}")
+            directory.path.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
+    finally:
+        os.close(lock)

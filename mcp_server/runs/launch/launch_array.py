@@ -8,9 +8,9 @@ from mcp_server.backends.slurm.arrays import Element, are_alike, array_backend_o
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
+from mcp_server.runs.launch.gpu_admission import QuotaReached, hold_quota
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.runs.launch.launch import create_directory, plan
-from mcp_server.runs.launch.quota import QuotaReached, hold_quota
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.threads import run_in_thread

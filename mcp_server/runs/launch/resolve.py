@@ -7,9 +7,10 @@ way of a launch. Nothing is written. Reading may block, so ``resolve`` runs in a
 from __future__ import annotations
 
 import os
+import re
 import secrets as random
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,31 +18,39 @@ from mcp_server.blueprints.apply import apply_blueprint
 from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.command.hydra import takes_settings
 from mcp_server.command.shell import ReadCommand, parse
+from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.request import PLACEHOLDERS, find_placeholder, parse_gpus, takes_several
-from mcp_server.hosts.config import Environment, Host
+from mcp_server.hosts.config import Environment, Host, Ray
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.hosts.path_checks import find_foreign_paths, find_foreign_variables, refuse_first
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
+from mcp_server.record.service import find_service_port, parse_need
 from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
 from mcp_server.runs.code.code_copy import CodeCopy
 from mcp_server.runs.code.code_sync import CodeSync
 from mcp_server.runs.launch.arguments import check_arguments, check_no_secret, check_options, check_sizes, check_unicode
 from mcp_server.runs.launch.gpu_admission import names_mig, requests_gpus
 from mcp_server.runs.launch.launch_site import FarSite, ThisSite, find_site
-from mcp_server.runs.launch.own_ray import find_ray_variables, starts_ray
 from mcp_server.runs.launch.params_file import name_for_program, read_params_file
-from mcp_server.runs.launch.services import ServicesFound, find_services
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
+from mcp_server.system.ports import find_free_port
 from mcp_server.text.formatting import printable
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_MOST_NEEDS = 16
+# What a service that is a Ray head has of its environment, and its drivers and workers need.
+_RAY_VARIABLES = ("RAY_ADDRESS", "RAY_PORT", "RAY_NAMESPACE", "RLINF_NAMESPACE")
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
+# `ray start`, `["ray", "start"`, and whatever makes a service listen at $RAY_PORT.
+_STARTS = re.compile(r"\bray['\"]?[\s,\\]+['\"]?start\b|\bray\.scripts\b|\bRAY_PORT\b")
+_LOCAL = "local"  # ray.init() starts a Ray, in $RAY_TMPDIR
 
 
 class Plan(NamedTuple):
@@ -236,3 +245,93 @@ def _is_taken(home: StateHome, run_id: str) -> bool:
 def _generate_ids(label: str) -> Iterator[str]:
     while True:
         yield f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+
+
+def starts_ray(command: str | Sequence[str], scripts: Iterable[str]) -> bool:
+    """Return whether a command, or one of the texts of its scripts, may start the Ray that its programs use. Pure."""
+    text = command if isinstance(command, str) else " ".join(command)
+    return any(_STARTS.search(each) for each in (text, *scripts))
+
+
+def find_ray_variables(
+    ray: Ray,
+    run_id: str,
+    find_port: Callable[[int, int], int | None] = find_free_port,
+    *,
+    given_port: str = "",
+    is_started: bool = True,
+) -> dict[str, str]:
+    """Return the variables of the run's own Ray, with a free port, or with the one that the launch gives.
+
+    ``is_started``: the command starts this Ray. Where it does not, nothing would answer at its port: the address is
+    ``local``, unless the environment has another.
+
+    Raises:
+        BadArgument: no port of its range is free.
+    """
+    low, high = map(int, ray.ports.split("-"))
+    port = int(given_port) if given_port.isdecimal() else find_port(low, high)
+    if port is None:
+        raise BadArgument("environment", f"no port of {ray.ports} is free for the run's own Ray.")
+    room = LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))
+    short_id = run_id[-max(room, 4) :].lstrip("-")  # the end of an id is unique
+    namespace = _fill_template(ray.namespace, port, run_id)
+    address = ray.address or ("127.0.0.1:{port}" if is_started else _LOCAL)
+    variables = {
+        "RAY_ADDRESS": _fill_template(address, port, run_id),
+        "RAY_PORT": str(port),
+        "RAY_TMPDIR": _fill_template(ray.temp_dir, port, short_id),
+        "RAY_NAMESPACE": namespace,
+        "RLINF_NAMESPACE": namespace,
+    }
+    if ray.capacity_threshold is not None:
+        variables["RAY_local_fs_capacity_threshold"] = f"{ray.capacity_threshold:g}"
+    return variables
+
+
+def _fill_template(template: str, port: int, run_id: str) -> str:
+    return template.replace("{port}", str(port)).replace("{run_id}", run_id)
+
+
+@dataclass(frozen=True)
+class ServicesFound:
+    """The needs of a launch by run ids, and the variables by which the run finds the Ray of one of them."""
+
+    needs: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def find_services(texts: Sequence[str], mirror: str, store: RunStore) -> ServicesFound:
+    """Return the runs that ``texts`` mean: ids or names. ``mirror`` is that of the host of the launch.
+
+    Raises:
+        BadArgument: a text is not a need; its run has ended, or is of another host.
+        RunNotFound: a need names no run, or several.
+    """
+    if len(texts) > _MOST_NEEDS:
+        raise BadArgument("needs", f"names {len(texts)} runs; at most {_MOST_NEEDS} are taken.")
+    needs: list[str] = []
+    env: dict[str, str] = {}
+    for text in texts:
+        try:
+            need = parse_need(text)
+        except ValueError as error:
+            raise BadArgument("needs", str(error), "PORT is where it listens, PATH what it answers by HTTP.") from error
+        if need.host:
+            needs.append(str(need))
+            continue
+        run = store.find(need.run)
+        if run.ended:
+            raise BadArgument("needs", f"{run.run_id} has ended: {run.state}.", "Launch it again, then this run.")
+        if run.spec.mirror != mirror:
+            cause = f"{run.run_id} is on {run.spec.host or 'this host'}, and this run would not be."
+            port = need.port or find_service_port(run) or run.spec.env.get("RAY_PORT", "PORT")
+            remedy = (
+                f'Across hosts name where it answers: needs=["ADDRESS:{port}{need.path}"] (ADDRESS: of its host, as '
+                "reachable from there). kill_run on a list of both ids stops both."
+            )
+            raise BadArgument("needs", cause, remedy)
+        needs.append(str(replace(need, run=run.run_id)))
+        if "RAY_PORT" in run.spec.env:
+            env |= {name: run.spec.env[name] for name in _RAY_VARIABLES if name in run.spec.env}
+    return ServicesFound(list(dict.fromkeys(needs)), env)

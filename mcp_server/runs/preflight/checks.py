@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from mcp_server.answer import Answer
 from mcp_server.backends.base import load_backend
 from mcp_server.command.configs import find_script_configs
 from mcp_server.command.inputs import find_inputs
@@ -42,9 +43,7 @@ from mcp_server.runs.launch.arguments import normalize_policy
 from mcp_server.runs.launch.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.launch.launch import plan
 from mcp_server.runs.launch.launch_site import find_directory
-from mcp_server.runs.launch.own_ray import find_ray_variables
-from mcp_server.runs.launch.resolve import apply_host_defaults
-from mcp_server.runs.preflight.answers import Problem
+from mcp_server.runs.launch.resolve import apply_host_defaults, find_ray_variables
 from mcp_server.runs.warnings.runs_at_risk import find_killers_of, find_risk
 from mcp_server.store.attribution import other_trainings
 from mcp_server.store.run_index import RunQuery
@@ -345,3 +344,20 @@ async def list_running(context: CheckContext) -> list[str]:
         return [*runs[:_MOST_LISTED], *more, *others]
 
     return await run_in_thread(list_all)
+
+
+class Problem(Answer):
+    """One thing that is wrong, and what to do about it."""
+
+    what: str
+    text: str
+    remedy: str
+
+
+class Preflight(Answer):
+    """The verdict, what is wrong, what is here (free space, sizes, GPUs, Ray), and who trains here already."""
+
+    ok: bool
+    problems: list[Problem]
+    found: list[str] | None = None
+    running: list[str] | None = None

@@ -13,8 +13,7 @@ from mcp_server.hosts.config import find_host, find_mirror, read_hosts_file
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.launch.resolve import apply_host_defaults
-from mcp_server.runs.preflight.answers import Preflight, Problem
-from mcp_server.runs.preflight.checks import PreflightRequest, describe_error
+from mcp_server.runs.preflight.checks import Preflight, PreflightRequest, Problem, describe_error
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import format_size
 from mcp_server.threads import run_in_thread

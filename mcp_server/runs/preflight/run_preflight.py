@@ -15,8 +15,14 @@ from mcp_server.hosts.config import Environment, Host, Site, find_this_host, rea
 from mcp_server.hosts.path_checks import Roots, is_missing
 from mcp_server.runs.launch.arguments import check_options
 from mcp_server.runs.preflight import checks
-from mcp_server.runs.preflight.answers import Preflight, Problem
-from mcp_server.runs.preflight.checks import CheckContext, CheckOutcome, PreflightRequest, describe_error
+from mcp_server.runs.preflight.checks import (
+    CheckContext,
+    CheckOutcome,
+    Preflight,
+    PreflightRequest,
+    Problem,
+    describe_error,
+)
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import shorten_quotes
 from mcp_server.threads import run_in_thread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -19,10 +19,12 @@ from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.ray.ray_job import FAR_SIDE
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.run_processes import RunProcess
+from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.stop_request import expiry
 from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
@@ -36,6 +38,7 @@ _SHORTAGE_S, _SHORTAGE_RETRY_S = 10.0, 0.25  # what the machine is out of may co
 _GPU_POLL_S = 0.05
 _GPU_RELEASED_WITHIN_S = 5.0
 _AT_ONCE = 8
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -307,3 +310,25 @@ async def _wait_until(limit_s: float, next_change: Callable[[], Awaitable[None]]
             await next_change()
         return True
     return False
+
+
+def list_dependents(runs: Sequence[Run], store: RunStore) -> list[str]:
+    """Return the ids of the living runs, without ``runs`` themselves, that stop when one of ``runs`` does."""
+    own = {run.run_id for run in runs}
+    return sorted(
+        run.run_id
+        for run in store.list_runs(RunQuery("live"))
+        if run.run_id not in own and not own.isdisjoint(_list_needed(run.spec.needs))
+    )
+
+
+def describe_dependents(run_ids: Sequence[str]) -> str:
+    """Return what a question adds about the runs that stop as well, empty where there are none."""
+    more = f" and {len(run_ids) - _MOST_NAMED} more" if len(run_ids) > _MOST_NAMED else ""
+    return f"; these need it and stop with it: {', '.join(run_ids[:_MOST_NAMED])}{more}" if run_ids else ""
+
+
+def _list_needed(texts: Iterable[str]) -> Iterable[str]:
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            yield parse_need(text).run

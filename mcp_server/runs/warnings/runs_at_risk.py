@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from mcp_server.command.killers import NAME_CHARS, Killer, find_closed_session, find_killers
+from mcp_server.errors import RunwardError
+from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.warnings.launch_risk import Risk
 from mcp_server.runs.warnings.warning_inputs import read_scripts
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 
 _IDLE = ("queued",)  # nothing of them can be hit yet
+_MOST_NAMED = 10
 
 
 def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
@@ -40,8 +43,6 @@ def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
 
 def find_killers_of(spec: RunSpec, *, closes_sessions: bool = False) -> list[Killer]:
     """Return what the command of a run, its scripts and its parameters run that ends processes of others."""
-    from mcp_server.record.script import format_arguments  # noqa: PLC0415 - few launches come so far
-
     scripts = {} if spec.mirror else read_scripts(spec.command, Path(spec.cwd))
     killers = find_killers(spec.command, scripts, closes_sessions=closes_sessions)
     return killers + (find_killers(["params", *format_arguments(spec.params, spec.param_style)]) if spec.params else [])
@@ -61,3 +62,36 @@ def _may_hit(killer: Killer, spec: RunSpec, run: Run) -> bool:
     words = run.command.split()
     planned = [(PurePath(word).name[:NAME_CHARS], run.command) for word in words or [""]]
     return any(killer.hits(name, command) for name, command in (*found, *planned))
+
+
+@dataclass(frozen=True)
+class Risk:
+    """The runs that a launch may end. ``command``: a confirmation is bound to it. No elapsed time is in the text."""
+
+    command: str
+    killers: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """The attempt of each run."""
+        return {run.run_id: run.attempt for run in self.runs}
+
+    @property
+    def text(self) -> str:
+        """The killers, and the runs that they may end."""
+        named = [f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'})" for run in self.runs[:_MOST_NAMED]]
+        more = [f"{len(self.runs) - _MOST_NAMED} more"] if len(self.runs) > _MOST_NAMED else []
+        return f"{' '.join(self.killers)} It may end {_count(len(self.runs))}: {'; '.join([*named, *more])}."
+
+
+class LaunchNotConfirmed(RunwardError):
+    """A launch may end live runs of others, and nobody has confirmed it."""
+
+    def __init__(self, risk: Risk) -> None:
+        super().__init__(risk.text, "Nothing was started.", "Leave that part of the command out.")
+        self.risk = risk
+
+
+def _count(number: int) -> str:
+    return "a live run" if number == 1 else f"{number} live runs"

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mcp_server.backends.slurm.directives import warn_of_directives
 from mcp_server.command.killers import find_warnings
 from mcp_server.command.outputs import warn_of_redirection
 from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
@@ -49,8 +50,6 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
         if not can_halve:
             warnings.append(f"recovery: {halving}. Pass the value that it may halve in params.")
         if spec.backend == "slurm":
-            from mcp_server.backends.slurm.directives import warn_of_directives  # noqa: PLC0415 - few runs are its
-
             warnings += warn_of_directives(spec, scripts)
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])

@@ -24,7 +24,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.wait_files import WaitFiles
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.delivery import Delivery
+from mcp_server.tools.support.call_answer import Delivery
 
 if TYPE_CHECKING:
     from mcp_server.scalars.run_scalars import Scalars

@@ -15,8 +15,10 @@ from mcp_server.errors import KillNotConfirmed, RunwardError
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.launch.idempotency import find_run_of_key
 from mcp_server.runs.launch.launch import plan
-from mcp_server.runs.warnings.launch_risk import LaunchNotConfirmed, Risk
+from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed, Risk, find_killers_of, find_risk
 from mcp_server.store.run_index import RunQuery
+from mcp_server.sweeps.planning import SweepRequest, list_distinct_runs
+from mcp_server.sweeps.start import rehearse_sweep
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.support.context import Call, ServerContext, caller, server_of
@@ -85,9 +87,6 @@ async def ask_about_sweep(
     """Ask the person once, where the cells of a new sweep may end live runs. Called once per round: it only reads."""
     if dry_run or confirm_token is not None or not can_ask(ctx):
         return Confirm(run_id="")
-    from mcp_server.sweeps.planning import SweepRequest, list_distinct_runs  # noqa: PLC0415 - a server starts without
-    from mcp_server.sweeps.start import rehearse_sweep  # noqa: PLC0415 - as above
-
     server = server_of(ctx)
     try:
         request = SweepRequest(**arguments, owner=server.owner(ctx, owner))
@@ -102,8 +101,6 @@ async def ask_about_sweep(
 
 async def note_question(ctx: Call, key: str, specs: Sequence[RunSpec]) -> None:
     """Note what the person is to be asked, if runs of these specs may end live ones."""
-    from mcp_server.runs.warnings.runs_at_risk import find_risk  # noqa: PLC0415 - a server starts without it
-
     server, name = server_of(ctx), caller(ctx)
     if (risk := await run_in_thread(find_risk, specs, server.store)) is not None:
         count = len(risk.runs)
@@ -137,8 +134,6 @@ class Approval:
             LaunchNotConfirmed: nobody has confirmed what they may end.
             KillNotConfirmed: the token is unknown, used, expired, or for another command.
         """
-        from mcp_server.runs.warnings.runs_at_risk import find_risk  # noqa: PLC0415 - a server starts without it
-
         server = server_of(self._ctx)
         risk = await run_in_thread(find_risk, specs, server.store)
         if risk is None:
@@ -196,8 +191,6 @@ async def describe_unconfirmed(ctx: Call, error: LaunchNotConfirmed) -> Unconfir
 
 def _may_kill(request: LaunchRequest) -> bool:
     """Return whether the request itself says that it ends processes of others; a blueprint has to be read."""
-    from mcp_server.runs.warnings.runs_at_risk import find_killers_of  # noqa: PLC0415 - a server starts without it
-
     if request.blueprint is not None or request.params_file is not None:
         return True
     cwd = str(Path(request.cwd or Path.cwd()).expanduser())

@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mcp_server.blueprints.apply import read_blueprint
+from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.runs.launch.params_file import split_files
 from mcp_server.tools.support.context import Call, identity, server_of
 
 _PARAMETER = re.compile(r"\{(?!(?:run_id|attempt|cell|sweep)\})")  # of a cell of a sweep; those are plain words
@@ -46,17 +49,11 @@ def list_params_files(params: object) -> list[str] | None:
     """Return the files that ``params`` names, each of which is read; None where it is a table."""
     if not isinstance(params, str):
         return None
-    from mcp_server.runs.launch.params_file import split_files  # noqa: PLC0415 - few calls name a file
-
     return split_files(params)
 
 
 def _list_directories(blueprint: str, cwd: str | None) -> list[str]:
     """Return the directories that a blueprint names, none of one that a launch refuses."""
-    # A server starts without blueprints.
-    from mcp_server.blueprints.apply import read_blueprint  # noqa: PLC0415 - as above
-    from mcp_server.blueprints.paths import resolve_paths  # noqa: PLC0415 - as above
-
     try:
         paths = resolve_paths(*read_blueprint(blueprint, cwd))
     except (RunwardError, OSError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os.path
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from mcp.server.mcpserver import Context
@@ -14,10 +16,10 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import shorten_quotes
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread, use_threads_of
-from mcp_server.tools.support.call_directories import find_directories
 from mcp_server.tools.support.context import ServerContext, caller, server_of
 
 _PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of recovery tables has 1,400
@@ -41,6 +43,9 @@ _GIVEN: dict[type[Any], str] = {list: "a list", dict: "an object"}
 _PLAIN: dict[type[Any], str] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_FILES, _DIRECTORIES = ("path", "blueprint", "params"), ("cwd", "logdir", "result_dir", "tensorboard")
+_LOOKS_AT_FILES_OF_RUNS = frozenset({"read_tb", "compare_runs", "finish_blueprint"})
+_MOST_CHARS = 500
 
 
 class RunwardTool(Tool):
@@ -214,3 +219,22 @@ def _shorten_schema(schema: Any) -> Any:
         del slim["anyOf"]
         slim = {**rest[0], **slim} if len(rest) == 1 else {"anyOf": rest, **slim}
     return slim
+
+
+def find_directories(tool_name: str, arguments: Mapping[str, Any], store: RunStore) -> str:
+    """Return the directories that a call looks at, as one text; empty where it looks at records of runs alone."""
+    return " and ".join(sorted(set(_list_directories(tool_name, arguments, store))))[:_MOST_CHARS]
+
+
+def _list_directories(tool_name: str, arguments: Mapping[str, Any], store: RunStore) -> Iterator[str]:
+    common = arguments.get("common")
+    places = {**common, **arguments} if isinstance(common, Mapping) else arguments
+    for argument in (*_DIRECTORIES, *_FILES):
+        if isinstance(path := places.get(argument), str) and path:
+            yield os.path.normpath(Path(path).parent if argument in _FILES else path)
+    if tool_name in _LOOKS_AT_FILES_OF_RUNS:
+        for argument in ("run_id", "run_ids", "compare"):
+            words = arguments.get(argument)
+            for word in words if isinstance(words, list) else [words]:  # as sent: of any type
+                if isinstance(word, str) and word:
+                    yield store.find_known_directory(word) or word

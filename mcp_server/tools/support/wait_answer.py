@@ -32,7 +32,7 @@ from mcp_server.views.brevity import (
     sort_by_urgency,
     without_details,
 )
-from mcp_server.views.output_tail import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
+from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import SweepStatus, describe_sweep
 

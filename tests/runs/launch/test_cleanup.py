@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.run_directory import RunDir
-from mcp_server.runs.launch.cleanup import _remove_remains
+from mcp_server.runs.launch.launch import _remove_remains
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import take_lock

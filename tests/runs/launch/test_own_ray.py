@@ -6,7 +6,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Ray
-from mcp_server.runs.launch.own_ray import find_ray_variables, starts_ray
+from mcp_server.runs.launch.resolve import find_ray_variables, starts_ray
 
 
 def take_seventh(low: int, high: int) -> int:

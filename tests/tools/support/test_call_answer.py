@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.tools.support.delivery import Delivery
+from mcp_server.tools.support.call_answer import Delivery
 
 pytestmark = pytest.mark.anyio
 
