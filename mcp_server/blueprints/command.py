@@ -316,11 +316,13 @@ def _command_blocks(section: Section) -> list[Lines]:
         elif line.block in blocks or not blocks or not _OUTPUT_INTRODUCTION.search(above):  # the first has the command
             blocks.setdefault(line.block, []).append((line.number, line.text))
             languages[line.block] = (line.fence.split() or [""])[0].strip("{}.")
-    for group in (_SHELL_LANGUAGES, _PLAIN_LANGUAGES):
-        if chosen := [lines for block, lines in blocks.items() if languages[block] in group]:
-            commands = [lines for lines in chosen if any(_PROMPT.match(t) or looks_like_command(t) for _, t in lines)]
-            return commands or chosen  # a block without a command beside one with it is its output
-    return []
+    chosen = [block for block in blocks if languages[block] in _SHELL_LANGUAGES]
+    plain = [block for block in blocks if languages[block] in _PLAIN_LANGUAGES]
+    texts = {block: [text for _, text in blocks[block] if text.strip()] for block in plain}
+    more = [
+        block for block in plain if all(looks_like_command(text) and not _find_prose(text) for text in texts[block])
+    ]
+    return [blocks[block] for block in (sorted([*chosen, *more]) if chosen else plain)]
 
 
 def _find_unread(items: Iterable[SectionItem], *, has_command: bool) -> Iterator[BlueprintFault]:

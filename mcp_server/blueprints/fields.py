@@ -92,6 +92,12 @@ _RELATION = re.compile(
     re.IGNORECASE,
 )
 _CHOICE = re.compile(r"\b(?:or|and|then|overrid\w*|merge\w*|plus|oder|und|ou|et)\b|或|和|然后|合并|覆盖", re.IGNORECASE)
+# A remark that makes another path of the one in front of it.
+_GOES_ON = re.compile(
+    r"^\s*[+&]|\bsub-?\s?(?:dir|folder)|\b(?:append\w*|suffix|followed by|named|called|dated?|timestamp)\b"
+    r"|\bunter(?:ordner|verzeichnis)|\bsous-(?:dossier|répertoire)|子(?:目录|文件夹)|加上|日期|时间戳",
+    re.IGNORECASE,
+)
 _OUTDATED = re.compile(
     r"\b(?:broken|deprecated|outdated|obsolete|no longer|(?:do not|don'?t|never) (?:use|take|run)|rather"
     r"|veraltet|kaputt|nicht (?:benutzen|verwenden))\b|不要使?用|不再|切勿使?用|废弃|过时|损坏|作废",
@@ -269,6 +275,8 @@ def _find_path(name: str, item: SectionItem, value: str) -> _FoundPath:
             and (_CHOICE.search(between) or not _RELATION.search(between))
         ):
             return _FoundPath(fault=f" names a second path, {other.path[:80]!r}: write one.")
+    if name.endswith("_dir") and _GOES_ON.search(rest):
+        return _FoundPath(fault=f" names a place by another path: {value[:80]!r}. Write the path out.")
     if _OUTDATED.search(rest):
         return _FoundPath(fault=f" says more than a path: {value[:80]!r}. Write the path that is meant, alone.")
     return _FoundPath(head.path, remark=rest.strip(" ,;:.，；。、()（）"))

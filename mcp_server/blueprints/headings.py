@@ -116,7 +116,7 @@ _TITLE = re.compile(
 )
 _FEWEST_BARE = 3  # words alone on their lines that begin sections, in a document without any other heading
 # Sections of one value: behind it, words alone on a line begin something else.
-_SINGLE = frozenset({"codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time"})
+SINGLE = frozenset({"codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time"})
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def find_bare(lines: Sequence[SourceLine], headings: Mapping[int, Heading]) -> d
     for line, below in itertools.pairwise([*lines, SourceLine(0, "", "", "")]):
         text = line.content.strip()
         if (heading := headings.get(line.number)) is not None:
-            single, has_value = heading.section if heading.section in _SINGLE else "", bool(heading.inline)
+            single, has_value = heading.section if heading.section in SINGLE else "", bool(heading.inline)
         elif line.level:
             single = ""
         elif line.fence is None and is_after_blank and not line.list_mark and _WORDS_ALONE.fullmatch(text):

@@ -37,7 +37,7 @@ _VALUE = r"(?:(?!--)[^\s,;，；=:\[\]{}\"']+)"
 _PAIR = re.compile(rf"(?:--([\w.-]+)(?:\s+|=)|([\w.+~/@-]+)\s*[:=]\s*)({_VALUE})")
 _FLAGS = re.compile(r"(?:\s*--[\w.-]+(?:\s+|=)(?!--)\S+)+\s*")
 _PAIRS = re.compile(
-    rf"[\s-]*[\w.+~/@-]+\s*[:=]\s*{_VALUE}(?:\s*[,;，；\s]\s*[\w.+~/@-]+\s*[:=]\s*{_VALUE})+\s*[,;，；]?\s*"
+    rf"[\s-]*[\w.+~/@-]+\s*[:=]\s*{_VALUE}(?:\s*[,;，；\s]\s*[\w.+~/@-]+\s*[:=]\s*{_VALUE})*\s*[,;，；]?\s*"
 )
 _ABSENT = re.compile(r"(?:n\.?/?a\.?|none|null|nil|-|无|没有)\.?", re.IGNORECASE)
 _MAX_SEEDS = 1_000
@@ -162,7 +162,8 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
             first, f"[exp_{name}] still holds the template's {plain[:40]!r}: write the value, or remove the section."
         )
         return None
-    if name == "params" and all(_FLAGS.fullmatch(text) or _PAIRS.fullmatch(text) for text in texts):
+    has_several = any(_FLAGS.fullmatch(text) or len(_PAIR.findall(text)) > 1 for text in texts)
+    if name == "params" and has_several and all(_FLAGS.fullmatch(text) or _PAIRS.fullmatch(text) for text in texts):
         pairs = [(number, *pair) for number, text in lines for pair in _PAIR.findall(text)]
         numbers, texts = [pair[0] for pair in pairs], [f"{flag or key}: {value}" for _, flag, key, value in pairs]
     try:

@@ -23,6 +23,7 @@ from mcp_server.blueprints.headings import (
     OPTIONS,
     OWN_NAME,
     SECTIONS,
+    SINGLE,
     Heading,
     find_bare,
     find_heading,
@@ -176,6 +177,13 @@ def _fill_sections(
         ends = line.level and line.level <= current.level and not _is_shell_comment(current, line) if current else False
         if current and _is_own_label(current, line):
             current = None
+        if (
+            current
+            and current.name in SINGLE
+            and _is_rule(line)
+            and any(each.text.strip() for each in current.all_lines)
+        ):
+            ends = True  # behind a rule is what the writer says beside the document
         if ends or line.content.startswith("[^") or (current and _is_behind_list(current, line)):
             current = None
         (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
@@ -391,6 +399,10 @@ def _is_own_label(section: Section, line: SourceLine) -> bool:
     is_item = section.is_item and line.list_mark and line.text.strip() == line.text
     is_label = section.strength == ALIAS_LABEL and line.plain[:1].isupper()
     return bool(label and (is_item or is_label) and not is_explanation(label))
+
+
+def _is_rule(line: SourceLine) -> bool:
+    return line.fence is None and not line.content and _RULE.fullmatch(line.text.strip()) is not None
 
 
 def _is_behind_list(section: Section, line: SourceLine) -> bool:

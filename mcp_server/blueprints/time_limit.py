@@ -47,6 +47,9 @@ _MARK = "\x00"
 _AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
 _CONSEQUENCE = re.compile(r"(?:fail\w*|report\w*|stop\w*|abort\w*|look for .*|当.*|否则.*|\W*)")
 _PLAIN_LABEL = re.compile(r"[\W\d_]*|(?:content|value|time|内容|值|时间)\s*\d*")
+_ADDRESS = re.compile(
+    r"(?:let me know|tell me|ask me|ping me|feel free|happy to|thanks|would you|sag mir|有问题|如有)\b"
+)
 _JOINT = re.compile(r"(?:or|plus|oder|ou)\b|或")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
 _LINE_WITH = re.compile(
@@ -81,18 +84,22 @@ _TIMES = re.compile(
 # The closed class of words that may change what a duration means, wherever they are.
 _CONDITION = re.compile(
     r"\b(?:until(?! \x00)|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|(?<!au )(?<!pas )plus|soft"
+    r"|(?:no|without|ohne|sans) (?:(?:time|upper|fixed|hard) ?)?limite?|not sure|unsure|unclear|raise|increase|bump"
+    r"|lower|reduce|shorten|halve|adjust|continue|keep (?:it )?(?:going|running)|(?:run|go|carry) on|let it run|renew"
+    r"|erhöh\w*|weiterlaufen"
     r"|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever|additional(?:ly)?|extra|at least"
     r"|no[t]? less than|minimum|another|remaining|depend(?:s|ing)|as needed|if needed|twice|double|half"
     r"|per (?!run|experiment|job|training|single)\w+|each(?! run| experiment| job)(?= \w)"
     r"|every(?! run| experiment| job)|mindestens|wenigstens|verlänger\w*|außer|zusätzlich"
     r"|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
     r"|au moins|sauf|prolong\w*|jusqu'à(?! \x00)|par (?!run|exp)\w+)\b"
-    r"|直到|除非|不限|无限|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
+    r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|继续|再跑|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
     re.IGNORECASE,
 )
 # ... and those that do so only beside it.
 _CHANGE = re.compile(
     r"\b(?:more|longer|mehr|länger)\b|\bover\b|(?<!pas )\bplus de\b"
+    r"|\b(?:guess|maybe|perhaps|might|possibly|vielleicht|vermutlich|peut-être)\b|可能|也许"
     r"|\bas (?:long|much|many) as\b|\bminus\b|\d\W{0,3}\x00|\x00\W{0,3}\d|\d\s*x\b"
     r"|\x00 (?:after|since|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
     r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
@@ -193,6 +200,8 @@ class _Clause:
     def is_remark(self) -> bool:
         """Whether it has no duration, and changes none."""
         is_joined = _JOINT.match(self.text) and not _LIMIT.search(self.text)  # "then it is stopped" is no more
+        if _ADDRESS.match(self.text) and "\x00" not in self.text:
+            return True
         return not ("\x00" in self.text or _TIMES.fullmatch(self.text) or _CONDITION.search(self.text) or is_joined)
 
 
