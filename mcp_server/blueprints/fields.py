@@ -258,15 +258,16 @@ def _find_path(name: str, item: SectionItem, value: str) -> _FoundPath:
     is_content = not label or item.is_code or find_section(label) == name or _CONTENT_LABEL.fullmatch(label)
     spans = _find_spans(text)
     head = spans[0] if spans and is_content and not text[: spans[0].start].strip(" *_`\"'（(") else None
-    if is_content and (head is None or not head.is_quoted) and (whole := _match_path_with_spaces(value)):
-        return _FoundPath(whole)
+    if is_content and (head is None or not head.is_quoted) and " " in (whole := _match_path_with_spaces(value)):
+        end = text.find(whole) + len(whole) if whole in text else len(text)
+        head = _Span(0, end, whole, is_quoted=True)
     if head is None:
         return _find_in_sentence(item, value, [span for span in spans if "/" in span.path])
     rest = text[head.end :].lstrip("`*_\"'")
     if rest[:1].isspace() and rest.strip() and not _PROSE.match(rest.strip()) and not head.is_quoted:
         cause = f": where does the path end in {value[:80]!r}? Write it in backticks, and the rest on another line."
         return _FoundPath(fault=cause)
-    for other in spans[1:]:
+    for other in (span for span in spans if span.start >= head.end):
         between = text[head.end : other.start]
         is_rival = _ROOTED.match(other.path) or (name == "yaml_path" and _CONFIGURATION.search(other.path))
         if (

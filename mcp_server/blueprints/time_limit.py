@@ -126,7 +126,7 @@ _REPORT = re.compile(
     r"|including|incl|of which|inklusive|inkl|davon|dont|expect(?:ed)? to|expect(?:ed)?|estimated?|eta|baseline|so far"
     r"|brauchte|dauerte|lief|war|zuletzt|letzte[sn]? mal|bisher|normalerweise|üblicherweise|erwartet|geschätzt"
     r"|a (?:pris|duré)|d'habitude|la dernière fois|normalement|prévue?s?|estimée?s?)\b"
-    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包含|实测|跑了|用了|花了",
+    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包?含|实测|跑了|用了|花了",
     re.IGNORECASE,
 )
 _LIMIT = re.compile(
@@ -161,7 +161,7 @@ _TOTAL = (
     r"|总共|一共|共计|合计|总计|共|总)"
 )
 _TOTALLED = re.compile(
-    rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00)\W{{0,3}}(?:in )?{_TOTAL}"
+    rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00) ?(?:in )?[(（]?{_TOTAL}(?!\W{{0,3}}\x00)"
 )
 _PRODUCT = re.compile(r"[x×*·+]|\b(?:mal|fois|plus|per|each|every|je|pro|par|times)\b|乘|每|各|个|/")
 _UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
@@ -199,10 +199,11 @@ class _Clause:
     @property
     def is_remark(self) -> bool:
         """Whether it has no duration, and changes none."""
-        is_joined = _JOINT.match(self.text) and not _LIMIT.search(self.text)  # "then it is stopped" is no more
-        if _ADDRESS.match(self.text) and "\x00" not in self.text:
-            return True
-        return not ("\x00" in self.text or _TIMES.fullmatch(self.text) or _CONDITION.search(self.text) or is_joined)
+        if "\x00" in self.text or _ADDRESS.match(self.text):
+            return "\x00" not in self.text
+        limits = _LIMIT.search(self.text)  # "then it is stopped" is no more, "10 at most" is
+        changes = re.search(r"\d", self.text) if limits else _JOINT.match(self.text)
+        return not (changes or _TIMES.fullmatch(self.text) or _CONDITION.search(self.text))
 
 
 def _mark_durations(text: str) -> tuple[str, list[float]]:
