@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from mcp_server.errors import BadArgument
 from mcp_server.record.code.code_snapshot import read_code_snapshot
-from mcp_server.record.run_directory import RunDir
+from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results.code_differences import RanCode, describe_other_code, read_ran_code
+from mcp_server.runs.code.code_copy import CodeCopy, plan_copy
+from mcp_server.runs.launch.launch_site import find_directory
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.requests import make_request
+
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 def read_cell_code(cell: CellState, run_id: str | None, home: Path, attempt: int | None = None) -> RanCode:
@@ -17,8 +26,33 @@ def read_cell_code(cell: CellState, run_id: str | None, home: Path, attempt: int
     found = (each / "runs" / (run_id or "-") for each in (home, *StateHome(home).list_mirrors()))
     path = next((path for path in found if path.is_dir()), None)
     number = attempt or cell.end.get("attempt") or 1
-    snapshot = read_code_snapshot(RunDir(path), number) if path is not None else None
-    return read_ran_code(cell.cell.name, str(cell.cell.launch.get("cwd") or ""), snapshot)
+    if path is None:
+        return RanCode(cell.cell.name)
+    cwd = (read_json(RunDir(path).spec) or cell.cell.launch).get("cwd")  # that of a copy, where the code is kept
+    return read_ran_code(cell.cell.name, str(cwd or ""), read_code_snapshot(RunDir(path), number))
+
+
+def plan_copies(spec: SweepSpec, home: Path) -> list[CodeCopy]:
+    """Return the copies that a sweep's cells with ``code="kept"`` execute, one for each directory. Writes nothing.
+
+    Raises:
+        BadArgument: a cell's code cannot be kept; says why, and what to do.
+    """
+    copies: dict[str, CodeCopy] = {}
+    for cell in spec.cells:
+        launch = cell.launch
+        if launch.get("code") != "kept":
+            continue
+        if not (cwd := launch.get("cwd")) or _PLACEHOLDER.search(cwd):
+            cause = f'"kept" copies the code once, at the start, and the cwd of cell {cell.name} is not known then.'
+            raise BadArgument("code", cause, "Pass cwd in common, one for all cells.")
+        if launch.get("sync") == "git":
+            cause = 'sync="git" sends the state of the work tree when a cell starts, not the copy.'
+            raise BadArgument("code", cause, "Leave sync out: the copy is sent.")
+        if cwd not in copies:
+            request = replace(make_request(spec, cell, 1), cwd=str(find_directory(cwd)))
+            copies[cwd] = plan_copy(request, "{run_id}", home)
+    return list(copies.values())
 
 
 def number_code(cell: CellState, run_id: str, attempt: int, cells: Sequence[CellState], home: Path) -> int | None:

@@ -20,7 +20,7 @@ from mcp_server.sweeps.plan import FILLED, as_text, find_seeds
 _ASIDE = frozenset(
     {
         *("params", "tags", "tensorboard", "recovery", "resume_args", "secrets", "needs", "require", "queue"),
-        *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "keep_code"),
+        *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "code"),
     }
 )
 _SWEEP = "sweep"

@@ -29,7 +29,6 @@ LONGEST_CELL_NAME = 40
 DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 # What a sweep decides by itself, and what only makes sense for one run.
 _OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file", "keep_code"}
-_ONE_COPY = "Pass as cwd a copy that nobody edits, as `git worktree add --detach DIR` makes of the commit."
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
 # Of arguments of launch_run, and of phases.
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -131,9 +130,8 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
     if isinstance(launch.get("params"), str):
         raise BadArgument(argument, "params must be an object here.", 'A YAML file is a source: "hydra:CONFIG.yaml".')
     for name in launch:
-        if name == "code":
-            cause = "code is for one run: cells that start one after the other would copy different states of it."
-            raise BadArgument(argument, cause, _ONE_COPY)
+        if name == "code" and launch[name] in (None, "now", "kept"):
+            continue
         if name in _OF_THE_SWEEP:
             raise BadArgument(argument, f"{name} is set by the sweep: leave it out.")
         if name not in _LAUNCH_ARGUMENTS:

@@ -27,6 +27,7 @@ from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, request
 from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
@@ -105,6 +106,7 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
     """
     await run_in_thread(check_values, spec, store.home, environ)
     await run_in_thread(_check_quota, spec, store)
+    await run_in_thread(plan_copies, spec, store.home.path)
     checked: dict[str, RunSpec] = {}
     for cell in _choose_to_rehearse(spec.cells):
         try:

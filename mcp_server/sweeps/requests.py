@@ -24,6 +24,7 @@ def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = No
         "idempotency_key": f"sweep {spec.sweep_id} {cell.name} {number}",
         "sweep": spec.sweep_id,
         "cell": cell.name,
+        "keep_code": cell.launch.get("code") == "kept",
     }
     if host is not None:
         arguments["host"] = host

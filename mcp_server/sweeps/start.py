@@ -17,6 +17,7 @@ from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
 from mcp_server.sweeps.decide import has_too_many_failures
 from mcp_server.sweeps.figures import parse_metric
@@ -72,6 +73,7 @@ async def start_sweep(
         planned = await _plan_new(request, store, environ)
         if approve is not None:
             await approve(*list_distinct_runs(planned))
+        await run_in_thread(_keep_code, planned.spec, store)
         directory = await run_in_thread(_create, planned.spec, store)
         if key is not None:
             await run_in_thread(key.remember, planned.spec.sweep_id)
@@ -206,6 +208,7 @@ async def _continue(
         planned = await _check_added(extended, former, store, environ)
         if approve is not None:
             await approve(*list_distinct_runs(planned))
+        await run_in_thread(_keep_code, planned.spec, store)
         warnings, added = planned.warnings, describe_added(planned.spec, former)
     changed = await run_in_thread(_change_spec, request, former, extended or former.spec, store)
     former = await run_in_thread(store.sweeps.observe, former.sweep_id)
@@ -328,6 +331,12 @@ def _name_difference(spec: SweepSpec, former: SweepSpec) -> str:
         return f"{len(former.cells)} cells, this call {len(spec.cells)}"
     is_other = any((cell.phase, cell.params) == (gone[0].phase, gone[0].params) for cell in spec.cells)
     return f"cell {gone[0].name} " + ("has other launch arguments" if is_other else "is not in this call")
+
+
+def _keep_code(spec: SweepSpec, store: RunStore) -> None:
+    """Copy the code that cells with ``code="kept"`` execute, whenever they start; of a copy that is there nothing."""
+    for copy in plan_copies(spec, store.home.path):
+        copy.send()
 
 
 def _create(spec: SweepSpec, store: RunStore) -> SweepDir:

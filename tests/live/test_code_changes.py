@@ -26,6 +26,14 @@ if os.environ["RUNWARD_ATTEMPT"] == "1":
     sys.exit(7)
 """
 
+# A run that ends at once may end before its code is kept.
+EDITED = """
+import os, pathlib, time
+while not pathlib.Path("state/runs", os.environ["RUNWARD_RUN_ID"], "attempts/1/code/code.json").exists():
+    time.sleep(0.02)
+print('step 1/1 reward 3', flush=True)
+"""
+
 
 def write_code(directory: Path) -> None:
     (directory / "lib").mkdir()
@@ -118,7 +126,7 @@ async def test_a_cell_that_starts_with_other_code_than_its_sweep_says_so_beside_
         plan = {"grid": {"lr": [1, 2], "seed": [1, 2]}, "max_parallel": 1, "metric": "reward"}
         sweep = await agent.call("launch_sweep", name="s", common=common, **plan)
         await until_async((sandbox.path / "running").exists, "the first cell")
-        (sandbox.path / "train.py").write_text("print('another idea')\nprint('step 1/1 reward 3', flush=True)\n")
+        (sandbox.path / "train.py").write_text(EDITED)
         (sandbox.path / "go").touch()
         waited = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
         runs = (await agent.call("list_runs", sweep=sweep["sweep_id"]))["runs"]
@@ -190,6 +198,48 @@ async def test_kept_code_runs_as_it_was_at_the_launch_and_its_outputs_stay_in_th
     assert f"Code: a copy of {project} in " in run["code"]
     assert f"Code: a copy of {project} in " in planned["code"]
     assert "has none" in refusal
+
+
+async def test_all_cells_of_a_sweep_run_the_code_that_was_kept_at_its_start(sandbox: Sandbox) -> None:
+    project = sandbox.path / "project"
+    project.mkdir()
+    (project / "out").mkdir()
+    (project / "out" / "notes.yaml").write_text("a: 1")  # of the code, in the directory of the outputs
+    (project / "model.py").write_text("WIDTH = 1\n")
+    (project / "train.py").write_text(
+        "import model, os, pathlib, sys, time\n"
+        "out = pathlib.Path(sys.argv[2]); out.mkdir(parents=True, exist_ok=True)\n"
+        "(out / 'w').write_text(str(model.WIDTH))\n"
+        "while not os.path.exists(sys.argv[3]): time.sleep(0.02)\n"
+    )
+    command = f"{sys.executable} {project}/train.py --output_dir out/{{sweep}}/{{cell}} {sandbox.path}/go"
+    common = {"command": command, "cwd": str(project), "code": "kept"}
+    plan: dict[str, Any] = {"common": common, "max_parallel": 1}
+    copies = sandbox.path / "state" / "code"
+    async with sandbox.agent_in_process() as agent:
+        await agent.call("launch_sweep", name="s", **plan, grid={"seed": [1, 2]}, dry_run=True)
+        assert not copies.exists()
+        refusal = await agent.refusal(
+            "launch_sweep", name="s", common={**common, "cwd": None}, grid={"seed": [1]}, dry_run=True
+        )
+        assert "Pass cwd in common" in refusal
+        sweep = (await agent.call("launch_sweep", name="s", **plan, grid={"seed": [1, 2]}))["sweep_id"]
+        outputs = project / "out" / sweep
+        await until_async((outputs / "seed1" / "w").exists, "the first cell")
+        (project / "model.py").write_text("WIDTH = 2\n")
+        (project / "train.py").write_text("raise SystemExit('edited')\n")
+        (sandbox.path / "go").touch()
+        await agent.call("wait_run", run_ids=sweep, until="end", timeout_s=60)
+        added = await agent.call("launch_sweep", name=sweep, **plan, grid={"seed": [1, 2, 3]})
+        assert "1 cell added" in str(added), added
+        ended = await agent.call("wait_run", run_ids=sweep, until="end", timeout_s=60)
+        assert ended["sweep"]["cells"] == {"total": 3, "finished": 3}, ended
+        runs = (await agent.call("list_runs", sweep=sweep))["runs"]
+        compared = await agent.call("compare_runs", sweep=sweep)
+    assert [(outputs / f"seed{seed}" / "w").read_text() for seed in (1, 2, 3)] == ["1", "1", "1"]
+    assert [changes(sandbox, run["run_id"]) for run in runs] == [[], [], []]
+    assert not [note for note in compared.get("notes") or [] if "ode" in note.split()[:3]], compared["notes"]
+    assert len(list(copies.iterdir())) == 2, "one copy and its record"
 
 
 async def test_one_read_of_a_run_has_the_digests_of_its_configuration_and_its_code(sandbox: Sandbox) -> None:

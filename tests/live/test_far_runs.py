@@ -210,6 +210,46 @@ async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(
     assert [path for path in sent if SECRET.encode() in path.read_bytes()] == []
 
 
+async def test_kept_code_is_sent_and_every_cell_of_a_sweep_has_that_of_its_start(
+    sandbox: Sandbox, far_host: FarHost
+) -> None:
+    here = sandbox.path / "cfm"
+    here.mkdir()
+    (here / "data").mkdir()
+    (here / "data" / "big.bin").write_bytes(bytes(1000))
+    (here / "model.py").write_text("SIZE = 1\n")
+    (here / "train.py").write_text(
+        "import model, os, sys, time\nprint('size', model.SIZE, flush=True)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+    )
+    command = f"{sys.executable} {here}/train.py {sandbox.path}/go"
+    arguments: dict[str, Any] = {"command": command, "cwd": str(here), "host": NAME, "code": "kept"}
+    async with sandbox.agent_in_process() as agent:
+        only_there = await agent.refusal(
+            "launch_run", **{**arguments, "command": "true", "cwd": str(far_host.path / "x")}
+        )
+        assert "is not a directory of this machine" in only_there
+        assert "Leave code out to run what is on the host" in only_there
+        one = await agent.call("launch_run", **arguments)
+        common = {"common": arguments, "max_parallel": 1}
+        sweep = (await agent.call("launch_sweep", name="s", **common, grid={"seed": [1, 2]}))["sweep_id"]
+        logs = (far_host.state / "runs").glob
+        await until_async(lambda: any(b"size" in log.read_bytes() for log in logs("s-seed1-*/attempts/1/output.log")))
+        (here / "model.py").write_text("SIZE = 2\n")
+        (sandbox.path / "go").touch()
+        assert (await agent.end(one["run_id"]))["state"] == "finished"
+        assert (await agent.call("wait_run", run_ids=sweep, until="end", timeout_s=60))["reason"] == "ended"
+        runs = [one["run_id"], *(run["run_id"] for run in (await agent.call("list_runs", sweep=sweep))["runs"])]
+        assert len(runs) == 3
+        for run_id in runs:
+            assert "size 1" in await agent.text("read_log", run_id=run_id)
+        with_git = await agent.refusal(
+            "launch_sweep", name="g", common={**arguments, "sync": "git"}, grid={"seed": [1]}
+        )
+        assert "Leave sync out: the copy is sent" in with_git
+    assert not list((far_host.state / "code").rglob("big.bin"))
+
+
 async def test_a_far_run_is_killed_with_everything_and_verified_there(sandbox: Sandbox, far_host: FarHost) -> None:
     stubborn = (
         "trap '' INT TERM; (trap '' INT TERM HUP; exec setsid sleep 300) & echo ready; while :; do sleep 0.1; done"

@@ -84,6 +84,23 @@ async def test_a_job_on_a_login_node_from_its_preview_to_the_end_of_its_second_a
     assert [p for p in sandbox.path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []
 
 
+async def test_kept_code_is_sent_at_the_launch_and_a_job_that_waits_has_it(
+    sandbox: Sandbox, far_host: FarHost, slurm: Path
+) -> None:
+    here = sandbox.path / "cfm"
+    here.mkdir()
+    (here / "train.sh").write_text("echo first\n")
+    (slurm / "full").touch()
+    arguments: dict[str, Any] = {"command": "bash train.sh", "cwd": str(here), "host": NAME, "backend": "slurm"}
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(**arguments, code="kept")
+        (here / "train.sh").write_text("echo edited\n")
+        act(slurm, "scontrol", "release", "1")
+        assert (await agent.end(run_id))["state"] == "finished"
+        assert "first" in await agent.text("read_log", run_id=run_id)
+    assert sandbox.run(run_id).spec.cwd.startswith(f"{far_host.state}/code/")
+
+
 @pytest.mark.parametrize("relay_dies", [False, True])
 async def test_a_submission_that_is_cut_off_is_one_job_which_is_found_and_killed(
     sandbox: Sandbox, far_host: FarHost, slurm: Path, *, relay_dies: bool

@@ -58,6 +58,22 @@ async def test_a_run_on_ray_is_a_run_like_any_other(sandbox: Sandbox, ray: FakeR
     assert not any(b"SecretValue" in data for data in files)
 
 
+async def test_kept_code_needs_a_head_that_sees_the_copy(sandbox: Sandbox, ray: FakeRay) -> None:
+    project = sandbox.path / "project"
+    project.mkdir()
+    (project / "train.sh").write_text("echo kept\n")
+    arguments: dict[str, Any] = {"command": "bash train.sh", "cwd": str(project), "backend": "ray", "code": "kept"}
+    async with sandbox.agent_in_process() as agent:
+        apart = {"address": ray.address, "shared_disk": False}
+        refusal = await agent.refusal("launch_run", **arguments, backend_options=apart)
+        assert "the job would not find the copy" in refusal
+        assert not (sandbox.path / "state" / "code").exists()
+        run = await agent.launch(**arguments, backend_options={"address": ray.address})
+        assert (await agent.end(run))["state"] == "finished"
+    assert "kept" in sandbox.log(run)
+    assert sandbox.run(run).spec.cwd == str(sandbox.path / "state" / "code" / run)
+
+
 async def test_a_pending_job_says_what_it_waits_for_and_its_kill_is_verified(sandbox: Sandbox, ray: FakeRay) -> None:
     options: dict[str, Any] = {"address": ray.address}
     async with sandbox.agent_in_process() as agent:

@@ -177,3 +177,21 @@ async def test_a_cell_that_is_cancelled_in_slurm_by_nobody_known_is_started_agai
         slurm(lab, "scancel", "1")
         assert (await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60))["reason"] == "ended"
     assert sorted((str(run.job_id), run.state) for run in lab.store.list_runs()) == [("1", "killed"), ("2", "finished")]
+
+
+async def test_the_jobs_of_an_array_run_the_code_that_was_kept_at_the_start_of_their_sweep(lab: Sandbox) -> None:
+    project = lab.path / "project"
+    project.mkdir()
+    (project / "train.sh").write_text("echo first\n")
+    (lab.path / "slurm" / "held").touch()
+    common = {"command": "bash train.sh", "cwd": str(project), "backend": "slurm", "code": "kept"}
+    common |= {"backend_options": {"array": True}}
+    async with lab.agent_in_process() as agent:
+        sweep = (await agent.call("launch_sweep", name="s", common=common, grid={"seed": [1, 2]}))["sweep_id"]
+        (project / "train.sh").write_text("echo edited\n")
+        (lab.path / "slurm" / "held").unlink()
+        answer = await agent.call("wait_run", run_ids=sweep, until="end", timeout_s=60)
+        assert answer["sweep"]["cells"] == {"total": 2, "finished": 2}
+        runs = [run for run in lab.store.list_runs() if run.spec.sweep == sweep]
+    assert [lab.log(run.run_id).split() for run in runs] == [["first"]] * 2
+    assert {Path(run.spec.cwd).parent for run in runs} == {lab.path / "state" / "code"}

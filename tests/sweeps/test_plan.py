@@ -161,7 +161,7 @@ def test_blueprints_are_cells() -> None:
         (None, {"cells": [3]}, "list of objects"),
         (None, {"cells": [{"launch": {"colour": 1}}]}, "no argument 'colour'"),
         ({"command": "x", "name": "y"}, {"grid": {"a": [1]}}, "set by the sweep"),
-        ({"command": "x", "code": "kept"}, {"grid": {"a": [1]}}, "code is for one run.*as cwd a copy.*worktree add"),
+        ({"command": "x", "code": "now or never"}, {"grid": {"a": [1]}}, "no argument 'code'"),
         ({"command": "x", "params": "p.yaml"}, {"grid": {"a": [1]}}, "must be an object"),
         (None, {"search": {"budget": 2, "space": {"a": [1, 2]}}, "grid": {"a": [1]}}, "chooses the parameters"),
         (None, {"phases": []}, "is empty"),

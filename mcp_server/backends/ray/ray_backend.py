@@ -58,10 +58,8 @@ from mcp_server.threads import run_in_thread
 _STOPPED_WITHIN_S = 15.0
 _POLL_S = 0.1
 _SCREEN_LINES, _HISTORY_LINES, _SCREEN_BYTES = 50, 2000, 262_144
-_NO_DISK = (
-    'If it sees this machine\'s state directory under the same path, pass backend_options={"shared_disk": true}. '
-    "Else the job reads them from its own environment."
-)
+_SEES = 'If it sees this machine\'s state directory under the same path, pass backend_options={"shared_disk": true}.'
+_NO_DISK = f"{_SEES} Else the job reads them from its own environment."
 
 
 class RayBackend(ScheduledGpus, LocalBackend):
@@ -84,6 +82,9 @@ class RayBackend(ScheduledGpus, LocalBackend):
             raise BadArgument(
                 "secrets", f"{address} may share no disk with this machine, so they cannot reach it.", _NO_DISK
             )
+        if not shared and spec.keep_code:
+            cause = f"{address} may share no disk with this machine, so the job would not find the copy."
+            raise BadArgument("code", cause, f"{_SEES} Else leave code out: the job runs in cwd as it is there.")
         for name, value in {} if shared else spec.env.items():
             if holds_a_secret("", value):
                 raise BadArgument("env", f"{name:.40} holds a password, and Ray shows the job to everybody.", _NO_DISK)

@@ -22,7 +22,7 @@ _MOST_CELLS = 100  # whose configurations are looked for
 def keep_code_state(directory: RunDir, spec: RunSpec, home: StateHome) -> None:
     """Write the state into a run's directory: of a cell that of its sweep's start. Unreadable files are left out."""
     with contextlib.suppress(OSError):
-        of_sweep = load_code_state(home.sweeps / spec.sweep) if spec.sweep else None
+        of_sweep = load_code_state(home.sweeps / spec.sweep) if spec.sweep and not spec.keep_code else None
         if of_sweep is None and spec.backend == "slurm":
             inputs = AttemptInputs(spec.params)
             arguments = attempt_arguments(spec, inputs)
@@ -35,7 +35,7 @@ def keep_code_state(directory: RunDir, spec: RunSpec, home: StateHome) -> None:
 def keep_sweep_code_state(directory: Path, spec: SweepSpec) -> None:
     """Write the state of the code of all cells into a sweep's directory. Files that cannot be read are left out."""
     with contextlib.suppress(OSError):
-        launches = [cell.launch for cell in spec.cells]
+        launches = [cell.launch for cell in spec.cells if cell.launch.get("code") != "kept"]
         directories = dict.fromkeys(str(each["cwd"]) for each in launches if each.get("cwd"))
         add_digests(read_code_state(directories, _find_named(launches))).write(directory)
 

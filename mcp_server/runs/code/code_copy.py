@@ -1,21 +1,24 @@
-"""A private copy of the code of a run on this machine, made at its launch: `code="kept"`. Blocks. Use a thread.
+"""A copy of the code of a run, made at its launch: `code="kept"`. Blocks. Use a thread.
 
 The copy, `code/RUN_ID` in the state directory, is the run's working directory, also of its retries: edits after the
 launch do not reach it. What is not code (see ``code_directory``) is linked, so that data is found and outputs stay
-where they belong.
+where they belong. A sweep has one copy for all its cells, made at its start, and a far host is sent what was copied.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.command.outputs import find_in_command
 from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
+from mcp_server.record.run_directory import read_json, write_json
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.code.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
 from mcp_server.text.formatting import printable
@@ -27,11 +30,16 @@ _NOTHING = "Nothing was started."
 
 @dataclass(frozen=True)
 class CodeCopy:
-    """Code that is copied before its run starts. ``linked``: paths below it that stay where they are."""
+    """Code that is copied before its run starts. ``linked``: paths below it that stay where they are.
+
+    ``record``: where the facts of a sweep's copy are kept, from which ``is_there`` tells a copy that was made before.
+    """
 
     code: CodeDirectory
     there: str
     linked: Sequence[str]
+    record: Path | None = None
+    is_there: bool = False
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -56,13 +64,18 @@ class CodeCopy:
         there = Path(self.there)
         try:
             there.parent.mkdir(mode=0o700, exist_ok=True)
-            there.mkdir(mode=0o700)
-            for file in self.code.files:
-                self._copy(file)
+            if not self.is_there:
+                there.mkdir(mode=0o700)
+                for file in self.code.files:
+                    self._copy(file)
             for path in self.linked:
                 self._link(path)
+            if self.record is not None and not self.is_there:
+                facts = {"files": [file.facts for file in self.code.files], "left_out": list(self.code.left_out)}
+                write_json(self.record, {"from": str(self.code.root), "hash": self.code.digest, **facts})
         except OSError as error:
-            shutil.rmtree(there, ignore_errors=True)
+            if not self.is_there:
+                shutil.rmtree(there, ignore_errors=True)
             cause = f"The code could not be copied to {there}: {error.strerror}."
             raise LaunchFailed(cause, _NOTHING, 'Launch again, or without code="kept".') from error
 
@@ -84,27 +97,69 @@ class CodeCopy:
         if path.endswith("/"):
             original.mkdir(parents=True, exist_ok=True)  # where the command will write
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.is_symlink():
+        with suppress(FileExistsError):  # another cell's launch did it
             target.symlink_to(original)
 
 
 def plan_copy(request: LaunchRequest, run_id: str, home: Path) -> CodeCopy:
     """Return what a launch with ``code="kept"`` copies: the code of ``request.cwd``. Writes nothing.
 
+    A cell has the copy that its sweep made, whatever the code is by now.
+
     Raises:
         BadArgument: the code is too large, or the directory holds none; says what to do.
     """
     root = Path(request.cwd or "/")
+    there = find_sweep_copy(request.sweep, str(root), home) if request.sweep else home / "code" / run_id
+    record = there.with_name(f"{there.name}.json") if request.sweep else None
+    code = _read_record(record) if record is not None else None
+    is_there = code is not None
+    if code is None:
+        code = _read_code(root)
+    words = str(request.tensorboard or ""), *find_in_command(request.command, str(root), request.params)
+    outputs = [os.path.relpath(path.replace("{run_id}", run_id), root) for path in words if path.startswith("/")]
+    held = {above for file in code.files for above in ("", *_list_above(file.path))}
+    new = [f"{first}/" for path in outputs if (first := _find_first(path, held))]
+    linked = dict.fromkeys([*code.left_out, *new])
+    names = [path for path in linked if not path.endswith("__pycache__/")]
+    return CodeCopy(code, str(there), names, record, is_there)
+
+
+def find_sweep_copy(sweep: str, cwd: str, home: Path) -> Path:
+    """Return where the copy of a directory is that the cells of a sweep execute."""
+    return home / "code" / f"{sweep}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:6]}"
+
+
+def _read_code(root: Path) -> CodeDirectory:
     try:
         code = read_code_directory(root, _LIMIT_BYTES)
     except BadArgument as error:
         raise BadArgument("code", str(error).partition(": ")[2], 'Or launch without code="kept".') from error
     if not code.files:
         raise BadArgument("code", f'"kept" copies the code of cwd, and {root} has none.', "Pass the code's directory.")
-    outputs = [os.path.relpath(path, root) for path in find_in_command(request.command, str(root), request.params)]
-    tops = {file.path.partition("/")[0] for file in code.files}
-    new = [f"{top}/" for path in outputs if (top := path.partition("/")[0]) not in ("..", ".") and top not in tops]
-    linked = dict.fromkeys([*code.left_out, *new])
-    if any("{" in path for path in linked):  # a placeholder: its directory has no name yet
-        linked = {path: None for path in linked if "{" not in path}
-    return CodeCopy(code, str(home / "code" / run_id), [path for path in linked if not path.endswith("__pycache__/")])
+    return code
+
+
+def _read_record(path: Path) -> CodeDirectory | None:
+    facts = read_json(path)
+    if facts is None:
+        return None
+    files = [CodeFile(*each) for each in facts["files"]]
+    return CodeDirectory(Path(facts["from"]), files, facts["left_out"], facts["hash"])
+
+
+def _list_above(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _find_first(path: str, held: Collection[str]) -> str:
+    """Return the first part of a relative path that holds no code, so that all below it is output; empty without one.
+
+    A directory with a placeholder has no name yet.
+    """
+    parts = path.split("/")
+    below = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    first = next((each for each in below if each not in held), "")
+    return "" if parts[0] in ("..", ".") or "{" in first else first

@@ -101,31 +101,43 @@ def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def plan_sync(
-    request: LaunchRequest, mirror: Path, roots: Roots, limit_mib: float | None, environ: Mapping[str, str]
+    request: LaunchRequest,
+    mirror: Path,
+    roots: Roots,
+    limit_mib: float | None,
+    environ: Mapping[str, str],
+    kept: Path | None = None,
 ) -> CodeSync:
     """Return what a launch with ``request.sync`` sends. Writes nothing, neither here nor there.
 
-    ``roots``: the paths of this host as the other one has them, for a clone there.
+    ``roots``: the paths of this host as the other one has them, for a clone there. ``kept``: the copy of the code in
+    ``cwd`` that is sent in its place.
 
     Raises:
         BadArgument: the directory is missing, too large, or no work tree; says what to do.
         HostUnreachable: the host does not answer.
     """
+    name = "code" if request.keep_code else "sync"
     if not request.cwd:
         raise BadArgument(
-            "sync", "sends the directory that cwd names.", "Pass cwd, the code's directory on this machine."
+            name, "sends the directory that cwd names.", "Pass cwd, the code's directory on this machine."
         )
     cwd = Path(request.cwd).expanduser()
     if not cwd.is_absolute() or not cwd.is_dir():
-        raise BadArgument("cwd", f"is not a directory of this machine: {request.cwd[:200]!r}; sync sends it.")
+        kind = 'code="kept"' if request.keep_code else "sync"
+        raise BadArgument(
+            "cwd",
+            f"is not a directory of this machine: {request.cwd[:200]!r}; {kind} sends it.",
+            f"Leave {name} out to run what is on the host.",
+        )
     limit_bytes = int((limit_mib or _DEFAULT_LIMIT_MIB) * 2**20)
     if request.sync == "git":
         return _plan_commit(cwd, mirror, roots, limit_bytes, environ)
-    return _plan_files(cwd, mirror, limit_bytes)
+    return _plan_files(cwd, kept or cwd, mirror, limit_bytes)
 
 
-def _plan_files(cwd: Path, mirror: Path, limit_bytes: int) -> CodeSync:
-    code = read_code_directory(cwd, limit_bytes)
+def _plan_files(cwd: Path, source: Path, mirror: Path, limit_bytes: int) -> CodeSync:
+    code = read_code_directory(source, limit_bytes)
     if not code.files:
         raise BadArgument("sync", f"{cwd} has no code to send.")
     wish = {
@@ -149,7 +161,7 @@ def _plan_files(cwd: Path, mirror: Path, limit_bytes: int) -> CodeSync:
     there = str(looked["directory"])
     files = frozenset(file.path for file in code.files)
     return CodeSync(
-        mirror, cwd, there, there, files, facts, bool(looked["there"]), wish, lambda: _read_files(cwd, sent)
+        mirror, cwd, there, there, files, facts, bool(looked["there"]), wish, lambda: _read_files(source, sent)
     )
 
 

@@ -24,7 +24,7 @@ from mcp_server.hosts.config_contents import find_config_files, find_config_root
 from mcp_server.hosts.path_checks import Roots, find_missing_inputs, refuse_first, suggest_names
 from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.code.code_copy import CodeCopy, plan_copy
+from mcp_server.runs.code.code_copy import CodeCopy, find_sweep_copy, plan_copy
 from mcp_server.runs.code.code_sync import CodeSync, plan_sync
 from mcp_server.runs.launch.gpu_admission import count_cpu_slots
 from mcp_server.runs.warnings.warning_inputs import read_scripts
@@ -33,7 +33,6 @@ from mcp_server.system.ports import find_free_port
 
 _FAR_BACKENDS = (LaunchRequest.backend, "slurm")
 _NO_FAR_BACKEND = "Run a server on that host, and pass no host to it."
-_NOT_KEPT = '"kept" is for runs of this machine.'
 _Document = tuple[Path, Blueprint]
 
 
@@ -125,8 +124,6 @@ class ThisSite:
         """Return ``request`` with its paths in the code that is sent or copied before the start, and that code."""
         if not request.keep_code:
             return request, None
-        if request.backend == "ray":
-            raise BadArgument("code", _NOT_KEPT, "Ray takes backend_options={'runtime_env': …}.")
         copy = plan_copy(request, run_id, self.home.path)
         return copy.move(request), copy
 
@@ -188,10 +185,15 @@ class FarSite:
         except HostUnreachable as error:
             raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
         document = read_blueprint(request.blueprint, request.cwd) if request.blueprint is not None else None
-        if request.sync is None:
+        if request.sync is None and not request.keep_code:
             return cls(host, environment, roots, directory, None, document), request
         cwd = request.cwd or (str(resolve_paths(*document).codebase_dir) if document else None)
-        code = plan_sync(replace(request, cwd=cwd), directory, roots, host.sync_mib, environ)
+        kept = None
+        if request.sweep and cwd:
+            kept = find_sweep_copy(request.sweep, str(Path(cwd).expanduser()), directory.parents[1])
+        source = kept if request.keep_code and kept is not None and kept.is_dir() else None
+        sent = replace(request, cwd=cwd, sync=request.sync or "rsync")
+        code = plan_sync(sent, directory, roots, host.sync_mib, environ, source)
         roots = replace(roots, own=(*roots.own, code.there))
         return cls(host, environment, roots, directory, code, document), code.move(request)
 
@@ -297,8 +299,6 @@ class FarSite:
     def plan_code(self, request: LaunchRequest, run_id: str) -> tuple[LaunchRequest, CodeSync | None]:
         """Return ``request`` and the code that is sent before the start."""
         del run_id
-        if request.keep_code:
-            raise BadArgument("code", _NOT_KEPT, 'sync="git" pins what runs on a host.')
         return request, self.code
 
     def _describe(self, paths: list[str]) -> dict[str, dict[str, Any]]:
