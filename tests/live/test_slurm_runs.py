@@ -184,7 +184,7 @@ async def test_the_jobs_of_an_array_run_the_code_that_was_kept_at_the_start_of_t
     project.mkdir()
     (project / "train.sh").write_text("echo first\n")
     (lab.path / "slurm" / "held").touch()
-    common = {"command": "bash train.sh", "cwd": str(project), "backend": "slurm", "code": "kept"}
+    common: dict[str, Any] = {"command": "bash train.sh", "cwd": str(project), "backend": "slurm", "code": "kept"}
     common |= {"backend_options": {"array": True}}
     async with lab.agent_in_process() as agent:
         sweep = (await agent.call("launch_sweep", name="s", common=common, grid={"seed": [1, 2]}))["sweep_id"]
