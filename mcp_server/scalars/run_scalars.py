@@ -25,6 +25,7 @@ from mcp_server.scalars.locate import (
     locate_run_scalars,
     run_span,
 )
+from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import ScalarsUnreadable, Series
 from mcp_server.scalars.tensorboard.find import has_event_files, list_event_files
 from mcp_server.scalars.tensorboard.reader import EventReader
@@ -96,9 +97,13 @@ def _locate_far(run: Run) -> RunLocations:
 
 
 class Scalars:
-    """Finds and reads scalars, and remembers what was read. May be shared by threads."""
+    """Finds and reads scalars, and remembers what was read. May be shared by threads.
 
-    def __init__(self, home: StateHome, store: RunStore | None = None) -> None:
+    ``apart``: large files are read in another process, so that other threads are not held up.
+    """
+
+    def __init__(self, home: StateHome, store: RunStore | None = None, *, apart: bool = False) -> None:
+        self._apart = apart
         self.attribution = Attribution(store or RunStore(home))
         self._cache = home.path / "scalars"
         self._event_reader: EventReader | None = None
@@ -175,8 +180,10 @@ class Scalars:
 
     def _readers(self) -> tuple[EventReader, SourceReader]:
         with self._lock:
-            self._event_reader = self._event_reader or EventReader(self._cache)
-            self._source_reader = self._source_reader or SourceReader()
+            if self._event_reader is None or self._source_reader is None:
+                process = ReadingProcess() if self._apart else None
+                self._event_reader = EventReader(self._cache, process)
+                self._source_reader = SourceReader(process)
             return self._event_reader, self._source_reader
 
 

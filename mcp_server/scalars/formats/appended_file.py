@@ -80,6 +80,11 @@ def file_signature(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def file_size(path: Path) -> int:
+    """Return the size of a file in bytes, 0 for a missing one."""
+    return (*file_signature(path), 0, 0, 0)[2]
+
+
 class AppendedFile:
     """One file, parsed as it grows. ``nbytes``: memory that its points take."""
 
@@ -96,6 +101,11 @@ class AppendedFile:
     def changed(self) -> bool:
         """Return whether the file differs from what was read."""
         return file_signature(self.path) != self._signature
+
+    def count_unread(self) -> int:
+        """Return how many bytes a read passes over, or has left to parse."""
+        size, is_same = file_size(self.path), file_signature(self.path)[:2] == self._inode
+        return size - self._offset if is_same and size >= self._offset else size
 
     def read(self) -> RunScalars:
         """Return the scalars in the file as they are now.

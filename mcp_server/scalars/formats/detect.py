@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,12 @@ from typing import Literal, Protocol
 
 from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
 from mcp_server.scalars.formats import sqlite
-from mcp_server.scalars.formats.appended_file import AppendedFile, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.appended_file import AppendedFile, file_signature, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.formats.tracker_logs import SwanlabLog, WandbLog
+from mcp_server.scalars.reading_process import LARGE_BYTES, ReadingProcess
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
 
@@ -55,38 +56,60 @@ class _FormatReader(Protocol):
 
     def read(self) -> RunScalars: ...
     def changed(self) -> bool: ...
+    def count_unread(self) -> int: ...  # bytes, of which some may be passed over
+
+
+class _WholeReader(Protocol):
+    """Reads a source from its beginning each time."""
+
+    def list_files(self) -> Sequence[Path]: ...
+    def read(self) -> RunScalars: ...
 
 
 class _CachedReader:
-    """Reads a source that is always read whole only when it has changed, since a wait reads it every second."""
+    """Reads a source that is always read whole only when its files have changed, since a wait reads it every second."""
 
-    def __init__(self, reader: _FormatReader) -> None:
+    def __init__(self, reader: _WholeReader) -> None:
         self.nbytes = 0
         self._reader = reader
         self._scalars: RunScalars | None = None
-        self._changed_s = 0.0
-        self._settled = False
+        self._signatures: tuple[tuple[int, ...], ...] | None = None
+        self._is_settled = False
 
     def changed(self) -> bool:
-        return self._reader.changed()
+        return self._sign() != self._signatures
+
+    def count_unread(self) -> int:
+        signatures = self._sign()
+        return 0 if self._is_read(signatures) else sum(one[2] for one in signatures if one)
 
     def read(self) -> RunScalars:
-        now_s = time.monotonic()
-        if self._scalars is None or self._reader.changed():
-            self._scalars, self._changed_s = None, now_s
-        elif self._settled:
-            return self._scalars
-        self._scalars = scalars = self._reader.read()
-        # A write in the same clock tick as the read leaves the time unchanged, so the source is read once more.
-        self._settled = now_s - self._changed_s > _TICK_S
-        self.nbytes = sum(one.steps.nbytes + one.walls.nbytes + one.values.nbytes for one in scalars.series.values())
-        return scalars
+        signatures, now_s = self._sign(), time.time()
+        if self._scalars is None or not self._is_read(signatures):
+            self._scalars = self._signatures = None
+            self._scalars = self._reader.read()
+            self._signatures = signatures
+            # A write in the same clock tick as the read leaves the time unchanged, so the source is read once more.
+            self._is_settled = all(abs(now_s - one[3] / 1e9) > _TICK_S for one in signatures if one)
+            arrays = (array for one in self._scalars.series.values() for array in (one.steps, one.walls, one.values))
+            self.nbytes = sum(array.nbytes for array in arrays)
+        return self._scalars
+
+    def _is_read(self, signatures: tuple[tuple[int, ...], ...]) -> bool:
+        return self._is_settled and signatures == self._signatures
+
+    def _sign(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(file_signature, self._reader.list_files()))
 
 
 class SourceReader:
-    """Reads sources other than event files, and remembers how far. May be shared by threads."""
+    """Reads sources other than event files, and remembers how far. May be shared by threads.
 
-    def __init__(self) -> None:
+    ``process`` reads what is large.
+    """
+
+    def __init__(self, process: ReadingProcess | None = None) -> None:
+        self._process = process
         self._lock = threading.Lock()
         self._readers: OrderedDict[ScalarSource, tuple[threading.Lock, _FormatReader]] = OrderedDict()
 
@@ -98,7 +121,12 @@ class SourceReader:
         """
         lock, reader = self._reader_of(source)
         with lock:
-            scalars = reader.read()
+            if self._process is not None and reader.count_unread() > LARGE_BYTES:
+                reader, scalars = self._process.call(_read_on, reader)
+                with self._lock:
+                    self._readers[source] = lock, reader
+            else:
+                scalars = reader.read()
         self._forget_oldest()
         return scalars
 
@@ -123,6 +151,11 @@ class SourceReader:
             size = sum(reader.nbytes for _, reader in self._readers.values())
             while len(self._readers) > 1 and (size > _KEPT_BYTES or len(self._readers) > _MOST_READERS):
                 size -= self._readers.popitem(last=False)[1][1].nbytes
+
+
+def _read_on(reader: _FormatReader) -> tuple[_FormatReader, RunScalars]:
+    """Return a reader that has read what there is, and its scalars."""
+    return reader, reader.read()
 
 
 def _build_reader(source: ScalarSource) -> _FormatReader:

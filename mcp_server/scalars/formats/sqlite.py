@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.appended_file import file_signature, file_size, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
 from mcp_server.threads import is_abandoned, stop_if_abandoned
@@ -75,16 +75,13 @@ def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
 class DatabaseRun:
     """One run in a database of Trackio or MLflow."""
 
-    nbytes = 0
-
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
         self._name = name
-        self._signature: tuple[int, ...] | None = None
 
-    def changed(self) -> bool:
-        """Return whether the database differs from what was read."""
-        return _signature(self._path) != self._signature
+    def list_files(self) -> list[Path]:
+        """Return the files that a change of the database changes."""
+        return [self._path, _companion(self._path, "-wal")]
 
     def read(self) -> RunScalars:
         """Return the scalars of the run as they are now. The only run of a database needs no name.
@@ -92,7 +89,7 @@ class DatabaseRun:
         Raises:
             ScalarsUnreadable: the database cannot be read, is locked, is of another program, or has no such run.
         """
-        signature = _signature(self._path)
+        size = file_size(self._path)
         with _connected(self._path) as database:
             runs = _runs(self._path, database)
             if self._name not in runs and (self._name or len(runs) != 1):
@@ -100,22 +97,14 @@ class DatabaseRun:
             run = runs[self._name or next(iter(runs))]
             kind = _kind(database)
             series, notes = (_trackio if kind == "trackio" else _mlflow)(database, run)
-        self._signature = signature
-        return RunScalars(self._path, series, notes, signature[2] if signature else 0)
+        return RunScalars(self._path, series, notes, size)
 
 
 class MlflowStore:
     """One run in MLflow's file store: ``metrics/KEY`` with a line "timestamp value step" for each value."""
 
-    nbytes = 0
-
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._signatures: tuple[tuple[int, ...], ...] | None = None
-
-    def changed(self) -> bool:
-        """Return whether any metric file differs from what was read."""
-        return tuple(file_signature(file) for file in self._files()) != self._signatures
 
     def read(self) -> RunScalars:
         """Return the scalars in the files as they are now.
@@ -123,11 +112,9 @@ class MlflowStore:
         Raises:
             ScalarsUnreadable: the files are too large.
         """
-        files = self._files()
-        signatures = tuple(file_signature(file) for file in files)
         size, series, skipped = 0, {}, []
-        for file, signature in zip(files, signatures, strict=True):
-            size += signature[2] if signature else 0
+        for file in self.list_files():
+            size += file_size(file)
             if size > _MOST_STORE_BYTES:
                 raise unreadable_error(self._path, "its metrics are larger than 64 MiB")
             tag = str(file.relative_to(self._path / "metrics"))
@@ -139,10 +126,10 @@ class MlflowStore:
                 continue
             if complete := [point for point in points if point]:
                 series[tag] = _series(complete)
-        self._signatures = signatures
         return RunScalars(self._path, series, tuple(skipped), size)
 
-    def _files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
+        """Return the metric files."""
         files: list[Path] = []
         for directory, _, names in os.walk(self._path / "metrics"):
             files += [Path(directory, name) for name in names]
@@ -284,10 +271,6 @@ def _no_such_run(name: str, runs: list[str]) -> str:
 
 def _companion(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _signature(path: Path) -> tuple[int, ...]:
-    return file_signature(path) + file_signature(_companion(path, "-wal"))
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import numpy as np
 
 from mcp_server.scalars.formats.appended_file import (
     describe_skipped,
-    file_signature,
     open_scalar_file,
     unreadable_error,
 )
@@ -227,15 +226,12 @@ class Csv(_LineParser):
 class TrainerState:
     """The log history in a trainer_state.json, tags as the TensorBoard callback of Hugging Face names them."""
 
-    nbytes = 0
-
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._signature: tuple[int, ...] | None = None
 
-    def changed(self) -> bool:
-        """Return whether the file differs from what was read."""
-        return file_signature(self._path) != self._signature
+    def list_files(self) -> list[Path]:
+        """Return the file."""
+        return [self._path]
 
     def read(self) -> RunScalars:
         """Return the scalars in the file as they are now.
@@ -243,7 +239,6 @@ class TrainerState:
         Raises:
             ScalarsUnreadable: the file is missing, larger than 64 MiB, or not written by a Trainer.
         """
-        signature = file_signature(self._path)
         with open_scalar_file(self._path) as fd:
             if os.fstat(fd).st_size > _MOST_STATE_BYTES:
                 raise unreadable_error(self._path, "it is larger than 64 MiB")
@@ -260,7 +255,6 @@ class TrainerState:
                 rows.add(*collect_columns(_tagged_values(entry) for entry in block if isinstance(entry, dict)))
         except (ValueError, RecursionError):
             raise unreadable_error(self._path, "it is not a trainer state, or is just being written") from None
-        self._signature = signature
         return RunScalars(self._path, rows.series(), rows.notes, len(data))
 
 

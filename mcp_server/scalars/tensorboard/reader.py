@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from mcp_server.scalars.reading_process import LARGE_BYTES, ReadingProcess
 from mcp_server.scalars.series import (
     MOST_TAGS,
     FilePoints,
@@ -43,10 +44,14 @@ _SAVED_BYTES = 2**20
 
 
 class EventReader:
-    """Reads runs and remembers them. Other readers start from the files in the directory ``cache``."""
+    """Reads runs and remembers them. Other readers start from the files in the directory ``cache``.
 
-    def __init__(self, cache: Path | None = None) -> None:
+    ``process`` reads what is large, and leaves it in that directory.
+    """
+
+    def __init__(self, cache: Path | None = None, process: ReadingProcess | None = None) -> None:
         self._cache = None if cache is None else Cache(cache)
+        self._process = process
         self._lock = threading.Lock()  # guards the two tables; each run has its own lock
         self._runs: OrderedDict[str, _RunFiles] = OrderedDict()
         self._positions: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
@@ -67,6 +72,9 @@ class EventReader:
             self._runs.move_to_end(key)
         try:
             with run.lock:
+                cache, process = self._cache, self._process
+                if cache and process and run.count_unread(directory, cache, attempts) > LARGE_BYTES:
+                    process.call(_fill_cache, cache, directory, attempts)
                 scalars = run.read(directory, self._cache, attempts)
                 positions = run.positions()
         except (ScalarsUnreadable, CallAbandoned):
@@ -125,6 +133,10 @@ class EventReader:
         return unchanged != positions.keys()
 
 
+def _fill_cache(cache: Cache, directory: Path, attempts: Mapping[str, int] | None) -> None:
+    _RunFiles().read(directory, cache, attempts)
+
+
 class _RunFiles:
     """The event files of one directory, and the series that were last built from them."""
 
@@ -144,6 +156,18 @@ class _RunFiles:
         """Return the read position of each file, by name."""
         positions = ((name, self._files[key].position) for name, key in self._names.items())
         return frozenset((name, position) for name, position in positions if position is not None)
+
+    def count_unread(self, directory: Path, cache: Cache, attempts: Mapping[str, int] | None) -> int:
+        """Return how many bytes of the files are neither in memory nor in the cache."""
+        count = 0
+        for path in _list_files(directory):
+            if attempts is None or path.name in attempts:
+                with suppress(OSError):
+                    status = path.stat()
+                    known = self._files.get((status.st_dev, status.st_ino))
+                    position = known.position if known is not None else None
+                    count += status.st_size - (position.offset if position is not None else cache.find_offset(path))
+        return count
 
     def read(self, directory: Path, cache: Cache | None, attempts: Mapping[str, int] | None = None) -> RunScalars:
         """Return the series as they are now.

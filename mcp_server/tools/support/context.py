@@ -54,7 +54,7 @@ class ServerContext:
         """The scalars of all runs, and what was read of them."""
         from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 20 ms of a server's start
 
-        return Scalars(self.home, self.store)
+        return Scalars(self.home, self.store, apart=True)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ServerContext:

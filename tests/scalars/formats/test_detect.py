@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -121,8 +122,8 @@ def test_a_file_with_new_keys_in_each_line_has_limited_tags(tmp_path: Path, monk
 
 
 def test_a_whole_file_is_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr("mcp_server.scalars.formats.detect.time.monotonic", lambda: now_s[0])
+    now_s = [time.time()]
+    monkeypatch.setattr("mcp_server.scalars.formats.detect.time.time", lambda: now_s[0])
     state = csv_file(tmp_path, '{"log_history": [{"step": 1, "loss": 3}]}', "trainer_state.json")
     reader, source = SourceReader(), ScalarSource("trainer_state", state)
     first = reader.read(source)
