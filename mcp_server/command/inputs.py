@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from mcp_server.command.outputs import is_output_place, may_name_an_output
+from mcp_server.command.outputs import OPTION_WORDS, is_output_place, may_name_an_output
 from mcp_server.command.programs import (
     MAKES_NO_FILES,
     PAUSES,
@@ -42,17 +42,6 @@ _NAME = re.compile(r"[A-Za-z][\w.+-]*")
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".py")
 _DOCUMENT_SUFFIXES = (".yaml", ".yml", ".toml")
 _CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".zip", ".onnx", ".msgpack", ".th")
-_CONFIG_FLAGS = frozenset(
-    """config configs cfg conf config_file cfg_file config_yaml config_path cfg_path config_json yaml yaml_path
-    yaml_file deepspeed deepspeed_config ds_config""".split()  # noqa: SIM905 - as above
-)
-_CHECKPOINT_FLAGS = frozenset(
-    """checkpoint ckpt checkpoint_path ckpt_path checkpoint_file ckpt_file load load_path load_checkpoint load_ckpt
-    load_from load_weights load_model resume resume_from resume_path resume_ckpt resume_checkpoint
-    resume_from_checkpoint resume_from_path init_from init_checkpoint init_ckpt init_weights initial_checkpoint
-    restore restore_from warm_start finetune_from weights weights_path pretrained pretrained_checkpoint
-    pretrained_ckpt pretrained_weights model_checkpoint""".split()  # noqa: SIM905 - as above
-)
 # These can name a directory as well.
 _LOADS = re.compile(r"load|resume_from|restore_from|init_from")
 _READS = re.compile(r"load|resume|pretrained|init|restore|warm_start|finetune|weights")
@@ -68,10 +57,6 @@ _MAKES = re.compile(
 )
 _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|sft|ppo|grpo|dpo|test")
 
-_DATA_SUFFIXES = frozenset(
-    """.json .jsonl .parquet .csv .tsv .arrow .npz .npy .h5 .hdf5 .lmdb .tfrecord .txt .zarr .pkl .feather
-    .tar""".split()  # noqa: SIM905 - a list of words
-)
 # Programs open these relative to where they run.
 _DATA_FILES = re.compile(r"(?:train|val|valid|validation|test)(?:_data)?_files?")
 _GROUP_FILES = re.compile(r"eval(?:_data)?_files?")  # without a group it can be the result of an evaluation
@@ -297,9 +282,9 @@ def find_named_files(words: Sequence[str], *, evaluates: bool) -> Iterator[Input
         if may_name_an_output(option) or not value or value.startswith("-") or not is_literal(value):
             continue
         path = PurePath(value)
-        if name in _CONFIG_FLAGS and path.suffix.lower() in _CONFIG_SUFFIXES:
+        if name in OPTION_WORDS["config"] and path.suffix.lower() in _CONFIG_SUFFIXES:
             yield Input("config", value)
-        elif name in _CHECKPOINT_FLAGS and _is_checkpoint(name, path, evaluates=evaluates):
+        elif name in OPTION_WORDS["checkpoint"] and _is_checkpoint(name, path, evaluates=evaluates):
             yield Input("checkpoint", value, may_be_output=not (evaluates or _READS.search(name)))
     yield from find_named_data(words, evaluates=evaluates)
 
@@ -354,7 +339,7 @@ def _classify(key: str, value: str, *, evaluates: bool) -> Input | None:
     group, _, name = key.rpartition(".")
     is_explicit = value.startswith(("/", "./", "../", "~/"))
     suffix = PurePath(value).suffix.lower()
-    if suffix in _DATA_SUFFIXES:
+    if suffix in OPTION_WORDS["data"]:
         if _DATA_FILES.fullmatch(name) or (group and _GROUP_FILES.fullmatch(name)):
             return Input("data file", value, is_certain=True)
         if _DATA_PATHS.fullmatch(name):

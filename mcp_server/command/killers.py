@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from mcp_server.command.programs import CONTAINERS, SHELLS, TEXT_PROGRAMS
+from mcp_server.command.programs import CONTAINERS, ENDS_OTHERS, SHELLS, TEXT_PROGRAMS
 from mcp_server.command.python import find_programs_of_python
 from mcp_server.command.shell import parse
 from mcp_server.command.ssh_command import parse_ssh
@@ -28,25 +28,6 @@ _OF_SCHEDULERS = frozenset({"scancel", "bkill", "qdel", "condor_rm", "kubectl"})
 _PLAIN_OPTION = re.compile(r"-(?:\d+|[A-Z]+\d*|[feixvwqI]+)|--(?:full|exact|verbose|wait)")
 NAME_CHARS = 15  # of a process
 _AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
-# Programs that end processes or jobs of others where their arguments, each with a blank behind it, match.
-_ENDS_OTHERS = {
-    **dict.fromkeys(("killall", "killall5", "skill", "slay", "reboot", "shutdown", "poweroff", "halt"), ""),
-    **dict.fromkeys(("init", "telinit"), r"[016] $"),
-    "ray": r"stop ",
-    "fuser": r"(?:.* )?(?:--kill|-[a-zA-Z]*k[a-zA-Z]*) ",
-    "scancel": r"(?:.* )?(?:-u|--user|--me |-A|--account|-p|--partition)",
-    "bkill": r"(?:\S+ )*(?:0 $|-u )",
-    "qdel": r"(?:\S+ )*(?:all $|-u )",
-    "condor_rm": r"(?:\S+ )*-a(?:ll)? ",
-    "kubectl": r"(?:\S+ )*delete (?:\S+ )*--all\b(?!=false)",
-    "systemctl": r"(?!.*--user )(?:\S+ ){0,2}(?:stop|restart|kill|isolate|rescue|emergency|poweroff|reboot|halt) ",
-    "service": r"\S+ (?:stop|restart|force-reload) ",
-    "supervisorctl": r"(?:\S+ )*(?:shutdown|reload|(?:stop|restart) all) ",
-    "pm2": r"kill |(?:stop|delete|del|restart) all ",
-    "loginctl": r"terminate-|kill-",
-    "nvidia-smi": r"(?:.* )?(?:--gpu-reset|-r) ",
-    "ipcrm": r"(?:.* )?(?:-a|--all) ",
-}
 _ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
 
 
@@ -278,7 +259,7 @@ def _removes_found_containers(program: Program) -> bool:
 def _ends_others(program: Program) -> bool:
     if "ray.scripts.scripts" in program.words:
         return "stop" in program.words
-    arguments = _ENDS_OTHERS.get(program.name)
+    arguments = ENDS_OTHERS.get(program.name)
     is_asking = program.name in ("killall", "killall5", "skill", "ray") and _asks_only(program.words)
     return arguments is not None and not is_asking and bool(re.match(arguments, " ".join((*program.words[1:], ""))))
 

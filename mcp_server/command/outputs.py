@@ -16,14 +16,11 @@ from mcp_server.command.programs import LOG_VIEWERS, PYTHON, PYTHON_LAUNCHERS, u
 from mcp_server.command.shell import REDIRECTS, SimpleCommand, is_literal, parse
 from mcp_server.command.words import Word
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
+# Words that say what a file is to a program, by their sort.
+OPTION_WORDS = {block["sort"]: frozenset(block["words"].split()) for block in map(dict, read_blocks("command/options"))}
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_OUTPUT = frozenset(
-    """log logs logging out output outputs save saves saving result results run runs work workdir exp experiment
-    tensorboard tb summary summaries artifact artifacts eval evals evaluation metrics default writer record
-    monitor""".split()  # noqa: SIM905 - words
-)
-_PLACE = frozenset({"dir", "directory", "path", "folder", "root", "prefix", "file", "to"})
 _JOINED = compile_lazily(
     r"(?:log|out|output|save|result|results|work|run|exp|tb|tensorboard|eval|summary)(?:s)?(?:dir|path|folder|root|file)"
 )
@@ -37,23 +34,8 @@ _NAMES_A_RUN = compile_lazily(
 _NAMES_A_PLACE = compile_lazily(
     r"cwd|(?:.*[_.\-/:])?(?:out|outputs?|(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
 )
-# Of what is read: `data.root_dir`, `model.path`, `load_run`, `log_config_path`.
-_INPUT = frozenset(
-    """data dataset datasets input inputs model models load resume init pretrain pretrained cache tokenizer config conf
-    cfg vocab asset assets checkpoint checkpoints ckpt source src""".split()  # noqa: SIM905
-)
-_ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output", "out", "hydra.run.dir"})
-# What a program writes, by the words of an option and of its groups, and by the directories of a path.
-_WRITES = frozenset(
-    """output outputs out save saves saved saving store log logs logdir logging result results dump export exports
-    write written work workdir dest destination upload""".split()  # noqa: SIM905 - as above
-)
 _OUTPUT_DIRECTORY = compile_lazily(
     r"(?:checkpoint|ckpt|run|exp|experiment|work|log|tensorboard|tb)s?_?(?:dir|root|folder)"
-)
-_OUTPUT_PLACES = frozenset(
-    """output outputs out results saves saved save saved_models checkpoints ckpts runs logs work_dirs
-    experiments exp exps artifacts""".split()  # noqa: SIM905 - as above
 )
 # Text that a shell, Hydra or a program replaces.
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;%]|\\n")
@@ -70,28 +52,28 @@ _SEVERAL_WORDS, _LONGEST_INNER = compile_lazily(r"\S\s+\S"), 20_000
 def names_an_output(name: str) -> bool:
     """Return whether an option or a key of this name says where a program writes."""
     plain = name.strip("-+~").lower()
-    if plain in _ALONE:
+    if plain in OPTION_WORDS["alone"]:
         return True
     words = [word.lower() for word in _WORDS.findall(name)]
-    if not words or _INPUT & set(words):
+    if not words or OPTION_WORDS["input"] & set(words):
         return False
     last = words[-1]
     if len(words) == 1 or _JOINED.fullmatch(last):
         return bool(_JOINED.fullmatch(last))
-    return last in _PLACE and bool(_OUTPUT & set(words[:-1]))
+    return last in OPTION_WORDS["place"] and bool(OPTION_WORDS["output"] & set(words[:-1]))
 
 
 def may_name_an_output(option: str) -> bool:
     """Return whether an option, with its groups, may say that the program writes what it names: ``save.model_path``."""
     parts = option.lstrip("-+").replace("-", "_").lower().split(".")
     return _OUTPUT_DIRECTORY.fullmatch(parts[-1]) is not None or any(
-        not _WRITES.isdisjoint(part.split("_")) for part in parts
+        not OPTION_WORDS["write"].isdisjoint(part.split("_")) for part in parts
     )
 
 
 def is_output_place(path: str) -> bool:
     """Return whether a path leads through a directory where programs write: ``/data/me/outputs/run1``."""
-    return not _OUTPUT_PLACES.isdisjoint(part.lower() for part in PurePath(path).parts)
+    return not OPTION_WORDS["written"].isdisjoint(part.lower() for part in PurePath(path).parts)
 
 
 def names_a_run(setting: str) -> bool:

@@ -1,4 +1,4 @@
-"""The one table of programs: what each does with its arguments, what it starts, and what it leaves behind. Pure."""
+"""The one table of programs (`programs.rows`): what each does with its arguments, and what it starts. Pure."""
 
 from __future__ import annotations
 
@@ -7,62 +7,29 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
-# --- programs by what they run
+_BLOCKS = [dict(block) for block in read_blocks("command/programs")]
+_NAMES = {block["sort"]: tuple(block["names"].split()) for block in _BLOCKS if "sort" in block}
+_SORTS = {sort: frozenset(names) for sort, names in _NAMES.items()}
 
-SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh", "fish"})
+SHELLS, CONTAINERS = _SORTS["shell"], _SORTS["container"]
 PYTHON = compile_lazily(r"(?:python|pypy)[\d.]*t?")
-# These start a Python script or module that is their argument, in one process for each GPU.
-PYTHON_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
-CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
-# The arguments of these are text, or paths on another machine or in a container.
-REMOTE_PROGRAMS = frozenset(
-    """ssh scp rsync sftp mosh docker podman singularity apptainer enroot kubectl sed perl awk grep ln srun sbatch
-    mpirun ray git""".split()  # noqa: SIM905 - a list of words
-)
-# Their arguments are text, whatever they say.
-TEXT_PROGRAMS = frozenset(
-    """echo printf grep egrep fgrep rg ag sed awk gawk man which type whereis help cat less head tail tee logger wall
-    notify-send git cowsay read test [ [[ export declare local alias unset pip conda apt apt-get yum dnf brew wandb
-    ls find cp mv touch mkdir rm chmod vim nano diff wc sort uniq tr cut""".split()  # noqa: SIM905 - as above
-)
-# `exec` in front of these would fail or change what they mean.
-SHELL_BUILTINS = frozenset(
-    """. : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
-    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
-    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
-    readarray readonly return select set shift shopt source suspend test then time times trap true type
-    typeset ulimit umask unalias unset until wait while { } !""".split()  # noqa: SIM905 - as bash lists them
-)
-
-# --- programs that are not the work of a command
-
-# They show something, and leave everything as it is.
-REPORTS = frozenset(
-    """echo printf date pwd ls hostname uptime whoami id nproc uname df du free nvidia-smi nvcc lsof stty which type
-    true :""".split()  # noqa: SIM905 - as above
-)
-# They change the shell that they run in, and no file.
-SETTINGS = frozenset(
-    """export set unset ulimit umask declare local readonly typeset alias shopt trap hash module ml let shift
-    deactivate""".split()  # noqa: SIM905 - as above
-)
-PAUSES = frozenset({"sleep", "wait"})
-SETS_VARIABLES = frozenset({"export", "declare", "local", "readonly", "typeset"})
+PYTHON_LAUNCHERS = _NAMES["launcher"]
+REMOTE_PROGRAMS, TEXT_PROGRAMS = _SORTS["remote"], _SORTS["text"]
+SHELL_BUILTINS, SETS_VARIABLES = _SORTS["builtin"], _SORTS["variable"]
+REPORTS, SETTINGS, PAUSES = _SORTS["report"], _SORTS["setting"], _SORTS["pause"]
 # They make no file that a later program could read; directories do not count. A pause waits for files of others.
 MAKES_NO_FILES = REPORTS | SETTINGS | {"mkdir", "rm", "chmod"}
-# They make a command ready within a moment, and belong to it.
-PREPARES = (REPORTS | SETTINGS | PAUSES).union(
-    """cd pushd popd source . eval exit return read test [ [[ mkdir cp mv ln rm touch chmod mktemp wget curl tar
-    unzip sed tee head tail sync conda mamba activate""".split()  # noqa: SIM905 - as above
-)
-_CHANGES_PATH = frozenset("source . eval conda mamba activate deactivate module ml".split())  # noqa: SIM905 - as above
-LOG_VIEWERS = frozenset({"tensorboard", "aim", "mlflow"})  # their --logdir is what they read
+PREPARES = REPORTS | SETTINGS | PAUSES | _SORTS["prepare"]
+LOG_VIEWERS = _SORTS["viewer"]
+# By program: the arguments with which it ends processes or jobs of others, each with a blank behind it.
+ENDS_OTHERS = {name: block.get("args", "") for block in _BLOCKS for name in block.get("ends", "").split()}
 
 
 def keeps_path(program: str, words: Sequence[str]) -> bool:
     """Return whether PATH is what it was behind a program with these ``words``, assignments in front included."""
-    is_known = not program or program in PREPARES - _CHANGES_PATH
+    is_known = not program or program in PREPARES - _SORTS["path"]
     return is_known and not any(word.startswith("PATH") for word in words)
 
 
@@ -71,41 +38,12 @@ def keeps_path(program: str, words: Sequence[str]) -> bool:
 _KEYWORDS = frozenset({"if", "then", "elif", "else", "do", "while", "until", "!", "{", "}", "time", "coproc", "&&"})
 _NO_PROGRAM = frozenset({"for", "select", "case", "in", "esac", "done", "fi"})
 # By wrapper: its options that take a value, and how many words of its own follow them.
-WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
-    "nohup": ((), 0),
-    "exec": (("-a",), 0),
-    "command": ((), 0),
-    "builtin": ((), 0),
-    "busybox": ((), 0),
-    "env": (("-u", "-C", "--unset", "--chdir"), 0),
-    "sudo": (("-u", "-g", "-h", "-p", "-C", "-D", "-r", "-t", "-U", "--user", "--group"), 0),
-    "doas": (("-u", "-C"), 0),
-    "setsid": ((), 0),
-    "timeout": (("-s", "-k", "--signal", "--kill-after"), 1),
-    "gtimeout": (("-s", "-k", "--signal", "--kill-after"), 1),
-    "nice": (("-n", "--adjustment"), 0),
-    "ionice": (("-c", "-n", "-p"), 0),
-    "stdbuf": (("-i", "-o", "-e"), 0),
-    "taskset": ((), 1),
-    "numactl": (("-m", "-N", "-C", "-i", "-p"), 0),
-    "chrt": ((), 1),
-    "time": (("-f", "-o"), 0),
-    "unbuffer": ((), 0),
-    "xvfb-run": (("-n", "-s", "-e"), 0),
-    "catchsegv": ((), 0),
-    "xargs": (("-n", "-I", "-P", "-L", "-d", "-a", "-s", "-E"), 0),
-    "watch": (("-n", "--interval"), 0),
-    "strace": (("-o", "-e", "-s", "-p", "-u", "-E"), 0),
-    "ltrace": (("-o", "-e", "-s", "-p", "-u", "-n"), 0),
-    "flock": (("-w", "--timeout", "-E", "--conflict-exit-code"), 1),
-    "systemd-run": (("-u", "--unit", "-p", "--property", "-E", "--setenv", "--slice", "--description", "--uid"), 0),
-    "unshare": ((), 0),
-    "runuser": (("-u", "--user", "-g", "--group", "-G"), 0),
-    "parallel": (("-j", "--jobs", "-a", "--arg-file", "-N", "--delay", "--joblog", "-S", "--sshlogin"), 0),
+WRAPPERS = {
+    name: (tuple(block.get("value", "").split()), int(block.get("own", 0)))
+    for block in _BLOCKS
+    for name in block.get("wraps", "").split()
 }
-# These start another program of the same line, after options of their own that are too many to list.
-_CLUSTER_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun", "pdsh", "clush", "parallel-ssh", "pssh"})
-RUNNERS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "hatch", "rye", "pdm"})  # `run`
+RUNNERS = _SORTS["runner"]  # `run`
 _STARTED = TEXT_PROGRAMS | SHELLS | frozenset({"python", "python3", "ray", "env", "pkill", "killall", "kill", "fuser"})
 ASSIGNMENT = compile_lazily(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 
@@ -129,7 +67,7 @@ def unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool
                 return ("type", *rest[2:]), tuple(variables), False
             by_xargs = by_xargs or name in ("xargs", "parallel")
             rest = _skip_wrapper(rest, *WRAPPERS[name])
-        elif (name in _CLUSTER_LAUNCHERS or (name in RUNNERS and rest[1:2] == ["run"])) and (at := _find_started(rest)):
+        elif (name in _SORTS["cluster"] or (name in RUNNERS and rest[1:2] == ["run"])) and (at := _find_started(rest)):
             rest = rest[at:]
         else:
             break
@@ -166,10 +104,6 @@ def _skip_wrapper(words: list[str], with_value: tuple[str, ...], own: int) -> li
     return rest[own:]
 
 
-# These run it elsewhere, as another user or on other words than those of the line.
-_ELSEWHERE = frozenset(
-    "sudo doas busybox xargs watch parallel systemd-run unshare runuser builtin command".split()  # noqa: SIM905 - as above
-)
 _VALUE = compile_lazily(r"-.*|[\d.,:+!-]+|all")  # of an option of a wrapper
 _DIRECTORY_OPTIONS = ("--directory", "--cwd", "--chdir", "--wdir", "--project", "-C")
 
@@ -184,7 +118,7 @@ def find_main(words: Sequence[str], also: Collection[str] = ()) -> int | None:
     first = PurePath(words[0]).name
     if first in REMOTE_PROGRAMS:
         return None
-    if first in _ELSEWHERE or (first not in WRAPPERS and first not in RUNNERS):
+    if first in _SORTS["elsewhere"] or (first not in WRAPPERS and first not in RUNNERS):
         return 0
     at = 2 if first in RUNNERS else len(words) - len(unwrap(words)[0])
     while at < len(words) and (_VALUE.fullmatch(words[at]) or (first in RUNNERS and _is_value(words, at))):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 _WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S = 604_800.0, 86_400.0, 3_600.0, 60.0
 # First match wins: "minutes" begins with "m".
@@ -29,89 +31,20 @@ COUNTED = (
     r"(?:env(?:ironment)?[\s_-]*)?(?:frames?|(?:time[\s_-]*)?steps?|iterations?|iters?|its|epochs?|episodes?|tokens?|samples?"
     r"|schritte|epochen|updates?|transitions?|interactions?|batch(?:es)?|rollouts?|trajectories|games|rounds?|帧|步|轮|个?epoch|回合|次迭代|次更新|样本)"
 )
-_ONES = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905 - as above
+_ENGLISH, *_OTHERS = map(dict, read_blocks("text/durations"))
+_ONES, _TENS = _ENGLISH["ones"].split(), _ENGLISH["tens"].split()
+
+
+def _read_values(block: Mapping[str, str]) -> dict[str, float]:
+    return {word: float(value) for word, _, value in (pair.partition("=") for pair in block["also"].split())}
+
+
 _WORDS: dict[str, float] = {
     **{word: n for n, word in enumerate(_ONES, 1)},
     **{word: 10 * n for n, word in enumerate(_TENS, 2)},
-    "a": 1,
-    "an": 1,
-    "fourty": 40,
+    **_read_values(_ENGLISH),
 }
-_GERMAN: dict[str, float] = {
-    "vierundzwanzig": 24,
-    "sechsunddreißig": 36,
-    "achtundvierzig": 48,
-    "zweiundsiebzig": 72,
-    "achtzehn": 18,
-    "zwanzig": 20,
-    "dreißig": 30,
-    "vierzig": 40,
-    "fünfzig": 50,
-    "sechzig": 60,
-    "neunzig": 90,
-    "fünfzehn": 15,
-    "anderthalb": 1.5,
-    "eineinhalb": 1.5,
-    "zweieinhalb": 2.5,
-    "dreieinhalb": 3.5,
-    "halb(?:e[nrs]?)?": 0.5,
-    "eine[nrs]?": 1,
-    "ein": 1,
-    "zwei": 2,
-    "drei": 3,
-    "vier": 4,
-    "fünf": 5,
-    "sechs": 6,
-    "sieben": 7,
-    "acht": 8,
-    "neun": 9,
-    "zehn": 10,
-    "elf": 11,
-    "zwölf": 12,
-}
-_FRENCH: dict[str, float] = {
-    "vingt-quatre": 24,
-    "trente-six": 36,
-    "quarante-huit": 48,
-    "quatre-vingt-dix": 90,
-    "une?": 1,
-    "deux": 2,
-    "trois": 3,
-    "quatre": 4,
-    "cinq": 5,
-    "sept": 7,
-    "huit": 8,
-    "neuf": 9,
-    "dix": 10,
-    "douze": 12,
-    "vingt": 20,
-    "trente": 30,
-    "quarante": 40,
-    "cinquante": 50,
-    "demie?": 0.5,
-}
-_FOREIGN = {**_GERMAN, **_FRENCH}
+_FOREIGN = {word: value for block in _OTHERS for word, value in _read_values(block).items()}
 _SIGNS: dict[str, int] = {"零": 0, "〇": 0, "两": 2, "兩": 2, **dict(zip("一二三四五六七八九", range(1, 10)))}
 _ONE = "|".join(sorted(_ONES, key=len, reverse=True))
 _TEN = "|".join([*_TENS, "fourty"])

@@ -3,6 +3,7 @@
 import pytest
 
 from mcp_server.text.durations import find_duration
+from mcp_server.text.rows import read_blocks
 
 H = 3600.0
 
@@ -49,3 +50,10 @@ H = 3600.0
 )
 def test_durations_are_read_as_people_write_them(text: str, seconds: float | None) -> None:
     assert find_duration(text) == seconds
+
+
+@pytest.mark.parametrize("block", [dict(block) for block in read_blocks("text/durations")])
+def test_each_language_reads_its_own_line(block: dict[str, str]) -> None:
+    text, _, seconds = block["seen"].partition(" = ")
+    assert find_duration(text) == float(seconds)
+    assert find_duration(text.partition(" ")[2]) is None

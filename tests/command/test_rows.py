@@ -1,0 +1,80 @@
+"""Blocks of `programs.rows` and `options.rows`, each on its own `seen` line."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from mcp_server.command.inputs import find_named_files
+from mcp_server.command.killers import find_killers
+from mcp_server.command.outputs import is_output_place, may_name_an_output, names_an_output
+from mcp_server.command.programs import find_entry, find_main, keeps_path, list_assignments, unwrap
+from mcp_server.command.shell import leave_out_helpers, parse
+from mcp_server.text.rows import read_blocks
+
+PROGRAMS = [dict(block) for block in read_blocks("command/programs")]
+OPTIONS = [dict(block) for block in read_blocks("command/options")]
+
+
+def starts_python(words: Sequence[str]) -> bool:
+    return unwrap(words)[0] == ("python", "train.py")
+
+
+def is_no_work(words: Sequence[str]) -> bool:
+    command = " ".join(words)
+    return leave_out_helpers(f"python train.py & {command}") == f"python train.py & {command}"
+
+
+SORTS: dict[str, Callable[[Sequence[str]], bool]] = {
+    "shell": lambda words: bool((entry := find_entry(words)) and entry.is_shell),
+    "launcher": lambda words: bool((entry := find_entry(words)) and entry.value == "train.py"),
+    "container": lambda words: not find_killers(words) and bool(find_killers(words[-2:])),
+    "remote": lambda words: find_main(words) is None,
+    "text": lambda words: not find_killers(words) and bool(find_killers(words[-2:])),
+    "builtin": lambda words: not parse(" ".join(words)).is_one_program,
+    "report": is_no_work,
+    "setting": is_no_work,
+    "pause": is_no_work,
+    "viewer": is_no_work,
+    "variable": lambda words: list_assignments(words) == ("SEED=1",),
+    "prepare": lambda words: keeps_path(words[0], words),
+    "path": lambda words: not keeps_path(words[0], words),
+    "cluster": starts_python,
+    "runner": starts_python,
+    "elsewhere": lambda words: starts_python(words) and find_main(words) == 0,
+}
+OPTION_SORTS: dict[str, Callable[[str], bool]] = {
+    "config": lambda seen: [file.kind for file in find_named_files(seen.split(), evaluates=False)] == ["config"],
+    "checkpoint": lambda seen: [f.kind for f in find_named_files(seen.split(), evaluates=False)] == ["checkpoint"],
+    "data": lambda seen: [file.kind for file in find_named_files(seen.split(), evaluates=False)] == ["data file"],
+    "input": lambda seen: not names_an_output(seen) and names_an_output(seen.replace("data.", "")),
+    "output": names_an_output,
+    "place": names_an_output,
+    "alone": names_an_output,
+    "write": may_name_an_output,
+    "written": is_output_place,
+}
+
+
+@pytest.mark.parametrize("block", PROGRAMS)
+def test_a_block_of_programs_is_true_of_its_own_line(block: dict[str, str]) -> None:
+    words = parse(block["seen"]).words
+    sort, names = next(iter(block.items()))
+    assert words[0] in block.get("names", names).split()
+    if sort == "wraps":
+        assert starts_python(words)
+    elif sort == "ends":
+        assert [killer.program.name for killer in find_killers(block["seen"])] == [words[0]]
+    else:
+        assert SORTS[names](words)
+
+
+@pytest.mark.parametrize("block", OPTIONS)
+def test_a_block_of_options_is_true_of_its_own_line(block: dict[str, str]) -> None:
+    assert OPTION_SORTS[block["sort"]](block["seen"])
+
+
+def test_a_program_has_one_block_of_a_sort() -> None:
+    for sort in ("wraps", "ends"):
+        names = [name for block in PROGRAMS for name in block.get(sort, "").split()]
+        assert len(names) == len(set(names))
+    assert len({block["sort"] for block in PROGRAMS if "sort" in block}) == len(SORTS)
