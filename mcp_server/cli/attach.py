@@ -15,7 +15,6 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.conducting import ensure_conductor
 
 
@@ -23,8 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Replace this process by one that shows the run's screen, or its log where it has no screen any more."""
     store = RunStore(StateHome.of(os.environ))
     run = store.find_any(arguments.run_id)
-    if isinstance(run, SweepRun):
-        _attach_sweep(run.sweep, store)
+    if isinstance(run, Sweep):
+        _attach_sweep(run, store)
     backend_of(run.spec).attach(store.run_directory(run.run_id), run)
 
 

@@ -16,13 +16,12 @@ from mcp_server.cli.output import print_json
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.run_processes import RunProcess
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.stop.confirmation import describe_for_confirmation
 from mcp_server.runs.stop.stop_run import StopResult, describe_dependents, list_dependents, stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.views.sweep_status import describe_sweep_for_confirmation
 
 if TYPE_CHECKING:
@@ -34,13 +33,13 @@ def run(arguments: argparse.Namespace) -> int:
     store = RunStore(StateHome.of(os.environ))
     run = store.find_any(arguments.run_id)
     reason = mask_distinct_secrets(arguments.reason, os.environ, store.home.secrets)
-    leftovers = [] if isinstance(run, SweepRun) else backend_of(run.spec).find_leftovers(run)
+    leftovers = [] if isinstance(run, Sweep) else backend_of(run.spec).find_leftovers(run)
     if run.ended and not leftovers:
         message = f"{run.run_id} has ended already: {run.state}."
         _print(arguments, message, {"status": "already_ended", "run_id": run.run_id, "state": run.state})
         return 0
-    if isinstance(run, SweepRun):
-        question = describe_sweep_for_confirmation(run.sweep)
+    if isinstance(run, Sweep):
+        question = describe_sweep_for_confirmation(run)
     else:
         dependents = describe_dependents(list_dependents([run], store))
         question = f"{describe_for_confirmation(run, leftovers)}{dependents}"
@@ -98,7 +97,7 @@ def _tell_survivors(processes: Sequence[RunProcess]) -> None:
         print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
 
 
-def _ask(run: Run, question: str) -> bool:
+def _ask(run: Watched, question: str) -> bool:
     """Return whether a person typed the id.
 
     Raises:
@@ -114,11 +113,11 @@ def _ask(run: Run, question: str) -> bool:
     return False
 
 
-async def _stop(run: Run, store: RunStore, reason: str) -> StopResult | SweepStop:
+async def _stop(run: Watched, store: RunStore, reason: str) -> StopResult | SweepStop:
     by = f"{store.home.owner(os.environ)}, on a terminal"
     with contextlib.closing(FileWatch()) as file_watch:
-        if not isinstance(run, SweepRun):
+        if not isinstance(run, Sweep):
             return await stop_run(run, store, file_watch, by=by, reason=reason, stopped_by="person")
         from mcp_server.sweeps.stop import stop_sweep  # noqa: PLC0415 - 16 ms, and runs do without
 
-        return await stop_sweep(run.sweep, store, file_watch, os.environ, by=by, reason=reason, stopped_by="person")
+        return await stop_sweep(run, store, file_watch, os.environ, by=by, reason=reason, stopped_by="person")

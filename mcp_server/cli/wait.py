@@ -13,12 +13,12 @@ import anyio
 from mcp_server.cli.output import print_json
 from mcp_server.record.exit_status import shell_status
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import wait_for_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.conducting import ensure_conductor
 from mcp_server.threads import run_in_thread
 from mcp_server.views.run_status import status_of
@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     store = RunStore(StateHome.of(os.environ))
     limit_s = float("inf") if arguments.timeout is None else arguments.timeout
     run = anyio.run(_until_end, store, store.find_any(arguments.run_id), limit_s)
-    if arguments.json and isinstance(run, SweepRun):
-        print_json(describe_sweep(run.sweep, store).model_dump(mode="json"))
-    elif arguments.json:
+    if arguments.json and isinstance(run, Sweep):
+        print_json(describe_sweep(run, store).model_dump(mode="json"))
+    elif arguments.json and isinstance(run, Run):
         print_json(status_of(store, run).model_dump(mode="json"))
     elif run.ended:
         last_text = run.events[-1].get("text", run.state) if run.events else run.state
@@ -45,20 +45,20 @@ def run(arguments: argparse.Namespace) -> int:
     return _exit_status(run)
 
 
-async def _until_end(store: RunStore, run: Run, limit_s: float) -> Run:
-    run_id, look_s = run.run_id, _LOOK_S if isinstance(run, SweepRun) else float("inf")
+async def _until_end(store: RunStore, run: Watched, limit_s: float) -> Watched:
+    run_id, look_s = run.run_id, _LOOK_S if isinstance(run, Sweep) else float("inf")
     directory = store.directory_of(run_id)
     with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([directory]) as subscription:
         cursors = {run_id: Cursor()}
 
-        def observe(run_ids: Sequence[str]) -> Awaitable[tuple[Run, ...]]:
+        def observe(run_ids: Sequence[str]) -> Awaitable[tuple[Watched, ...]]:
             return run_in_thread(store.observe_all, run_ids)
 
         until_s = anyio.current_time() + limit_s
         while True:
             left_s = max(0.0, until_s - anyio.current_time())
-            if isinstance(run, SweepRun):
-                await ensure_conductor(run.sweep, store, file_watch, os.environ)
+            if isinstance(run, Sweep):
+                await ensure_conductor(run, store, file_watch, os.environ)
             timeout_s = min(left_s, look_s)
             outcome = await wait_for_runs([run_id], observe, subscription, cursors, until="end", timeout_s=timeout_s)
             run = outcome.runs[0]
@@ -66,11 +66,13 @@ async def _until_end(store: RunStore, run: Run, limit_s: float) -> Run:
                 return run
 
 
-def _exit_status(run: Run) -> int:
+def _exit_status(run: Watched) -> int:
     """Return the run's exit code; 128 + n for signal n as shells do, 124 if it is live, 125 if its end is unknown.
 
     A sweep's status is 0 if it finished without failed cells, else 1.
     """
-    if isinstance(run, SweepRun) and run.ended:
-        return 0 if run.state == "finished" and not run.sweep.failed else 1
-    return shell_status(run.exit_code, run.signal) if run.ended else _GAVE_UP
+    if not run.ended:
+        return _GAVE_UP
+    if isinstance(run, Sweep):
+        return 0 if run.state == "finished" and not run.failed else 1
+    return shell_status(run.exit_code, run.signal)

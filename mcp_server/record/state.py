@@ -171,6 +171,16 @@ class Run:
         return tuple(uuid if uuid.startswith("cpu-") else index for uuid, index in zip(self.gpus, self.gpu_indices))
 
     @property
+    def news(self) -> tuple[Event, ...]:
+        """The events that a wait for it may answer."""
+        return self.events
+
+    @property
+    def stop_on(self) -> Sequence[str]:
+        """The words for trouble at which its recovery policy stops an attempt by itself."""
+        return (self.spec.recovery or {}).get("stop_on") or ()
+
+    @property
     def ended(self) -> bool:
         """Whether the run is over."""
         return self.state in ENDED

@@ -20,10 +20,11 @@ from mcp_server.record.events import Event, is_time, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.store.catalogue import Catalogue
 from mcp_server.store.run_index import Row, RunQuery, split_tags
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.sweep_store import SweepRun, SweepStore
+from mcp_server.store.sweep_store import SweepStore
 from mcp_server.text.near_names import find_near_names
 
 _MOST_NEAR = 3
@@ -111,8 +112,8 @@ class RunStore:
         """Return the ids of runs of which something is kept in memory."""
         return {*self._directories, *self._specs}
 
-    def observe_all(self, run_ids: Iterable[str]) -> tuple[Run, ...]:
-        """Return these runs, and sweeps in the form of runs, as they are now.
+    def observe_all(self, run_ids: Iterable[str]) -> tuple[Watched, ...]:
+        """Return these runs and sweeps as they are now.
 
         Raises:
             RunNotFound: a run is gone.
@@ -120,8 +121,8 @@ class RunStore:
         """
         return tuple(self.observe_any(run_id) for run_id in run_ids)
 
-    def observe_any(self, run_id: str) -> Run:
-        """Return the run, or the sweep in the form of a run, as it is now.
+    def observe_any(self, run_id: str) -> Watched:
+        """Return the run, or the sweep, as it is now.
 
         Raises:
             RunNotFound: neither has this id.
@@ -130,10 +131,10 @@ class RunStore:
         try:
             return self.observe(run_id)
         except NotOfSweeps:
-            return SweepRun.of(self.sweeps.observe(run_id))
+            return self.sweeps.observe(run_id)
 
-    def find_any(self, name: str) -> Run:
-        """Return the run, or the sweep in the form of a run, with this id or name: see ``find`` of both stores.
+    def find_any(self, name: str) -> Watched:
+        """Return the run, or the sweep, with this id or name: see ``find`` of both stores.
 
         Raises:
             RunNotFound: no run and no sweep has this id or name; names similar ids.
@@ -142,12 +143,12 @@ class RunStore:
         try:
             return self.find(name)
         except NotOfSweeps:
-            return SweepRun.of(self.sweeps.observe(name))
+            return self.sweeps.observe(name)
         except RunNameAmbiguous:
             raise
         except RunNotFound as error:
             try:
-                return SweepRun.of(self.sweeps.find(name))
+                return self.sweeps.find(name)
             except SweepNotFound as no_sweep:
                 raise RunNotFound(name, [*error.near, *no_sweep.near][:_MOST_NEAR]) from None
 

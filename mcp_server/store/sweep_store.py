@@ -1,19 +1,18 @@
-"""Read access to all sweeps on disk. A sweep can be waited for as if it were a run."""
+"""Read access to all sweeps on disk."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.run_directory import load_json
-from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Liveness, Run
+from mcp_server.record.state import Liveness
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
@@ -141,25 +140,3 @@ class SweepStore:
             spec = SweepSpec.from_facts({**facts, "sweep_id": directory.sweep_id})
             self._specs[directory.sweep_id] = (written_ns, spec)
         return spec
-
-
-@dataclass(frozen=True)
-class SweepRun(Run):
-    """A sweep in the form of a run, so that waits, cursors and tasks treat it as one."""
-
-    sweep: Sweep = field(kw_only=True)
-
-    @classmethod
-    def of(cls, sweep: Sweep) -> SweepRun:
-        """Return the run for ``sweep``."""
-        spec = sweep.spec
-        run_spec = RunSpec(run_id=spec.sweep_id, name=spec.name, owner=spec.owner, created_at=spec.created_at)
-        return cls(
-            run_spec,
-            sweep.state,
-            tuple(sweep.round_events),
-            started_at=sweep.events[0].get("at") if sweep.events else None,
-            ended_at=sweep.events[-1].get("at") if sweep.ended and sweep.events else None,
-            reason=sweep.reason,
-            sweep=sweep,
-        )

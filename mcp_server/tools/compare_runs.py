@@ -6,10 +6,10 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
 from mcp_server.runs.wait.selection import LIVE, TAG, select
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.comparison import compare_sweeps
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, server_of
@@ -53,7 +53,7 @@ def _compare_runs(
         is_group = word == LIVE or word.startswith(TAG)
         run_ids += [run.run_id for run in select(server.store, [word])[1]] if is_group else [word]
     is_named = bool(words) and list(words) == run_ids and not tags
-    if is_named and all(isinstance(server.store.find_any(word), SweepRun) for word in words):
+    if is_named and all(isinstance(server.store.find_any(word), Sweep) for word in words):
         return _compare_sweeps(server, run_ids, metrics, as_markdown)
     return build_comparison(
         server.store, server.scalars, run_ids=run_ids, tags=tags, metrics=metrics, as_markdown=as_markdown

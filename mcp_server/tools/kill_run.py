@@ -13,10 +13,10 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, KillNotConfirmed
 from mcp_server.record.state import Run, RunState
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.stop.confirmation import describe_for_confirmation
 from mcp_server.runs.stop.stop_run import Stops, describe_dependents, list_dependents, stop_runs
 from mcp_server.runs.wait.selection import LIVE, TAG, select
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.stop import SweepStop, stop_sweep
 from mcp_server.text.formatting import shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
@@ -63,9 +63,9 @@ class _Targets:
     """
 
     key: tuple[str, ...]
-    runs: tuple[Run, ...]
-    ended: tuple[Run, ...]
-    one: Run | None
+    runs: tuple[Watched, ...]
+    ended: tuple[Watched, ...]
+    one: Watched | None
 
     @property
     def attempts(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ async def kill_run(
         by, stopped_by = "a person, asked through the client", "person"
     chosen = [run for run in targets.runs if attempts.get(run.run_id, 0) in (None, run.attempt)]
     stopped = await _stop(server, chosen, by=by, reason=reason, stopped_by=stopped_by)
-    if isinstance(targets.one, SweepRun):
+    if isinstance(targets.one, Sweep):
         return _describe_sweep(stopped.sweeps[targets.one.run_id])
     return _describe_one(stopped, targets.one) if targets.one else _describe_several(targets, attempts, stopped)
 
@@ -186,7 +186,7 @@ def _find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, for
         raise BadArgument("run_id", cause, "Name runs or a tag.")
     if not words:
         raise BadArgument("run_id", "names no run.")
-    runs: tuple[Run, ...]
+    runs: tuple[Watched, ...]
     one, key = None, tuple(words)
     if _are_several(words):
         _, runs = select(server.store, words)
@@ -197,19 +197,19 @@ def _find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, for
     if len(live) > _MOST_RUNS:
         raise BadArgument("run_id", f"names {len(live)} runs; at most {_MOST_RUNS} are stopped at once.")
     for run in live:
-        if not isinstance(run, SweepRun):
+        if not isinstance(run, Sweep):
             backend_of(run.spec).check_stoppable(run.spec)
         server.check_owner(ctx, run, force=force)
     return _Targets(key, live, tuple(run for run in runs if run not in live), one)
 
 
-def _is_over(run: Run) -> bool:
+def _is_over(run: Watched) -> bool:
     """Return whether nothing is left to stop: a lost run may have left processes behind.
 
     Raises:
         HostUnreachable: only its host, which does not answer, knows what it left.
     """
-    if isinstance(run, SweepRun):
+    if isinstance(run, Sweep):
         return run.ended
     if run.abandoned and run.spec.mirror:
         backend_of(run.spec).check_stoppable(run.spec)
@@ -218,16 +218,18 @@ def _is_over(run: Run) -> bool:
 
 def _describe(server: ServerContext, targets: _Targets) -> tuple[str, str]:
     """Return what is to be confirmed: its kind, and which runs. No elapsed time is in it."""
-    if isinstance(targets.one, SweepRun):
-        return "this sweep", describe_sweep_for_confirmation(targets.one.sweep)
-    dependents = describe_dependents(list_dependents(targets.runs, server.store))
+    if isinstance(targets.one, Sweep):
+        return "this sweep", describe_sweep_for_confirmation(targets.one)
+    dependents = describe_dependents(
+        list_dependents([run for run in targets.runs if isinstance(run, Run)], server.store)
+    )
     if targets.one is not None:
         leftovers = backend_of(targets.one.spec).find_leftovers(targets.one)
         return "this run", f"{describe_for_confirmation(targets.one, leftovers)}{dependents}"
     chars = max(_FEWEST_COMMAND_CHARS, _COMMAND_CHARS // len(targets.runs))
     named = "; ".join(
-        describe_sweep_for_confirmation(run.sweep)
-        if isinstance(run, SweepRun)
+        describe_sweep_for_confirmation(run)
+        if isinstance(run, Sweep)
         else f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'}): "
         + shorten_middle(mask_secrets(run.command), chars)
         for run in targets.runs
@@ -271,14 +273,14 @@ def _describe_refusal(targets: _Targets) -> str:
     )
 
 
-async def _stop(server: ServerContext, chosen: Sequence[Run], *, by: str, reason: str, stopped_by: str) -> _Stopped:
+async def _stop(server: ServerContext, chosen: Sequence[Watched], *, by: str, reason: str, stopped_by: str) -> _Stopped:
     """Stop the runs side by side, then the sweeps with their live runs, which the question counted."""
-    runs = [run for run in chosen if not isinstance(run, SweepRun)]
+    runs = [run for run in chosen if not isinstance(run, Sweep)]
     stop = partial(stop_runs, by=by, reason=reason, stopped_by=stopped_by, environ=server.environ)
     stopped = _Stopped(await stop(runs, server.store, server.file_watch))
     for run in chosen:
-        if isinstance(run, SweepRun):
-            stop_one = partial(stop_sweep, run.sweep, by=by, reason=reason, stopped_by=stopped_by)
+        if isinstance(run, Sweep):
+            stop_one = partial(stop_sweep, run, by=by, reason=reason, stopped_by=stopped_by)
             stopped.sweeps[run.run_id] = await stop_one(server.store, server.file_watch, server.environ)
     return stopped
 
@@ -344,7 +346,7 @@ def _describe_several(targets: _Targets, attempts: Mapping[str, int | None], sto
     )
 
 
-def _describe_outcome(run: Run, attempts: Mapping[str, int | None], stopped: _Stopped) -> StoppedRun:
+def _describe_outcome(run: Watched, attempts: Mapping[str, int | None], stopped: _Stopped) -> StoppedRun:
     """Return one of several runs or sweeps, with the reason where it was left as it is."""
     state, problem = run.state, None
     if run.run_id in stopped.sweeps:

@@ -265,7 +265,8 @@ async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
             timeout_s=wait_s,
             report=report,
         )
-    return outcome.runs[0]
+    (ended,) = outcome.runs
+    return ended if isinstance(ended, Run) else run
 
 
 def _describe(

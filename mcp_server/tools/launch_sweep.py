@@ -17,7 +17,6 @@ from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.hours import describe_hours
 from mcp_server.sweeps.notes import note_cells
 from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases
@@ -170,7 +169,7 @@ def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnsw
     server = server_of(ctx)
     sweep = server.store.sweeps.find(name)
     if identity(ctx) is not None:
-        server.check_owner(ctx, SweepRun.of(sweep))
+        server.check_owner(ctx, sweep)
     directory = server.store.sweeps.files_of(sweep)
     note_cells(sweep, server.store, notes, server.actor(ctx), server.environ)
     return StartedSweepAnswer(

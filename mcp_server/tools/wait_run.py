@@ -15,11 +15,11 @@ from pydantic import Field
 from mcp_server.backends.local import list_sessions
 from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, SessionOfOthers
 from mcp_server.record.state import ENDED, Run
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.selection import select
 from mcp_server.runs.wait.wait_spec import WaitSpec, look_once
 from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.call_answer import TaskOffer
@@ -87,7 +87,7 @@ async def wait_run(
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
             outcome = outcome or await _block(ctx, spec, metric, timeout_s)
-            if outcome.runs and isinstance(outcome.runs[0], SweepRun) and outcome.reason not in ("ended", "heartbeat"):
+            if outcome.runs and isinstance(outcome.runs[0], Sweep) and outcome.reason not in ("ended", "heartbeat"):
                 await anyio.sleep(_COALESCE_S)
                 together = await _block(ctx, spec, metric, 0)
                 outcome = replace(together, waited_s=outcome.waited_s + _COALESCE_S + together.waited_s)
@@ -130,16 +130,16 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
     """Wait until there is news, or ``timeout_s`` has passed; report progress meanwhile."""
     server = server_of(ctx)
 
-    async def report(waited_s: float, limit_s: float, runs: Sequence[Run]) -> None:
+    async def report(waited_s: float, limit_s: float, runs: Sequence[Watched]) -> None:
         await ctx.report_progress(waited_s, limit_s, escape_unsendable(describe_progress(runs, time.time())))
 
-    async def observe(_: Sequence[str]) -> tuple[Run, ...]:
+    async def observe(_: Sequence[str]) -> tuple[Watched, ...]:
         runs, directories = await run_in_thread(look)
         await revive(server, runs)
         subscription.extend(directories)
         return runs
 
-    def look() -> tuple[tuple[Run, ...], list[Path]]:
+    def look() -> tuple[tuple[Watched, ...], list[Path]]:
         runs = spec.observe(server.store)
         return runs, [server.store.directory_of(run.run_id) for run in runs]
 
@@ -190,7 +190,7 @@ def _plan(
     until: str,
     timeout_s: float | None,
     since: int | str | dict[str, int] | None,
-) -> tuple[WaitSpec, tuple[Run, ...]]:
+) -> tuple[WaitSpec, tuple[Watched, ...]]:
     """Return the wait that is asked for, and its runs as they are now. Blocks.
 
     Raises:
@@ -210,7 +210,7 @@ def _plan(
     selection, runs = select(server.store, names, left_out=left_out, was_alive=was_alive)
     if not runs and word is None:
         raise BadArgument("run_ids", "no run is live." if selection.live else "names no run.", "Call list_runs.")
-    if any(isinstance(run, SweepRun) for run in runs) and len(runs) > 1:
+    if any(isinstance(run, Sweep) for run in runs) and len(runs) > 1:
         raise BadArgument("run_ids", "a sweep is waited for alone.", "Pass its id and no other.")
     cursors = {}
     for run in runs:
@@ -234,7 +234,7 @@ def _is_live(position: tuple[int, str] | None) -> bool:
     return position is not None and position[1] not in ENDED
 
 
-def _move(cursor: Cursor, run: Run, since: int | str | dict[str, int] | None) -> Cursor:
+def _move(cursor: Cursor, run: Watched, since: int | str | dict[str, int] | None) -> Cursor:
     """Return the cursor of a caller that says which event of ``run`` is the last it has seen."""
     seq = since.get(run.run_id, since.get(run.spec.name)) if isinstance(since, dict) else since
     if seq is None or isinstance(seq, str):

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from mcp_server.errors import RunUnreadable, RunwardError
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run, posix
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.wait.cursors import Cursor, MetricPosition
 from mcp_server.runs.wait.wait_spec import WaitSpec, look_once, to_json
 from mcp_server.runs.wait.waiting import WaitOutcome
@@ -91,7 +92,7 @@ class _Observation:
     """The purpose of an open wait, its runs now, and when the newest of their events and output was."""
 
     spec: WaitSpec
-    runs: tuple[Run, ...]
+    runs: tuple[Watched, ...]
     updated_at: str
 
 
@@ -165,12 +166,12 @@ def _read_end(record: WaitRecord, facts: Mapping[str, Any]) -> WaitState:
     return state
 
 
-def _updated_at(server: ServerContext, record: WaitRecord, runs: Sequence[Run]) -> str:
+def _updated_at(server: ServerContext, record: WaitRecord, runs: Sequence[Watched]) -> str:
     """Return when the newest of a wait's beginning and its runs' events and output was."""
     times_s = [posix(record.created_at)]
     for run in runs:
         times_s += [posix(run.events[-1]["at"])] if run.events and "at" in run.events[-1] else []
-        times_s.append(server.store.output_at_s(run) or 0.0)
+        times_s.append((server.store.output_at_s(run) if isinstance(run, Run) else None) or 0.0)
     return format_time(datetime.fromtimestamp(max(times_s), UTC))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.record.state import ENDED, Run
-from mcp_server.store.sweep_store import SweepRun
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.text.formatting import rough_duration
 
 _FIRST_METRICS = ("reward", "loss")
@@ -19,17 +19,17 @@ def first_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or list(metrics.items())[:1]
 
 
-def describe_progress(runs: Sequence[Run], now_s: float) -> str:
+def describe_progress(runs: Sequence[Watched], now_s: float) -> str:
     """Return e.g. ``step 812/5000, loss 1.93, 2 h left``; of several runs ``3 running, 1 failed, 2 h left``. Pure."""
-    if len(runs) == 1 and isinstance(runs[0], SweepRun):
-        counts = runs[0].sweep.count()
+    if len(runs) == 1 and isinstance(runs[0], Sweep):
+        counts = runs[0].count()
         return ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
-    if len(runs) == 1:
+    if len(runs) == 1 and isinstance(runs[0], Run):
         return _join(_describe_run(runs[0], now_s))
     counts = Counter(run.state for run in runs)
     states = sorted(counts, key=lambda state: (state in ENDED, -counts[state], state))
     parts = [f"{counts[state]} {state}" for state in states]
-    live = [run for run in runs if not run.ended]
+    live = [run for run in runs if isinstance(run, Run) and not run.ended]
     etas_s = [run.progress.get("eta_s") if run.state == "running" and not run.unreachable else None for run in live]
     known_s = [eta_s for eta_s in etas_s if isinstance(eta_s, int | float)]
     if known_s and len(known_s) == len(etas_s):

@@ -18,7 +18,6 @@ from mcp_server.record.sweeps.sweep_state import CellState, Sweep, fold_sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
 from mcp_server.sweeps.conductor.table import render
 from mcp_server.sweeps.decide import CellEnd, find_array, find_end, find_finished_phases, find_next, judge_end
@@ -328,8 +327,8 @@ def test_what_an_earlier_round_told_is_no_news_of_this_one() -> None:
     first = [started("c0"), trouble, ended("c0", "failed"), {"kind": "ended", "state": "failed"}]
     sweep = make(1, *first, {"kind": "cell_resumed", "cell": "c0"}, {"kind": "conducting"}, started("c0", "r-again"))
     assert summarise_sweep(sweep, {}, now_s=0.0).events is None
-    assert "first_step_timeout" not in {event["kind"] for event in SweepRun.of(sweep).events}
-    assert SweepRun.of(sweep).last_seq == 8
+    assert "first_step_timeout" not in {event["kind"] for event in sweep.news}
+    assert sweep.last_seq == 8
     told = make(1, *first[:-1])
     assert summarise_sweep(told, {}, now_s=0.0).events == ["c0: No training step seen for 60 s."]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Union
 
 from mcp_server.record.events import Event
-from mcp_server.record.state import Liveness, RunState
+from mcp_server.record.state import Liveness, Run, RunState, posix
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 
 # Of a cell: waiting (its run is not launched yet), live (its run lives, as far as the conductor has noted), skipped
@@ -100,6 +100,11 @@ class Sweep:
     conducted: bool = False
     stop: Mapping[str, Any] | None = None
     reason: str | None = None
+    # As those of a run that makes no steps and has no recovery policy.
+    attempt: ClassVar[int] = 1
+    stepped: ClassVar[bool] = False
+    progress: ClassVar[Mapping[str, Any]] = {}
+    stop_on: ClassVar[Sequence[str]] = ()
 
     @property
     def sweep_id(self) -> str:
@@ -110,6 +115,28 @@ class Sweep:
     def ended(self) -> bool:
         """Whether nothing more is started."""
         return self.state in ("finished", "failed", "killed")
+
+    @property
+    def run_id(self) -> str:
+        """The sweep's id, by the name that a run's has: waits and stops take both."""
+        return self.sweep_id
+
+    @property
+    def news(self) -> tuple[Event, ...]:
+        """The events that a wait for it may answer."""
+        return tuple(self.round_events)
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the newest of these events."""
+        return int(self.news[-1]["seq"]) if self.news else 0
+
+    def elapsed_s(self, now_s: float) -> float | None:
+        """Return the seconds from its start to its end, or to ``now_s`` (POSIX time). None: unknown."""
+        ends = [event.get("at") for event in (*self.events[:1], *self.events[-1:])]
+        if not ends or ends[0] is None or (self.ended and ends[1] is None):
+            return None
+        return max(0.0, (posix(ends[1] or "") if self.ended else now_s) - posix(ends[0]))
 
     @property
     def round_events(self) -> Sequence[Event]:
@@ -173,6 +200,9 @@ class Sweep:
             "queued" if c.state == WAITING else "running" if c.state == LIVE else c.state for c in self.cells
         )
         return {"total": len(self.cells), **dict(sorted(counts.items()))}
+
+
+Watched = Union[Run, Sweep]  # whatever is waited for, stopped and listed by an id
 
 
 def fold_sweep(

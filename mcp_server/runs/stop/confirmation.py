@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 
@@ -80,7 +81,7 @@ class Confirmations:
         self._granted[token] = (own, Named(dict(attempts), "", self._clock()))
         return token
 
-    def redeem_token(self, token: str, key: Sequence[str], one: Run | None = None) -> Named:
+    def redeem_token(self, token: str, key: Sequence[str], one: Watched | None = None) -> Named:
         """Use a token up, and return the runs that it confirms. ``one``: the run, where the key is that of one alone.
 
         Raises:
@@ -111,7 +112,7 @@ class Confirmations:
         raise KillNotConfirmed("Kill not confirmed:", f"{state}; {cause}.", _AGAIN)
 
 
-def check_owner(run: Run, caller: str, *, force: bool) -> None:
+def check_owner(run: Watched, caller: str, *, force: bool) -> None:
     """Check that ``caller`` may stop ``run``: as its owner, because it has none, or with ``force``.
 
     Raises:

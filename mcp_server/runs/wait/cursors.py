@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 
 from mcp_server.record.events import NOTEWORTHY
-from mcp_server.record.state import ENDED, Run, posix
+from mcp_server.record.state import ENDED, posix
+from mcp_server.record.sweeps.sweep_state import Watched
 
 # What is repeated to a caller whose last answer may not have arrived.
 _REPEATED = frozenset(NOTEWORTHY) - {"first_step"}
@@ -45,17 +46,17 @@ class Cursor:
     repeated: int = 0
 
     @classmethod
-    def at(cls, run: Run) -> Cursor:
+    def at(cls, run: Watched) -> Cursor:
         """Return the cursor of a caller that has seen ``run`` as it is now."""
         return cls(run.last_seq, run.state)
 
-    def listed_after(self, run: Run) -> int:
+    def listed_after(self, run: Watched) -> int:
         """Return the number of the event after which the next answer lists those of ``run``.
 
         Only trouble is worth a repetition, and a first step that the status does not show: a heartbeat has 100 tokens.
         """
         first = self.seq - self.repeated
-        kinds = {event["kind"] for event in run.events if first < event["seq"] <= self.seq}
+        kinds = {event["kind"] for event in run.news if first < event["seq"] <= self.seq}
         return first if kinds & _REPEATED or ("first_step" in kinds and "step" not in run.progress) else self.seq
 
     def unconfirmed(self, before: Cursor) -> Cursor:
@@ -67,7 +68,7 @@ class Cursor:
         """Length of the next wait by the schedule."""
         return next(islice(backoff(), self.heartbeats, None))
 
-    def advance(self, run: Run, *, scheduled: bool = True) -> Cursor:
+    def advance(self, run: Watched, *, scheduled: bool = True) -> Cursor:
         """Return the cursor after ``run`` was answered. An event or a new state restarts the schedule.
 
         ``scheduled``: the wait was as long as the schedule says, so the next one is longer.
@@ -102,12 +103,12 @@ class MetricPosition:
     wall: float | None = None
 
 
-def assumed_cursor(run: Run, now_s: float) -> Cursor:
+def assumed_cursor(run: Watched, now_s: float) -> Cursor:
     """Return the cursor assumed for an anonymous caller: it has seen the run's current state.
 
     Otherwise an end would be news in every wait. Its schedule follows the time since the run's last event.
     """
-    age_s = now_s - posix(run.events[-1]["at"]) if run.events and "at" in run.events[-1] else 0.0
+    age_s = now_s - posix(run.news[-1]["at"]) if run.news and "at" in run.news[-1] else 0.0
     heartbeats = 0
     for wait_s in islice(backoff(), 64):
         age_s -= wait_s
@@ -127,7 +128,7 @@ class CallerCursors:
         self._cursors: dict[tuple[str, str], Cursor] = {}
         self._positions: dict[tuple[str, str, str], MetricPosition] = {}
 
-    def recall(self, caller: str | None, run: Run) -> Cursor:
+    def recall(self, caller: str | None, run: Watched) -> Cursor:
         """Return what ``caller`` has seen of ``run``."""
         if caller is None:
             return assumed_cursor(run, time.time())

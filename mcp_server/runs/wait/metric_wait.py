@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import MetricPosition, MetricSource
 from mcp_server.scalars.condition import (
     PROGRESS,
@@ -25,7 +26,6 @@ from mcp_server.scalars.condition import (
 from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 from mcp_server.store.attribution.attribution import describe_uncertain
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
 
@@ -77,14 +77,14 @@ class MetricWait:
         """By run id, how far the condition has been checked by now."""
         return {run_id: check.position for run_id, check in self._checks.items()}
 
-    async def check(self, runs: Sequence[Run]) -> str | None:
+    async def check(self, runs: Sequence[Watched]) -> str | None:
         """Return the value that meets the condition, of the first run that has one, or None while none has.
 
         Raises:
             BadArgument: several tags match the condition; lists them.
         """
         for run in runs:
-            with use_threads_for(run.spec.cwd or ""):
+            with use_threads_for(run.spec.cwd if isinstance(run, Run) else ""):
                 match = await run_in_thread(self._checks[run.run_id].check, run)
             if match is not None:
                 if (point := self._checks[run.run_id].met) is not None and point[2] is not None:
@@ -92,7 +92,7 @@ class MetricWait:
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 
-    def describe_unmet(self, runs: Sequence[Run], *, ended: bool) -> str | None:
+    def describe_unmet(self, runs: Sequence[Watched], *, ended: bool) -> str | None:
         """Return why the condition is not met: no run has such a metric, or its value; of live runs only the former.
 
         For live runs also that it can be met no more, which a total of steps may show only later.
@@ -123,7 +123,7 @@ class MetricWait:
         return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
 
 
-def check_possible(condition: Condition, runs: Sequence[Run]) -> None:
+def check_possible(condition: Condition, runs: Sequence[Watched]) -> None:
     """Refuse a condition that no run can meet any more.
 
     Raises:
@@ -133,9 +133,9 @@ def check_possible(condition: Condition, runs: Sequence[Run]) -> None:
         raise BadArgument("until", f"{condition.text!r} is never met: {why}.", "Wait for less, or for its end.")
 
 
-def find_impossible(condition: Condition, runs: Sequence[Run]) -> str | None:
+def find_impossible(condition: Condition, runs: Sequence[Watched]) -> str | None:
     """Return why no live run can meet a condition any more, None where one can or nothing is known."""
-    live = [run for run in runs if not run.ended]
+    live = [run for run in runs if isinstance(run, Run) and not run.ended]
     if condition.sign not in (">=", ">", "==") or not live:
         return None
     totals: dict[str, list[float | None]] = {
@@ -149,13 +149,13 @@ def find_impossible(condition: Condition, runs: Sequence[Run]) -> str | None:
     return None
 
 
-def read_facts(run: Run, now_s: float) -> dict[str, float]:
+def read_facts(run: Watched, now_s: float) -> dict[str, float]:
     """Return what wait_run tells of a run beside its metrics: step, progress, elapsed_s, eta_s, attempt. Pure."""
-    facts: dict[str, Any] = {"elapsed_s": run.elapsed_s(now_s), "attempt": run.attempt if run.started_at else None}
-    if isinstance(run, SweepRun):
-        facts[PROGRESS] = sum(cell.done for cell in run.sweep.cells) / max(1, len(run.sweep.cells))
-        facts["attempt"] = None
+    facts: dict[str, Any] = {"elapsed_s": run.elapsed_s(now_s), "attempt": None}
+    if isinstance(run, Sweep):
+        facts[PROGRESS] = sum(cell.done for cell in run.cells) / max(1, len(run.cells))
     else:
+        facts["attempt"] = run.attempt if run.started_at else None
         step, total = run.progress.get("step"), run.progress.get("total_steps")
         facts |= {"step": step, "eta_s": None if run.ended else run.progress.get("eta_s")}
         if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
@@ -190,7 +190,7 @@ class MetricCheck:
         self._read_printed, self._printed_points = read_printed, 0
         self._next_read_s = 0.0
 
-    def check(self, run: Run) -> str | None:
+    def check(self, run: Watched) -> str | None:
         """Return e.g. ``Train/mean_reward = 20.4 at step 900`` where the condition holds, else None. Blocks.
 
         Raises:
@@ -198,7 +198,7 @@ class MetricCheck:
         """
         self.other_tags = None
         facts = read_facts(run, time.time())
-        if isinstance(run, SweepRun) and self._condition.tag.lower() not in SWEEP_FACTS:
+        if isinstance(run, Sweep) and self._condition.tag.lower() not in SWEEP_FACTS:
             raise BadArgument(
                 "until",
                 f"{run.run_id} is a sweep, which has no {self._condition.tag[:_MOST_TAG_CHARS]!r}.",
@@ -208,6 +208,8 @@ class MetricCheck:
             step = int(facts["step"]) if name in (PROGRESS, "eta_s") and "step" in facts else None
             self.newest = describe_value(name, facts[name], step)
             return self.newest if self._condition.is_reached(facts[name]) else None
+        if isinstance(run, Sweep):
+            return None
         series = self._find_series(run)
         if self.position.tag is not None:
             return None if series is None else self._check_points(self.position.tag, series)

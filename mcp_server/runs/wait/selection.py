@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import BadArgument, RunNotFound
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
@@ -32,7 +32,7 @@ class Selection:
         """Whether further runs may join."""
         return bool(self.tags) or self.live
 
-    def observe(self, store: RunStore, run_ids: Iterable[str] = ()) -> tuple[Run, ...]:
+    def observe(self, store: RunStore, run_ids: Iterable[str] = ()) -> tuple[Watched, ...]:
         """Return these runs as they are now, with those that have joined.
 
         ``known``: the ids of those that were observed before. One that cannot be read now has not left.
@@ -65,7 +65,7 @@ def select(
     *,
     left_out: frozenset[str] | None = None,
     was_alive: Callable[[str], bool] = lambda _: False,
-) -> tuple[Selection, tuple[Run, ...]]:
+) -> tuple[Selection, tuple[Watched, ...]]:
     """Return what ``names`` mean, and the runs as they are now, each once.
 
     Args:
@@ -91,7 +91,7 @@ def select(
     return selection, selection.observe(store)
 
 
-def _find(store: RunStore, name: str) -> Run:
+def _find(store: RunStore, name: str) -> Watched:
     try:
         return store.find_any(name)
     except RunNotFound as error:

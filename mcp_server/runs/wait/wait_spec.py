@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.wait.cursors import Cursor, MetricPosition
 from mcp_server.runs.wait.selection import Selection
 from mcp_server.runs.wait.waiting import CheckCondition, Until, WaitOutcome, find_reason, make_outcome
@@ -39,7 +39,7 @@ class WaitSpec:
         """Whether its answer has a cursor: for one run the caller needs none."""
         return self.since is not None or self.selection is not None or len(self.run_ids) > 1
 
-    def observe(self, store: RunStore) -> tuple[Run, ...]:
+    def observe(self, store: RunStore) -> tuple[Watched, ...]:
         """Return its runs as they are now, with those that have joined.
 
         Raises:
@@ -88,7 +88,7 @@ def to_json(value: object) -> dict[str, Any]:
 
 
 async def look_once(
-    runs: Sequence[Run], spec: WaitSpec, *, waited_s: float, check_condition: CheckCondition | None = None
+    runs: Sequence[Watched], spec: WaitSpec, *, waited_s: float, check_condition: CheckCondition | None = None
 ) -> WaitOutcome | None:
     """Return the outcome of a wait for ``runs`` that has lasted ``waited_s``, or None while it goes on.
 

@@ -10,7 +10,7 @@ import anyio
 
 from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import CLEARING, NOTEWORTHY, TROUBLE, Event, Noteworthy
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.wait.cursors import Cursor
 
 Until = Literal["event", "decision", "first_step", "end", "condition"]
@@ -32,8 +32,8 @@ _DECISIONS: tuple[Noteworthy, ...] = (
 )
 
 
-ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Run, ...]]]
-CheckCondition = Callable[[Sequence[Run]], Awaitable[str | None]]
+ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Watched, ...]]]
+CheckCondition = Callable[[Sequence[Watched]], Awaitable[str | None]]
 
 
 class ChangeSource(Protocol):
@@ -51,7 +51,7 @@ class WaitOutcome:
     """
 
     reason: Reason
-    runs: tuple[Run, ...]
+    runs: tuple[Watched, ...]
     cursors: Mapping[str, Cursor]
     waited_s: float
     next_timeout_s: float
@@ -59,7 +59,7 @@ class WaitOutcome:
     news: frozenset[str] = frozenset()
 
 
-def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> Reason | None:
+def decide(runs: Sequence[Watched], cursors: Mapping[str, Cursor], until: Until) -> Reason | None:
     """Return the reason to end a wait now, or None. Pure.
 
     - ``end``: all runs have ended.
@@ -79,7 +79,7 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
     if until == "decision":
         decisions = {kind for run in live_runs for kind in find_decisions(run, find_cursor(cursors, run))}
         return next((kind for kind in NOTEWORTHY if kind in decisions), None)
-    kinds = {event["kind"] for run in live_runs for event in run.events if event["seq"] > find_cursor(cursors, run).seq}
+    kinds = {event["kind"] for run in live_runs for event in run.news if event["seq"] > find_cursor(cursors, run).seq}
     if until in ("first_step", "condition"):
         if until == "first_step" and all(run.stepped for run in live_runs):
             return "first_step"
@@ -91,19 +91,19 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
     return None
 
 
-def find_cursor(cursors: Mapping[str, Cursor], run: Run) -> Cursor:
+def find_cursor(cursors: Mapping[str, Cursor], run: Watched) -> Cursor:
     """Return what the caller has seen of ``run``: nothing, if it joined the wait later."""
     return cursors.get(run.run_id, Cursor())
 
 
-def has_news(run: Run, cursor: Cursor, until: Until) -> bool:
+def has_news(run: Watched, cursor: Cursor, until: Until) -> bool:
     """Return whether ``run`` changed for a caller that has seen it as ``cursor`` says. Pure."""
     if until == "decision":
         return needs_decision(run, cursor)
     return run.last_seq > cursor.seq or run.state != cursor.state or cursor.listed_after(run) < cursor.seq
 
 
-def find_decisions(run: Run, cursor: Cursor) -> set[Noteworthy]:
+def find_decisions(run: Watched, cursor: Cursor) -> set[Noteworthy]:
     """Return the kinds of events of a live run that its reader has not seen, and has to decide about.
 
     An end is a decision, because nobody retries it. So are a stall, an error, a missing first step, trouble with GPUs,
@@ -111,11 +111,11 @@ def find_decisions(run: Run, cursor: Cursor) -> set[Noteworthy]:
     or ends the run, and then the end is the decision. What a later event has settled is none any more: a stall that
     resumed, an error before a retry, a first step that came late.
     """
-    stop_on = (run.spec.recovery or {}).get("stop_on") or ()
-    return _unsettled((event for event in run.events if event["seq"] > cursor.seq), stop_on)
+    stop_on = run.stop_on
+    return _unsettled((event for event in run.news if event["seq"] > cursor.seq), stop_on)
 
 
-def needs_decision(run: Run, cursor: Cursor) -> bool:
+def needs_decision(run: Watched, cursor: Cursor) -> bool:
     """Return whether its reader has something new to decide about ``run``."""
     return cursor.state != run.state if run.ended else bool(find_decisions(run, cursor))
 
@@ -142,7 +142,7 @@ def _is_stopped_by_policy(event: Event, stop_on: Iterable[str]) -> bool:
     return cause is not None and cause in stop_on
 
 
-async def _observe_patiently(run_ids: Sequence[str], observe: ObserveRuns) -> tuple[Run, ...]:
+async def _observe_patiently(run_ids: Sequence[str], observe: ObserveRuns) -> tuple[Watched, ...]:
     """Return the runs as they are now. A record that cannot be read is tried again for 10 s.
 
     Raises:
@@ -166,7 +166,7 @@ async def wait_for_runs(
     *,
     until: Until = "event",
     timeout_s: float | None = None,
-    report: Callable[[float, float, Sequence[Run]], Awaitable[None]] | None = None,
+    report: Callable[[float, float, Sequence[Watched]], Awaitable[None]] | None = None,
     check_condition: CheckCondition | None = None,
 ) -> WaitOutcome:
     """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
@@ -208,7 +208,7 @@ async def wait_for_runs(
 
 
 async def find_reason(
-    runs: Sequence[Run],
+    runs: Sequence[Watched],
     cursors: Mapping[str, Cursor],
     until: Until,
     check_condition: CheckCondition | None,
@@ -221,7 +221,7 @@ async def find_reason(
 
 def make_outcome(
     reason: Reason | None,
-    runs: Sequence[Run],
+    runs: Sequence[Watched],
     cursors: Mapping[str, Cursor],
     waited_s: float,
     met: str | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import anyio
 
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.store.wait_files import WaitFiles, WaitRecord
 from mcp_server.threads import run_in_thread
 
@@ -77,7 +77,7 @@ class TaskOffer:
     files: WaitFiles
     owner: str | None
     record: WaitRecord | None = None
-    runs: Sequence[Run] = ()
+    runs: Sequence[Watched] = ()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -93,7 +93,7 @@ class TaskOffer:
         """Return the offer to the present call, or None where its client did not declare tasks."""
         return _offered.get()
 
-    async def accept(self, facts: Mapping[str, Any], runs: Sequence[Run]) -> bool:
+    async def accept(self, facts: Mapping[str, Any], runs: Sequence[Watched]) -> bool:
         """Keep the wait with these ``facts``. False where it cannot be kept, so that the call must block."""
         with contextlib.suppress(OSError):
             self.record = await run_in_thread(self.files.create, self.owner, facts)

@@ -13,7 +13,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.stop.confirmation import Confirmations, check_owner
 from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
 from mcp_server.store.attribution.read_roots import check_readable
@@ -94,7 +94,7 @@ class ServerContext:
         is_plain = identity(ctx) is None and find_owner_of_key(self.store, key) == owner
         return key if is_plain or owner == self.home.owner({}) else f"{owner}: {key}"  # a token's name holds no colon
 
-    def check_owner(self, ctx: Call, run: Run, *, force: bool = False) -> None:
+    def check_owner(self, ctx: Call, run: Watched, *, force: bool = False) -> None:
         """Refuse to change another owner's run. ``force`` counts only where callers have no tokens.
 
         Raises:
@@ -157,7 +157,7 @@ class ServerContext:
 class ReadOnlyRun(RunwardError):
     """The run belongs to another owner than the name of the caller's token."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: Watched, name: str) -> None:
         owner = repr(run.spec.owner) if run.spec.owner else "an unknown owner"
         super().__init__(
             f"Run {run.run_id!r} belongs to {owner}, your token is {name!r}'s;",

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import anyio
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.state import Run
-from mcp_server.store.sweep_store import SweepRun
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
 
@@ -31,10 +30,10 @@ class _Pause:
 _pauses: dict[str, _Pause] = {}
 
 
-async def revive(server: ServerContext, runs: Iterable[Run]) -> None:
+async def revive(server: ServerContext, runs: Iterable[Watched]) -> None:
     """Start a conductor for each of ``runs`` that is a sweep and has none. Its state shows an obstacle."""
     for run in runs:
-        if not isinstance(run, SweepRun) or run.sweep.ended or run.sweep.conducted:
+        if not isinstance(run, Sweep) or run.ended or run.conducted:
             continue
         pause = _pauses.get(run.run_id)
         if pause is None or time.monotonic() > pause.until_s + _CALM_S:
@@ -47,16 +46,16 @@ async def revive(server: ServerContext, runs: Iterable[Run]) -> None:
         from mcp_server.sweeps.conducting import ensure_conductor  # noqa: PLC0415 - few servers meet a dead one
 
         with contextlib.suppress(RunwardError, OSError):
-            await ensure_conductor(run.sweep, server.store, server.file_watch, server.environ)
+            await ensure_conductor(run, server.store, server.file_watch, server.environ)
 
 
 async def revive_all(server: ServerContext) -> None:
     """Start a conductor for each unfinished sweep of this home that has none."""
 
-    def find() -> list[Run]:
+    def find() -> list[Sweep]:
         if not server.home.sweeps.is_dir():
             return []
-        return [SweepRun.of(sweep) for sweep in server.store.sweeps.list_sweeps() if not sweep.ended]
+        return [sweep for sweep in server.store.sweeps.list_sweeps() if not sweep.ended]
 
     with contextlib.suppress(RunwardError, OSError):
         await revive(server, await run_in_thread(find))

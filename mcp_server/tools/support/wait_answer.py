@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.wait_spec import WaitSpec
 from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
 from mcp_server.store.cursor_files import Seen
 from mcp_server.store.freshness import refresh
-from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.brevity import (
@@ -79,14 +78,15 @@ async def describe_outcome(
 ) -> Described:
     """Return the answer to a wait that has ended so."""
     is_heartbeat = outcome.reason == "heartbeat"
-    if outcome.runs and isinstance(outcome.runs[0], SweepRun):
+    if outcome.runs and isinstance(outcome.runs[0], Sweep):
         return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])
+    runs = [run for run in outcome.runs if isinstance(run, Run)]
     if metric is not None and metric.met is not None:
-        outcome = await run_in_thread(_show_moment, server, outcome, metric.met)
+        runs = await run_in_thread(_show_moment, server, runs, metric.met)
     else:
-        outcome = replace(outcome, runs=tuple(await run_in_thread(refresh, server.store, outcome.runs)))
-    if len(outcome.runs) == 1:
-        (run,) = outcome.runs
+        runs = await run_in_thread(refresh, server.store, runs)
+    if len(runs) == 1:
+        (run,) = runs
         status = await run_in_thread(_describe_run, server, run, spec, shows_owner)
         answer = WaitResult(
             reason=outcome.reason,
@@ -103,18 +103,14 @@ async def describe_outcome(
             )
         cursors = outcome.cursors
     else:
-        answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, shows_owner)
-    note = (
-        metric.describe_unmet(outcome.runs, ended=not is_heartbeat)
-        if metric is not None and outcome.met is None
-        else None
-    )
+        answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, runs, shows_owner)
+    note = metric.describe_unmet(runs, ended=not is_heartbeat) if metric is not None and outcome.met is None else None
     cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
     return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
 
 
-def _show_moment(server: ServerContext, outcome: WaitOutcome, met: MetPoint) -> WaitOutcome:
-    """Return ``outcome`` with the run that met the condition as it was at that moment."""
+def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> list[Run]:
+    """Return ``runs`` with the one that met the condition as it was at that moment."""
     # Loaded with the condition.
     from mcp_server.runs.wait.metric_wait import show_moment  # noqa: PLC0415 - as above
     from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
@@ -126,14 +122,14 @@ def _show_moment(server: ServerContext, outcome: WaitOutcome, met: MetPoint) -> 
         log = read_log_metrics(run, server.store.run_directory(run.run_id))
         return show_moment(run, met, log)
 
-    return replace(outcome, runs=tuple(map(show, outcome.runs)))
+    return list(map(show, runs))
 
 
-def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: SweepRun) -> Described:
+def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: Sweep) -> Described:
     """Return the answer to a wait for one sweep; its cells are not listed one by one."""
     is_heartbeat = outcome.reason == "heartbeat"
     # Its counts and lists are told anew each time: nothing is repeated in case that an answer was lost.
-    status = describe_sweep(run.sweep, server.store, since=find_cursor(spec.cursors, run).seq)
+    status = describe_sweep(run, server.store, since=find_cursor(spec.cursors, run).seq)
     answer = WaitResult(
         reason=outcome.reason,
         runs=[],
@@ -145,9 +141,11 @@ def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome,
     return Described(answer, outcome.cursors)
 
 
-def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, shows_owner: bool) -> Described:
+def _describe_several(
+    server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, runs: Sequence[Run], shows_owner: bool
+) -> Described:
     """Return the answer about several runs. What does not fit is not answered, stays unseen, and comes next."""
-    changed = sort_by_urgency([run for run in outcome.runs if run.run_id in outcome.news])
+    changed = sort_by_urgency([run for run in runs if run.run_id in outcome.news])
     full: list[RunStatus] = []
     spent = 0
     for run in changed:
@@ -164,11 +162,11 @@ def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcom
     lines = lines[: fit(lines, MANY_TOKENS - spent)]
     answered = {run.run_id for run in changed[: len(full) + len(lines)]}
     left = len(changed) - len(answered)
-    others = [run for run in outcome.runs if run.run_id not in outcome.news]
-    if spec.mode != "decision" and len(outcome.runs) <= _MOST_ROWS:
+    others = [run for run in runs if run.run_id not in outcome.news]
+    if spec.mode != "decision" and len(runs) <= _MOST_ROWS:
         full += [row_of(status_of(server.store, run, since=run.last_seq, brief=True)) for run in others]
         others = []
-    order = {run.run_id: number for number, run in enumerate(outcome.runs)}
+    order = {run.run_id: number for number, run in enumerate(runs)}
     is_heartbeat = outcome.reason == "heartbeat"
     answer = WaitResult(
         reason=outcome.reason,
@@ -182,7 +180,7 @@ def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcom
     unseen = outcome.news - answered
     cursors = {
         run.run_id: find_cursor(spec.cursors, run) if run.run_id in unseen else outcome.cursors[run.run_id]
-        for run in outcome.runs
+        for run in runs
     }
     return Described(answer, cursors)
 

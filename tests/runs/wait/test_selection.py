@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mcp_server.errors import BadArgument, RunNameAmbiguous, RunNotFound
-from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.wait.selection import Selection, select
 from mcp_server.store.run_store import RunStore
 from tests.support.ended_runs import Runs
@@ -23,7 +24,7 @@ def runs(tmp_path: Path) -> Runs:
     return runs
 
 
-def ids(runs: tuple[Run, ...]) -> list[str]:
+def ids(runs: Sequence[Watched]) -> list[str]:
     return [run.run_id for run in runs]
 
 
