@@ -1,7 +1,5 @@
 """The launch command of a blueprint, from code blocks, lists or prose, as lines that bash runs. Pure."""
 
-# ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """Values of a blueprint's sections: the purpose and the paths. Pure."""
 
-# ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
-
 from __future__ import annotations
 
 import re

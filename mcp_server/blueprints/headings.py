@@ -1,7 +1,5 @@
 """Which line of a document begins a section of a blueprint, in the many spellings that people use. Pure."""
 
-# ruff: noqa: RUF001, RUF002 - people write full-width punctuation, which is searched for here
-
 from __future__ import annotations
 
 import itertools

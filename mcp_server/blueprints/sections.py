@@ -3,8 +3,6 @@
 Every part has its line number. Pure.
 """
 
-# ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
-
 from __future__ import annotations
 
 import difflib

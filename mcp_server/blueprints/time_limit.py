@@ -5,8 +5,6 @@ the first step. Words of an open class ("on the big node") mean nothing for a li
 closed one ("until", "per", "at least", "or") may change it, and are refused.
 """
 
-# ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
-
 from __future__ import annotations
 
 import itertools
@@ -238,14 +236,13 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     entries = _read_clauses(reader)
     entries = _keep_total(reader, entries)
     clauses = [clause for _, clauses in entries for clause in clauses]
-    has_limit = any(clause.seconds and not clause.is_report for clause in clauses)
     has_named = any(len(set(clause.seconds)) == 1 and _LIMIT.search(clause.text) for clause in clauses)
     limits: list[tuple[int, float]] = []
     for item, of_item in entries:
         remarks = [
             clause
             for clause in of_item
-            if (has_limit and clause.is_report)
+            if clause.is_report
             or (has_named and _RANGE.search(clause.text) and clause.seconds and not _RULE.search(clause.text))
         ]
         for clause in remarks:
@@ -257,7 +254,10 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
             return None
     if entries and not limits:
         item = entries[0][0]
-        reader.add_fault(item.line, f"[exp_max_time] is not a duration: {item.text[:60]!r}. {_REMEDY}.")
+        cause = (
+            "says how long it takes, not how long it may" if any(c.seconds for c in clauses) else "is not a duration"
+        )
+        reader.add_fault(item.line, f"[exp_max_time] {cause}: {item.text[:60]!r}. {_REMEDY}.")
     return _choose_time_limit(reader, limits)
 
 
@@ -317,11 +317,14 @@ def _reckon(text: str) -> tuple[str, str]:
         wholes = [index for index, each in enumerate(seconds) if each == max(seconds)]
     else:
         return text, ""
+    if _CONDITION.search(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
+        return text, ""
     for whole in wholes:
         parts = [each for index, each in enumerate(seconds) if index != whole]
         is_unit = sign is not None and not counts and _UNIT_PART.search(marked)  # "4 h per seed, 12 h in total"
         if _makes(parts, counts, seconds[whole]) or (is_unit and max(parts) < seconds[whole]):
-            return _duration_text(text, whole), ""
+            each = find_durations(text)[whole]
+            return normalize(text)[each.start : each.end], ""
     if equals is None and (total is None or not counts):
         return text, ""
     made = sum(each for index, each in enumerate(seconds) if index != wholes[0]) * math.prod(counts)
@@ -336,12 +339,6 @@ def _makes(parts: Sequence[float], counts: Sequence[int], whole: float) -> bool:
         for chosen in itertools.product(factors, repeat=len(parts))
     }
     return any(math.isclose(factor * each, whole) for each in sums for factor in factors)
-
-
-def _duration_text(text: str, index: int) -> str:
-    """Return one duration of a text, as written."""
-    each = find_durations(text)[index]
-    return normalize(text)[each.start : each.end]
 
 
 def _keep_total(reader: BlueprintReader, entries: _Entries) -> _Entries:
