@@ -106,7 +106,7 @@ def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
     export.add_argument("--latex", action="store_true", help="its settings as a LaTeX table, the best in bold")
     export.add_argument("--plot", action="store_true", help="draw it: curves with a band over seeds, means, settings")
     sweep.add_argument(
-        "-o", "--output", metavar="FILE", help="write the export there; of --plot .png or .svg (SWEEP.png)"
+        "-o", "--output", metavar="FILE", help="write the export there; of --plot .png, .svg or .pdf (SWEEP.png)"
     )
     sweep.add_argument("-n", "--limit", type=_count, default=20, help="at most N sweeps (20)")
     return sweep

@@ -62,7 +62,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
 
         form = path.suffix.lower().lstrip(".")
         if form not in FORMS:
-            raise BadArgument("--output", f"{path} is neither a .png nor a .svg.", "No picture was written.")
+            raise BadArgument("--output", f"{path} is no .png, .svg or .pdf.", "No picture was written.")
         data = draw_sweep(sweep, store, Scalars(store.home, store), form)
     elif arguments.csv:
         directory = store.sweeps.files_of(sweep)

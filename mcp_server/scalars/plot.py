@@ -72,7 +72,7 @@ class NotDrawn(RunwardError):
 def draw_picture(panels: Sequence[Panel], form: str = "") -> bytes:
     """Return a PNG of 900 x 500 pixels, at most 200 KB, of up to six panels.
 
-    ``form``: "png" or "svg" for a picture of 1800 x 1350 pixels of any size, for a paper.
+    ``form``: "png", "svg" or "pdf" for a picture of 1800 x 1350 pixels of any size, for a paper.
 
     Raises:
         NotDrawn: matplotlib is missing, failed, or took longer than a minute.
@@ -93,7 +93,7 @@ def draw_picture(panels: Sequence[Panel], form: str = "") -> bytes:
             raise NotDrawn(f"drawing took longer than {_TIME_LIMIT_S:.0f} s") from error
     if process.returncode == drawing.EXIT_NO_MATPLOTLIB:
         raise NotDrawn("matplotlib is not installed", "A person can run: pip install 'matplotlib>=3.9'")
-    if process.returncode or not process.stdout.startswith((b"\x89PNG", b"<?xml")):
+    if process.returncode or not process.stdout.startswith((b"\x89PNG", b"<?xml", b"%PDF")):
         lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise NotDrawn(lines[-1][:200] if lines else f"the drawing process ended with {process.returncode}")
     return process.stdout

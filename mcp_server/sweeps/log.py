@@ -265,6 +265,8 @@ def _render_live(sweep: Sweep, live: Mapping[str, Run], look: _Look) -> list[str
 def _describe_live(run: Run, value: tuple[float, int | None] | None) -> Sequence[str]:
     """Return step, value and time left of a live run."""
     step, total, left_s = (run.progress.get(name) for name in ("step", "total_steps", "eta_s"))
+    if isinstance(step, int) and value is not None and value[1] is not None:
+        step = max(step, value[1])  # the curve may be read later than the record
     at = "" if step is None else f"{step}" if total is None else f"{step}/{total}"
     if value is not None:
         newest = f"{_number(value[0])}{'' if value[1] is None else f'@{value[1]}'}"

@@ -21,7 +21,7 @@ from mcp_server.sweeps.columns import MOST_READ, observe_cell
 from mcp_server.sweeps.figures import Points, read_points
 from mcp_server.text.formatting import plain_value
 
-FORMS = ("png", "svg")
+FORMS = ("png", "svg", "pdf")
 _MOST_SETTINGS, _MOST_LINES, _MOST_AXES = 12, 60, 8
 _LABEL_SETTINGS = 3
 _LOG_FROM = 20  # largest by smallest value of a setting

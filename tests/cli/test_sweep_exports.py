@@ -40,7 +40,7 @@ def test_csv_has_a_row_a_cell_with_the_numbers_of_the_record(capsys: pytest.Capt
 def test_latex_has_the_means_of_the_cells(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("night", "--latex") == 0
     best = [VALUES["b1"], VALUES["b2"]]
-    shown = f"b & $\\mathbf{{{statistics.fmean(best):.4g} \\pm {statistics.stdev(best):.2g}}}$ & 2 \\\\"
+    shown = f"b & $\\mathbf{{{statistics.fmean(best):.1f} \\pm {statistics.stdev(best):.1f}}}$ & 2 \\\\"
     assert shown in capsys.readouterr().out.splitlines()
 
 
@@ -50,7 +50,7 @@ def test_an_export_without_a_sweep_says_how_it_is_called(option: str) -> None:
         run(option)
 
 
-@pytest.mark.parametrize(("name", "begin"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml")])
+@pytest.mark.parametrize(("name", "begin"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml"), ("p.pdf", b"%PDF")])
 def test_plot_writes_a_picture_of_the_form_that_the_file_names(name: str, begin: bytes, tmp_path: Path) -> None:
     assert run("night", "--plot", "-o", str(tmp_path / name)) == 0
     data = (tmp_path / name).read_bytes()
@@ -64,7 +64,7 @@ def test_an_export_goes_to_the_file_that_is_named(tmp_path: Path, capsys: pytest
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 1 + len(VALUES)
 
 
-@pytest.mark.parametrize("words", [("--plot", "-o", "p.pdf"), ("-o", "p.png"), ("--plot", "-o", "no/such/p.png")])
+@pytest.mark.parametrize("words", [("--plot", "-o", "p.jpg"), ("-o", "p.png"), ("--plot", "-o", "no/such/p.png")])
 def test_a_refused_export_writes_nothing(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,13 +26,14 @@ def test_the_best_is_bold_text_is_escaped_and_what_does_not_count_is_a_comment()
     params = {f"{act}{seed}": {"act_fn": act, "seed": seed} for act in ("a_b%", "c&{", "#$~^\\") for seed in (1, 2)}
     assert render({"a_b%1": 5.0, "a_b%2": 7.0, "c&{1": 1.0, "c&{2": 2.0}, params) == [
         "% Sweep s: mean and deviation of the sample over n whole trainings, max.",
+        "% In the preamble: \\usepackage{booktabs}",
         "% Best against c&{2: Welch t 4.02, df 1.47, p 0.092 (two-sided).",
         "\\begin{tabular}{lrr}",
         "\\toprule",
         "act\\_fn & eval/succ\\_rate (last) & n \\\\",
         "\\midrule",
-        "a\\_b\\% & $\\mathbf{6 \\pm 1.4}$ & 2 \\\\",
-        "c\\&\\{ & $1.5 \\pm 0.71$ & 2 \\\\",
+        "a\\_b\\% & $\\mathbf{6.0 \\pm 1.4}$ & 2 \\\\",
+        "c\\&\\{ & $1.50 \\pm 0.71$ & 2 \\\\",
         "\\#\\$\\textasciitilde{}\\textasciicircum{}\\textbackslash{} & -- & 0 \\\\",
         "% #$~^\\1: 2 queued",
         "\\bottomrule",

@@ -93,6 +93,12 @@ def test_live_cells_have_step_and_value_as_of_a_time_and_are_looked_at_every_hal
     assert "## Live" not in log.render(make({**FOUR, "0.3-1": 3.0}), {}, {})
 
 
+def test_a_live_cell_has_no_step_before_that_of_its_value() -> None:
+    started = {"kind": "cell_started", "cell": "0.3-1", "run_id": "r-0.3-1"}
+    log = SweepLog(DIRECTORY, lambda _: Figure(4.25, 31), Clock()).render(make(FOUR, started), live("0.3-1", 1), {})
+    assert section(log, "Live cells at 12:00:00 UTC")[2] == "| 0.3-1 | r-0.3-1 | running | 31/100 | 4.25@31 |  |"
+
+
 def test_a_table_of_a_thousand_settings_says_how_many_it_leaves_out() -> None:
     sweep = make({f"{n / 1000}-1": float(n) for n in range(1, 1001)})
     lines = section(SweepLog(DIRECTORY).render(sweep, {}, {}), "Settings")

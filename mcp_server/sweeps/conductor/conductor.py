@@ -54,7 +54,6 @@ _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _LAUNCHED_WITHIN_S = 2.0  # where the loop has to know first what became of a launch: longer ones go on beside it
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
 _SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 40 ms
-_SHOWN_AT_LATEST_S = 5.0  # also where the first look took long, as on a machine that has much to do
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
 
@@ -128,14 +127,14 @@ class Conductor:
 
     async def _keep_shown(self) -> None:
         """Show the sweep after each look at it: at most once a second, and less often where that takes long."""
+        is_loaded = False
         with self._showing:
             while True:
                 await self._has_news.wait()
                 self._has_news = anyio.Event()
-                begun_s = time.monotonic()
-                await run_in_thread(self._show)
-                took_s = time.monotonic() - begun_s
-                await anyio.sleep(min(max(_SHOWN_EVERY_S, took_s / _SHOWN_SHARE), _SHOWN_AT_LATEST_S))
+                took_s = await run_in_thread(self._show)
+                await anyio.sleep(max(_SHOWN_EVERY_S, took_s / _SHOWN_SHARE if is_loaded else 0.0))
+                is_loaded = True  # the modules of tables, which take a second
 
     def _watch_live(self, changes: Subscription) -> None:
         """Hear of changes in the directories of the live runs, and of no others: there may be 1,000."""
@@ -410,15 +409,16 @@ class Conductor:
                     run, self.store, self.file_watch, by="its sweep", reason="the sweep was stopped", stopped_by="sweep"
                 )
 
-    def _show(self) -> None:
-        """Bring log and pane up to date, to what is newest once it is this thread's turn."""
+    def _show(self) -> float:
+        """Bring log and pane up to date, to what is newest once it is this thread's turn; return its processor time."""
         with self._show_lock:
-            if self._newest is None:
-                return
-            live = dict(self.live)
-            with contextlib.suppress(OSError):
-                self.log.write(self._newest, live)
-            self.screen.show(self._newest, live)
+            begun_s = time.thread_time()
+            if self._newest is not None:
+                live = dict(self.live)
+                with contextlib.suppress(OSError):
+                    self.log.write(self._newest, live)
+                self.screen.show(self._newest, live)
+            return time.thread_time() - begun_s
 
 
 def conduct(directory: SweepDir, environ: Mapping[str, str], session: str) -> int:
