@@ -29,7 +29,7 @@ from mcp_server.views.brevity import fit as fit_rows
 
 ERROR_NOTE = "± of a single run is one standard error."
 SPREAD_NOTE = f"In benchmarks (n 3) is mean±sd over 3 seeds; {ERROR_NOTE}"
-_FEWEST_ROWS = 8
+_FEWEST_ROWS, _DIGITS = 8, 4  # digits of one value, as of a mean
 _MOST_TABLES, _MOST_SETTINGS, _MOST_NAMED, _MOST_RUNS_IN_A_ROW = 3, 6, 4, 3
 # Name a benchmark where no setting of another name does: a file of options for each.
 _CONFIG_NAMES = frozenset({"config_name", "cn", "config", "config_file", "cfg"})
@@ -343,7 +343,7 @@ def _share(points: Sequence[EvaluationPoint]) -> float | None:
 def _render(points: Sequence[EvaluationPoint]) -> str:
     """Return one value with its standard error and episodes, or the mean of several with their deviation and number."""
     if len(points) < 2:  # noqa: PLR2004 - two have a mean
-        text = "".join(format_point(point, step=False) for point in points)
+        text = "".join(format_point(point, step=False, digits=_DIGITS) for point in points)
         return text + "".join(f" n={point.episodes}" for point in points if point.episodes)
     unit = points[0].unit if len({point.unit for point in points}) == 1 else ""
     values = [point.value if unit else point.share for point in points]
