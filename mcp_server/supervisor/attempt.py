@@ -292,7 +292,8 @@ class Attempt:
         """Record what the command left behind, and end its guard, which hangs up on them."""
         if self._is_released:
             return
-        if self._stop_request is None:
+        guard = self._child.guard_pid
+        if self._stop_request is None and (self._children() != [guard] or processes.children(guard)):
             self._leftovers = {p: p.command for p in self.living()}
         self._is_released = True
         os.close(self._child.release_fd)

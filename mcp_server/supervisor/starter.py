@@ -121,7 +121,9 @@ def _warm_up() -> None:
     from mcp_server.diagnosis import log_file  # noqa: F401, PLC0415 - after the first launch
     from mcp_server.diagnosis.failure import diagnose  # noqa: PLC0415 - as above
     from mcp_server.diagnosis.live import output_monitor  # noqa: PLC0415 - as above
-    from mcp_server.supervisor.code import keep_code  # noqa: F401, PLC0415 - as above
+    from mcp_server.supervisor import retries  # noqa: F401, PLC0415 - as above
+    from mcp_server.supervisor.code import code_watch, keep_code  # noqa: F401, PLC0415 - as above
+    from mcp_server.supervisor.gpus import gpu_allocation  # noqa: F401, PLC0415 - as above
     from mcp_server.supervisor.outputs import recorder  # noqa: F401, PLC0415 - as above
     from mcp_server.text.lines import number_lines  # noqa: PLC0415 - as above
 

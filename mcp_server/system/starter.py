@@ -27,9 +27,10 @@ _COMES_WITHIN_S, _GIVEN_UP_S, _POLL_S = 3.0, 60.0, 0.005
 _TITLE_BYTES = 512  # of memory for the title of a supervisor, see process_title
 _NOT_RUNNING = "TtZX"
 _KEY_DIGITS = 16
-# The process of a pane whose supervisor is a starter's. It passes on resizing and termination, and ends as that does.
+# The process of a pane whose supervisor is a starter's. It passes on resizing and termination, ends
+# as that does, and works in no directory: the watch for programs beside a run need not look at it.
 _HOLD = """\
-trap "" INT QUIT TSTP; exec 3<"$0"; read -r p <&3; trap 'w=1; kill -WINCH $p' WINCH; trap 'w=1; kill $p' TERM
+trap "" INT QUIT TSTP; cd /; exec 3<"$0"; read -r p <&3; trap 'w=1; kill -WINCH $p' WINCH; trap 'w=1; kill $p' TERM
 kill -WINCH $p; while w=; ! read -r s <&3 && [ "$w" ]; do :; done; exit "${s:-137}"
 """
 
