@@ -225,7 +225,7 @@ def test_what_is_forbidden_is_found(text: str) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_is_short_enough_to_be_read(name: str) -> None:
-    assert len(TEXTS[name]) < (20_000 if name == "prompts/reference.md" else 10_000)  # which is looked up, not read
+    assert len(TEXTS[name]) < (24_000 if name == "prompts/reference.md" else 10_000)  # which is looked up, not read
 
 
 # --- agents, as Claude Code reads them

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ _TYPES = {"integer": "whole number", "array": "list", "object": "table", "boolea
 
 def make_tables() -> str:
     """Return the generated part of the guide."""
-    return "\n".join([*_names(), *_commands(), *_tools(), *_settings()])
+    return "\n".join([*_names(), *_commands(), *_tools(), *_answers(), *_settings()])
 
 
 def _names() -> Iterator[str]:
@@ -90,6 +90,20 @@ def _tools() -> Iterator[str]:
             default = "needed" if name in schema.get("required", ()) else _value(facts.get("default"))
             yield _row(f"`{name}`", _type(facts), default, facts.get("description", ""))
         yield ""
+
+
+def _answers() -> Iterator[str]:
+    """Yield every field of an answer: one that is new has its row, and one that is gone has none."""
+    yield "## Fields of the answers\n\n| answer, or part of one | fields, left out without a value |\n| --- | --- |"
+    parts: dict[str, Iterable[str]] = {}
+    for tool in anyio.run(_list_tools):
+        if (schema := tool.get("outputSchema")) is not None:
+            parts[f"`{tool['name']}`"] = schema["properties"]
+            parts |= {
+                name: facts["properties"] for name, facts in schema.get("$defs", {}).items() if "properties" in facts
+            }
+    yield from (_row(name, ", ".join(f"`{field}`" for field in fields)) for name, fields in parts.items())
+    yield ""
 
 
 async def _list_tools() -> list[dict[str, Any]]:
