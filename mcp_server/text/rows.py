@@ -6,9 +6,12 @@ end of its line and means what it says: nothing is escaped. A key may stand seve
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +35,11 @@ def read_blocks(name: str) -> Iterator[Block]:
             block = []
     if block:
         yield block
+
+
+def read_patterns(name: str) -> dict[str, re.Pattern[str]]:
+    """Return the patterns of a file whose blocks are a `name`, a `line` (the pattern) and a `seen` that it matches."""
+    return {fields["name"]: compile_lazily(fields["line"]) for fields in map(dict, read_blocks(name))}
 
 
 def keep_texts() -> None:

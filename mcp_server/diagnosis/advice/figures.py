@@ -6,6 +6,9 @@ import re
 
 from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/advice/patterns")
 
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
 _SIZE = r"([\d.]+) ?([KMGT])i?B"
@@ -29,9 +32,7 @@ _PHYSX_NAMES = {
     "temp buffer": "temp_buffer_capacity",
 }
 _OVERFLOW = compile_lazily(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
-_CAPACITY = compile_lazily(
-    r"Px[Gg]?p?u?DynamicsMemoryConfig::(\w{1,50})(?: buffer overflow detected.{0,60}?)? to (?:at least )?(\d{1,12})"
-)
+_CAPACITY = _PATTERNS["figures.capacity"]
 _IN_PIECES = compile_lazily(r"expandable_segments:\s*True")
 
 
@@ -109,24 +110,11 @@ def _size(match: re.Match[str], group: int) -> float:
 
 # --- collectives that timed out
 
-_COLLECTIVE = compile_lazily(
-    r"\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(\w+),"
-)
-_OF_THE_FAILURE = compile_lazily(
-    r"ProcessGroup|[Ww]atchdog|NCCL|c10|torch[./]distributed|exitcode|SIG[A-Z]+|DistBackend|Traceback|File \""
-    r"|[Rr]ank \d+\]|elastic|terminate called|what\(\)|frame #"
-)
-_PROGRESS = compile_lazily(
-    r"\b\d{1,3}%\||(?i:\b(?:step|iter(?:ation)?|eval\w*|batch|samples?|val\w*|epoch|shards?)\b[^\n]{0,30}?\d)"
-    r"|\b\d+ ?/ ?\d+\b|\b\d{1,3}(?:\.\d+)?%"
-)
+_COLLECTIVE = _PATTERNS["figures.collective"]
+_OF_THE_FAILURE = _PATTERNS["figures.of_the_failure"]
+_PROGRESS = _PATTERNS["figures.progress"]
 _COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
-_WORKS = compile_lazily(
-    r"(?i)\b(evaluat\w*|eval\b(?![ _/]?(?:loss|acc|metric|result|score))"
-    r"|validat\w*|saving|saved? (?:model |the )?checkpoint\w*|save_checkpoint|checkpoint(?:ing)? to"
-    r"|generat(?:e|ing|ion)|tokeniz\w*|preprocess\w*|upload\w*|push(?:ing)? to|merging|consolidat\w*|gather\w* state"
-    r"|computing|download\w*|caching|packing|Map \(|Filter|exporting|index\w*)"
-)
+_WORKS = _PATTERNS["figures.works"]
 _LAST_LINES = 3  # of ordinary output before the ranks time out
 # How each framework raises the timeout of its process group.
 _SETTINGS = (

@@ -10,24 +10,15 @@ from functools import cache
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, AGAIN, NextStep, Scene, compose, correct
 from mcp_server.diagnosis.advice.shown import is_installed
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_PATTERNS = read_patterns("diagnosis/advice/patterns")
 
 # --- a wrong value beside the right ones
 
 _QUOTED_VALUE = r"(?<!\w)['\"`]([\w./+:@-][^'\"`\n()\[\]]{0,79})['\"`]"
 # A list after a word that says that it holds what is right.
-_LIST = compile_lazily(
-    r"(?i)\b(?:choose (?:from|one of|one)"
-    r"|(?:should|must|can|may|has to)(?: only)? be (?:a \w+ among|one of|in|either)"
-    r"|(?:is|are) not (?:one of|in|among)"
-    r"|(?:allowed|available|valid|supported|possible|permitted|known|registered|existing|current|implemented|accepted"
-    r"|legal)\b[\w /-]{0,40}?(?:are|is)?"
-    r"|options are|choices(?: are)?|expected one of|one of|use any of the following"
-    r"|available options in '[^']{1,60}')"
-    r"(?!\w)[\w ,]{0,30}?[:=]?\s*(?:\w+\()?"
-    r"([\[({][^\])}]{1,900}[\])}]|(?:\n[ \t]*[\w./-]+(?=\n|$))+"
-    r"|['\"`][\w./-]+['\"`](?:(?:,| or| and|, or) ?['\"`][\w./-]+['\"`])+)"
-)
+_LIST = _PATTERNS["names.list"]
 _NOT_KNOWN = "unknown|invalid|unsupported|unrecogni[sz]ed|unexpected|bad|no such|undefined|wrong|unregistered"
 _KNOWN = "valid|supported|found|exist|recogni[sz]ed|available|implemented|registered"
 _WRONG = compile_lazily(
@@ -35,12 +26,8 @@ _WRONG = compile_lazily(
     rf"|not find|couldn't find|no|key)[:=]? ?{_QUOTED_VALUE}"
     rf"|{_QUOTED_VALUE},? (?:is|was|are|not|does|could|for|as)\b[\w ]{{0,30}}?(?:not\b|in|{_NOT_KNOWN}|{_KNOWN})"
 )
-_WATCHED = compile_lazily(
-    r"monitor='([^']{1,60})'\)`? could not find the monitored key in the returned metrics: \[([^\]]+)"
-)
-_STOPPED_BY = compile_lazily(
-    r"conditioned on metric `([\w/.-]+)` which is not available.{0,200}following: ([\w/., `-]{1,400})"
-)
+_WATCHED = _PATTERNS["names.watched"]
+_STOPPED_BY = _PATTERNS["names.stopped_by"]
 _ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
 _QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
 _LEAST_LIKENESS = 0.78
@@ -143,16 +130,7 @@ _SAYS_WHAT_TO_DO = compile_lazily(
     r"|\bby (?:setting|passing|using|adding|running)\b|\bor (?:pass|set|use) \w|\b(?:make sure|ensure) \w"
     r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
 )
-_SAYS_WHAT_MUST_BE = compile_lazily(
-    r"(?i)\b(?:must|should|needs? to|has to|have to)"
-    r" (?:be (?!(?:the |on the )?same)|end|start|have (?!the same)|equal|use|set|specify|contain|provide)\b"
-    r"|\b(?:choices|choose (?:from|one)|one of|available \w+|(?:valid|supported) (?:options|values|names"
-    r"|\w+s))\b ?(?:are|is|:|\[)"
-    r"|\bto (?:use|enable|disable|allow|fix|avoid) \w|\brequires?\b (?:(?:the|that|at least|a|an)\b|-|`|')"
-    r"|\bare probably using\b|\bis required (?:in|when|for)\b"
-    r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible))\b|\binstead\b"
-    r"|\bonly has\b|\bonly (?:supports?|works?)\b|\bno longer supported\b"
-)
+_SAYS_WHAT_MUST_BE = _PATTERNS["names.says_what_must_be"]
 _COMMAND = compile_lazily(r"(?:python[\d.]*|pip3?|conda|uv|huggingface-cli|hf|git) [\w-]")
 _ASIDE = compile_lazily(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
 _SAYS_NOTHING = compile_lazily(
@@ -170,18 +148,13 @@ _EXCEPTION = compile_lazily(
 )
 _INSTALL = compile_lazily(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
 _IS_DEMAND = compile_lazily(r"(?i)\b(?:must|should|needs?|has to|have to|requires?|is required)\b(?! not\b)")
-_SETTING = compile_lazily(
-    r"`[^`]+`|(?<![\w-])--[a-z]|\b\w+=\S|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
-    r"|\b[a-z]\w*[._][a-z]\w*\b(?!\.py)"
-)
+_SETTING = _PATTERNS["names.setting"]
 _OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
 _CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
 _HEAD = 'The error says: "'
 _LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
-_UNKNOWN = compile_lazily(
-    r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nknown (?:option|flag|argument):?) '?(--?[\w-]+)"
-)
+_UNKNOWN = _PATTERNS["names.unknown"]
 _OPTION = compile_lazily(r"(?<![\w-])--?[A-Za-z][\w-]+")
 _LEAST_LIKENESS = 0.75
 
@@ -266,14 +239,8 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
 
 # --- names and packages of other versions
 
-_ARGUMENT = compile_lazily(
-    r"([\w.]{0,80})\(?\)? ?got an unexpected keyword argument ['\"](\w+)"
-    r"|(?:Unrecognized|Argument\(s\) not recognized:?|unexpected keyword) \S{0,40}['\"{](\w+)"
-)
-_NO_ATTRIBUTE = compile_lazily(
-    r"(?:module|type object)? ?'([\w.]{1,60})'(?: object)? has no attribute '(\w+)'"
-    r"|cannot import name '(\w+)' from '([\w.]{1,60})'"
-)
+_ARGUMENT = _PATTERNS["names.argument"]
+_NO_ATTRIBUTE = _PATTERNS["names.no_attribute"]
 _PACKAGE = compile_lazily(r"[\w-]<\d|==\d|^an? (?:newer|older) ")
 _NO_MODULE = compile_lazily(r"No module named '?([\w.]{1,60})")
 

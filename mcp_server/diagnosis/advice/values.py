@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/advice/patterns")
 
 # --- shapes
 
@@ -63,9 +66,7 @@ _KINDS = frozenset({"python_error", "data_error", "config_error"})
 
 
 # Rows of program.py know more of these.
-_KNOWN = compile_lazily(
-    r"size mismatch for \S*(?:embed_tokens|lm_head|wte|word_embeddings|classifier|score|fc|head)\S*: copying"
-)
+_KNOWN = _PATTERNS["values.known"]
 
 
 def explain_shapes(scene: Scene) -> NextStep | None:
@@ -203,9 +204,7 @@ _WRAPPERS = {
     "_forward_module.": "Fabric",
 }
 _ADAPTER = compile_lazily(r"\blora_[AB]\b|\bbase_model\.model\.|\badapter\b")
-_COMPUTED = compile_lazily(
-    r"position_ids|inv_freq|num_batches_tracked|\.attn\.(?:masked_)?bias$|attn_mask|relative_position_index"
-)
+_COMPUTED = _PATTERNS["values.computed"]
 _MOST_KEYS = 40
 
 
@@ -260,19 +259,13 @@ def _find_prefix(*, long: list[str], short: list[str]) -> str:
 
 # --- operands that are None
 
-_TYPES = compile_lazily(
-    r"'?(?P<op>[<>]=?|[-+*/%@&|]|\*\*|//)=?'? ?(?:not supported between instances of|:) '(?P<left>[\w.]+)' and "
-    r"'(?P<right>[\w.]+)'"
-)
+_TYPES = _PATTERNS["values.types"]
 _OPERAND = r"[\w.]{1,60}(?:\[[^\[\]]{1,40}\])?"
 _SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|flags)\b")
 
 
 _EMPTY = compile_lazily(r"'NoneType' object (?:is not (?:subscriptable|iterable)|has no attribute '(?P<name>\w+)')")
-_KEYS = compile_lazily(
-    r"(?<![\w.])(?P<owner>[\w.]{0,80}?(?:config|cfg|conf|args|opts?|hparams|params|settings|kwargs|flags)\w{0,40})"
-    r"(?P<keys>(?:\[['\"]\w{1,40}['\"]\]|\.get\(['\"]\w{1,40}['\"]\)|\.(?!get\b)\w{1,40}(?!\w*\()){1,4})"
-)
+_KEYS = _PATTERNS["values.keys"]
 _SETTING_KEY = compile_lazily(r"['\"](\w+)['\"]|\.(\w+)")
 _ENVIRONMENT_IS_NONE = "{0} is None or empty{ at}: give it in config.environment(env_config={...})"
 _SETTING_IS_NONE = "{0} is None{ at}: give that setting a value (with what the code reads in it)"

@@ -14,6 +14,9 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
 
 _FIRST_CHARS = 300  # of a line are searched
 _AT_ONCE_LINES = 6  # an error at most this far before a stop caused the stop
@@ -21,33 +24,22 @@ _EPILOGUE_LINES = 250
 _NEAR_LINES = 1_000  # searched for launchers of several processes
 _DETAIL_LINES = 60  # searched for the specific line of a general message
 
-_MULTI_PROCESS = compile_lazily(
-    r"\[rank\d|\[default\d|torch[./]distributed[./]elastic|sigkill_handler|srun: |ChildFailedError|\(\w+ pid=\d"
-)
+_MULTI_PROCESS = _PATTERNS["cause_ranking.multi_process"]
 _LAUNCHER_REPORT = compile_lazily(
     r"exit|traceback *:|terminated with|died with"
 )  # a launcher's report; its last one decides
 _GENERAL_CRASH = compile_lazily(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
 _ABORTED = compile_lazily(r".*\bAborted\b|\*{3} SIGABRT")  # states the abort without its reason
 _ROOT_RANK = compile_lazily(r"rank +: (\d+) \(local_rank")
-_KERNEL = compile_lazily(
-    r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
-)
+_KERNEL = _PATTERNS["cause_ranking.kernel"]
 # A simulation without memory goes on, and fails with CUDA errors.
-_PHYSX_MEMORY = compile_lazily(
-    r".*(?:PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)|Gym cuda error: out of memory"
-    r"|PxgCudaDeviceMemoryAllocator fail)"
-)
+_PHYSX_MEMORY = _PATTERNS["cause_ranking.physx_memory"]
 _RAY_LOST_PROCESS = compile_lazily(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not replace.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
 # Wrapper exceptions that add nothing to their cause above.
-_EMPTY_WRAPPER = compile_lazily(
-    r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
-    r"|RuntimeError: Failed to import [\w.]{1,200} because of the following error"
-    r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
-)
+_EMPTY_WRAPPER = _PATTERNS["cause_ranking.empty_wrapper"]
 # What a second reader says of a file that the first one, above, has refused for a reason.
 _SECOND_READER = compile_lazily(r"ValueError: (?:Trailing data|Expected object or value)$")
 # General messages, and the lines above or below that state the specific cause.
@@ -67,23 +59,15 @@ _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
 _NO_THREADS = compile_lazily(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
 _NO_VULKAN = compile_lazily(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
-_NO_TPU_MEMORY = compile_lazily(
-    r".*RESOURCE_EXHAUSTED: (?:Attempting to (?:reserve|allocate) |(?:Ran o|O)ut of memory)"
-)
+_NO_TPU_MEMORY = _PATTERNS["cause_ranking.no_tpu_memory"]
 _INFEASIBLE = compile_lazily(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
 _NO_ENVIRONMENT = compile_lazily(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
 _OTHER_CUDNN = compile_lazily(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
 _RAY_OUT_OF_MEMORY = compile_lazily(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
-_NODE_LOST = compile_lazily(
-    r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
-    r"|The (?:actor|task|worker) .{0,40}because (?:its|the) node"
-)
+_NODE_LOST = _PATTERNS["cause_ranking.node_lost"]
 _TRIAL_EXCEPTION = compile_lazily(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _REFUSED = compile_lazily(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
-_OF_COMMAND = compile_lazily(
-    r"\W{0,8}(?:\u00d7 (?=No|Failed)|(?:[\w-]{1,30}: )?(?:fatal )?[Ee]rror: |ERROR:? |fatal: "
-    r"|FATAL:? )\S"
-)
+_OF_COMMAND = _PATTERNS["cause_ranking.of_command"]
 _ANY = compile_lazily("")
 _BY_TEXT = "by text"  # the explaining line decides the kind
 # Of which kind a general message is, its pattern, the pattern of the line near it that explains it, and the kind that

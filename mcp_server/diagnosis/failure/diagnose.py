@@ -12,6 +12,9 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evide
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
 
 _FIRST_CHARS = 1_000
 _NO_OUTPUT = "(no output)"
@@ -39,23 +42,12 @@ _LOST_SESSION = compile_lazily(
     r"|Connection (?:closed|reset) by (?P<closer>\S+) port \d+|Killed by signal \d+\.$"
     rf"|{_WATCH}(?P<session>session .+): how its program ended is unknown$"
 )
-_NOT_BEGUN = compile_lazily(
-    r"kex_exchange_identification|ssh_exchange_identification|ssh: (?:connect|Could not resolve)|Permission denied \("
-    r"|Host key verification failed|Too many authentication failures|banner exchange"
-)
+_NOT_BEGUN = _PATTERNS["diagnose.not_begun"]
 _LINES_OF_SSH = 6
 # Do not retry: a person or a limit stopped the run.
-_DELIBERATE_STOP = compile_lazily(
-    r"(?i)TIME LIMIT|walltime|RUNLIMIT|DeadlineExceeded|TERM_OWNER|TERM_ADMIN|timed.out"
-    r"|interrupt|SIGINT|signal:? 2\b|\^C|code 130\b|training early"
-)
-_OUTSIDE_STOP = compile_lazily(
-    r"(?i)PREEMPT|NODE.?FAIL|REQUEUE|evicted|SIGTERM|SIGHUP|SIGUSR|signal Terminated|SIGKILL"
-)
-_SCHEDULER = compile_lazily(
-    r"slurmstepd|(?i:PREEMPT|NODE.?FAIL|REQUEUE|evicted|TIME LIMIT|walltime)|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)"
-    r"|DeadlineExceeded|CANCELLED AT"
-)
+_DELIBERATE_STOP = _PATTERNS["diagnose.deliberate_stop"]
+_OUTSIDE_STOP = _PATTERNS["diagnose.outside_stop"]
+_SCHEDULER = _PATTERNS["diagnose.scheduler"]
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
 _NAN = compile_lazily(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
@@ -63,9 +55,7 @@ _ENDS_MESSAGE = compile_lazily(
     r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
     r"|wandb: |swanlab: |srun: |slurmstepd: |\[?(?:INFO|WARNING|DEBUG)\b|.{0,60}\bNCCL INFO "  # other programs' words
 )
-_MEANINGLESS = compile_lazily(
-    r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_handler.*|(?:Shared c|C)onnection to \S+ closed\.)$"
-)
+_MEANINGLESS = _PATTERNS["diagnose.meaningless"]
 
 
 @dataclass(frozen=True)

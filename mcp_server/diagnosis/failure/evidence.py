@@ -12,6 +12,9 @@ from mcp_server.diagnosis.failure.statements import TEXT_CHARS, Weight, exceptio
 from mcp_server.diagnosis.failure.tracebacks import RaisedException
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
 
 # Limits keep hostile output cheap: the last lines that contain a word, tracebacks, candidate lines.
 _MAX_LINES_PER_WORD = 2_000
@@ -22,25 +25,15 @@ _EXCEPTION_WORDS = ("Error", "Exception", "Interrupt", "exc.", ".Empty", "Unsupp
 _HEADER_WORD = "Traceback (most recent"
 
 # The line above a traceback that does not end the run.
-_SURVIVED = compile_lazily(
-    r"Exception ignored|--- Logging error|Error in atexit|Error in sys\.(?:excepthook|unraisable)|never retrieved"
-    r"|(?:Exception|Unhandled exception|Error) in (?:thread|callback|event)|future: <|exception was never"
-    r"|Trial \d+ failed|WON'T CONVERT"
-    r"|(?i:non-?fatal|will (?:retry|be retried|continue|skip)|falling back|retrying).{0,80}$"
-)
+_SURVIVED = _PATTERNS["evidence.survived"]
 # ... nor do these, if the exception was caught. Above an uncaught exception they refer to something else.
 _SKIPPED = compile_lazily(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
 _THREAD = compile_lazily(r"(?:Exception|Unhandled exception) in thread ")
 _OVERFLOW_WORDS = compile_lazily(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
 # Functions that run after all work is done.
 _AT_EXIT = compile_lazily(r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b")
-_CHILD = compile_lazily(
-    r"Process \S{1,60}:|-- Process \d+ terminated|Original Traceback|RemoteTraceback"
-    r"|(?:Base)?ExceptionGroup: |^\W{0,3}\"\"\""
-)
-_WHOLE_PROGRAM = compile_lazily(
-    r"Error executing job with overrides|Unhandled exception|Uncaught exception|has been caught in function '<module>'"
-)
+_CHILD = _PATTERNS["evidence.child"]
+_WHOLE_PROGRAM = _PATTERNS["evidence.whole_program"]
 
 # Exceptions that report a failure elsewhere.
 _ECHO_TYPES = frozenset(
@@ -48,14 +41,7 @@ _ECHO_TYPES = frozenset(
     EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
     ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
 )
-_ECHO_TEXT = compile_lazily(
-    r"EOFError$|background workers are no longer alive|check the print statements above"
-    r"|Caught [\w.]+ in (?:DataLoader worker|replica|pin memory)|Engine (?:core|loop|process)"
-    r"|Pin memory thread"
-    r"|(?:root cause|stack trace) (?:above|for the root)|DataLoader worker \(pid\(s\).{1,200}exited unexpectedly"
-    r"|worker .{0,60}(?:has )?(?:died|exited|terminated|crashed)(?! due)|non-zero exit (?:status|code)"
-    r"|process(?:es)? .{0,60}(?:died|exited|terminated) (?:with|un)|[Ss]ubprocess .{0,80}(?:failed|exited)"
-)
+_ECHO_TEXT = _PATTERNS["evidence.echo_text"]
 _PIPE_TYPES = frozenset(
     {"EOFError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "OSError"}
 )
@@ -67,16 +53,9 @@ _PIPES = compile_lazily(
 _ANNOUNCES = compile_lazily(r"(?:raised|caused by|following error):$")
 _ANNOUNCED_LINES = 4
 # Files that read a configuration: their exceptions are configuration errors.
-_CONFIG_FILES = compile_lazily(
-    r"[/\\](?:argparse|hydra|omegaconf|yaml|pydantic|jsonargparse|ml_collections|tyro|draccus|simple_parsing|dacite)[/\\.]"
-    r"|[/\\](?:tomllib|toml|gin|absl[/\\]flags|click)[/\\.]|configs?[\w-]*\.py|arguments?\.py"
-)
-_CONFIG_KEY = compile_lazily(
-    r"(?i)\b(?:\w{0,60}?config|cfg|\w{0,60}?_cfg|conf|hparams|hps|opts?|args)\w{0,60}(?:\[|\.get\()"
-)
-_LAUNCHER = compile_lazily(
-    r"torch[/\\]distributed[/\\](?:launcher|elastic|run\.py)|accelerate[/\\]commands[/\\]launch|deepspeed[/\\]launcher"
-)
+_CONFIG_FILES = _PATTERNS["evidence.config_files"]
+_CONFIG_KEY = _PATTERNS["evidence.config_key"]
+_LAUNCHER = _PATTERNS["evidence.launcher"]
 _HARD = frozenset({"oom_gpu", "oom_host", "cuda_error", "disk_full", "divergence", "auth_error"})
 _BY_SIGNAL = compile_lazily(r"is killed by signal: (\w+)|DataLoader worker .{1,80}exited unexpectedly")
 _KINDS_BY_SIGNAL = {

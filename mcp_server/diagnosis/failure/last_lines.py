@@ -18,57 +18,31 @@ from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.statements import TEXT_CHARS, match_error_kind
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
 
 _LAST_LINES = 12  # of the log are searched for a final error; a shutdown prints a few lines after it
 _LAST_OF_SHELL = 3  # ... but shell errors count in fewer: a script continues after a command that failed to start
 _USAGE_LINES = 400  # a generated usage is long
 
 # Shell errors about a command that failed to start ...
-_SHELL = compile_lazily(
-    r"(?:\S+: )?(?:line \d+: )?(?P<config>\S.{0,80}: command not found|\S.{0,82}未找到命令"
-    r"|.*: cannot execute|.*executable file not found"
-    r"|.{0,80}: not found$)"
-    r"|(?P<data>.*can't open file '|.*(?<!object file): No such file or directory|.*: Permission denied(?! \()"
-    r"|.*cannot (?:access"
-    r"|stat) ')"
-    r"|(?P<import>\S*python\S*: (?:No module named |Error while finding module)"
-    r"|ERROR: (?:Could not find a version|No matching distribution))"
-)
+_SHELL = _PATTERNS["last_lines.shell"]
 # ... and those that end a job whose only command it was.
-_SHELL_ENDS = compile_lazily(
-    r".{0,200}(?:command not found$|未找到命令$|can't open file '|python\S*: No module named |executable file not found"
-    r"|No matching distribution|: cannot execute|: (?:\d+: )?\S+: not found$)"
-    r"|(?:\S+: )?(?:line \d+: )?\S*(?:python[\d.]*|torchrun|accelerate|deepspeed|\.sh|\.py): "
-    r"(?:No such file or directory|Permission denied)$"
-)
-_SHELL_GOES_ON = compile_lazily(
-    r".*\b(?:module|conda|mamba|source|activate|ml|nvidia-smi|deactivate|git|tput|bc|lspci): (?:command )?not found"
-)
+_SHELL_ENDS = _PATTERNS["last_lines.shell_ends"]
+_SHELL_GOES_ON = _PATTERNS["last_lines.shell_goes_on"]
 # Kinds whose words rarely appear in lines about anything else.
 _TELLING = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "nccl_error", "port_conflict", "divergence"})
-_ERROR_LINE = compile_lazily(
-    r"\W{0,3}(?:ERROR|Error|FATAL|Fatal|CRITICAL|error|fatal|panic)\b[\]:! ]|.{0,60}\b(?:ERROR|FATAL|CRITICAL)\b"
-)
+_ERROR_LINE = _PATTERNS["last_lines.error_line"]
 # Log levels and words after which a program does not continue.
-_FATAL_LINE = compile_lazily(
-    r"\W{0,3}(?:FATAL|Fatal|CRITICAL|fatal|panic)\b[\]:! ](?! ?\d)"
-    r"|.{0,60}(?:\b(?:FATAL|CRITICAL)\b|\[(?:Fatal|fatal|critical)\])(?![\w'\"=.])|F\d{4} "
-    r"|ERROR: Could not install packages"
-    r"|(?i:.{0,120}\b(?:abort(?:ing|ed)|giving up|gave up|exiting|cannot continue|unrecoverable|terminating)\b)"
-)
+_FATAL_LINE = _PATTERNS["last_lines.fatal_line"]
 _PLAIN_ERROR = compile_lazily(r"(?:ERROR|Error|error)\b ?[:\]]|\[(?:ERROR|error)\]|.{0,60}\bERROR\b")
 _SURE_OF_ERROR = _TELLING - {"nccl_error", "divergence"} | {"auth_error", "config_error", "import_error", "ray_error"}
 _ERROR_KINDS = _SURE_OF_ERROR | {"data_error"}
 _AT_SHUTDOWN = frozenset({"cuda_error", "import_error", "data_error", "ray_error"})
-_TOOL = compile_lazily(
-    r"(?:wget|curl|docker|ssh|scp|rsync|sbatch|aws|gsutil|kubectl): "
-    r"|Error response from daemon: |Permission denied \(publickey"
-)
+_TOOL = _PATTERNS["last_lines.tool"]
 _USAGE_ERROR = compile_lazily(r"(?:\S{1,80}: )?error: |Error: |\W{0,3}Error\W{1,5}")
-_NOT_FINAL = compile_lazily(
-    r"(?i).{0,200}(?:retry|will (?:be|continue|use|try)|continu|fall(?:ing)? ?back|skipp|ignor|\bwandb: (?!ERROR api)"
-    r"|errors?[:=] ?\d|warning|no errors?|register|upload|tensorboard|not a git|scratch|instead|default)"
-)
+_NOT_FINAL = _PATTERNS["last_lines.not_final"]
 
 
 class FinalLine(NamedTuple):
@@ -159,23 +133,12 @@ _MIN_WAIT_S = 300.0  # a shorter wait is a slow checkpoint
 _MAX_LINES_AFTER = 10  # other lines after the last repetition
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-_WAITS = compile_lazily(
-    r"(?i)\b(?:waiting (?:for|on|at)|no (?:new |training )?(?:step|progress|iteration|batch|heartbeat|output)s?\b"
-    r"|(?:is|has|been|are) stalled|may be stuck|did not advance|has not advanced)"
-    r".{0,200}?[ (]\d+(?:\.\d+)? ?(?:s|sec|secs|seconds|m|min|mins|minutes|h|hours)\b"
-)
+_WAITS = _PATTERNS["last_lines.waits"]
 _MAY_WAIT = compile_lazily(r"aiting|stuck|stalled|advance|\b[Nn]o ")
 _TIME = compile_lazily(r"[ (](\d+(?:\.\d+)?) ?([smh])(?:ec|ecs|econds|in|ins|inutes|ours)?\b")
-_WAITED_FOR = compile_lazily(
-    r"(?i)\b(?:ranks?|workers?|peers?|barrier|nodes?|process(?:es)?|threads?|tensors?|steps?|iterations?|batch(?:es)?"
-    r"|progress|heartbeats?|actors?|output)\b"
-)
+_WAITED_FOR = _PATTERNS["last_lines.waited_for"]
 # Waits that end by themselves.
-_ENDS_BY_ITSELF = compile_lazily(
-    r"(?i)download|tokeni|preprocess|compil|\block\b|cach|resource|build|cop(?:y|ied)|upload|eval|sav(?:e|ing)"
-    r"|checkpoint|early|patience|sleep|retry|queue|schedul|autotun|warm.?up|loading"
-    r"|\bto (?:start|load|finish|init|come)|\b(?:total|average|avg|mean|cumulated)\b"
-)
+_ENDS_BY_ITSELF = _PATTERNS["last_lines.ends_by_itself"]
 _CLOCK = compile_lazily(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{4}\b|\+\d\d:?\d\d\b")
 _NAN_COUNT = compile_lazily(r"number of nan iterations: *(\d{1,9})\b")
 _FINITE_LOSS = compile_lazily(r"\bloss: *[-+]?\d")

@@ -9,6 +9,9 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
 
 # A dying Python process flushes its buffered standard output after the traceback: usually one or two lines, at most
 # 8 KiB. Ten lines are a compromise: survived tracebacks in healthy logs are more frequent than longer flushes in failed
@@ -20,36 +23,17 @@ _EPILOGUE_LINES = 250  # of schedulers, wandb, C++ frames; longer text is from a
 _UNSURE_LINES = 3  # after a traceback that may have been caught
 LAUNCHER_WORK = 400  # lines that other ranks may print until their launcher stops them
 
-_WORK = compile_lazily(
-    r"(?P<bar>\d+(?:\.\d+)?[kMG]?/(?:\d+(?:\.\d+)?[kMG]?|\?)(?:it)? \[[\d:]+<|\d+(?:it)? \[\d+:\d\d|━)"
-    r"|(?i:\b(?:step|global_?step|iter(?:ation)?|epochs?|episode|update|timesteps?|samples)\b.{0,6}\d)"
-    r"|(?i:\b(?:train_|val(?:id)?_|eval_)?(?:loss|reward|acc(?:uracy)?)\b.{0,12}\d|\btokens?/s|\beta: )|\[ *\d+/ *\d+\]"
-    r"|\|\s+(?:total_timesteps|iterations|fps|n_updates|ep_len_mean)\s+\||\d\d:\d\d:\d\d.{0,60}\bINFO\b"
-)
-_NO_WORK = compile_lazily(
-    r"wandb: |.*(?:sigkill_handler|Killing subprocess|local_rank|exitcode|File \"|srun: |slurmstepd: )"
-)
-_FINISHED = compile_lazily(
-    r"(?i:training (?:is )?(?:complete|finished|done)|finished training|max epochs num)"
-    r"|max_(?:epochs|steps)=\d+` reached|exits successfully|'train_runtime'|(?i:(?:completed|finished) successfully)"
-)
+_WORK = _PATTERNS["ordinary_work.work"]
+_NO_WORK = _PATTERNS["ordinary_work.no_work"]
+_FINISHED = _PATTERNS["ordinary_work.finished"]
 # A launcher or a scheduler restarted the run: work that follows belongs to the new attempt. "Resumed" proves a restart
 # only after a stop that is followed by one: a dying process may flush that word too.
-_RESTARTED = compile_lazily(
-    r"(?i)\b(?:re-?queued\b|restart count|restart(?:ing|ed) (?:\w+ ){0,3}(?:workers?|group|attempt|job)\b"
-    r"|(?:worker group|job|attempt) (?:was )?restarted)"
-)
+_RESTARTED = _PATTERNS["ordinary_work.restarted"]
 _RESUMED = compile_lazily(r"(?i)\bresum(?:e|ing|ed) (?:\w+ ){0,3}(?:from|at)\b")
 _WILL_RESUME = compile_lazily(r"(?i)preempt|requeue|node.?fail")
 # A step of training, and no part of what a program loads, maps or downloads before.
-_STEP = compile_lazily(
-    r"(?i:\b(?:global_?)?(?:step|iter(?:ation)?|epoch|episode|update|timestep)s?\b['\"]?\W{0,4}\d+\b(?! (?:training"
-    r"|total)))"
-    r"|(?i:\b(?:\w+_)?loss\b['\"]?\W{1,4}\d)|\d \[[\d:]+<[\d:]+, .{0,12}(?:it/s|s/it)"
-)
-_NO_STEP = compile_lazily(
-    r"(?i)(?:num|total|number of|max|warmup|logging|save|eval|accumulation)[\w -]{0,30}(?:steps|epochs|iter)"
-)
+_STEP = _PATTERNS["ordinary_work.step"]
+_NO_STEP = _PATTERNS["ordinary_work.no_step"]
 
 
 @dataclass

@@ -17,16 +17,13 @@ from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WOR
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
 
 _PEERS_WORK = 40  # lines that other ranks may print until they wait for the lost rank
 _QUEUED_WORK = 400  # lines that a loop may print until it has used up what a dead thread left in a queue
-_STARVED = compile_lazily(
-    r"(?:\w+\.)*(?:Empty|Full)\b|.*(?i:\bstarv"
-    r"|\bno (?:new )?(?:batch|data|sample|item)\w*\b.{0,40}\b(?:for|in|within|after) \d"
-    r"|\b(?:queue|prefetch\w*|loader|dataloader|producer|worker thread|reader|thread)\b.{0,60}"
-    r"\b(?:empty|time[ds]? ?out|dead|died|stopped|closed|exited|not alive|no longer alive)\b"
-    r"|time[ds]? ?out.{0,60}\b(?:queue|batch|data|prefetch\w*|loader)\b)"
-)
+_STARVED = _PATTERNS["root_cause.starved"]
 _UNTRACED_LINES = 2  # last lines in which an exception without a traceback is accepted
 _PYTHON_EXCEPTION = compile_lazily(
     r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "

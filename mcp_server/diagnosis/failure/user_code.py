@@ -8,53 +8,23 @@ from collections.abc import Sequence
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
 
-_OTHERS_CODE = compile_lazily(
-    r"[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+|conda[/\\]lib|envs[/\\][^/\\]+[/\\]s?bin)[/\\]"
-    r"|\"<(?!stdin)|[/\\](?:pydevd?|debugpy|_pydev\w*)\b|\.(?:pyx|pxi)\b|[/\\]usr(?:[/\\]local)?[/\\]bin[/\\]"
-    r"|[/\\]bin[/\\](?:torchrun|accelerate|vllm|deepspeed|ray)\b"
-    r"|torch[/\\](?:nn|utils|distributed|autograd|_\w+)[/\\]|[/\\]importlib[/\\]"
-)
-_LAUNCHERS = compile_lazily(
-    r"[/\\]s?bin[/\\]|runpy|\"<(?!stdin)|[/\\](?:launcher|importlib|multiprocessing|threading|_utils)\b"
-    r"|distributed[/\\]run"
-)
+_PATTERNS = read_patterns("diagnosis/failure/patterns")
+
+_OTHERS_CODE = _PATTERNS["user_code.others_code"]
+_LAUNCHERS = _PATTERNS["user_code.launchers"]
 _PACKAGE = compile_lazily(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
 # Frameworks that run from a checkout of their sources.
-_CHECKOUT = compile_lazily(
-    r"[/\\](?:(megatron)[/\\](?:core|training|legacy)|(sglang)[/\\]srt|src[/\\](transformers|axolotl|llamafactory|lerobot)|(rl_zoo3)"
-    r"|(openrlhf)[/\\](?:trainer|models|utils|datasets)|(fairseq)[/\\](?:fairseq|fairseq_cli)"
-    r"|(vllm)[/\\](?:v1|engine|worker|executor|model_executor|entrypoints|distributed)"
-    r"|(deepspeed)[/\\](?:runtime|ops|comm)|(isaacgym)[/\\](?:gymapi|gymtorch|__init__)|(isaaclab)[/\\]isaaclab)[/\\.]"
-)
+_CHECKOUT = _PATTERNS["user_code.checkout"]
 # What hands over to a framework and comes back only with its error.
-_ENTRY = compile_lazily(
-    r"^(?:return |await |sys\.exit\(|\w+ = )?(?:await )?(?:[\w.]+\.)?(?:train|fit|learn|run|main|launch|tune"
-    r"|validate|evaluate"
-    r"|run_exp|run_sft|train_model|train_and_evaluate|pretrain|build|build_algo|init|start)\("
-)
+_ENTRY = _PATTERNS["user_code.entry"]
 # ... with nothing in the call that could be wrong: no place to correct anything.
-_LAUNCH = compile_lazily(
-    r"^(?:return |await |sys\.exit\(|[\w, ]+ = )?(?:await )?(?:"
-    r"(?:[\w.]*\.)?(?:train|fit|learn|run|main|launch|build|build_algo|start)\((?:\)|resume\w*=|total_timesteps=|[\d_]+\))"
-    r"|(?:[\w.]*[tT]rainer|tuner)\.(?:fit|train|test|validate|predict)\((?!.{0,80}\b(?:data|X|y|x_\w+)\b)"
-    r"|study\.optimize\(|(?:fire\.)?Fire\(|app\.run\(|ray\.get\(|(?:mp|multiprocessing|xmp|torch\.\w+)\.spawn\()"
-)
+_LAUNCH = _PATTERNS["user_code.launch"]
 # Functions that give one record of the data after another.
-_OF_RECORDS = compile_lazily(
-    r", in (?:__getitem__|__iter__|__next__|collate\w*|\w*_collate\w*|\w*collator\w*|__getitems__|fetch|map_fn"
-    r"|(?:pre)?process\w*|tokeni[sz]e\w*|transform\w*|parse\w*|format\w*|encode\w*|load_(?:sample|item|example|record)\w*"
-    r"|\w*_(?:sample|item|example|record|row|prompt))\b|[/\\](?:data|datasets?|loader|collator)s?(?:[/\\]|\.py)"
-)
+_OF_RECORDS = _PATTERNS["user_code.of_records"]
 # The start of a framework's own program: its options are to be set, not its lines.
-_OWN_PROGRAM = compile_lazily(
-    r"[/\\](?:pretrain|finetune)_(?:gpt|bert|t5|vlm|vision|mamba|retro|llama|moe|hybrid)\w*\.py"
-    r"|[/\\](?:verl[/\\]trainer[/\\]main_\w+|openrlhf[/\\]cli[/\\]\w+|lerobot[/\\](?:scripts[/\\])?\w*train\w*"
-    r"|rl_zoo3?[/\\]train|isaacgymenvs[/\\]train|legged_gym[/\\]scripts[/\\]\w+|robomimic[/\\]scripts[/\\]\w+"
-    r"|scripts[/\\]reinforcement_learning[/\\]\w+[/\\](?:train|play)|trl[/\\]scripts[/\\]\w+|torchtitan[/\\]train"
-    r"|llamafactory[/\\]\w+|openpi[/\\]scripts[/\\]\w+|examples[/\\]scripts[/\\](?:sft|dpo|grpo|kto|orpo|reward_modeling)"
-    r"|examples[/\\]pytorch[/\\][\w-]+[/\\]run_\w+)\.py"
-)
+_OWN_PROGRAM = _PATTERNS["user_code.own_program"]
 # Packages that are mostly installed from a checkout: .../isaacgym/python/isaacgym/gymdeps.py.
 _EDITABLE = compile_lazily(
     r"[/\\](isaacgym|isaaclab\w*|omni|rsl_rl|rl_games|skrl|trl|transformers|accelerate|peft|diffusers|datasets|deepspeed"

@@ -20,6 +20,9 @@ from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.events import EventKind
 from mcp_server.text.lines import ESCAPED_TRACEBACK, LINE_CHARS, TRACEBACK_CHARS, split_lines
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/live/patterns")
 
 _FIRST_STEP_TIMEOUT_S = 1200.0
 # Output is read completely up to this burst size and this lasting rate. Above that, only the newest bytes are read, at
@@ -376,9 +379,7 @@ class OutputMonitor:
 _VERB = compile_lazily(r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b")
 _WORD = compile_lazily(r"[^\s'\"]+")
 _NAMING = compile_lazily(r"(?i)ckpt|checkpoint|step|epoch")
-_WEIGHTS = compile_lazily(
-    r"(?i)[^\s'\"]*(?:model|weights|policy|actor|agent)[\w.=-]*\.(?:pt|pth|ckpt|safetensors)(?!\w)"
-)
+_WEIGHTS = _PATTERNS["output_monitor.weights"]
 _DIGIT = compile_lazily(r"\d(?!.*\d)", re.DOTALL)
 _MOST_VERBS = 8
 _BEFORE_CHARS, _WORD_CHARS, _NUMBER_CHARS = 80, 400, 101  # verb to word; looked at of a word; naming to last digit

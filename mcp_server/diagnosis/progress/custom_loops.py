@@ -21,6 +21,9 @@ from mcp_server.diagnosis.progress.named_values import (
 )
 from mcp_server.diagnosis.progress.step_counters import StepReading
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/progress/patterns")
 
 _MAX_HEADER_CHARS = 160
 _HEADED_LINES = 8  # a loss at most this many lines below a step count belongs to it
@@ -31,31 +34,15 @@ _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
 
 # Words of a line with evaluation metrics; and words of a line that announces work with its own progress bar.
-_HELD_OUT = compile_lazily(
-    r"(?i)\b(?:val|valid|validat\w*|eval\w*|test(?:ing|s)?|dev|infer\w*|predict\w*|sanity|generat\w*|sampling|benchmark\w*|(?:val|test)_iter)\b"
-    r"|验证|测试|评估"
-)
-_OTHER_WORK = compile_lazily(
-    r"(?i)\b(?:evaluat|validat|inferenc|predict|tokeniz|pre-?process|download|extract|generat|sampling|load|build|comput"
-    r"|encod|cach|convert|warm|prepar|read|creat|test(?:ing)?\b|eval\b)|加载|下载|验证|测试|评估"
-)
+_HELD_OUT = _PATTERNS["custom_loops.held_out"]
+_OTHER_WORK = _PATTERNS["custom_loops.other_work"]
 _TRAINING = compile_lazily(r"(?i)train|训练")
 # Source code, settings, commands: quoted text does not report progress.
-_QUOTED = compile_lazily(
-    r"^\s*(?:File \"|def |class |return |if |for \w+ in |while |elif |print|import |from [\w.]+ import|raise |assert "
-    r"|#(?!#)|//|@|\+)|Namespace\(|\b(?:self|torch|np|args|config|cfg|F|nn)\.[A-Za-z_]|\w\[['\":]|\bf['\"]|%[.\d]{0,9}[dfs]\b"
-    r"|\{\w{1,99}(?::[^}]{0,9})?\}|\w ?== ?\w|\w ?\* ?\w|\b(?i:config\w*|argument|hyper-?param\w*)\b"
-)
+_QUOTED = _PATTERNS["custom_loops.quoted"]
 # A total that has a name of its own: {"step": 3, "total_steps": 500}.
-_TOTAL = compile_lazily(
-    r"(?i)\b(?:total|max|num)_(?:train(?:ing)?_)?(?P<unit>steps?|iters?|iterations|updates|epochs)['\"]?\s?[:=]\s?"
-    r"(\d[\d,]*)"
-)
+_TOTAL = _PATTERNS["custom_loops.total"]
 # Work before training that prints rewards or losses: a random policy, replay buffers, precomputed figures.
-_NOT_TRAINING = compile_lazily(
-    r"(?i)\brandom (?:rollout|polic|action|agent|explor|baseline)|\bpre-?comput|\bpre-?fill"
-    r"|\bbest (?:checkpoint|model|epoch|step|so far)|\bso far\b.{0,20}\b(?:epoch|step|iteration)\b"
-)
+_NOT_TRAINING = _PATTERNS["custom_loops.not_training"]
 _LOADED = compile_lazily(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
 _EPOCH = compile_lazily(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
 _POSITION = compile_lazily(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")

@@ -7,7 +7,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_PATTERNS = read_patterns("diagnosis/progress/patterns")
 
 
 class Rank(IntEnum):
@@ -57,10 +59,7 @@ STEP_FORMATS = tuple(_read_format(fields) for fields in _BLOCKS if "head" not in
 TABLE_FORMATS = tuple((compile_lazily(fields["head"]), _read_format(fields)) for fields in _BLOCKS if "head" in fields)
 
 _NUMBER = compile_lazily(r"[0-9]|[nN][aA][nN]|\binf\b")
-_NO_NUMBER = compile_lazily(
-    r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss "
-    r"|Trial name"
-)
+_NO_NUMBER = _PATTERNS["formats.no_number"]
 
 
 # fmt: off

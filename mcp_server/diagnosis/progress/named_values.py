@@ -7,6 +7,9 @@ import re
 from typing import NamedTuple
 
 from mcp_server.text.regex import compile_lazily, find_all
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/progress/patterns")
 
 # What the name of a number measures. Bits, so that a whole line has the union of its names.
 LOSS = 1
@@ -36,14 +39,7 @@ _MAX_NAME_CHARS = 96
 
 # A name of up to four words (LightGBM: "valid_0's rmse"); what separates name and number; the number; its power of ten;
 # the total after `/` or `of`. Megatron prints "number of nan iterations: 0".
-_NAMED_VALUE = compile_lazily(
-    r"(?<![\w./@-])(?P<name>[^\W\d][\w/.@-]*+(?:'s)?(?: [^\W\d][\w/.@-]*+){0,3}?"
-    r"(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
-    r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
-    r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
-    r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))(?P<power>[kKM](?![\w/]))?"
-    r"(?:(?: ?/ ?| of )(?P<of>\d{1,3}(?:,\d{3})+|\d+)(?!\d|[:/-]\d))?"
-)
+_NAMED_VALUE = _PATTERNS["named_values.named_value"]
 _find_values = find_all(_NAMED_VALUE, "name", "value", "power", "of")
 MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
@@ -66,12 +62,7 @@ def _words(text: str) -> str:
 
 
 # Settings whose names contain the name of a metric.
-_SETTING = compile_lazily(
-    r"(?:loss|reward|return|score|acc|norm|kl|lr|entropy)\w*?[ _./-](?:weight|scal|coef|type|lambda|factor|fn|func"
-    r"|alpha|beta|gamma|ratio|targ|thresh|eps|clip|mask|name|class|reduc|freq|interval|every|decay|margin|limit|bound|range)"
-    r"|(?:^|[ _./-])(?:max|min|clip|clipping|target|num|weight|use|no|best|init|initial|lowest|highest|warmup)[ _./-]"
-    r"|(?:batch|reader)_?cost|loss_?(?:weights?|scale|coef)\b|scale|skipped"
-)
+_SETTING = _PATTERNS["named_values.setting"]
 _HELD_OUT_WORDS = compile_lazily(_words("val valid validation eval evaluation test dev") + "|验证|测试")
 # First match wins: "value_loss" is a loss, "loss/reward" too.
 _MEASURES: tuple[tuple[int, re.Pattern[str]], ...] = (
@@ -166,11 +157,7 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 _COUNT_BEFORE = compile_lazily(r"第\d+(?:轮|步|回合|次迭代) ")
 
 # "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
-_SKIPS = compile_lazily(
-    r"(?i)\b(?:skip(?:s|ped|ping)?|ignor(?:es?|ed|ing)|discard(?:s|ed|ing)?|drop(?:s|ped|ping)|reject(?:s|ed|ing)?"
-    r"|continuing|retrying|overflow(?:ed|s)?|replac(?:ed|ing)|nan_to_num|Warning:|if)\b(?![^,;|]{0,24}[:=]\s*\d)"
-    r"|Warning: |\u8df3\u8fc7"
-)
+_SKIPS = _PATTERNS["named_values.skips"]
 _VERBS = frozenset({
     "is", "was", "are", "were", "be", "became", "becomes", "has", "have", "had", "got", "gets", "contains", "not", "no",
     "to", "of", "for", "with", "or", "if", "when",

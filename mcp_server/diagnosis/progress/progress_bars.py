@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_PATTERNS = read_patterns("diagnosis/progress/patterns")
 
 # A bar with faster steps and without a loss does not show training.
 _MIN_STEP_S = 0.001
@@ -15,36 +18,18 @@ _MAX_TITLES = 1_024
 _MAX_TITLE_CHARS = 160
 _UNITS_OF_DATA = frozenset({"B", "iB", "kB", "KB", "MB", "GB", "MiB", "examples", "files", "file", "ba"})
 
-_TQDM = compile_lazily(
-    r"(?<![\d.,])(\d[\d.,]{0,20})([kKMG]?)[a-z]{0,9}/(\d[\d.,]{0,20}|\?)([kKMG]?)(B?)[a-z]{0,9}\s{0,3}"
-    r"\[\s?(\d*:[\d:]+) ?< ?([^\]]{0,1000})"
-)
+_TQDM = _PATTERNS["progress_bars.tqdm"]
 _COUNT = compile_lazily(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
 _SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z_]+|([A-Za-z_]+)/s)")
 _DIGITS = compile_lazily(r"\d+")
 _LABEL = compile_lazily(
     r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\||(?i:rank) ?\d+\b:?)\s*"
 )  # (Trainer pid=1), [rank0]:, 0:
-_EPOCH = compile_lazily(
-    r"(?i)\b(?:epochs?|ep|episodes?)\W{0,3}_?(\d+)(?:\s?(?:/|of)\s?(\d+))?|^\[?(\d+)/(\d+)\]?$|epoch_(\d+)"
-)
+_EPOCH = _PATTERNS["progress_bars.epoch"]
 
-_OTHER = compile_lazily(
-    r"(?i)\b(?:map|filter|(?:pre|re|down|up|un)?-?load|pre-?(?:comput|calculat|encod|extract|fetch|fill)|random|fetch|token|eval|valid|val\b|test|infer|predict|generat|preproc|prepar|extract"
-    r"|sav(?:e|ing)|shard|creat|sanity|warm|compil|captur|profil|comput|pack|read|build|cach|scan|plot|collect|encod|decod"
-    r"|quant|writ|copy|convert|apply|truncat|resolv|pull|verif|import|index|cast|concat|flatten|render|dev\b|adding|dropping"
-    r"|class\b|search|merg|measur|pars|hash|split|shuffl|unpack|unzip|install|init|rollout|simulat|denois|check|prun"
-    r"|calibrat|calculat|chunk|crop|resiz|format|analy[sz]|setup|setting|make|processed|processing|sampling|diffusing"
-    r"|(?:re)?connect|retr(?:y|ies)|wait)"
-    r"|\u9a8c\u8bc1|\u6d4b\u8bd5|\u52a0\u8f7d|\u4e0b\u8f7d"
-)
-_TRAIN = compile_lazily(
-    r"(?i)train|epoch|\bsteps?\b|\biter|update|timestep|episode|\boptimi|learn|\bfit|fine-?tun|\bep\b|global_step"
-    r"|(?:loss|reward|return|lr|rew)\b|\b(?:PPO|SAC|TD3|DDPG|DQN|A2C|GRPO|DPO|SFT)\b|\u8bad\u7ec3"
-)
-_MEASUREMENT = compile_lazily(
-    r"(?i)(?:loss|reward|return|rew|grad_norm|lr|ppl)\w{0,20}['\"]?\s?[=:]\s?['\"(]?-?(?:\d|nan|inf)"
-)
+_OTHER = _PATTERNS["progress_bars.other"]
+_TRAIN = _PATTERNS["progress_bars.train"]
+_MEASUREMENT = _PATTERNS["progress_bars.measurement"]
 
 
 class BarSubject(Enum):
