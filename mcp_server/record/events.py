@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
@@ -194,6 +195,7 @@ class EventLog:
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         self._durable = durable
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        weakref.finalize(self, os.close, self._fd).atexit = False
         self._waiting: list[bytes] = []
         self._torn_at: int | None = None  # where a line begins that was not written whole
         self._lock = threading.RLock()  # a conductor's threads append

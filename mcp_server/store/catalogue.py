@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -47,7 +48,7 @@ class Catalogue:
     def __init__(self, store: Records) -> None:
         self.live: dict[str, Run] = {}  # those that may change, as they were at the last question
         self.unreadable: list[str] = []  # ids of those whose state was unknown then
-        self._store = store
+        self._store: Records = weakref.proxy(store)  # which has this catalogue: both end at once, and their file
         self._lock = threading.RLock()
         self._index: RunIndex | None = None
         self._known: dict[str, tuple[int, str]] = {}  # inodes and marks of the rows in the file
