@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from mcp_server.record.codec import decode, encode
 
 # An idle CUDA driver keeps some memory for itself. More than this, held by no visible process, belongs to a hidden one.
 IDLE_MIB = 500
@@ -102,14 +104,9 @@ class Snapshot:
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the snapshot as a JSON object. Values that are None are omitted from GPUs and processes."""
-        return {
-            "at": self.at,
-            "driver": self.driver,
-            "trouble": self.trouble,
-            "text": self.text,
-            "gpus": [_gpu_to_json(gpu) for gpu in self.gpus],
-        }
+        """Return the snapshot as a JSON object, without what has its default."""
+        facts: dict[str, Any] = encode(self)
+        return facts
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Snapshot:
@@ -118,12 +115,7 @@ class Snapshot:
         Raises:
             ValueError: ``facts`` is not a snapshot.
         """
-        try:
-            gpus = tuple(_gpu_from_json(dict(each)) for each in facts.get("gpus") or ())
-            others = {name: facts[name] for name in ("at", "driver", "trouble", "text") if facts.get(name) is not None}
-            return cls(gpus=gpus, **others)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not a snapshot of GPUs: {error}") from error
+        return decode(cls, facts)
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
@@ -144,27 +136,6 @@ class Snapshot:
         exact = [gpu for gpu in self.gpus if gpu.uuid == name]
         matches = exact or [gpu for gpu in self.gpus if name and gpu.uuid.startswith(name)]
         return matches[0] if len(matches) == 1 else None
-
-
-def _gpu_to_json(gpu: Gpu) -> dict[str, Any]:
-    return {name: value for name, value in asdict(gpu).items() if value is not None and value != ()} | {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "processes": [{n: v for n, v in asdict(p).items() if v is not None} for p in gpu.processes],
-        "instances": [_gpu_to_json(instance) for instance in gpu.instances],
-    }
-
-
-def _gpu_from_json(facts: dict[str, Any]) -> Gpu:
-    """Return the GPU; fields of a newer version are ignored."""
-    gpu_fields = {field.name for field in fields(Gpu)}
-    facts = {name: value for name, value in facts.items() if name in gpu_fields}
-    process_fields = {field.name for field in fields(GpuProcess)}
-    processes = [{n: v for n, v in each.items() if n in process_fields} for each in facts.pop("processes", ())]
-    for name in ("throttle", "xids"):
-        facts[name] = tuple(facts.get(name) or ())
-    instances = tuple(_gpu_from_json(dict(each)) for each in facts.pop("instances", ()))
-    return Gpu(processes=tuple(GpuProcess(**each) for each in processes), instances=instances, **facts)
 
 
 def shorten_uuid(uuid: str, uuids: Iterable[str], length: int = 12) -> str:

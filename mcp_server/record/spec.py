@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from mcp_server.record.codec import decode
+
 _NOT_KEPT = frozenset({"environment", "mirror", "run_dir"})
-_PLAIN_TYPES: dict[str, type] = {"str": str, "bool": bool, "int": int, "float": float, "None": type(None)}
 _Request = TypeVar("_Request", bound="LaunchRequest")
 
 
@@ -89,35 +89,8 @@ class RunSpec(LaunchRequest):
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:
         """Return the spec that ``facts`` hold. Fields that are unknown or of a wrong type are left out."""
-        names = (f for f in fields(cls) if f.name in facts and f.name not in _NOT_KEPT)
-        return cls(**{f.name: facts[f.name] for f in names if _fits(facts[f.name], str(f.type))})
+        return decode(cls, {name: value for name, value in facts.items() if name not in _NOT_KEPT})
 
     def facts(self) -> dict[str, Any]:
         """Return all kept fields as JSON values."""
         return {name: value for name, value in asdict(self).items() if name not in _NOT_KEPT}
-
-
-def _fits(value: object, kind: str) -> bool:
-    """Return whether a JSON value is of the annotated type ``kind``, e.g. ``str | list[str]``."""
-    return type(value) in _list_plain_types(kind) or any(_fits_one(value, part.strip()) for part in kind.split("|"))
-
-
-@functools.cache
-def _list_plain_types(kind: str) -> frozenset[type]:
-    """Return the types of ``kind`` that need no look at what is inside: most values of a spec are of one."""
-    return frozenset(_PLAIN_TYPES[part.strip()] for part in kind.split("|") if part.strip() in _PLAIN_TYPES)
-
-
-def _fits_one(value: object, kind: str) -> bool:
-    name, _, item = kind.rstrip("]").partition("[")
-    if name == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name == "int":
-        return isinstance(value, int) and not isinstance(value, bool)
-    if name == "list":
-        return isinstance(value, list) and all(_fits_one(each, item) for each in value)
-    if name == "dict":
-        return isinstance(value, dict) and all(
-            _fits_one(each, item.rpartition(",")[2].strip()) for each in value.values()
-        )
-    return name == "Any" or isinstance(value, _PLAIN_TYPES[name])

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from mcp_server.record.attempt_params import AttemptParams, find_attempt_params
+from mcp_server.record.codec import decode, encode
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.exit_status import STOPPERS
 from mcp_server.record.script import ATTEMPT, AttemptInputs, command_text, name_attempt
@@ -58,25 +59,17 @@ class LivenessReport:
 
     def facts(self) -> dict[str, Any]:
         """Return the report as JSON values; what is empty is left out, but for liveness and reason."""
-        facts: dict[str, Any] = {"liveness": self.liveness.value, "reason": self.reason}
-        more = {"job_id": self.job_id, "unreachable": self.unreachable and dict(self.unreachable)}
-        more["end"] = asdict(self.end) if self.end else None
-        return {**facts, **{name: value for name, value in more.items() if value}}
+        whole_end = {} if self.end is None else {"end": asdict(self.end)}
+        return {"reason": "", **encode(self), **whole_end}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> LivenessReport:
-        """Return the report that ``facts`` hold, which were made by ``facts`` or checked.
+        """Return the report that ``facts`` hold.
 
         Raises:
-            ValueError, TypeError: they hold none.
+            ValueError: they hold none.
         """
-        return cls(
-            Liveness(facts.get("liveness")),
-            str(facts.get("reason") or ""),
-            facts.get("unreachable"),
-            str(facts.get("job_id") or ""),
-            JobEnd(**facts["end"]) if facts.get("end") else None,
-        )
+        return decode(cls, facts)
 
 
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)

@@ -20,12 +20,14 @@ Paths are absolute. A file that was open for an instant may be missing: nothing 
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mcp_server.record.codec import decode, encode
 from mcp_server.record.run_directory import read_json
 from mcp_server.system.files import write_atomic
 
@@ -81,41 +83,13 @@ def read_outputs(path: Path) -> Outputs | None:
     facts = read_json(path)
     if facts is None or facts.get("layout") != LAYOUT:
         return None
-    try:
-        return Outputs(
-            at=str(facts.get("at", "")),
-            ended=facts.get("ended") is True,
-            cut=facts.get("cut") is True,
-            pids=frozenset(int(pid) for pid in facts.get("pids", ())),
-            directories=tuple(str(one) for one in facts.get("directories", ())),
-            files=tuple(_read_file(one) for one in facts.get("files", ())),
-            saved=tuple(str(one) for one in facts.get("saved", ())),
-            outsiders=tuple(_read_outsider(one) for one in facts.get("outsiders", ())),
-            mentioned=tuple(str(one) for one in facts.get("mentioned", ())),
-        )
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None
-
-
-def _read_file(facts: Mapping[str, Any]) -> WrittenFile:
-    return WrittenFile(
-        str(facts["path"]),
-        int(facts["inode"]),
-        int(facts["size"]),
-        int(facts["changed_ns"]),
-        **{name: facts.get(name) is True for name in ("open", "append", "listed", "unsure")},
-    )
-
-
-def _read_outsider(facts: Mapping[str, Any]) -> Outsider:
-    return Outsider(
-        int(facts["pid"]),
-        float(facts["started_s"]),
-        float(facts.get("until_s", 0.0)),
-        str(facts.get("cwd", "")),
-        tuple(str(one) for one in facts.get("directories", ())),
-        tuple((str(one["path"]), int(one["inode"])) for one in facts.get("files", ())),
-    )
+    with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
+        outsiders = [
+            {**one, "files": [[each["path"], each["inode"]] for each in one.get("files", ())]}
+            for one in facts.get("outsiders", ())
+        ]
+        return decode(Outputs, {**facts, "outsiders": outsiders}, strict=True)
+    return None
 
 
 def write_outputs(path: Path, outputs: Outputs) -> None:
@@ -124,7 +98,7 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
     Raises:
         OSError: nothing was changed.
     """
-    files = [{name: value for name, value in asdict(file).items() if value is not False} for file in outputs.files]
+    files = [encode(file) for file in outputs.files]
     cut = outputs.cut or len(files) > MOST_FILES
     files = files[-MOST_FILES:]
     facts: dict[str, Any] = {

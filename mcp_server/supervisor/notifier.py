@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from mcp_server.record.codec import decode
 from mcp_server.record.events import Event
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
@@ -36,7 +37,7 @@ class Notifier:
         from mcp_server.record.notices.target import Target  # noqa: PLC0415 - as above
 
         cause = account.SENDER_DIED if is_gone else "the process that sends notices reads nothing"
-        for target in map(Target.from_facts, self._targets):
+        for target in (decode(Target, each) for each in self._targets):
             if target.accepts(event["kind"], event.get("state", "")):
                 facts = {"at": event.get("at"), "target": target.name, "kind": event["kind"], "seq": event["seq"]}
                 fd = account.write_line(self._rundir.path / account.RECORD, {**facts, "sent": False, "cause": cause})
@@ -91,6 +92,6 @@ def _send(
     os.environ.clear()
     os.environ.update(handover.env)  # proxies and certificates
     run = NoticedRun(spec.run_id, spec.name, spec.owner, spec.host)
-    receivers = [Target.from_facts(each) for each in targets]
+    receivers = [decode(Target, each) for each in targets]
     sender = Sender(receivers, run, rundir.path, Redactor(handover.masked), env=dict(handover.env))
     send_from_pipe(read_fd, sender)

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
@@ -70,41 +70,13 @@ def read_code_snapshot(rundir: RunDir, attempt: int) -> CodeSnapshot | None:
     facts = read_json(directory / SNAPSHOT)
     if facts is None:
         return None
-    files = [_typed(KeptFile(), each) for each in _list(facts.get("files"))]
-    snapshot: CodeSnapshot = _typed(CodeSnapshot(), facts)
-    return replace(
-        snapshot,
-        git=replace(
-            _typed(GitState(), facts.get("git")),
-            untracked=tuple(map(str, _list(_mapping(facts.get("git")).get("untracked")))),
-        ),
-        files=tuple(replace(each, kept=each.kept if _is_inside(each.kept) else "") for each in files),
-        notes=tuple(map(str, _list(facts.get("notes")))),
-        directory=directory,
-    )
-
-
-def _typed(default: Any, facts: object) -> Any:
-    """Return ``default`` with the plain values of ``facts`` that have the type of its own."""
-    values = {}
-    for one in fields(default):
-        value, own = _mapping(facts).get(one.name), getattr(default, one.name)
-        is_plain = isinstance(own, (str, int)) and type(value) is type(own)
-        if is_plain or (one.name == "problem" and isinstance(value, str)):
-            values[one.name] = value
-    return replace(default, **values)
+    snapshot = decode(CodeSnapshot, facts)
+    files = tuple(replace(each, kept=each.kept if _is_inside(each.kept) else "") for each in snapshot.files)
+    return replace(snapshot, files=files, directory=directory)
 
 
 def _is_inside(name: str) -> bool:
     return not name.startswith("/") and ".." not in Path(name).parts
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _read(path: Path) -> str:

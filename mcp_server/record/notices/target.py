@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,11 +47,6 @@ class Target:
     def facts(self) -> dict[str, Any]:
         """Return all fields, for the handover in memory."""
         return asdict(self)
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Target:
-        """Return the target of ``facts``."""
-        return cls(**{**facts, "command": tuple(facts["command"]), "events": tuple(facts["events"])})
 
 
 def guess_service(url: str) -> str:

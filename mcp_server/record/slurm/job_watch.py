@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from mcp_server.record.codec import decode
 from mcp_server.record.events import ENDING, Event, parse_events
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.slurm import queue
@@ -230,8 +231,8 @@ def _keep_end(
     """
     kept = read_json(directory.job_end)
     if kept is not None:
-        with contextlib.suppress(TypeError, KeyError):
-            job = Job(**kept["job"])
+        with contextlib.suppress(ValueError):
+            job = decode(Job, kept.get("job"), strict=True)
             if row is None or row.is_final:
                 return job, _number(kept.get("heard_s"))
     try:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.record.slurm.commands import SlurmError, list_own_jobs
 from mcp_server.record.slurm.job_states import WAITING, Job
@@ -145,10 +146,9 @@ class Queue:
         stamp = (status.st_ino, status.st_mtime_ns)
         facts = read_json(self._file) if stamp != self._read_stamp else None
         self._read_stamp = stamp
-        with contextlib.suppress(TypeError, KeyError, AttributeError):
+        with contextlib.suppress(TypeError, KeyError, ValueError):
             if facts is not None and facts["tried_s"] > self._snapshot.tried_s:
-                jobs = {job_id: Job(**job) for job_id, job in facts["jobs"].items()}
-                self._snapshot = QueueSnapshot(**{**facts, "jobs": jobs})
+                self._snapshot = decode(QueueSnapshot, facts, strict=True)
 
 
 def _lock_or_ignore(fd: int) -> bool:

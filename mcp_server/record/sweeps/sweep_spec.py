@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-_TUPLES = ("notes", "fixed")
+from mcp_server.record.codec import decode
+
 BEST = "best"  # as ``promote`` of a phase: the best cell so far
 
 
@@ -79,7 +80,9 @@ class SweepSpec:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> SweepSpec:
-        """Return the spec that ``facts`` hold. Raises what a wrong type raises."""
-        values = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
-        cells = tuple(Cell(**cell | {n: tuple(cell.get(n) or ()) for n in _TUPLES}) for cell in values.pop("cells", ()))
-        return cls(**{**values, "hosts": tuple(values.get("hosts") or ())}, cells=cells)
+        """Return the spec that ``facts`` hold.
+
+        Raises:
+            ValueError: they hold none.
+        """
+        return decode(cls, facts, strict=True)
