@@ -25,7 +25,7 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.views.sweep_status import describe_sweep_for_confirmation
 
 if TYPE_CHECKING:
-    from mcp_server.sweeps.stop import SweepStop
+    from mcp_server.sweeps.conducting import SweepStop
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,6 +118,6 @@ async def _stop(run: Watched, store: RunStore, reason: str) -> StopResult | Swee
     with contextlib.closing(FileWatch()) as file_watch:
         if not isinstance(run, Sweep):
             return await stop_run(run, store, file_watch, by=by, reason=reason, stopped_by="person")
-        from mcp_server.sweeps.stop import stop_sweep  # noqa: PLC0415 - 16 ms, and runs do without
+        from mcp_server.sweeps.conducting import stop_sweep  # noqa: PLC0415 - 16 ms, and runs do without
 
         return await stop_sweep(run, store, file_watch, os.environ, by=by, reason=reason, stopped_by="person")

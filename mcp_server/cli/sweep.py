@@ -20,8 +20,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.log import SweepLog
-from mcp_server.sweeps.notes import note_cells
+from mcp_server.sweeps.log import SweepLog, note_cells
 from mcp_server.text.formatting import printable
 from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.optuna_extra import check_optuna, load_optuna, make_study
+from mcp_server.sweeps.search import check_optuna, load_optuna, make_study
 
 LANGUAGE = 'It is e.g. {"steps": [1000, 3000], "factor": 2, "least": 4}.'
 _KEYS = frozenset({"steps", "factor", "least"})

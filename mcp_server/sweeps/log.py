@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
@@ -21,10 +22,14 @@ from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
 from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
-from mcp_server.store.cell_notes import read_notes
+from mcp_server.runs.launch.arguments import check_no_secret
+from mcp_server.store.cell_notes import LONGEST_NOTE, append_note, read_notes
+from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.text.formatting import duration, printable, rough_duration, significant
+from mcp_server.text.near_names import find_near_names
 from mcp_server.views.progress_text import first_metrics
 from mcp_server.views.sweep_eta import estimate_rest_s
 
@@ -410,3 +415,37 @@ def _number(value: Any) -> str:
 def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+
+
+_PATIENCE_S = 2.0  # the conductor of a sweep that has just ended is about to exit
+
+
+def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str, environ: Mapping[str, str]) -> None:
+    """Add a note to each of these cells. The newest one of a cell counts. Reads and writes files.
+
+    The conductor brings the log up to date. That of an ended sweep has exited, so this does.
+
+    Raises:
+        BadArgument: there is no such cell, or a note is too long or holds the value of a secret; nothing was noted.
+        OSError: a note was not written.
+    """
+    names = [cell.cell.name for cell in sweep.cells]
+    for cell, text in notes.items():
+        if cell not in names:
+            near = ", ".join(find_near_names(cell, names))
+            raise BadArgument(
+                "notes", f"{sweep.sweep_id} has no cell {cell[:80]!r}.", f"Did you mean {near}?" if near else ""
+            )
+        if len(text) > LONGEST_NOTE:
+            raise BadArgument("notes", f"that of {cell} has {len(text)} characters; at most {LONGEST_NOTE}.")
+    check_no_secret({"notes": notes}, find_distinct_secrets(environ, store.home.secrets))
+    directory = store.sweeps.files_of(sweep)
+    for cell, text in notes.items():
+        append_note(directory, cell, text, by)
+    if not sweep.ended or (lock := take_lock(directory.lock, _PATIENCE_S)) is None:
+        return
+    try:
+        with contextlib.suppress(OSError):
+            SweepLog(directory).write(store.sweeps.observe(sweep.sweep_id), {})
+    finally:
+        release_lock(lock)

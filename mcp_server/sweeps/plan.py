@@ -17,10 +17,11 @@ from typing import Any
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several
-from mcp_server.record.script import takes_arguments
+from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_ranking import is_seed
-from mcp_server.record.sweeps.sweep_spec import BEST, Cell
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.runs.launch.gpu_admission import requests_gpus
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 
@@ -141,11 +142,7 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
 
 
 def _check_types(argument: str, values: Mapping[str, Any]) -> None:
-    """Refuse values of other types than the arguments of this name have; None is an open one.
-
-    Raises:
-        BadArgument: names the argument.
-    """
+    """Refuse values of other types than the arguments of this name have; None is an open one."""
     for name, value in values.items():
         if value is None or name not in _TYPES:
             continue
@@ -315,9 +312,6 @@ def _add_source(source: SourceCell | None, common: Mapping[str, Any]) -> Mapping
     """Return the arguments of a source's cell: its own win over common ones, except for variables.
 
     The parameters in ``common`` were read with the source: it has them where they belong.
-
-    Raises:
-        BadArgument: both have a command, or the parameters are in a file.
     """
     if source is None:
         return common
@@ -330,11 +324,7 @@ def _add_source(source: SourceCell | None, common: Mapping[str, Any]) -> Mapping
 
 
 def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the cross product; the last parameter varies fastest.
-
-    Raises:
-        BadArgument: a parameter has no list of values.
-    """
+    """Return the cross product; the last parameter varies fastest."""
     if not isinstance(grid, Mapping) or not grid:
         raise BadArgument("grid", 'must be an object of lists, e.g. {"lr": [0.001, 0.0001], "seed": [1, 2, 3]}.')
     for name, values in grid.items():
@@ -455,3 +445,32 @@ def _make_unique(name: str, names: set[str]) -> str:
         root = name if number == 2 else name.rpartition("-")[0]  # noqa: PLR2004 - the first attempt has no number yet
         name = f"{root[: LONGEST_CELL_NAME - 5]}-{number}"
     raise AssertionError
+
+
+def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> LaunchRequest:
+    """Return the request for run ``number``, from 1, of a cell; with ``host`` it waits in no line there.
+
+    The key makes each such run start once, however often a conductor dies and another one launches it again, and on
+    whatever host.
+    """
+    arguments: dict[str, Any] = {
+        **cell.launch,
+        "name": f"{spec.name}-{cell.name}"[:LONGEST_NAME].strip("-"),
+        "owner": spec.owner or None,
+        "idempotency_key": f"sweep {spec.sweep_id} {cell.name} {number}",
+        "sweep": spec.sweep_id,
+        "cell": cell.name,
+        "keep_code": cell.launch.get("code") == "kept",
+    }
+    if host is not None:
+        arguments["host"] = host
+    request = LaunchRequest.from_arguments(arguments)
+    waits = host is None and requests_gpus(request.gpus, request.require)
+    return replace(request, queue=True) if waits else request
+
+
+def with_slots(cell: Cell, max_parallel: int | None) -> Cell:
+    """Return ``cell`` with a lease that limits how many run at once: without GPUs and without a limit, a cpu slot."""
+    if max_parallel is not None or requests_gpus(cell.launch.get("gpus"), cell.launch.get("require")):
+        return cell
+    return replace(cell, launch={**cell.launch, "gpus": "cpu"})

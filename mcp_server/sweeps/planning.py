@@ -31,18 +31,18 @@ from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
-from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
+from mcp_server.sweeps.plan import DEFINING, Phase, expand, make_request, parse_phases, with_slots
 from mcp_server.sweeps.plan_checks import (
     check_distinct,
     check_grid_values,
     check_multirun,
+    find_shared_outputs,
     list_choices,
+    name_runs,
     spell_switches,
     takes_hydra_settings,
 )
-from mcp_server.sweeps.requests import make_request, with_slots
 from mcp_server.sweeps.search import parse_search
-from mcp_server.sweeps.shared_outputs import find_shared_outputs, name_runs
 from mcp_server.sweeps.sources.source import GpuCount, read_source
 from mcp_server.sweeps.values import SweepRefused, check_values
 from mcp_server.threads import run_in_thread
@@ -151,11 +151,7 @@ def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator
 
 
 def _check_quota(spec: SweepSpec, store: RunStore) -> None:
-    """Refuse a cell that needs more GPUs than its owner may ever have.
-
-    Raises:
-        SweepRefused: names the cell.
-    """
+    """Refuse a cell that needs more GPUs than its owner may ever have."""
     quota = find_quota(store.home.read_config().quotas, spec.owner)
     for cell in spec.cells if quota is not None else ():
         needed = count_gpus(cell.launch.get("gpus"), cell.launch.get("require"))

@@ -133,13 +133,7 @@ def _find_of_key(store: RunStore, sweep_id: str) -> Sweep | None:
 
 
 def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> Sweep | None:
-    """Return the newest sweep of this name or id that a call with this request may mean: one of the same owner.
-
-    Raises:
-        BadArgument: the sweep has ended, and the request has no plan for a new one.
-        ForeignSweep: the sweep with this id is another owner's.
-        SweepNotFound: there is none, and the request has no plan.
-    """
+    """Return the newest sweep of this name or id that a call with this request may mean: one of the same owner."""
     owner = request.owner or store.home.owner(environ)
     if request.name in store.sweeps.list_ids():
         sweep = store.sweeps.observe(request.name)
@@ -227,11 +221,7 @@ def describe_added(planned: SweepSpec, former: Sweep) -> str:
 
 
 async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
-    """Return the plan of the cells that are new to a sweep.
-
-    Raises:
-        RunwardError: one of them cannot be launched.
-    """
+    """Return the plan of the cells that are new to a sweep."""
     added = extended.cells[len(former.cells) :]
     planned = await check_plan(replace(extended, cells=added), former.spec.goal, store, environ)
     after = former.spec.phases[former.spec.phases.index(added[0].phase) + 1 :]
@@ -253,11 +243,7 @@ def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: R
 
 
 def _find_limits(request: SweepRequest, former: Sweep) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the limits of a sweep that a call changes, and sentences that say so.
-
-    Raises:
-        BadArgument: one is no limit.
-    """
+    """Return the limits of a sweep that a call changes, and sentences that say so."""
     limits = {name: getattr(request, name) for name in LIMITS}
     new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
     if below := next((name for name, most in new.items() if most < 1), None):
@@ -268,11 +254,7 @@ def _find_limits(request: SweepRequest, former: Sweep) -> tuple[dict[str, int], 
 async def _find_added(
     request: SweepRequest, former: Sweep, store: RunStore, environ: Mapping[str, str]
 ) -> SweepSpec | None:
-    """Return the spec of ``former`` with the cells of a request behind its own; None where it has them all.
-
-    Raises:
-        BadArgument: the request's plan does not contain that of ``former``.
-    """
+    """Return the spec of ``former`` with the cells of a request behind its own; None where it has them all."""
     spec = former.spec
     difference = _name_changed(request, spec)
     if _has_plan(request) and not difference:
@@ -340,11 +322,7 @@ def _keep_code(spec: SweepSpec, store: RunStore) -> None:
 
 
 def _create(spec: SweepSpec, store: RunStore) -> SweepDir:
-    """Make the sweep's directory appear whole.
-
-    Raises:
-        StateUnusable: it cannot be written; nothing is left of it.
-    """
+    """Make the sweep's directory appear whole."""
     directory = SweepDir(store.home.sweeps / spec.sweep_id)
     try:
         store.home.sweeps.mkdir(mode=0o700, exist_ok=True)

@@ -17,7 +17,7 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.requests import make_request
+from mcp_server.sweeps.plan import make_request
 from mcp_server.text.secret_patterns import find_keys
 
 _PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
@@ -90,11 +90,7 @@ class _CellFiles:
 
 
 def _check_placeholders(cell: Cell, request: LaunchRequest) -> None:
-    """Refuse a placeholder that is nearly the name of one that there is: a program may have braces of its own.
-
-    Raises:
-        BadArgument: names it, and those that it may mean.
-    """
+    """Refuse a placeholder that is nearly the name of one that there is: a program may have braces of its own."""
     known = [*cell.params, "cell", "sweep", "run_id", "attempt", "gpus", "gpu_indices", "params"]
     texts = [request.command, *request.env.values(), request.tensorboard or "", *map(str, request.params.values())]
     for text in texts:

@@ -17,7 +17,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.stop.confirmation import describe_for_confirmation
 from mcp_server.runs.stop.stop_run import Stops, describe_dependents, list_dependents, stop_runs
 from mcp_server.runs.wait.selection import LIVE, TAG, select
-from mcp_server.sweeps.stop import SweepStop, stop_sweep
+from mcp_server.sweeps.conducting import SweepStop, stop_sweep
 from mcp_server.text.formatting import shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread

@@ -18,7 +18,7 @@ from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.sweeps.hours import describe_hours
-from mcp_server.sweeps.notes import note_cells
+from mcp_server.sweeps.log import note_cells
 from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases
 from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan
 from mcp_server.sweeps.sources.hydra_source import list_places

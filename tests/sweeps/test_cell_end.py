@@ -10,8 +10,7 @@ from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState, fold_sweep
-from mcp_server.sweeps.conductor.cell_end import describe_end
-from mcp_server.sweeps.decide import CellEnd
+from mcp_server.sweeps.decide import CellEnd, describe_end
 from mcp_server.sweeps.log import SweepLog
 
 

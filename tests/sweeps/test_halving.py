@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps import optuna_extra
+from mcp_server.sweeps import search
 from mcp_server.sweeps.halving import Halving, Reached, Stop, find_reached, find_stops, parse_halving
 from mcp_server.sweeps.search import parse_search
 
@@ -115,7 +115,7 @@ def test_in_any_order_of_arrival_the_best_quarter_survives_two_rungs() -> None:
 
 
 def test_without_optuna_it_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optuna_extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(search, "find_spec", lambda name: None)
     with pytest.raises(BadArgument, match=r"not installed.*pip install 'optuna>=5'"):
         parse_halving({"steps": [100]})
     with pytest.raises(BadArgument, match=r"not installed.*pip install 'optuna>=5'.*random needs nothing"):

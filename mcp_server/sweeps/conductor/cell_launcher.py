@@ -35,9 +35,8 @@ from mcp_server.runs.launch.launch_array import launch_array
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import count_together, find_array, place_of
-from mcp_server.sweeps.plan import apply_overrides, fill_names, name_arguments
+from mcp_server.sweeps.plan import apply_overrides, fill_names, make_request, name_arguments
 from mcp_server.sweeps.plan_checks import spell_switches
-from mcp_server.sweeps.requests import make_request
 from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
 from mcp_server.threads import run_in_thread
 
@@ -231,9 +230,6 @@ class CellLauncher:
 
         A host that is known to be away is not waited for while another one answers, and of several hosts each is asked
         for one launch at a time: one that falls silent in the midst of it holds up no other.
-
-        Raises:
-            RunwardError: no host takes it; the error of the host that says most.
         """
         if not spec.hosts:
             return await launch(make_request(spec, cell, number), self.store, self.file_watch, self.environ)

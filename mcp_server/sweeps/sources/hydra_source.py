@@ -18,8 +18,13 @@ from mcp_server.hosts.path_checks import is_missing, suggest_names
 from mcp_server.record.script import format_arguments, slug
 from mcp_server.runs.launch.verl_names import NotOfVerl, use_verl_names
 from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
-from mcp_server.sweeps.sources.hydra_values import NotAnOverride, list_overrides
-from mcp_server.sweeps.sources.hydra_yaml import find_config, list_candidates, read_config
+from mcp_server.sweeps.sources.hydra_values import (
+    NotAnOverride,
+    find_config,
+    list_candidates,
+    list_overrides,
+    read_config,
+)
 from mcp_server.sweeps.sources.verl_config import (
     PRIMARY,
     SECTIONS,
@@ -123,11 +128,7 @@ def _join(config: dict[str, Any], part: Mapping[str, Any], prefix: str) -> Itera
 
 
 def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[str]:
-    """Remove the list of defaults from ``config``; yield what stands for it.
-
-    Raises:
-        BadArgument: it names configs that no override names.
-    """
+    """Remove the list of defaults from ``config``; yield what stands for it."""
     entries = config.pop("defaults", None)
     names = [entry for entry in entries or [] if entry != "_self_"]
     if not names:
@@ -168,11 +169,7 @@ def _missing_sections(settings: Mapping[str, Scalar]) -> list[str]:
 
 
 def _check_sections(settings: Mapping[str, Scalar], file: str) -> None:
-    """Refuse settings that are no whole configuration of VERL.
-
-    Raises:
-        BadArgument: names the sections that are missing.
-    """
+    """Refuse settings that are no whole configuration of VERL."""
     if missing := _missing_sections(settings):
         cause = f"{file} has no section {', '.join(missing)}, and VERL's {', '.join(SECTIONS)} are expected."
         raise BadArgument("source", cause, "For another Hydra program write hydra:CONFIG.")
@@ -190,11 +187,7 @@ def _apply_overrides(settings: Mapping[str, Scalar], overrides: Mapping[str, Sca
 
 
 def _check_data(params: Mapping[str, Scalar], file: str, cwd: Path | None) -> None:
-    """Refuse data files and models that are not here, as far as that is certain.
-
-    Raises:
-        BadArgument: names the keys and the paths.
-    """
+    """Refuse data files and models that are not here, as far as that is certain."""
     missing: list[str] = []
     remedy = ""
     for name, value in params.items():

@@ -10,8 +10,7 @@ import pytest
 from mcp_server.record.script import render
 from mcp_server.record.spec import RunSpec
 from mcp_server.sweeps.sources.cell import Scalar
-from mcp_server.sweeps.sources.doit_command import build_launch
-from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask
+from mcp_server.sweeps.sources.doit_tasks import DoitAction, DoitTask, build_launch
 from tests.command.test_shell import SUBSTITUTED
 
 CUBE = "python train.py --task cube --num_envs 4096 --device cuda:0"
