@@ -38,6 +38,25 @@ _MOST_COMMAND_CHARS = 4000
 _PROGRAM_CHARS, _MOST_PROGRAMS = 60, 3
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
 
+_AS_THEY_ARE = (
+    *("run_id", "state", "job_id", "attempt", "exit_code", "signal", "stopped_by", "started_at", "ended_at"),
+    "queue_position",
+)
+# The fields that an answer leaves out: what its reader knows, what has no room beside a failure, and what may be stale.
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "brief": ("name", "host", "backend", "sweep", "cell", "started_at", "params", "note"),
+    "begun before": ("gpus", "params_changed"),
+    "not in line": ("job_id",),
+    "first attempt": ("attempt",),
+    "failed": ("gpus", "metrics"),
+    "alone": ("name",),
+    "listed": ("metrics",),
+    "lost": ("round", "step", "total_steps", "metrics"),
+    "unreachable": ("reason", "elapsed_s", "eta_s", "last_output_s"),
+    "ended": ("step_s", "eta_s"),
+    "stalled": ("eta_s",),
+}
+
 
 class Event(Answer):
     """An event of the run, with its sequence number."""
@@ -225,51 +244,63 @@ def describe(
     POSIX time, and used for live runs only. ``running_s``: for how long it has run, where that is measured.
     ``unheard``: the notices that never arrived.
     """
-    elapsed_s = run.elapsed_s(now_s) if running_s is None else running_s
-    silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
     progress, failed = run.progress, run.failure is not None
-    most = _MOST_EVENTS_OF_FAILED if failed else _MOST_EVENTS
-    old_news = {"started", "first_step"} if failed and progress.get("step") is not None else {"started"}
-    new = [e for e in run.events if e["seq"] > since and e["kind"] not in old_news][-most:]
-    return RunStatus(
-        run_id=run.run_id,
-        name=None if brief or (failed and not listed) else run.spec.name,
-        host=run.spec.host if run.spec.mirror and not brief else None,
-        backend=None if brief or run.spec.backend == RunSpec.backend else run.spec.backend,
-        job_id=None if brief and run.state != "queued" else run.job_id,
-        state=run.state,
-        sweep=None if brief else run.spec.sweep,
-        cell=None if brief else run.spec.cell,
-        unreachable=Unreachable(**run.unreachable) if run.unreachable else None,
-        reason=None if run.unreachable else _reason(run, len(leftovers or ())),
-        attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
-        exit_code=run.exit_code,
-        signal=run.signal,
-        stopped_by=run.stopped_by,
-        started_at=None if brief else run.started_at,
-        ended_at=run.ended_at,
-        elapsed_s=None if run.unreachable else round_known(elapsed_s),
-        queue_position=run.queue_position,
-        pending_reason=shorten_facts(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
-        gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
-        round=None if run.state == "lost" else progress.get("round"),
-        step=None if run.state == "lost" else progress.get("step"),
-        total_steps=None if run.state == "lost" else progress.get("total_steps"),
-        step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
-        eta_s=None if run.ended or run.unreachable or run.state == "stalled" else round_known(progress.get("eta_s")),
-        metrics=None
-        if listed or failed or not run.made_a_step or run.state == "lost"
-        else _metrics(progress.get("metrics") or {}, brief=brief),
-        params=None if brief else _params(run, short=failed or listed),
-        params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
-        last_output_s=None if run.unreachable else round_known(silent_s),
-        tracker=tracker,
-        failure=_failure(run.failure, run.spec.sweep, listed=listed) if run.failure else None,
-        note=None if brief else _join_notes(_note(run, short=listed), unheard),
-        leftovers=leftovers or None,
-        events=[_event(e) for e in new] or None,
-        tail=tail or None,
-    )
+    left_out = _choose_left_out(run, since, brief=brief, listed=listed)
+    silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
+    facts: dict[str, Any] = {
+        **{name: getattr(run, name) for name in _AS_THEY_ARE},
+        **{name: progress.get(name) for name in ("round", "step", "total_steps")},
+        "name": run.spec.name,
+        "host": run.spec.host if run.spec.mirror else None,
+        "backend": None if run.spec.backend == RunSpec.backend else run.spec.backend,
+        "sweep": run.spec.sweep,
+        "cell": run.spec.cell,
+        "unreachable": Unreachable(**run.unreachable) if run.unreachable else None,
+        "reason": _reason(run, len(leftovers or ())),
+        "elapsed_s": round_known(run.elapsed_s(now_s) if running_s is None else running_s),
+        "pending_reason": shorten_facts(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
+        "gpus": list(run.gpu_names) or None,
+        "step_s": significant(progress["step_s"]) if "step_s" in progress else None,
+        "eta_s": round_known(progress.get("eta_s")),
+        "metrics": _metrics(progress.get("metrics") or {}, brief=brief),
+        "params": _params(run, short=failed or listed),
+        "params_changed": _changed_params(run, short=failed),
+        "last_output_s": round_known(silent_s),
+        "tracker": tracker,
+        "failure": _failure(run.failure, run.spec.sweep, listed=listed) if run.failure else None,
+        "note": _join_notes(_note(run, short=listed), unheard),
+        "leftovers": leftovers or None,
+        "events": _events(run, since) or None,
+        "tail": tail or None,
+    }
+    return RunStatus(**{name: value for name, value in facts.items() if name not in left_out})
+
+
+def _choose_left_out(run: Run, since: int, *, brief: bool, listed: bool) -> set[str]:
+    failed = run.failure is not None
+    begun_before = brief and not any(e["kind"] == "started" and e["seq"] > since for e in run.events)
+    cases = {
+        "brief": brief,
+        "begun before": begun_before,
+        "not in line": brief and run.state != "queued",
+        "first attempt": run.started_at is None or (brief and run.attempt == 1),
+        "failed": failed,
+        "alone": failed and not listed,
+        "listed": listed or not run.made_a_step,
+        "lost": run.state == "lost",
+        "unreachable": bool(run.unreachable),
+        "ended": run.ended,
+        "stalled": run.state == "stalled",
+    }
+    return {name for case, names in _LEFT_OUT.items() if cases[case] for name in names}
+
+
+def _events(run: Run, since: int) -> list[Event]:
+    """Return the newest events after ``since``. Who reads a failure or a step need not hear of a start."""
+    most = _MOST_EVENTS if run.failure is None else _MOST_EVENTS_OF_FAILED
+    is_old = run.failure is not None and run.progress.get("step") is not None
+    old_news = {"started", "first_step"} if is_old else {"started"}
+    return [_event(e) for e in run.events if e["seq"] > since and e["kind"] not in old_news][-most:]
 
 
 def _join_notes(note: str | None, unheard: Sequence[str]) -> str | None:
@@ -344,15 +375,6 @@ def _note(run: Run, *, short: bool) -> str | None:
     if text := run.code_change:
         notes.append("code changed before its start" if short else shorten_facts(text, _EVENT_CHARS))
     return ("; " if short else " ").join(notes) or None
-
-
-def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
-    """Return whether the answer names GPUs: a heartbeat's reader knows them since the start."""
-    return not failed and (not brief or _has_started_since(run, since))
-
-
-def _has_started_since(run: Run, since: int) -> bool:
-    return any(e["kind"] == "started" and e["seq"] > since for e in run.events)
 
 
 def _params(run: Run, *, short: bool) -> dict[str, Any] | None:
