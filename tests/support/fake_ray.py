@@ -99,10 +99,19 @@ class FakeRay:
         shutil.rmtree(self._log_directory, ignore_errors=True)
 
     def forget(self) -> None:
-        """Be a head that was restarted: its jobs ended with it."""
-        for name in list(self.jobs):
-            self._stop(name)
-        self.jobs.clear()
+        """Be a head that was restarted: its jobs ended with it, all at once, so that none sees another's end."""
+        with self._lock:
+            for name in self.jobs:
+                if (process := self._processes.get(name)) is not None and process.poll() is None:
+                    paused: set[processes.Process] = set()
+                    while new := {*_members(process.pid)} - paused:
+                        for member in new:
+                            processes.send_signal(member, signal.SIGSTOP)
+                        paused |= new
+                    for member in paused:
+                        processes.send_signal(member, signal.SIGKILL)
+                    process.wait()
+            self.jobs.clear()
 
     def be_another(self, name: str) -> None:
         """Be a head that was restarted, and has a job of somebody else under a name that one of its jobs had."""
@@ -119,7 +128,7 @@ class FakeRay:
             return 200, {"logs": self._logs[name].read_text(errors="replace")}
         with self._lock:
             self._refresh(name)
-            return (200, self.jobs[name]) if name in self.jobs else (404, f"Job {name} does not exist")
+            return (200, dict(self.jobs[name])) if name in self.jobs else (404, f"Job {name} does not exist")
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, object]:
         if path.endswith("/stop"):
@@ -200,9 +209,13 @@ class FakeRay:
                 return 200, {"stopped": False}
             job |= {"status": "STOPPED", "message": "Job was intentionally stopped."}
         if process is not None:
-            members = [p for p in (processes.find_process(process.pid), *processes.descendants(process.pid)) if p]
+            members = _members(process.pid)
             for number in (signal.SIGTERM, signal.SIGKILL):
                 for member in members:
                     processes.send_signal(member, number)
             process.wait()
         return 200, {"stopped": True}
+
+
+def _members(pid: int) -> list[processes.Process]:
+    return [process for process in (processes.find_process(pid), *processes.descendants(pid)) if process]
