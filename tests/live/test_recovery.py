@@ -8,6 +8,7 @@ import sys
 import anyio.to_thread
 import pytest
 
+from mcp_server.system.process_title import STARTER
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Sandbox, until, until_async
 
@@ -97,7 +98,11 @@ async def test_a_retry_is_news(sandbox: Sandbox) -> None:
         assert (await agent.kill(run_id))["status"] == "killed"
         end = await agent.end(run_id)
     assert (end["state"], end.get("attempt", 1)) == ("killed", 1)
-    await until_async(lambda: all("tmux" in p.name for p in sandbox.own_processes()), "all processes but tmux to exit")
+
+    def is_alone() -> bool:
+        return all("tmux" in p.name or STARTER in p.command for p in sandbox.own_processes())
+
+    await until_async(is_alone, "all processes but tmux and the starter of supervisors to exit")
 
 
 async def test_without_a_policy_nothing_is_tried_again_and_the_remedy_is_proposed(sandbox: Sandbox) -> None:
