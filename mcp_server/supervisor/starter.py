@@ -99,9 +99,7 @@ class Starter:
             if self._wakeup_fd in ready:
                 if signal.SIGTERM in os.read(self._wakeup_fd, 4096):
                     return
-                with contextlib.suppress(ChildProcessError):
-                    while os.waitpid(-1, os.WNOHANG)[0]:
-                        children -= 1
+                children -= _reap()
             if self._listener.fileno() in ready:
                 with contextlib.suppress(OSError):  # the caller finds the connection closed
                     children += self._fork()
@@ -114,6 +112,18 @@ class Starter:
                     os.close(fd)
                 _become_supervisor(channel, self._tmux_server)
         return 1
+
+
+def _reap() -> int:
+    """Reap the children that have ended, and return how many. Continue those that were stopped, as tmux does."""
+    count = 0
+    with contextlib.suppress(ChildProcessError):
+        while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+            if os.WIFSTOPPED(changed[1]):
+                os.kill(changed[0], signal.SIGCONT)
+            else:
+                count += 1
+    return count
 
 
 def _warm_up() -> None:

@@ -50,6 +50,17 @@ async def test_a_stopped_starter_holds_up_no_launch(sandbox: Sandbox) -> None:
     assert (sandbox.path / "starts").read_text() == "x\n"
 
 
+async def test_a_stopped_supervisor_is_continued(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.launch("read -p 'name? '")
+        supervisor = sandbox.supervisor(run)
+        await until_async(lambda: "name?" in sandbox.log(run))
+        os.kill(supervisor, signal.SIGSTOP)
+        await until_async(lambda: not processes.is_stopped(supervisor), "its continuation")
+        sandbox.tmux("send-keys", "-t", f"={run}:", "Enter")
+        assert (await agent.end(run))["state"] == "finished"
+
+
 async def test_a_starter_that_does_not_answer_costs_no_launch(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
