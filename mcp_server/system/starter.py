@@ -52,7 +52,7 @@ def start_supervisor(session: str, argv: Sequence[str], *, server: str) -> None:
     with channel:
         try:
             os.mkfifo(fifo, 0o600)
-            pane_pid = tmux.new_session(session, ["/bin/sh", "-c", _HOLD, fifo], socket=server)
+            pane_pid = tmux.new_session(session, ["/bin/sh", "-c", _HOLD, fifo], socket=server, starts_server=False)
             if not _hand_over(channel, [argv[-1], pane_pid, fifo]):
                 _given_up_s[path] = time.monotonic() + _GIVEN_UP_S
                 tmux.restart_session(session, argv, socket=server)

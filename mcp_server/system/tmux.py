@@ -42,8 +42,10 @@ def check_installed() -> None:
         raise TmuxMissing
 
 
-def new_session(name: str, argv: Sequence[str], *, socket: str) -> str:
+def new_session(name: str, argv: Sequence[str], *, socket: str, starts_server: bool = True) -> str:
     """Start a detached session whose pane runs ``argv`` and stays readable after it has ended; return the pane's pid.
+
+    ``starts_server``: False saves a process where a tmux server was heard of a moment ago.
 
     Raises:
         LaunchFailed: tmux refused, with its error message, or does not answer.
@@ -58,7 +60,8 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> str:
     # the second command takes back.
     command += [";", "resize-window", "-t", target, "-x", str(_COLUMNS), "-y", str(_ROWS)]
     command += [";", "set-option", "-w", "-u", "-t", target, "window-size"]
-    start_server(socket)
+    if starts_server:
+        start_server(socket)
     return _check(_change(command, socket))
 
 

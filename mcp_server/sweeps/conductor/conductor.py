@@ -308,27 +308,33 @@ class Conductor:
 
     async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:
         """Observe the runs of live cells; return those that have ended."""
+        live = [cell for cell in sweep.cells if cell.state == LIVE and cell.run_id is not None]
+        self.live = {cell.cell.name: self.live[cell.cell.name] for cell in live if cell.cell.name in self.live}
         ended: list[tuple[CellState, Run]] = []
-        for cell in sweep.cells:
+        for cell, run in await run_in_thread(self._look_at, live):
             name = cell.cell.name
-            if cell.state != LIVE or cell.run_id is None:
-                self.live.pop(name, None)
-                continue
-            try:
-                run = await run_in_thread(self.store.observe, cell.run_id)
-            except RunUnreadable:
-                continue
-            except RunNotFound:  # somebody removed its directory
+            if run is None:  # somebody removed its directory
                 self._note("cell_failed", "Its run directory is gone.", cell=name, run_id=cell.run_id, state="lost")
                 self.live.pop(name, None)
-                continue
-            if run.ended:
+            elif run.ended:
                 self.live.pop(name, None)
                 ended.append((cell, run))
             else:
                 self.live[name] = run
                 self._note_trouble(name, run)
         return ended
+
+    def _look_at(self, cells: list[CellState]) -> list[tuple[CellState, Run | None]]:
+        """Return the runs of cells, None for one whose directory is gone; none that cannot be read now."""
+        found: list[tuple[CellState, Run | None]] = []
+        for cell in cells:
+            try:
+                found.append((cell, self.store.observe(str(cell.run_id))))
+            except RunNotFound:
+                found.append((cell, None))
+            except RunUnreadable:
+                continue
+        return found
 
     def _note_trouble(self, cell: str, run: Run) -> None:
         """Note what somebody has to decide about a live run, once."""
