@@ -192,6 +192,7 @@ def apply_blueprint(
         "codebase_dir": request.cwd,
         "yaml_path": request.command,  # which names its own
         "max_time": request.time_limit_s,
+        "first_step": request.first_step_timeout_s,
         "recovery": request.recovery,
         "params": request.params,
         "resume_args": request.resume_args,

@@ -55,20 +55,6 @@ _PATH_WITH_BLANKS = re.compile(
     r"(?:(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.:]"
     r"|[\w][^`'\"，。；、<>|,;:!?$*=/]*\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin))"
 )
-_OTHER_PLACE = re.compile(
-    r"\b(?:somewhere|anywhere|wherever|like|similar to|next to|beside|near|anything but|except|other than|same as"
-    r"|irgendwo|neben|wie|ähnlich|außer|à côté de|comme|sauf)\b|类似|旁边|除了|"
-    r"\b(?:new|fresh|own|separate|sub-?)\s?(?:dir\w*|folder)\s+(?:below|under\w*|in|inside|within|beneath|of)\b"
-    r"|\b(?:neue[srn]?|eigene[srn]?)\s+(?:verzeichnis|ordner)\s+(?:unter\w*|in)\b|\bunter(?:verzeichnis|ordner)\s+(?:von|in)\b"
-    r"|\b(?:nouveau|sous-)\s?(?:dossier|répertoire)\s+(?:dans|sous|de)\b|(?:新建?|子)(?:目录|文件夹)",
-    re.IGNORECASE,
-)
-# A sentence that forbids something else: "Do not pull."
-_OTHER_BAN = re.compile(
-    r"(?:^|(?<=[.!。！]))\s*(?:please )?(?:do not|don'?t|never) (?!use|take|run|start|work)[a-z]+[^.!。！/]*"
-    r"|(?:^|(?<=[.!。！；]))\s*(?:不要|请勿|切勿|禁止)(?!使?用|运行)[^.!。！；/]*",
-    re.IGNORECASE,
-)
 _INLINE_TAG = re.compile(r"</?(?:b|strong|i|em|u|code|kbd|tt|span|font|sub|sup|mark|small|a)\b[^<>]*>", re.IGNORECASE)
 _QUOTED = re.compile(
     r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'|“([^”]+)”|「([^」]+)」|『([^』]+)』|《([^》]+)》|<([~.]{0,2}/[^<>]*)>"
@@ -76,7 +62,6 @@ _QUOTED = re.compile(
 _BEFORE_PATH = re.compile(r"^(\W*)(?:source|cd)\s+(?=[~/.$\w\"'`])")
 _ROOTED = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/")
 _CONFIGURATION = re.compile(r"\.(?:ya?ml|jsonc?|toml|cfg|ini|conf|gin)$")
-_CJK_BEFORE = re.compile(r"[\u4e00-\u9fff：:]\s*$")
 # Prose behind a path that no name of a file goes on with.
 _PROSE = re.compile(
     r"(?!-\w)[^\w\s]|(?:is|was|has|holds|contains|which|where|because|since|please|will|does|it|ist|enthält|est)\b|[\u4e00-\u9fff]"
@@ -90,10 +75,16 @@ _RELATION = re.compile(
     re.IGNORECASE,
 )
 _CHOICE = re.compile(r"\b(?:or|and|then|overrid\w*|merge\w*|plus|oder|und|ou|et)\b|或|和|然后|合并|覆盖", re.IGNORECASE)
-# A remark that makes another path of the one in front of it.
+# Words that make another place of a path: behind it in any case, in a sentence also in front of it.
 _GOES_ON = re.compile(
     r"^\s*[+&]|\bsub-?\s?(?:dir|folder)|\b(?:append\w*|suffix|followed by|named|called|dated?|timestamp)\b"
     r"|\bunter(?:ordner|verzeichnis)|\bsous-(?:dossier|répertoire)|子(?:目录|文件夹)|加上|日期|时间戳",
+    re.IGNORECASE,
+)
+_OTHER_PLACE = re.compile(
+    rf"{_GOES_ON.pattern}|\b(?:somewhere|anywhere|wherever|like|similar to|next to|beside|near|anything but|except"
+    r"|other than|same as|irgendwo|neben|wie|ähnlich|außer|à côté de|comme|sauf)\b|类似|旁边|除了|新建?(?:目录|文件夹)"
+    r"|\b(?:new|fresh|own|separate|neue[srn]?|eigene[srn]?|nouveau)\s(?:dir\w*|folder|verzeichnis|ordner|dossier|répertoire)",
     re.IGNORECASE,
 )
 _OUTDATED = re.compile(
@@ -138,18 +129,14 @@ class BlueprintReader:
     lines: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add_fault(self, line: int, text: str, *, fatal: bool = True) -> None:
-        """Note a fault. A fatal one prevents running the document."""
-        self.faults.append(BlueprintFault(line, text, fatal=fatal))
+    def add_fault(self, line: int, text: str, *, fatal: bool = True, section: str = "") -> None:
+        """Note a fault. A fatal one prevents running the document; one of a section that it names only that section."""
+        named = re.match(r"\[exp_(\w+)\]", text)
+        self.faults.append(BlueprintFault(line, text, fatal, section or (named[1] if named else "")))
 
     def add_note(self, name: str, text: str) -> None:
         """Keep what a section says beside its value."""
         self.notes.append(f"[exp_{name}] {text.strip()}")
-
-    def assign_faults(self, since: int, section: str) -> None:
-        """Note that the faults after the first ``since`` affect only ``section``."""
-        named = (f if "[exp_" in f.text else replace(f, text=f"[exp_{section}] {f.text}") for f in self.faults[since:])
-        self.faults[since:] = [replace(fault, section=section) for fault in named]
 
     def has_placeholder(self, name: str, line: int, value: str) -> bool:
         """Return whether ``value`` is still the template's, and note that as a fault."""
@@ -265,14 +252,10 @@ def _find_path(name: str, item: SectionItem, value: str) -> _FoundPath:
     if rest[:1].isspace() and rest.strip() and not _PROSE.match(rest.strip()) and not head.is_quoted:
         cause = f": where does the path end in {value[:80]!r}? Write it in backticks, and the rest on another line."
         return _FoundPath(fault=cause)
-    for other in (span for span in spans if span.start >= head.end):
+    for other in (span for span in spans if span.start >= head.end and span.path.rstrip("/") != head.path.rstrip("/")):
         between = text[head.end : other.start]
-        is_rival = _ROOTED.match(other.path) or (name == "yaml_path" and _CONFIGURATION.search(other.path))
-        if (
-            other.path.rstrip("/") != head.path.rstrip("/")
-            and is_rival
-            and (_CHOICE.search(between) or not _RELATION.search(between))
-        ):
+        is_path = _ROOTED.match(other.path) or (name == "yaml_path" and _CONFIGURATION.search(other.path))
+        if is_path and (_CHOICE.search(between) or not _RELATION.search(between)):
             return _FoundPath(fault=f" names a second path, {other.path[:80]!r}: write one.")
     if name.endswith("_dir") and _GOES_ON.search(rest):
         return _FoundPath(fault=f" names a place by another path: {value[:80]!r}. Write the path out.")
@@ -287,10 +270,10 @@ def _find_in_sentence(item: SectionItem, value: str, spans: Sequence[_Span]) -> 
         paths = list(dict.fromkeys(span.path for span in group))
         if not paths:
             continue
-        before = item.text[: group[0].start]
+        before = re.split(r"[.!。！；]", item.text[: group[0].start])[-1]
         if len(paths) > 1:
             return _FoundPath(fault=f" names a second path, {paths[1][:80]!r}: write one.")
-        if NEGATION.search(_OTHER_BAN.sub("", f"{item.label} {before}")) or _OUTDATED.search(_OTHER_BAN.sub("", value)):
+        if NEGATION.search(f"{item.label} {before}") or _OUTDATED.search(value):
             return _FoundPath(fault=f" says more than a path: {value[:80]!r}. Write the path that is meant, alone.")
         if _OTHER_PLACE.search(value):
             return _FoundPath(fault=f" names a place by another path: {value[:80]!r}. Write the path out.")
@@ -319,20 +302,17 @@ def _find_spans(text: str) -> list[_Span]:
             spans.append(_Span(*quoted.span(), inner, is_quoted=True))
             rest = rest[: quoted.start()] + "\n" * len(quoted[0]) + rest[quoted.end() :]
     for match in _PATH.finditer(rest):
-        is_name = not re.search(
-            r"[\w:@]$", re.sub(r"[\u4e00-\u9fff：]+$|(?<=[\u4e00-\u9fff]):$", "", rest[: match.start()])
-        )
-        is_dots = match[0].startswith(".") and "/" not in match[0]  # `.`, `..` and `.venv`, also a sentence's end
-        is_path = not is_dots or not rest[: match.start()].strip(" *_`\"'")
-        if is_name and is_path and "://" not in rest[max(0, match.start() - 3) : match.end() + 3]:
-            path = (
-                re.split(r"[\u4e00-\u9fff](?=[^/]*$)", match[0])[0]
-                if "/" in match[0] and _CJK_BEFORE.search(rest[: match.start()])
-                else match[0]
-            )
-            path = path.rstrip(",;:)") if path.strip("./") == "" else path.rstrip(".,;:)*_")
-            if path.strip("/.") or path in (".", "..", "./", "../"):
-                spans.append(_Span(match.start(), match.start() + len(path), path))
+        before, path = rest[: match.start()], match[0]
+        is_dots = path.startswith(".") and "/" not in path  # `.`, `..` and `.venv`, also a sentence's end
+        if (is_dots and before.strip(" *_`\"'")) or "://" in rest[max(0, match.start() - 3) : match.end() + 3]:
+            continue
+        if re.search(r"[\w:@]$", re.sub(r"[\u4e00-\u9fff：]+$|(?<=[\u4e00-\u9fff]):$", "", before)):
+            continue  # in the middle of a word
+        if "/" in path and re.search(r"[\u4e00-\u9fff：:]\s*$", before):
+            path = re.split(r"[\u4e00-\u9fff](?=[^/]*$)", path)[0]
+        path = path.rstrip(".,;:)*_") if path.strip("./") else path.rstrip(",;:)")
+        if path.strip("/.") or path in (".", "..", "./", "../"):
+            spans.append(_Span(match.start(), match.start() + len(path), path))
     return sorted(spans, key=lambda span: span.start)
 
 

@@ -74,21 +74,13 @@ def parse_blueprint(text: str) -> Blueprint:
     reader.lines = {name: section.line for name, section in reader.sections.items()}
     if not reader.sections and not any(fault.text.startswith("front matter") for fault in document.faults):
         reader.add_fault(1, "no section of a blueprint was found, as [exp_launch_command].")
-    paths: dict[str, str | None] = {}
-    for name in _PATHS:
-        faults_before = len(reader.faults)
-        paths[name] = fields.read_path(reader, name)
-        reader.assign_faults(faults_before, name)
+    paths = {name: fields.read_path(reader, name) for name in _PATHS}
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
     notes = document.notes if reader.sections else ()  # of any other file nothing is quoted
     first_step_s, pattern = time_limit.read_first_step(reader, notes)
-    faults_before = len(reader.faults)
     time_limit_s = time_limit.read_time_limit(reader)
-    reader.assign_faults(faults_before, "max_time")
-    faults_before = len(reader.faults)
     command = _read_launch_command(reader)
-    reader.assign_faults(faults_before, "launch_command")
     fields.keep_hints(reader)
     absent = {name for name, path in paths.items() if path is None}
     # There is no configuration where it says none, and this host's python where it says python: neither is a default.
@@ -147,7 +139,7 @@ def _read_launch_command(reader: fields.BlueprintReader) -> str | None:
         return None
     command = read_command(section)
     reader.lines["launch_command"] = command.line
-    reader.faults += command.faults
+    _add_faults(reader, command.faults)
     if command.text is None:
         placeholders = [
             item for item in read_items(section) if reader.has_placeholder("launch_command", item.line, item.text)
@@ -155,8 +147,14 @@ def _read_launch_command(reader: fields.BlueprintReader) -> str | None:
         if not command.faults and not placeholders:
             reader.add_fault(section.line, "[exp_launch_command] holds no command: write one launch command.")
         return None
-    reader.faults += _find_leftovers(command.text, command.line, section)
+    _add_faults(reader, _find_leftovers(command.text, command.line, section))
     return command.text
+
+
+def _add_faults(reader: fields.BlueprintReader, faults: Iterable[BlueprintFault]) -> None:
+    for fault in faults:
+        text = fault.text if "[exp_" in fault.text else f"[exp_launch_command] {fault.text}"
+        reader.add_fault(fault.line, text, fatal=fault.fatal, section="launch_command")
 
 
 def _find_leftovers(text: str, line: int, section: Section) -> Iterable[BlueprintFault]:

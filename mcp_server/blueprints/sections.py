@@ -432,4 +432,5 @@ def _find_misspelt(lines: Sequence[SourceLine]) -> Iterator[BlueprintFault]:
         # Compared without the prefix, which would make any two names alike.
         own = re.sub(r"[\s-]+", "_", name[1].lower()).removeprefix("exp_")
         if near := difflib.get_close_matches(own, (*SECTIONS, *OPTIONS), 1, 0.75):
-            yield BlueprintFault(line.number, f"[{name[1]}] is not a section: did you mean [exp_{near[0]}]?")
+            text = f"[{name[1]}] is not a section: did you mean [exp_{near[0]}]?"
+            yield BlueprintFault(line.number, text, section=near[0])

@@ -26,6 +26,7 @@ _REMEDY = "Write one duration, as 24 hours or 90 min"
 _MAX_FIRST_STEP_LINES = 200  # of the notes; the rest of a pasted log is not read
 _MAX_CHARS = 1_500
 _MAX_WORDS = 14  # beside a duration: a longer clause is a story
+_FEW_WORDS = 4  # beside a duration: "at most 12 hours" needs no note
 _MAX_PARTS = 4  # of a reckoning
 
 _FIRST_STEP = re.compile(
@@ -163,10 +164,6 @@ _TOTALLED = re.compile(
 )
 _PRODUCT = re.compile(r"[x×*·+]|\b(?:mal|fois|plus|per|each|every|je|pro|par|times)\b|乘|每|各|个|/")
 _UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
-_PLAIN = re.compile(
-    rf"{_LIMIT.pattern}|\x00|\b(?:a|about|approx\w*|around|ca|hard|wall\w*|time|run|runtime|is|it|the|total|hours|of|to|in)\b|\W|\d|[_大约为时间内运行总]",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -403,7 +400,7 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clau
             cause = f"{left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note."
             reader.add_fault(item.line, f"[exp_max_time]: {cause}")
             return
-        if _PLAIN.sub("", clause.text):
+        if not clause.seconds or len(clause.text.split()) > _FEW_WORDS:
             reader.add_note("max_time", clause.written)
     yield from seconds
 
@@ -482,16 +479,15 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
             seconds = parse_with_unit(item.text.strip("`*\"' "), item.label)
             if seconds is None and re.fullmatch(r"[`*\"' ]*[\d.]+[`*\"' ]*", item.text):
                 text = f"the time to the first step has no unit: {item.text[:40]!r}. Write e.g. 20 min."
-                reader.add_fault(item.line, text)
+                reader.add_fault(item.line, text, section="first_step")
                 continue
         if seconds is None and _LINE_WITH.search(words):
             line_pattern = line_pattern or _pattern_of_name(words)
         if seconds is None or (_Clause(timed.rule, timed.rule).is_report and not _DUE.search(timed.rule)):
             continue
         if not 0 < seconds <= MAX_TIME_S:
-            reader.add_fault(
-                item.line, f"the time to the first step is not usable: {duration(seconds)}. Write e.g. 20 min."
-            )
+            text = f"the time to the first step is not usable: {duration(seconds)}. Write e.g. 20 min."
+            reader.add_fault(item.line, text, section="first_step")
             continue
         start = _FIRST_STEP.search(words)
         rules.append((item.line, seconds, _pattern_of_name(words[start.start() :] if start else words)))
@@ -501,7 +497,7 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
                 f"the first step is due in {duration(rules[0][1])} in line {rules[0][0]}, "
                 f"in {duration(seconds)} here: write one."
             )
-            reader.add_fault(line, text)
+            reader.add_fault(line, text, section="first_step")
             break
     pattern = next((name for _, _, name in rules if name), None) or line_pattern
     return (rules[0][1] if rules else None), _read_pattern(reader, items) or pattern
