@@ -139,25 +139,17 @@ def check_file(
     )
     faults = [fault for fault in faults if fault.section not in given]
     is_blueprint = bool(blueprint.lines)  # the content of other files is not shown
+    command = mask_assigned_secrets(_fill_command(paths, blueprint) or "")
+    values = {**vars(blueprint.options), "launch_command": command}
+    shown: dict[str, Any] = {name: value or None for name, value in values.items() if name not in hidden}
+    shown |= {name: str(path) if path else None for name, path in vars(paths).items() if name != "place"}
     return BlueprintCheck(
+        **shown,
         ok=not any(fault.fatal for fault in faults),
         purpose=blueprint.purpose if is_blueprint else "",
-        codebase_dir=str(paths.codebase_dir),
-        venv_exe=str(paths.venv_exe) if paths.venv_exe else None,
-        yaml_path=str(paths.yaml_path) if paths.yaml_path else None,
-        launch_command=None
-        if "launch_command" in hidden
-        else mask_assigned_secrets(_fill_command(paths, blueprint) or "") or None,
-        result_dir=str(paths.result_dir),
         time_limit_s=blueprint.time_limit_s,
         first_step_timeout_s=blueprint.first_step_timeout_s,
         first_step_pattern=blueprint.first_step_pattern,
-        recovery=None if "recovery" in hidden else blueprint.options.recovery,
-        params=None if "params" in hidden else dict(blueprint.options.params) or None,
-        param_style=blueprint.options.param_style,
-        resume_args=None if "resume_args" in hidden else list(blueprint.options.resume_args) or None,
-        tensorboard=str(paths.tensorboard) if paths.tensorboard else None,
-        seeds=list(blueprint.options.seeds) or None,
         defaults_used=list(blueprint.defaults_used),
         notes=_shorten(blueprint.notes) if is_blueprint else "",
         problems=[BlueprintProblem(line=fault.line, text=fault.text) for fault in faults],
@@ -193,10 +185,7 @@ def apply_blueprint(
         "yaml_path": request.command,  # which names its own
         "max_time": request.time_limit_s,
         "first_step": request.first_step_timeout_s,
-        "recovery": request.recovery,
-        "params": request.params,
-        "resume_args": request.resume_args,
-        "tensorboard": request.tensorboard,
+        **{name: getattr(request, name) for name in ("recovery", "params", "resume_args", "tensorboard")},
     }
     fatal = [
         fault

@@ -280,27 +280,14 @@ def _find_pieces(section: Section, faults: list[BlueprintFault]) -> Iterator[Lin
 
 
 def _spans_over_lines(section: Section) -> Iterator[tuple[int, str]]:
-    """Yield the lines of inline code that begins on one line and ends on a later one; markdown joins them by a blank.
-
-    Nothing where a span is not closed, or other text is beside it.
-    """
-    parts: list[tuple[int, str]] = []
-    is_open = False
-    for line in section.all_lines:
-        text = line.content.strip()
-        if not is_open:
-            if text.startswith("`") and text.count("`") == 1:
-                parts, is_open = [(line.number, text[1:].rstrip())], True
-            continue
-        if line.fence is not None or not text or "`" in text.rstrip("`.") or line.list_mark:
-            return
-        code = line.text.strip("\r\n").rstrip(" .").removesuffix("`").rstrip()
-        number, above = parts[-1]
-        joined = (line.number, code) if above.endswith("\\") else (number, f"{above} {code.strip()}")
-        parts = [*parts, joined] if above.endswith("\\") else [*parts[:-1], joined]
-        if text.rstrip(".").endswith("`"):
-            yield from parts
-            return
+    """Yield the lines of a paragraph that is inline code over several lines; markdown joins them by a blank."""
+    lines = [line for line in section.all_lines if line.fence is None]
+    text = "\n".join("" if line.list_mark else line.text.rstrip() for line in lines)
+    span = re.search(r"(?:^|\n)[ \t>]*`([^`\n]+\n(?:[^`\n]+\n)*[^`\n]*)`\.?(?=\n|$)", text)
+    if span is not None:
+        first = lines[text.count("\n", 0, span.start(1))].number
+        joined = re.sub(r"(?<!\\)\n\s*", " ", span[1])
+        yield from ((first + index, part) for index, part in enumerate(joined.split("\n")))
 
 
 def _command_blocks(section: Section) -> list[Lines]:

@@ -425,7 +425,8 @@ def _take_first_step(text: str) -> _TimedText:
         if phrase and _AFTER.search(f"{clause.text[: phrase.start()]}\x01{clause.text[phrase.end() :]}"):
             phrase = None  # a limit that begins there
         if phrase and len(set(clause.seconds)) > 1:  # "24 hours with 20 min for the first step"
-            chosen = _choose_of_first_step(clause.text, phrase.start())
+            marks = [mark.start() for mark in re.finditer(_MARK, clause.text)]
+            chosen = min(range(len(marks)), key=lambda n: max(marks[n] - phrase.end(), phrase.start() - marks[n]))
             seconds = clause.seconds[chosen] if seconds is None else seconds
             rule = rule or clause.written
             normal = normalize(clause.written)
@@ -440,15 +441,6 @@ def _take_first_step(text: str) -> _TimedText:
         elif clause.seconds or not _CONSEQUENCE.fullmatch(clause.text):
             rest.append(clause.written)
     return _TimedText(", ".join(rest), seconds, rule)
-
-
-def _choose_of_first_step(text: str, at: int) -> int:
-    """Return which duration of a clause is that of its first step, which is named at a position."""
-    marks = [match.start() for match in re.finditer(_MARK, text)]
-    behind = [index for index, start in enumerate(marks) if start > at]
-    if behind and not re.search(r"\b(?:for|to|until) (?:the )?$", text[:at]):
-        return behind[0]
-    return len(marks) - 1 if behind or not text[marks[-2] + 1 : marks[-1]].strip().startswith("for") else 0
 
 
 def _find_unclear_number(value: str) -> str:
