@@ -86,6 +86,7 @@ _CONDITION = re.compile(
     r"|(?:no|without|ohne|sans) (?:(?:time|upper|fixed|hard) ?)?limite?|not sure|unsure|unclear|raise|increase|bump"
     r"|lower|reduce|shorten|halve|adjust|continue|keep (?:it )?(?:going|running)|(?:run|go|carry) on|let it run|renew"
     r"|erhöh\w*|weiterlaufen"
+    r"|(?:otherwise|else|sonst|sinon)\b.{0,20}\b(?:longer|more|shorter|less|länger|mehr|\d+)"
     r"|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever|additional(?:ly)?|extra|at least"
     r"|no[t]? less than|minimum|another|remaining|depend(?:s|ing)|as needed|if needed|twice|double|half"
     r"|per (?!run|experiment|job|training|single)\w+|each(?! run| experiment| job)(?= \w)"
@@ -95,6 +96,9 @@ _CONDITION = re.compile(
     r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|继续|再跑|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
     re.IGNORECASE,
 )
+_DENIAL = re.compile(
+    r"(?:\b(?:no|not|never|without|don'?t|kein\w*|nicht|ohne|sans|pas)|不要?|别|无需)\s*$", re.IGNORECASE
+)
 # ... and those that do so only beside it.
 _CHANGE = re.compile(
     r"\b(?:more|longer|mehr|länger)\b|\bover\b|(?<!pas )\bplus de\b"
@@ -103,10 +107,12 @@ _CHANGE = re.compile(
     r"|\x00 (?:after|since|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
     r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
     r"|\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b|\b(?:queue|checkpoint\w*|interval|cooldown)\b|排队"
-    r"|\b(?:not|never|keine?|nicht|pas|isn't|n't)\s*\x00|(?:不是|而非|不到|不足)\s*\x00|以上|\x00\s*起|\x00.*[?？]"
+    r"|而非\s*\x00|以上|\x00\s*起|\x00.*[?？]"
+    r"|\b(?:not|never|can't|won't|isn't|keine?|nicht|pas)\b|不(?!超)|没"
     r"|[×%*≥]|(?<![-=])>|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00"
     r"|\x00 (?:left|old|ago|apart)\b"
 )
+_MACHINE_TIME = re.compile(r"\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b", re.IGNORECASE)
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
     re.IGNORECASE,
@@ -185,7 +191,7 @@ class _Clause:
         """Whether it has a word that changes the duration in it, or so many words that it tells something else."""
         words = re.findall(r"[^\W\d_\u4e00-\u9fff]+|[\u4e00-\u9fff]{1,4}", self.text)
         return bool(
-            _CONDITION.search(self.text)
+            _find_condition(self.text)
             or _CHANGE.search(self.text)
             or _MOMENT.search(self.written)
             or len(words) > _MAX_WORDS
@@ -198,7 +204,12 @@ class _Clause:
             return "\x00" not in self.text
         limits = _LIMIT.search(self.text)  # "then it is stopped" is no more, "10 at most" is
         changes = re.search(r"\d", self.text) if limits else _JOINT.match(self.text)
-        return not (changes or _TIMES.fullmatch(self.text) or _CONDITION.search(self.text))
+        return not (changes or _TIMES.fullmatch(self.text) or _find_condition(self.text))
+
+
+def _find_condition(text: str) -> bool:
+    """Return whether a text has a word that may change a duration; "no extension" has none."""
+    return any(_DENIAL.search(text[: match.start()]) is None for match in _CONDITION.finditer(text))
 
 
 def _mark_durations(text: str) -> tuple[str, list[float]]:
@@ -314,7 +325,7 @@ def _reckon(text: str) -> tuple[str, str]:
         wholes = [index for index, each in enumerate(seconds) if each == max(seconds)]
     else:
         return text, ""
-    if _CONDITION.search(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
+    if _find_condition(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
         return text, ""
     for whole in wholes:
         parts = [each for index, each in enumerate(seconds) if index != whole]
@@ -375,7 +386,11 @@ def _find_choice(seconds: Sequence[float], text: str, written: str) -> str:
 def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clause]) -> Iterator[float]:
     """Yield the time limit in an item, and note what is written beside it."""
     for heading in (reader.sections["max_time"].heading, item.label):
-        if clauses and (with_unit := parse_with_unit(item.text, heading)) is not None:
+        if (
+            clauses
+            and not _MACHINE_TIME.search(heading)
+            and (with_unit := parse_with_unit(item.text, heading)) is not None
+        ):
             yield with_unit
             return
     seconds = list(dict.fromkeys(each for clause in clauses for each in clause.seconds))
@@ -394,7 +409,7 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clau
         clauses = [replace(c, text=_COUNT_JOINT.sub(" ", _COUNT.sub(" ", c.text))) for c in clauses]
     for clause in clauses:
         if clause.changes if clause.seconds else not clause.is_remark:
-            if not seconds and not _CONDITION.search(clause.text):
+            if not seconds and not _find_condition(clause.text):
                 continue  # no duration at all is a fault of its own
             left = re.sub(r"\s*\x00\s*", " … ", clause.text).strip(" ,.:;…")
             cause = f"{left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note."
