@@ -15,8 +15,10 @@ from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
 from mcp_server.blueprints.headings import split_row
 from mcp_server.blueprints.sections import Section, is_explanation
 
+# A text that was meant as a number: two pairs, a range or a choice, thousands with commas, a number with a remark.
 _NO_VALUE = re.compile(
-    r".*[;；,]\s*[\w.]+\s*[:=].*|\d{1,3}(?:,\d{3})+|0,\d+|[-+]?[\d.]+(?:e[-+]?\d+)?\s+(?:[^\W\d_]{2,}|->|→).*",
+    r".*[;；,]\s*[\w.]+\s*[:=].*|[-+]?[\d.]+?(?:e[-+]?\d+)?\s*(?:\.{2,3}|to|or|[~|–—至到或])\s*\.?\d.*"
+    r"|\d{1,3}(?:,\d{3})+|0,\d+|[-+]?[\d.]+(?:e[-+]?\d+)?\s+(?:[^\W\d_]{2,}|->|→).*",
     re.IGNORECASE,
 )
 # The styles, and how people write them.

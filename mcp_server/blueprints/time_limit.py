@@ -93,7 +93,7 @@ _CONDITION = re.compile(
     r"|every(?! run| experiment| job)|mindestens|wenigstens|verlänger\w*|außer|zusätzlich"
     r"|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
     r"|au moins|sauf|prolong\w*|jusqu'à(?! \x00)|par (?!run|exp)\w+)\b"
-    r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|继续|再跑|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
+    r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|不够|再[加续跑说]|追加|商量|另议|看情况|继续|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
     re.IGNORECASE,
 )
 _DENIAL = re.compile(
@@ -104,7 +104,7 @@ _CHANGE = re.compile(
     r"\b(?:more|longer|mehr|länger)\b|\bover\b|(?<!pas )\bplus de\b"
     r"|\b(?:guess|maybe|perhaps|might|possibly|vielleicht|vermutlich|peut-être)\b|可能|也许"
     r"|\bas (?:long|much|many) as\b|\bminus\b|\d\W{0,3}\x00|\x00\W{0,3}\d|\d\s*x\b"
-    r"|\x00 (?:after|since|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
+    r"|\x00 (?:after|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
     r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
     r"|\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b|\b(?:queue|checkpoint\w*|interval|cooldown)\b|排队"
     r"|而非\s*\x00|以上|\x00\s*起|\x00.*[?？]"
