@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import yaml
 
 from tests.support.sandbox import Agent, Sandbox, text_of
 
 LAB = "/srv/lab"
 DATA = Path(__file__).parent.parent / "data"
-SETS = sorted(p.name for p in DATA.glob("blueprints_*") if (p / "truth.json").exists())
+# A set is a directory of documents with their truth.json, or one file of both.
+ROUNDS = DATA / "blueprints_rounds"
+SETS = sorted([path.parent.name for path in DATA.glob("*/truth.json")] + [path.stem for path in ROUNDS.glob("*.yaml")])
 FILES = """
 nav/train.py nav/eval.py nav/play.py nav/run.sh nav/scripts/train.sh nav/configs/ppo.yaml nav/configs/ppo_v2.yaml
 ajet/ajet/__init__.py ajet/ajet/train.py ajet/train.py ajet/launch.sh ajet/configs/grpo.yaml ajet/configs/agent.yaml
@@ -150,14 +153,24 @@ def find_faults(check: dict[str, Any], script: str, truth: dict[str, Any]) -> li
     return faults
 
 
+def read_set(name: str) -> dict[str, tuple[bytes, dict[str, Any]]]:
+    """Return the documents of a set by their file's name, each with its truth."""
+    if (truths := DATA / name / "truth.json").exists():
+        return {
+            file: ((truths.parent / file).read_bytes(), truth) for file, truth in json.loads(truths.read_text()).items()
+        }
+    entries = yaml.load((ROUNDS / f"{name}.yaml").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {f"{each['name']}.md": (each["text"].encode(), each["truth"]) for each in entries}
+
+
 async def judge_set(name: str, agent: Agent, lab: Path) -> list[Verdict]:
     """Write the documents of a set below ``lab`` and judge each."""
     directory = lab / name
     directory.mkdir()
     verdicts = []
-    for document, truth in json.loads((DATA / name / "truth.json").read_text()).items():
+    for document, (text, truth) in read_set(name).items():
         file = directory / document
-        file.write_bytes((DATA / name / document).read_bytes().replace(LAB.encode(), str(lab).encode()))
+        file.write_bytes(text.replace(LAB.encode(), str(lab).encode()))
         verdicts.append(await judge(agent, file, truth))
     return verdicts
 
