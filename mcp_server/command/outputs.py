@@ -16,10 +16,10 @@ from mcp_server.command.programs import LOG_VIEWERS, PYTHON, PYTHON_LAUNCHERS, u
 from mcp_server.command.shell import REDIRECTS, SimpleCommand, is_literal, parse
 from mcp_server.command.words import Word
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_words
 
 # Words that say what a file is to a program, by their sort.
-OPTION_WORDS = {block["sort"]: frozenset(block["words"].split()) for block in map(dict, read_blocks("command/options"))}
+OPTION_WORDS = {sort: frozenset(words) for sort, words in read_words("command/options").items()}
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _JOINED = compile_lazily(
     r"(?:log|out|output|save|result|results|work|run|exp|tb|tensorboard|eval|summary)(?:s)?(?:dir|path|folder|root|file)"

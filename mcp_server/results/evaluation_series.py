@@ -8,30 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mcp_server.results.evaluation_text import STEP_NAMES, Row, find_step
+from mcp_server.results.evaluation_text import NAMES, STEP_NAMES, Row, find_step
 from mcp_server.results.evaluation_values import Percent, Value
 from mcp_server.results.evaluations import Evaluation
 from mcp_server.results.metrics import Best, best_direction
 from mcp_server.text.formatting import FEWEST_DIGITS
 
-# The columns of a row that are not metrics, by the words that trainers and harnesses use.
-BENCHMARK_NAMES = frozenset(
-    """benchmark benchmarks task tasks task_name dataset dataset_name datasets suite task_suite task_suite_name env
-    env_id env_name environment split subset label eval_set testset target_dataset target_dataset_name
-    data_source""".split()  # noqa: SIM905 - words
-)
-MODEL_NAMES = frozenset(
-    """model model_name model_path model_name_or_path pretrained checkpoint checkpoint_path ckpt ckpt_path policy
-    policy_path method agent""".split()  # noqa: SIM905 - words
-)
-_VALUE_NAMES = frozenset({"value", "result", "figure", "score", "值", "数值", "结果"})
-# First match wins: what was run counts more than the number of tasks.
-_EPISODE_NAMES = (
-    *("num_trajectories", "n_trajectories", "trajectories", "num_episodes", "n_episodes", "n_eval_episodes"),
-    *("eval_episodes", "episodes", "n_rollouts", "num_rollouts", "rollouts", "num_trials", "n_trials", "trials"),
-    *("num_samples", "n_samples", "eval_samples", "samples"),
-)
-_TASK_NAMES = ("total_tasks", "num_tasks", "n_tasks", "tasks", "n", "count", "total")
+BENCHMARK_NAMES, MODEL_NAMES, _VALUE_NAMES = NAMES["benchmark"], NAMES["model"], NAMES["value"]
+_EPISODE_NAMES, _TASK_NAMES = NAMES["episodes"], NAMES["tasks"]
 _ATTEMPTS = "pass_n"  # attempts at each task
 _RATE = re.compile(r"rate|acc|success|succ|pass|win|solved|exact|match|(?:^|[_/.])em(?:$|[_/.])", re.IGNORECASE)
 _NOT_RATE = re.compile(r"reward|return|loss|num_|count|_n$|len", re.IGNORECASE)
@@ -241,7 +225,7 @@ def _read_rows(evaluation: Evaluation) -> Iterator[tuple[_Labels, str, Evaluatio
 
 def _label_row(row: Row, evaluation: Evaluation, *, by_epoch: bool, is_only: bool) -> _Labels:
     labels = _Labels()
-    step = _find(row, STEP_NAMES | ({"epoch"} if by_epoch else set()))
+    step = _find(row, {*STEP_NAMES, *(("epoch",) if by_epoch else ())})
     if step is None:
         step = find_step(evaluation.title)
     if step is None:

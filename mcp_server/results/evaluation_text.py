@@ -10,8 +10,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from mcp_server.results.evaluation_values import FRACTION, NUMBER, PERCENT, Percent, Value, parse_named, parse_value
+from mcp_server.text.rows import read_words
 
 Row = Mapping[str, Value]
+
+NAMES = read_words("scalars/names")
 
 MOST_ROWS = 200
 MOST_COLUMNS = 200
@@ -141,10 +144,7 @@ def parse_line(line: str) -> dict[str, Value] | None:
     return {"step": step, **({"label": label} if label else {}), **{m[1]: parse_value(m[2]) for m in pairs}}
 
 
-STEP_NAMES = frozenset(
-    """step steps global_step global_steps training_step training_steps train_step timestep timesteps total_timesteps
-    num_timesteps iteration iter update checkpoint_step""".split()  # noqa: SIM905 - words
-)
+STEP_NAMES = NAMES["step"]
 
 
 def has_step(row: Row) -> bool:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
+from mcp_server.results.evaluation_text import NAMES
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.from_log import LogMetrics, LogPoints, count_alike, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
@@ -20,26 +21,9 @@ from mcp_server.scalars.summary import summarise_series
 PRINTED = "the run's output"  # a source, beside files
 Best = Literal["max", "min"]
 
-# First match wins, on the words of a tag: the loss of a reward model is a loss.
-_BETTER: tuple[tuple[Best, frozenset[str]], ...] = (
-    (
-        "min",
-        frozenset(
-            """loss losses error errors err perplexity ppl nll mse mae rmse mape cer wer fid regret crossentropy
-            bpb bpc violation violations collision collisions failure failures latency latencies
-            delay delays cost costs""".split()  # noqa: SIM905 - words
-        ),
-    ),
-    (
-        "max",
-        frozenset(
-            """reward rewards return returns rew ret success successes succ accuracy acc score scores pass passed win
-            wins f1 auc auroc bleu rouge map iou psnr ssim precision recall reached solved solve correct em exact match
-            top1 top5 r2""".split()  # noqa: SIM905 - words
-        ),
-    ),
-)
-_SPREAD = frozenset({"std", "stddev", "var", "variance", "min", "max", "coef", "weight", "scale"})
+# First match wins, on the words of a tag.
+_BETTER: tuple[tuple[Best, frozenset[str]], ...] = (("min", frozenset(NAMES["min"])), ("max", frozenset(NAMES["max"])))
+_SPREAD = frozenset(NAMES["spread"])
 _WORDS = re.compile(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*|[a-z]\d")
 
 

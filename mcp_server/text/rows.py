@@ -42,6 +42,12 @@ def read_patterns(name: str) -> dict[str, re.Pattern[str]]:
     return {fields["name"]: compile_lazily(fields["line"]) for fields in map(dict, read_blocks(name))}
 
 
+@cache
+def read_words(name: str) -> dict[str, tuple[str, ...]]:
+    """Return the words of a file whose blocks are a `sort`, its `words` and a `seen` that has one, by their sort."""
+    return {fields["sort"]: tuple(fields["words"].split()) for fields in map(dict, read_blocks(name))}
+
+
 def keep_texts() -> None:
     """Read all files now, so that a package that is replaced later changes no answer."""
     for path in _PACKAGE.rglob("*.rows"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import NamedTuple
 
 from mcp_server.text.regex import compile_lazily, find_all
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_blocks, read_patterns
 
 _PATTERNS = read_patterns("diagnosis/progress/patterns")
 
@@ -21,18 +20,6 @@ STEP = 32  # counts steps, iterations, updates, frames
 EPOCH = 64  # counts epochs, episodes, rounds
 HELD_OUT = 128  # a loss or score on held-out data
 COUNTS = STEP | EPOCH
-
-HEADLINES = (
-    "loss",
-    "reward",
-    "val_loss",
-    "grad_norm",
-    "fps",
-    "accuracy",
-    "error",
-    "loss_d",
-    "loss_g",
-)  # what a run's status shows, in this order
 
 _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
@@ -64,104 +51,24 @@ def _words(text: str) -> str:
 # Settings whose names contain the name of a metric.
 _SETTING = _PATTERNS["named_values.setting"]
 _HELD_OUT_WORDS = compile_lazily(_words("val valid validation eval evaluation test dev") + "|验证|测试")
-# First match wins: "value_loss" is a loss, "loss/reward" too.
-_MEASURES: tuple[tuple[int, re.Pattern[str]], ...] = (
-    (
-        LOSS,
-        compile_lazily(
-            r"loss|nll|perplexity|损失|" + _words(r"ppl cost xent elbo bpb bpc rmse mse mae l_\w+ [gd]_\w+")
-        ),
-    ),
-    (REWARD, compile_lazily(r"reward|eprew|epret|奖励|" + _words("returns? rew scores? fitness"))),
-    (VITAL, compile_lazily(r"grad|gnorm|^grdn$|^norm$|learning.rate|学习率|" + _words("lr kl entropy std"))),
-    (
-        SPEED,
-        compile_lazily(
-            r"fps|per second|"
-            + _words("sps tps ips throughput computation mfu tflops (?:tok|tokens|samples|img|it|steps)/s(?:ec)?")
-        ),
-    ),
-    (
-        QUALITY,
-        compile_lazily(
-            r"acc|top-?[15]|prec|recall|准确率|精度|"
-            + _words(r"f1 auc miou iou psnr ssim map dice bleu rouge\w* wer cer success ndcg mrr fid corr error")
-        ),
-    ),
-)
-_STEPS = frozenset({
-    "step", "steps", "iter", "iters", "iteration", "iterations", "it", "itr", "update", "updates", "frame", "frames",
-    "timestep", "timesteps", "global_step", "globalstep", "global_steps", "global_iter", "train_step", "training_step",
-    "train_iter", "training_iteration", "env_step", "env_steps", "env_frames", "learner_steps", "current_step",
-    "current_steps", "cur_step", "cur_iter", "opt_step", "optimizer_step", "optimizer_steps", "num_updates",
-    "n_updates", "num_timesteps", "total_timesteps", "iter_num", "batch", "batch_idx", "minibatch", "idx",
-    "步", "步数", "步骤", "迭代", "迭代次数", "训练步", "训练步数", "训练步骤", "全局步数", "当前步数",
-})  # fmt: skip
-_EPOCHS = frozenset({
-    "epoch", "ep", "episode", "episodes", "round", "gen", "generation", "train_epoch", "cur_epoch", "current_epoch",
-    "轮", "轮次", "轮数", "训练轮数", "训练轮次", "回合", "周期", "训练周期",
-})  # fmt: skip
-# A count with one of these words is a plan, a best value, or does not count training steps.
-_NOT_SO_FAR = frozenset({
-    "max", "total", "num", "number", "per", "every", "warmup", "best", "log", "save", "eval", "val", "valid",
-    "validation", "test", "resume", "resumed", "from", "patience", "last", "previous", "min", "until", "before",
-})  # fmt: skip
-_SCOPES = frozenset({"", "train", "training", "trainer", "charts", "global", "counters"})  # `time/batch` is not a count
+_BITS = {"loss": LOSS, "reward": REWARD, "vital": VITAL, "speed": SPEED, "quality": QUALITY}
+_BLOCKS = [dict(block) for block in read_blocks("diagnosis/progress/metrics")]
+# First match wins.
+_MEASURES = [
+    (_BITS[one["of"]], compile_lazily(f"{one['line']}|{_words(one['words'])}")) for one in _BLOCKS if "of" in one
+]
+_HEADLINE_PATTERNS = [(one["shown"], compile_lazily(one["line"])) for one in _BLOCKS if "shown" in one]
+# What a run's status shows, in this order.
+HEADLINES = ("loss", "reward", "val_loss", "grad_norm", "fps", "accuracy", "error", "loss_d", "loss_g")
+_SORTS = {one["sort"]: frozenset(one["words"].split()) for one in _BLOCKS if "sort" in one}
+_STEPS, _EPOCHS, _NOT_SO_FAR, _VERBS = _SORTS["step"], _SORTS["epoch"], _SORTS["plan"], _SORTS["verb"]
+_SCOPES = _SORTS["scope"] | {""}
 _UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # updates are made, never planned
-
-_HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "loss",
-        compile_lazily(
-            r"(?:(?:train|training|lm|total|avg|ave|average|mean|batch|running|epoch|iter|step|global|reduced_train|actor"
-            r"|smooth|current|final|overall|mini-?batch|cur|tr|llm|sft|轮|步|回合|训练)[ _/.-]*)*"
-            r"(?:loss|pg_loss|损失|nll|cost|(?:(?:\d+|training)'s |train-)?(?:rmse|mae|\w*logloss))"
-            r"(?:[ _/.-]?(?:train|avg|total|mean|epoch|step|value|值|\((?:train|avg|mean|total)\)))*"
-        ),
-    ),
-    (
-        "reward",
-        compile_lazily(
-            r"(?:[\w ]+/)*(?:(?:mean|avg|average|episode|episodic|total|train|training|ep|cumulative|last|critic"
-            r"|running|env)[ _/.-])*(?:rewards?|returns?|rew|score|奖励|eprewmean|epret)"
-            r"(?:[ _/.-]?(?:mean|avg|average|total|sum))*"
-        ),
-    ),
-    (
-        "grad_norm",
-        compile_lazily(
-            r"(?:[\w ]+/)*(?:total[ _])?(?:(?:grad|gradient)s?[ _-]?norms?|gnorm|grdn|grad|norm)"
-            r"(?:[ _/](?:mean|total|avg))?"
-        ),
-    ),
-    (
-        "fps",
-        compile_lazily(
-            r"(?:[\w ]+/)*(?:fps(?: total)?|sps|tps|steps per second|computation|throughput"
-            r"|(?:samples|tok|tokens|steps)/s(?:ec)?)"
-        ),
-    ),
-    (
-        "accuracy",
-        compile_lazily(
-            r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*(?:acc|accuracy|acc@?1|top-?1|准确率"
-            r"|mean_token_accuracy)(?:[ _/.-]?(?:train|avg|top-?1))*"
-        ),
-    ),
-    ("error", compile_lazily(r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*error(?:[ _]rate)?")),
-    # A GAN has no total loss.
-    ("loss_d", compile_lazily(r"loss[ _/]?d|(?:d|disc|discriminator|netd)[ _/]?loss|loss[ _/]discriminator")),
-    ("loss_g", compile_lazily(r"loss[ _/]?g|(?:g|gen|generator|netg)[ _/]?loss|loss[ _/]generator")),
-)
 
 _COUNT_BEFORE = compile_lazily(r"第\d+(?:轮|步|回合|次迭代) ")
 
 # "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
 _SKIPS = _PATTERNS["named_values.skips"]
-_VERBS = frozenset({
-    "is", "was", "are", "were", "be", "became", "becomes", "has", "have", "had", "got", "gets", "contains", "not", "no",
-    "to", "of", "for", "with", "or", "if", "when",
-})  # fmt: skip
 _COUNTED = compile_lazily(r"(?i)\b(?:step|iter\w*|epoch|batch|update|episode)\W{0,3}\d")
 
 _name_cache: dict[str, ValueName | None] = {}

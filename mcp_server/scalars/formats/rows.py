@@ -15,23 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, Series, merge_files
+from mcp_server.text.rows import read_words
 
-# The first of these names in a file, in lower case, is its step. An epoch comes last: several rows may share it.
-STEP_KEYS = (
-    "step",
-    "global_step",
-    "train/global_step",
-    "trainer/global_step",
-    "total_timesteps",
-    "time/total_timesteps",
-    "timesteps_total",
-    "iteration",
-    "training_iteration",
-    "iter",
-    "_step",
-    "epoch",
-)
-TIME_KEYS = ("_timestamp", "timestamp", "wall_time", "ts", "time")
+STEP_KEYS, TIME_KEYS = read_words("scalars/names")["scalar_step"], read_words("scalars/names")["time"]
 
 _DEPTH = 16  # of objects in objects
 _LARGEST_STEP = 2.0**62
