@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.command.outputs import names_a_run
@@ -154,7 +154,7 @@ def find_benchmark(settings: Sequence[Mapping[str, object]]) -> str | None:
     return name or (_find_setting(settings, _CONFIG_NAMES) if has_model else None)
 
 
-def _find_setting(settings: Sequence[Mapping[str, object]], names: frozenset[str]) -> str | None:
+def _find_setting(settings: Sequence[Mapping[str, object]], names: Collection[str]) -> str | None:
     values: dict[str, set[str]] = {}
     for one in settings:
         for name, value in one.items():

@@ -21,6 +21,7 @@ _FORMS = ((32, "steps"), (32, "values"), (16, "values"), (8, "values"), (8, "non
 _FAR = 50  # times as far from the mean as the other extreme: a spike, whose step is always shown
 _ARROWS = {"up": "↑", "down": "↓", "flat": "~", None: "?"}
 _WORDS = re.compile(r"[A-Za-z]+|\d{1,3}|\s(?=\d)|[^\sA-Za-z\d]")
+_NUMBERS = ("last", "slope", "min", "max", "mean", "first", "ema", "steps_per_s")  # real ones of a summary
 _LONGEST_TAG = 121  # characters
 _LETTERS_A_TOKEN, _CAPITALS_A_TOKEN = 8, 3
 _PLAIN = 1e6  # an integer below it is written without an exponent: as cheap, and easier to read
@@ -42,32 +43,13 @@ def json_number(value: float | None) -> Number | None:
 
 def build_tag_figures(summary: SeriesSummary, points: Sequence[tuple[int, float]] | None = None) -> TagFigures:
     """Return the summary as a typed answer."""
-    return TagFigures(
-        last=json_number(summary.last),
-        last_step=summary.last_step,
-        trend=summary.trend,
-        slope=json_number(summary.slope),
-        min=json_number(summary.min),
-        min_step=summary.min_step,
-        max=json_number(summary.max),
-        max_step=summary.max_step,
-        mean=json_number(summary.mean),
-        first=json_number(summary.first),
-        first_step=summary.first_step,
-        ema=json_number(summary.ema),
-        count=summary.count,
-        nan=summary.nan,
-        first_nan_step=summary.first_nan_step,
-        inf=summary.inf,
-        first_inf_step=summary.first_inf_step,
-        plateau=summary.plateau,
-        shape=summary.shape,
-        age_s=round_known(summary.age_s),
-        steps_per_s=json_number(summary.steps_per_s),
-        restarts=list(summary.restarts) or None,
-        writers=summary.writers if summary.writers > 1 else None,
-        points=None if points is None else [(step, json_number(value) or 0.0) for step, value in points],
-    )
+    facts = {name: getattr(summary, name) for name in TagFigures.model_fields if name != "points"}
+    facts |= {name: json_number(facts[name]) for name in _NUMBERS}
+    facts |= {"age_s": round_known(summary.age_s), "restarts": list(summary.restarts) or None}
+    facts["writers"] = summary.writers if summary.writers > 1 else None
+    if points is not None:
+        facts["points"] = [(step, json_number(value) or 0.0) for step, value in points]
+    return TagFigures(**facts)
 
 
 def common_step(summaries: Mapping[str, SeriesSummary]) -> int | None:
