@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import anyio
 
@@ -23,23 +24,46 @@ _CELLS, _CELL_S, SLOTS = 300, 0.3, 8
 _SHARES, _LOOKS = (0.25, 0.5, 0.75), 3  # of a sweep, and the looks nearest to each
 _TOGETHER = 3  # sweeps whose estimates are noted at once
 _STEPS = 10
-_PRINTS = f'for i in $(seq {_STEPS}); do sleep "$0"; echo "step $i/{_STEPS} loss 0.$i"; done'
+# A cell: its seconds from a file by its number, so that no parameter says them; it fails at first, hangs, or neither.
+_CELL = """
+n=$1 each=$(sed -n "$((n + 1))p" "$0/lengths"); fate=$(sed -n "$((n + 1))p" "$0/fates")
+[ "$fate" = hang ] && sleep 600
+[ "$fate" = fail ] && [ ! -e "$0/failed$n" ] && { touch "$0/failed$n"; sleep "$each"; exit 3; }
+"""
+_SILENT = _CELL + 'sleep "$each"'
+_PRINTS = _CELL + f'for i in $(seq {_STEPS}); do sleep "$each"; echo "step $i/{_STEPS} loss $n.$i"; done'
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """A sweep whose estimates are noted: ``cells`` of about ``cell_s`` seconds, which print steps or nothing."""
+    """A sweep whose estimates are noted: ``cells`` of about ``cell_s`` seconds, which print steps or nothing.
+
+    ``sizes``: of a parameter, so many times as long are its cells. ``fails``: every so manieth fails at first.
+    ``halved``: the worse half stops at the third step. ``promotes``: the best one runs again, three times as long.
+    ``hangs``: the first cell stands still until ``limit_s``.
+    """
 
     cell_s: float
     cells: int
     slots: int
     steps: bool
+    sizes: tuple[float, ...] = (1,)
+    fails: int = 0
+    halved: bool = False
+    promotes: bool = False
+    hangs: bool = False
+    limit_s: float | None = None
 
 
 _SHAPES = (
     *(_Shape(0.3, 40, 8, False), _Shape(0.3, 24, 4, True), _Shape(0.5, 24, 4, False), _Shape(1, 24, 6, True)),
     *(_Shape(1, 16, 4, False), _Shape(2, 16, 4, True), _Shape(3, 12, 4, False), _Shape(5, 12, 4, True)),
     *(_Shape(8, 8, 4, False), _Shape(10, 8, 4, True)),
+    *(_Shape(1, 24, 3, False, sizes=(1, 2, 4, 8)), _Shape(0.5, 24, 4, True, sizes=(1, 2, 4, 8))),
+    *(_Shape(2, 12, 2, False, sizes=(1, 2, 4)), _Shape(1, 16, 4, False, sizes=(4, 2, 1))),
+    *(_Shape(2, 16, 4, False, fails=4), _Shape(4, 12, 4, True, fails=3)),
+    *(_Shape(12, 12, 4, True, halved=True), _Shape(3, 8, 4, True, promotes=True)),
+    *(_Shape(3, 12, 4, False, hangs=True, limit_s=12), _Shape(60, 4, 2, True)),
 )
 
 
@@ -48,7 +72,7 @@ async def measure_speed(sandbox: Sandbox) -> tuple[Row, ...]:
     peer_s, peer_cpu_s = await anyio.to_thread.run_sync(_run_xargs)
     async with sandbox.server() as server:
         short_s, cpu_s, most = await _run_short(sandbox, server)
-        errors, unknown = await _note_estimates(server)
+        errors, unknown = await _note_estimates(server, sandbox)
     return (
         measured(
             f"{_CELLS} cells of {_CELL_S:g} s on {SLOTS} slots, from the call to the end; baseline: xargs -P {SLOTS}",
@@ -110,7 +134,7 @@ def _tmux_cpu_s(sandbox: Sandbox) -> float:
     return sum(map(processes.cpu_s, (int(pid), *processes.starters(int(pid))))) if pid else 0.0
 
 
-async def _note_estimates(server: Server) -> tuple[list[float], int]:
+async def _note_estimates(server: Server, sandbox: Sandbox) -> tuple[list[float], int]:
     """Return the relative errors of the estimates, and at how many looks there was none."""
     errors: list[float] = []
     unknown = 0
@@ -119,7 +143,7 @@ async def _note_estimates(server: Server) -> tuple[list[float], int]:
     async def play(number: int, shape: _Shape) -> None:
         nonlocal unknown
         async with limit:
-            looks = await _play(server, number, shape)
+            looks = await _play(server, sandbox, number, shape)
         begun_s, ended_s = looks[0][0], looks[-1][0]
         for share in _SHARES:
             at_s = begun_s + share * (ended_s - begun_s)
@@ -135,14 +159,28 @@ async def _note_estimates(server: Server) -> tuple[list[float], int]:
     return errors, unknown
 
 
-async def _play(server: Server, number: int, shape: _Shape) -> list[tuple[float, float | None]]:
+async def _play(server: Server, sandbox: Sandbox, number: int, shape: _Shape) -> list[tuple[float, float | None]]:
     """Run a sweep; return when it was looked at, from its start to its end, and what it said is left."""
-    chance = random.Random(number)
+    chance, name = random.Random(number), f"eta{number}"
+    directory = sandbox.work / name
+    directory.mkdir()
+    sizes = [shape.sizes[n * len(shape.sizes) // shape.cells] for n in range(shape.cells)] + [3] * shape.promotes
     each_s = shape.cell_s / (_STEPS if shape.steps else 1)
-    cells = [{"s": round(each_s * chance.uniform(0.85, 1.15), 3), "n": n} for n in range(shape.cells)]
-    common = {"command": ["bash", "-c", _PRINTS if shape.steps else 'sleep "$0"', "{s}", "{n}"], "cwd": "/"}
-    plan = {"cells": cells, "max_parallel": shape.slots}
-    answer = await server.call("launch_sweep", name=f"eta{number}", common=common, **plan)
+    lengths = [f"{each_s * size * chance.uniform(0.85, 1.15):.3f}\n" for size in sizes]
+    (directory / "lengths").write_text("".join(lengths))
+    fates = ["fail" if shape.fails and n % shape.fails == 0 else "-" for n in range(len(sizes))]
+    (directory / "fates").write_text("\n".join(["hang", *fates[1:]] if shape.hangs else fates) + "\n")
+    command = ["bash", "-c", _PRINTS if shape.steps else _SILENT, str(directory), "{n}"]
+    common: dict[str, Any] = {"command": command, "cwd": "/", "time_limit_s": shape.limit_s}
+    cells = [{"n": n, "size": size} for n, size in enumerate(sizes[: shape.cells])]
+    plan: dict[str, Any] = {"cells": [each if len(shape.sizes) > 1 else {"n": each["n"]} for each in cells]}
+    if shape.promotes:
+        last = {"name": "final", "promote": "best", "common": {"params": {"n": shape.cells}}}
+        plan = {"phases": [{"name": "explore", **plan}, last], "metric": "loss"}
+    if shape.halved:
+        plan |= {"halving": {"steps": [3]}, "metric": "loss"}
+    more = {"max_parallel": shape.slots, "cell_failures": 2}
+    answer = await server.call("launch_sweep", name=name, common=common, **plan, **more)
     looks: list[tuple[float, float | None]] = []
     while True:
         wait = (await server.call("wait_run", run_ids=answer.data["sweep_id"], timeout_s=0)).data
