@@ -102,7 +102,6 @@ def read_columns(
 
 
 def _explain_missing(name: str, tags: Sequence[str]) -> str:
-    """Return why no cell has a value of a metric."""
     tag, _ = parse_metric(name)
     if (at := _AT.fullmatch(tag)) and match_tags(at["tag"], tags):
         return f"No cell has {at['tag']} at step {at['step']}: none has come that far."
@@ -113,7 +112,6 @@ def _explain_missing(name: str, tags: Sequence[str]) -> str:
 def _read_values(
     run: Run, store: RunStore, scalars: Scalars, name: str, goals: Mapping[str, str]
 ) -> Iterator[tuple[str, float, bool]]:
-    """Yield the columns of a metric with their values, and whether they are at a step."""
     tag, ranking = parse_metric(name)
     figures = list(measure_all(run, store, scalars, tag, ranking, goals.get(tag)))
     for found, figure in figures:
@@ -170,5 +168,4 @@ def explain_missing(groups: Sequence[Group], store: RunStore, scalars: Scalars) 
 
 
 def _is_same(column: str, metric: str | None) -> bool:
-    """Return whether an evaluation is the metric that ranks."""
     return metric is not None and bool(match_tags(metric, [column, column.removeprefix("eval ")]))

@@ -244,7 +244,6 @@ def describe_end(
 
 
 def _list_tries(run: Run) -> list[str] | None:
-    """Return how each attempt before the last one ended, by its kind of failure; None where there was one alone."""
     failures = [(e.get("failure") or {}).get("kind") for e in run.events if e["kind"] == "retrying"]
     return [str(kind or "unknown") for kind in failures] or None
 

@@ -141,7 +141,6 @@ def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> Poi
 
 
 def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
-    """Return the curves of a run that ``pattern`` matches: of its files, else of its output."""
     locations = scalars.locate(run).locations
     with contextlib.suppress(NoScalars):
         series = scalars.read(locations, run.run_id).series if locations else {}

@@ -159,7 +159,6 @@ class _Alike:
 
 
 def _ratio(here: Mapping[str, float], there: Mapping[str, float]) -> float:
-    """Return how many times as long the first trains, by the options that both have."""
     return math.prod(value / there[name] for name, value in here.items() if name in there)
 
 

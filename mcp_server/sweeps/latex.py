@@ -80,7 +80,6 @@ def _comment(text: str) -> str:
 
 
 def _math(text: str, *, bold: bool) -> str:
-    """Return ``1.2e-05±3e-06`` as mathematics."""
     shown = _POWER.sub(lambda m: rf"{m['digits']} \times 10^{{{m['sign'].strip('+')}{m['power']}}}", text)
     shown = shown.replace("±", r" \pm ")
     return rf"$\mathbf{{{shown}}}$" if bold else f"${shown}$"

@@ -259,7 +259,6 @@ def _rank_settings(
 
 
 def _render_live(sweep: Sweep, live: Mapping[str, Run], look: _Look) -> list[str]:
-    """Return the table of the live cells as they were at the last look; one that began since then has its state."""
     headers = ["cell", "run", "state", "step", sweep.spec.ranked_by or "metrics", "left"]
     shown = list(live.items())[:_MOST_LIVE]
     rows = [[name, run.run_id, run.state, *look.lines.get(run.run_id, ("", "", ""))] for name, run in shown]
@@ -268,7 +267,6 @@ def _render_live(sweep: Sweep, live: Mapping[str, Run], look: _Look) -> list[str
 
 
 def _describe_live(run: Run, value: tuple[float, int | None] | None) -> Sequence[str]:
-    """Return step, value and time left of a live run."""
     step, total, left_s = (run.progress.get(name) for name in ("step", "total_steps", "eta_s"))
     if isinstance(step, int) and value is not None and value[1] is not None:
         step = max(step, value[1])  # the curve may be read later than the record
@@ -299,7 +297,6 @@ def _render_head(sweep: Sweep, look: _Look | None, best: Best | None) -> list[st
 def _result_row(
     cell: CellState, names: Sequence[str], changed: Sequence[str], note: str | None, ranked_by: str | None
 ) -> list[str]:
-    """Return the fields of a cell. ``ranked_by``: what its value is, None where that does not count."""
     settings = [*map(cell.setting, names), *map(cell.planned, changed)]
     values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *settings]
     values += [cell.value, cell.value_step] if ranked_by else [None, cell.end.get("step")]
@@ -380,7 +377,6 @@ def _describe_log_place(home: Path, run_id: str, attempt: int) -> str:
 
 
 def _why(cell: CellState) -> str:
-    """Return why a cell has no result, or how attempts before it ended."""
     failure = cell.end.get("failure") or {}
     if why := cell.end.get("why"):
         return str(why)
@@ -397,7 +393,6 @@ def _why(cell: CellState) -> str:
 
 
 def _varying(cells: Iterable[CellState]) -> list[str]:
-    """Return the settings that differ between cells, in their order."""
     cells = list(cells)
     names = dict.fromkeys(name for cell in cells for name in cell.settings)
     values = {name: {str(cell.setting(name)) for cell in cells} for name in names}

@@ -156,7 +156,6 @@ def _name_sweep(member: _Member) -> CellState:
 
 
 def _list_differing(one: Sweep, other: Sweep) -> Iterator[str]:
-    """Yield the arguments of launches whose values in one sweep are not those in another."""
     launches = [[_reduce(state.cell, sweep.sweep_id) for state in sweep.cells] for sweep in (one, other)]
     for name in sorted({name for each in launches for launch in each for name in launch}):
         values = [{json.dumps(launch.get(name), default=str, sort_keys=True) for launch in each} for each in launches]

@@ -142,7 +142,6 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
 
 
 def _check_types(argument: str, values: Mapping[str, Any]) -> None:
-    """Refuse values of other types than the arguments of this name have; None is an open one."""
     for name, value in values.items():
         if value is None or name not in _TYPES:
             continue
@@ -324,7 +323,6 @@ def _add_source(source: SourceCell | None, common: Mapping[str, Any]) -> Mapping
 
 
 def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the cross product; the last parameter varies fastest."""
     if not isinstance(grid, Mapping) or not grid:
         raise BadArgument("grid", 'must be an object of lists, e.g. {"lr": [0.001, 0.0001], "seed": [1, 2, 3]}.')
     for name, values in grid.items():
@@ -346,7 +344,6 @@ def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _varying_names(grid: Mapping[str, Sequence[Any]] | None, cells: Sequence[Mapping[str, Any]] | None) -> list[str]:
-    """Return the parameters whose values differ between cells, in their order."""
     names = [name for name, values in (grid or {}).items() if len(values) > 1]
     listed = list(cells or ())
     if not all(isinstance(entry, Mapping) for entry in listed):
@@ -394,7 +391,6 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
 
 
 def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameter that keeps the files of a run apart, where its program writes beside other runs."""
     command = launch.get("command")
     if not isinstance(command, str | list) or not takes_arguments(parse(command)):
         return {}

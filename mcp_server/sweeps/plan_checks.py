@@ -171,7 +171,6 @@ def read_script(command: str | Sequence[str], cwd: Path) -> str:
 
 
 def _spell(name: str, value: bool | None, script: str) -> dict[str, Any]:
-    """Return the parameters that stand for one that is false or null."""
     flag = re.escape(name)
     # The call that defines the option, up to the next one.
     option = re.search(rf"""["']--{flag}["'](.*?)(?=add_argument\(|\.option\(|\Z)""", script, re.DOTALL)
@@ -310,7 +309,6 @@ def find_shared_outputs(cells: Sequence[Cell]) -> list[str]:
 
 
 def _find_unnamed(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield that the script of several cells writes files, and nothing says that each has a place of its own."""
     scripts, found = _Scripts(), dict[str, list[str]]()
     for cell in cells:
         if _is_open(cell.launch) and not list(_list_outputs(cell.launch)):
@@ -328,7 +326,6 @@ def _find_unnamed(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _is_open(launch: Mapping[str, Any]) -> bool:
-    """Return whether a cell runs a command here whose words keep no files apart."""
     command, params = launch.get("command"), launch.get("params") or {}
     is_command = isinstance(command, str | list) and bool(command) and not launch.get("host")
     return is_command and _OF_A_RUN not in json.dumps([command, params, launch.get("env")], default=str)

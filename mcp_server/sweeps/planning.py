@@ -131,7 +131,6 @@ def _doubt_metric(spec: SweepSpec, goal: str | None) -> Iterator[str]:
 
 
 def _doubt_choice(spec: SweepSpec) -> Iterator[str]:
-    """Yield that the sweep chooses between settings by values on several benchmarks."""
     if depends_on_metric(spec) and (name := find_benchmark([cell.params for cell in spec.cells])) is not None:
         yield (
             f"{name} is the benchmark: what is halved, searched or promoted is chosen by values that are not "
@@ -151,7 +150,6 @@ def _find_tighter_limit(spec: SweepSpec, checked: Iterable[RunSpec]) -> Iterator
 
 
 def _check_quota(spec: SweepSpec, store: RunStore) -> None:
-    """Refuse a cell that needs more GPUs than its owner may ever have."""
     quota = find_quota(store.home.read_config().quotas, spec.owner)
     for cell in spec.cells if quota is not None else ():
         needed = count_gpus(cell.launch.get("gpus"), cell.launch.get("require"))
@@ -169,7 +167,6 @@ def _make_patient(request: LaunchRequest) -> LaunchRequest:
 
 
 def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield the notes of all cells, each once, with the cell it is about, or how many they are."""
     names: dict[str, list[str]] = {}
     for cell in cells:
         for note in cell.notes:
@@ -231,7 +228,6 @@ def make_spec(
 
 
 def _check_meaning(phase: Phase) -> None:
-    """Refuse a phase whose values or commands mean several values at once, or switches that nobody can spell."""
     launches = [phase.common, *(each.launch for each in phase.source_cells or ())]
     launches += [own for entry in phase.cells or () if isinstance(own := entry.get("launch"), Mapping)]
     for launch in launches:
@@ -263,7 +259,6 @@ def _check_numbers(request: SweepRequest) -> None:
 
 
 def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
-    """Return ``phase`` with its source, or the run that it promotes, read."""
     if phase.promote is not None and phase.promote != BEST:
         run = store.find(phase.promote)
         phase = replace(phase, promoted=_read_params(run), doubts=tuple(_doubt_promoted(run)))
@@ -282,7 +277,6 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
 
 
 def _doubt_promoted(run: Run) -> Iterator[str]:
-    """Yield how a run failed whose parameters are promoted."""
     if run.state == "failed":
         kind = f" ({run.failure['kind']})" if run.failure and run.failure.get("kind") else ""
         step = run.progress.get("step")

@@ -297,7 +297,6 @@ def _parse_dimension(name: str, facts: object) -> Dimension:
 
 
 def _check_range(name: str, one: Range) -> None:
-    """Refuse a range without numbers in it."""
     if not one.low < one.high:
         raise BadArgument("space", f"{name}: low must be below high.")
     if one.log and one.low <= 0:
@@ -311,7 +310,6 @@ def _check_range(name: str, one: Range) -> None:
 
 
 def _normalize(one: Range) -> Range:
-    """Return the range with ``high`` at its last step."""
     high = one.high if one.step is None else one.fit(one.low + (one.count() - 1) * one.step)
     return replace(one, high=high)
 

@@ -203,7 +203,6 @@ def _value(cell: CellState, digits: int = 4) -> str:
 
 
 def _best(group: Group) -> str:
-    """Return the best value over all steps: the mean of those of its results, or of a single one with its step."""
     known = [best for cell in group.results if (best := cell.figures.get("best"))]
     if len(known) != 1:
         return spread(*average([value for value, _ in known]))

@@ -221,7 +221,6 @@ def describe_added(planned: SweepSpec, former: Sweep) -> str:
 
 
 async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
-    """Return the plan of the cells that are new to a sweep."""
     added = extended.cells[len(former.cells) :]
     planned = await check_plan(replace(extended, cells=added), former.spec.goal, store, environ)
     after = former.spec.phases[former.spec.phases.index(added[0].phase) + 1 :]
@@ -243,7 +242,6 @@ def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: R
 
 
 def _find_limits(request: SweepRequest, former: Sweep) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the limits of a sweep that a call changes, and sentences that say so."""
     limits = {name: getattr(request, name) for name in LIMITS}
     new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
     if below := next((name for name, most in new.items() if most < 1), None):
@@ -290,7 +288,6 @@ async def _continue_unless_ended(
 
 
 def _name_changed(request: SweepRequest, former: SweepSpec) -> str:
-    """Return which setting of a sweep a call would change, and none can, empty where there is none."""
     metric, ranking = (None, "") if request.metric is None else parse_metric(request.metric)
     own = {"metric": former.ranked_by, "goal": former.goal, "halving": former.halving, "hosts": list(former.hosts)}
     named: dict[str, object] = {"metric": metric and f"{metric} ({ranking})", "goal": request.goal}
@@ -300,7 +297,6 @@ def _name_changed(request: SweepRequest, former: SweepSpec) -> str:
 
 
 def _name_difference(spec: SweepSpec, former: SweepSpec) -> str:
-    """Return why the plan of a call does not contain that of a sweep, empty where it does."""
     if spec.phases != former.phases:
         return f"its phases are {', '.join(former.phases)}, those of this call {', '.join(spec.phases)}"
     if spec.searches != former.searches:
@@ -322,7 +318,6 @@ def _keep_code(spec: SweepSpec, store: RunStore) -> None:
 
 
 def _create(spec: SweepSpec, store: RunStore) -> SweepDir:
-    """Make the sweep's directory appear whole."""
     directory = SweepDir(store.home.sweeps / spec.sweep_id)
     try:
         store.home.sweeps.mkdir(mode=0o700, exist_ok=True)

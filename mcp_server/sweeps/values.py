@@ -109,7 +109,6 @@ def _check_keys(spec: SweepSpec, cell: Cell) -> None:
 
 
 def _list_settings(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the texts in a table, at any depth, each with the name next above it."""
     if isinstance(value, Mapping):
         for inner_name, inner in value.items():
             yield from _list_settings(inner, inner_name if inner_name != "choices" else name)

@@ -225,7 +225,6 @@ class Conductor:
         self.events.append(kind, text, **facts)
 
     def _is_recorded(self) -> bool:
-        """Return whether all events are on the disk, which may have been full."""
         self.events.flush()
         return not self.events.behind
 
@@ -297,7 +296,6 @@ class Conductor:
             self._note("phase_done", text, phase=phase, total=len(cells))
 
     async def _note_ends(self, sweep: Sweep) -> bool:
-        """Note the live cells whose runs have ended; return whether there were any."""
         ended = await self._observe_live(sweep)
         for cell, run in ended:
             is_unwatched = run.state == "lost" or (run.state == "failed" and run.abandoned)
@@ -307,7 +305,6 @@ class Conductor:
         return bool(ended)
 
     async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:
-        """Observe the runs of live cells; return those that have ended."""
         live = [cell for cell in sweep.cells if cell.state == LIVE and cell.run_id is not None]
         self.live = {cell.cell.name: self.live[cell.cell.name] for cell in live if cell.cell.name in self.live}
         ended: list[tuple[CellState, Run]] = []
@@ -400,7 +397,6 @@ class Conductor:
             self._note_missing_metric(sweep, cell, run, figure)
 
     def _note_missing_metric(self, sweep: Sweep, cell: CellState, run: Run, figure: Figure) -> None:
-        """Note that a whole training has no such metric, once, unless a cell has it."""
         metric, now_known = sweep.spec.metric, self.read()
         if metric is None or figure.value is not None or figure.bad_end or run.state != "finished":
             return
@@ -415,7 +411,6 @@ class Conductor:
         self._note("metric_missing", text, cell=cell.cell.name, run_id=run.run_id)
 
     async def _settle_doubts(self, sweep: Sweep, group: TaskGroup) -> bool:
-        """Ask what became of launches in doubt; return whether any doubt is settled."""
         asked = [state for state in self.launcher.find_askable(sweep) if state.cell.name not in self._launching]
         before = len(self.launcher.in_doubt)
         doubts = {each.cell.name: partial(self.launcher.settle, sweep, each) for each in asked}
@@ -423,7 +418,6 @@ class Conductor:
         return len(self.launcher.in_doubt) < before
 
     async def _launch_due(self, sweep: Sweep, group: TaskGroup) -> bool:
-        """Launch the first cells that are due, side by side or as one array; return whether there were any."""
         if together := await self.launcher.launch_array(sweep):
             self.live |= {cell: run for cell, run in together.items() if not run.ended}
             return True

@@ -61,7 +61,6 @@ class HalvingWatch:
         self._stopping.discard(run.run_id)
 
     def _find_stops(self, live: Mapping[str, Run]) -> list[Stop]:
-        """Note the rungs that cells have reached since the last look, and return whom Optuna stops now."""
         sweep = self._read()
         found = [each for cell in sweep.cells for each in self._find_rungs(cell, live, sweep.spec.metric)]
         for step, cell, run_id, value in sorted(found, key=lambda each: each[0]):  # lower ones first: by the order

@@ -95,7 +95,7 @@ def _describe(task: Any, request: Any) -> Any:
         "is_group": bool(task.has_subtask),
         "is_delayed": bool(getattr(task, "loader", None)),
         "needs": [*task.task_dep, *task.setup_tasks],
-        "teardown": len(task.teardown),
+        "has_teardown": bool(task.teardown),
         "options": {str(name): repr(value) for name, value in task.options.items()},
         "fault": fault,
         "actions": [_describe_action(action, is_chosen) for action in task.actions],
@@ -110,8 +110,8 @@ def _describe_action(action: Any, is_chosen: bool) -> Any:
         function = getattr(action, "py_callable", None)
         arguments = [*(getattr(action, "args", None) or ()), *(getattr(action, "kwargs", None) or {}).values()]
         if function is create_folder and len(arguments) == 1:
-            return {"kind": "folder", "path": os.fspath(arguments[0])}
-        return {"kind": "python", "name": getattr(function, "__name__", None) or str(action)}
+            return {"kind": "folder", "text": os.fspath(arguments[0])}
+        return {"kind": "python", "text": getattr(function, "__name__", None) or str(action)}
     if not is_chosen and not isinstance(action._action, (str, list)):  # noqa: SLF001 - has no public name
         return {"kind": "later"}
     try:
@@ -122,7 +122,7 @@ def _describe_action(action: Any, is_chosen: bool) -> Any:
     cwd, env = settings.pop("cwd", None), settings.pop("env", None)
     described = {
         "kind": "argv" if isinstance(command, list) else "shell",
-        "command": command,
+        "words" if isinstance(command, list) else "text": command,
         "cwd": os.path.abspath(cwd) if cwd else "",  # noqa: PTH100
         "env": {},
         "unset": [],

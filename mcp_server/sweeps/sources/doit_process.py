@@ -60,7 +60,6 @@ def load_project(
 
 
 def _run(command: Sequence[str], cwd: Path, environ: Mapping[str, str], scratch: str) -> tuple[int, str]:
-    """Return the exit status, and the end of what the program printed."""
     output = Path(scratch) / "output"
     with output.open("wb") as file:
         try:

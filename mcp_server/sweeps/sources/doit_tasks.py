@@ -77,18 +77,7 @@ class Choice:
 def parse_tasks(data: Sequence[Mapping[str, Any]]) -> list[DoitTask]:
     """Return the tasks that ``doit_child`` wrote."""
     return [
-        DoitTask(
-            name=task["name"],
-            doc=task["doc"],
-            group=task["group"],
-            is_group=task["is_group"],
-            is_delayed=task["is_delayed"],
-            needs=tuple(task["needs"]),
-            has_teardown=bool(task["teardown"]),
-            options=task["options"],
-            fault=task["fault"],
-            actions=tuple(map(_parse_action, task["actions"])),
-        )
+        DoitTask(**{**_freeze(task), "actions": tuple(DoitAction(**_freeze(a)) for a in task["actions"])})
         for task in data
     ]
 
@@ -144,17 +133,8 @@ def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: GpuCount
     return [first, *rest]
 
 
-def _parse_action(data: Mapping[str, Any]) -> DoitAction:
-    command = data.get("command")
-    return DoitAction(
-        kind=data["kind"],
-        text=command if isinstance(command, str) else data.get("path") or data.get("name") or data.get("text") or "",
-        words=tuple(command) if isinstance(command, list) else (),
-        cwd=data.get("cwd", ""),
-        env=data.get("env", {}),
-        unset=tuple(data.get("unset", ())),
-        settings=tuple(data.get("settings", ())),
-    )
+def _freeze(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
 def _means(word: str, task: DoitTask) -> bool:
@@ -201,7 +181,6 @@ def _find_plain(task: DoitTask, by_name: Mapping[str, DoitTask]) -> str | None:
 
 
 def _explain(task: DoitTask) -> tuple[str, str]:
-    """Return why no launch can run a task, and what helps."""
     if task.is_delayed:
         return "doit creates it only while other tasks run", f"Launch `doit run {task.name}` as a command."
     for action in task.actions:
@@ -219,7 +198,6 @@ def _explain(task: DoitTask) -> tuple[str, str]:
 
 
 def _list_names(tasks: Sequence[DoitTask]) -> str:
-    """Return all tasks that a source can name as a sentence, with a few words on each."""
     named = [task for task in tasks if not task.is_group and not task.name.startswith("_")]
     texts = [f"{task.name} ({task.doc[:_MOST_DOC]})" if task.doc else task.name for task in named[:_MOST_NAMES]]
     more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
@@ -299,7 +277,6 @@ def _find_target(actions: Sequence[DoitAction], overrides: Mapping[str, Scalar])
 
 
 def _find_end(command: ReadCommand, program: SimpleCommand) -> int:
-    """Return where the arguments of a program end in the text of its command."""
     if not isinstance(command.source, str):
         return 0
     ends = [
@@ -375,13 +352,11 @@ def _takes_device(target: _Target, written: Mapping[str, str], tasks: Sequence[D
 
 
 def _find_script(program: SimpleCommand) -> str:
-    """Return the Python file, or the module, that a program runs."""
     placed = PlacedProgram(program.program_words)
     return placed.script or placed.module
 
 
 def _find_style(target: _Target | None, params: Mapping[str, Scalar]) -> str:
-    """Return ``k=v`` where the program, or else each parameter, is written so."""
     words = target.program.program_words[1:] if target else ()
     has_flags = any(_FLAG.match(word) for word in words)
     has_values = any(_NAMED_VALUE.match(word) for word in words)
@@ -391,7 +366,6 @@ def _find_style(target: _Target | None, params: Mapping[str, Scalar]) -> str:
 
 
 def _note_task(task: DoitTask) -> list[str]:
-    """Return what doit does around the commands of a task, and a run does not."""
     notes = []
     if needs := [name for name in task.needs if name != task.group]:
         notes.append(f"doit runs {', '.join(needs)} before {task.name}; a cell does not.")
@@ -408,7 +382,6 @@ def _note_task(task: DoitTask) -> list[str]:
 
 
 def _note_flags(target: _Target | None, params: Mapping[str, Scalar]) -> list[str]:
-    """Return which flags are there twice, and which value wins."""
     if target is None:
         return ["Where the command takes arguments is not certain: it takes no parameters."]
     words = target.program.program_words

@@ -92,7 +92,6 @@ def _find_files(word: str, cwd: Path | None) -> Iterator[Path]:
 
 
 def _build_cell(name: str, files: Sequence[Path], cwd: Path | None, query: SourceQuery) -> SourceCell:
-    """Return the cell of one configuration, whose files are joined in their order."""
     config: dict[str, Any] = {}
     notes: list[str] = []
     for each in files:
@@ -100,10 +99,9 @@ def _build_cell(name: str, files: Sequence[Path], cwd: Path | None, query: Sourc
         notes += _read_defaults(part, each, query.kind)
         notes += [f"{each.name} replaces {key}." for key in _join(config, part, "")]
     file = ", ".join(map(str, files))
-    settings = _list_settings(config, file)
+    settings, renamed = _list_settings(config, file, query.kind)
+    notes += renamed
     if query.kind == "verl":
-        settings, renamed = _name_for_verl(settings, file)
-        notes += renamed
         _check_sections(settings, file)
     params = _apply_overrides(settings, query.overrides)
     if missing := [key for key, value in params.items() if value == f'"{_MISSING}"']:
@@ -128,7 +126,6 @@ def _join(config: dict[str, Any], part: Mapping[str, Any], prefix: str) -> Itera
 
 
 def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[str]:
-    """Remove the list of defaults from ``config``; yield what stands for it."""
     entries = config.pop("defaults", None)
     names = [entry for entry in entries or [] if entry != "_self_"]
     if not names:
@@ -141,25 +138,20 @@ def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[st
     raise BadArgument("source", cause, f"Leave source out, and write {words} behind the program in command.")
 
 
-def _list_settings(config: Mapping[str, object], file: str) -> dict[str, Scalar]:
+def _list_settings(config: Mapping[str, object], file: str, kind: str) -> tuple[dict[str, Scalar], list[str]]:
     try:
-        return dict(list_overrides(config))
+        settings = dict(list_overrides(config))
+        return use_verl_names(settings) if kind == "verl" else (settings, [])
     except NotAnOverride as error:
         raise BadArgument("source", f"{file}: {error} cannot be written as an override of Hydra.") from None
-
-
-def _name_for_verl(settings: Mapping[str, Scalar], file: str) -> tuple[dict[str, Scalar], list[str]]:
-    try:
-        return use_verl_names(settings)
     except NotOfVerl as error:
         raise BadArgument("source", f"{file}: {error}.") from None
 
 
 def _is_part(file: Path) -> bool:
-    """Return whether a file is no whole configuration of VERL, but a part of one."""
     config = read_config(file)
     config.pop("defaults", None)
-    return bool(_missing_sections(_name_for_verl(_list_settings(config, str(file)), str(file))[0]))
+    return bool(_missing_sections(_list_settings(config, str(file), "verl")[0]))
 
 
 def _missing_sections(settings: Mapping[str, Scalar]) -> list[str]:
@@ -169,7 +161,6 @@ def _missing_sections(settings: Mapping[str, Scalar]) -> list[str]:
 
 
 def _check_sections(settings: Mapping[str, Scalar], file: str) -> None:
-    """Refuse settings that are no whole configuration of VERL."""
     if missing := _missing_sections(settings):
         cause = f"{file} has no section {', '.join(missing)}, and VERL's {', '.join(SECTIONS)} are expected."
         raise BadArgument("source", cause, "For another Hydra program write hydra:CONFIG.")
@@ -187,7 +178,6 @@ def _apply_overrides(settings: Mapping[str, Scalar], overrides: Mapping[str, Sca
 
 
 def _check_data(params: Mapping[str, Scalar], file: str, cwd: Path | None) -> None:
-    """Refuse data files and models that are not here, as far as that is certain."""
     missing: list[str] = []
     remedy = ""
     for name, value in params.items():
@@ -205,7 +195,6 @@ def _check_data(params: Mapping[str, Scalar], file: str, cwd: Path | None) -> No
 
 
 def _check_keys(params: Mapping[str, Scalar], query: SourceQuery, cwd: Path | None) -> list[str]:
-    """Return which keys VERL does not have, or that this is not known."""
     path = query.environ.get("PATH")
     python = query.python or shutil.which("python", path=path) or shutil.which("python3", path=path)
     if python is None:
