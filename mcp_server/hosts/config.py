@@ -170,7 +170,7 @@ class Host(_Table):
         return bool(names & {hostname.casefold(), hostname.casefold().partition(".")[0]})
 
 
-class Site(_Table):
+class HostsFile(_Table):
     """The content of ``hosts.toml``; empty where the file is missing."""
 
     hosts: dict[str, Host] = Field(default_factory=dict)
@@ -191,7 +191,7 @@ class Site(_Table):
         raise BadArgument("environment", f"there is no {name[:80]!r} in hosts.toml. There are {names}.")
 
 
-def read_hosts_file(home: StateHome) -> Site:
+def read_hosts_file(home: StateHome) -> HostsFile:
     """Read ``hosts.toml``; a missing file means no hosts and no environments.
 
     Raises:
@@ -199,13 +199,13 @@ def read_hosts_file(home: StateHome) -> Site:
     """
     file = home.path / "hosts.toml"
     try:
-        site = Site.model_validate(tomllib.loads(read_configuration(file).decode()))
+        site = HostsFile.model_validate(tomllib.loads(read_configuration(file).decode()))
         site = site.model_copy(
             update={"hosts": {name: host.model_copy(update={"name": name}) for name, host in site.hosts.items()}}
         )
         _check(site)
     except (FileNotFoundError, NotADirectoryError):
-        return Site()
+        return HostsFile()
     except ValidationError as error:
         first = error.errors()[0]
         cause = first["msg"].removeprefix("Value error, ")
@@ -217,7 +217,7 @@ def read_hosts_file(home: StateHome) -> Site:
     return site
 
 
-def _check(site: Site) -> None:
+def _check(site: HostsFile) -> None:
     """Refuse contradictions between tables.
 
     Raises:
@@ -235,7 +235,7 @@ def _check(site: Site) -> None:
             raise ValueError(f"hosts.{name}.environment: there is no [environments.{host.environment}]")
 
 
-def find_this_host(site: Site, name: str | None = None) -> Host:
+def find_this_host(site: HostsFile, name: str | None = None) -> Host:
     """Return the host table of this machine; ``name``, if given, must be a name of it.
 
     Raises:
@@ -254,7 +254,7 @@ def find_this_host(site: Site, name: str | None = None) -> Host:
     raise BadArgument("host", f"{name[:80]!r} is not known. There are {names}; this is {here.name}.", _OTHER_MACHINE)
 
 
-def find_host(site: Site, name: str | None) -> tuple[Host, bool]:
+def find_host(site: HostsFile, name: str | None) -> tuple[Host, bool]:
     """Return the table of the host ``name``, without a name this machine's, and whether it is reached by ssh.
 
     Raises:
@@ -286,7 +286,7 @@ def read_gpu_limits(home: StateHome) -> Requirements:
     return find_this_host(read_hosts_file(home)).gpu_limits
 
 
-def find_foreign_roots(site: Site, host: Host) -> Mapping[str, str | None]:
+def find_foreign_roots(site: HostsFile, host: Host) -> Mapping[str, str | None]:
     """Return the path prefixes of other hosts, each with its prefix on ``host``; None where that is unknown.
 
     Two hosts with one root each are assumed to keep the same files there. A path below a root of ``host`` is its own.

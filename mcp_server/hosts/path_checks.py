@@ -27,7 +27,7 @@ from mcp_server.command.programs import REMOTE_PROGRAMS
 from mcp_server.command.shell import ReadCommand
 from mcp_server.command.words import scan_quotes
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
+from mcp_server.hosts.config import Environment, Host, HostsFile, find_foreign_roots
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
@@ -71,7 +71,7 @@ class Roots:
     host: str
 
     @classmethod
-    def of(cls, site: Site, host: Host, *, is_far: bool = False) -> Roots:
+    def of(cls, site: HostsFile, host: Host, *, is_far: bool = False) -> Roots:
         """Return the roots as ``host`` sees them. A foreign root without a rewrite that exists here is not foreign."""
         roots = find_foreign_roots(site, host)
         foreign = {
@@ -144,7 +144,7 @@ def refuse_first(faults: Iterable[ForeignPath | BadArgument]) -> None:
 def find_missing_inputs(
     request: LaunchRequest,
     command: ReadCommand,
-    site: Site,
+    site: HostsFile,
     host: Host,
     environment: Environment,
     search_path: str | None = None,

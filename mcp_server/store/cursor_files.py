@@ -27,7 +27,7 @@ _FILE = re.compile(rf"{_WORD.pattern}\.json")
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRuns:
     """A caller's cursor: by run id the number of the last event and the state.
 
     ``left_out``: the ended runs that were of no interest when the cursor was begun as one over all live runs; None
@@ -44,7 +44,7 @@ class CursorFiles:
     def __init__(self, home: StateHome) -> None:
         self._directory = home.path / "cursors"
 
-    def keep(self, seen: Seen) -> str:
+    def keep(self, seen: SeenRuns) -> str:
         """Return the word for what was seen.
 
         Raises:
@@ -67,7 +67,7 @@ class CursorFiles:
             write_atomic(self._path(word), data)
         return word
 
-    def read(self, word: str) -> Seen:
+    def read(self, word: str) -> SeenRuns:
         """Return the cursors that ``word`` names.
 
         Raises:
@@ -77,7 +77,7 @@ class CursorFiles:
             key = word if _WORD.fullmatch(word) else ""
             facts = json.loads(read_regular_file(self._path(key), follow_links=False))
             left_out = facts["left_out"]
-            seen = Seen(
+            seen = SeenRuns(
                 {str(run_id): (int(seq), str(state)) for run_id, (seq, state) in facts["runs"].items()},
                 None if left_out is None else frozenset(map(str, left_out)),
             )

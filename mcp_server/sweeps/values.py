@@ -10,7 +10,7 @@ from typing import Any
 from mcp_server.command.inputs import find_inputs, find_param_inputs
 from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.hosts.config import Environment, Site, find_host, read_hosts_file
+from mcp_server.hosts.config import Environment, HostsFile, find_host, read_hosts_file
 from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.hosts.path_checks import find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
@@ -70,7 +70,7 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
 class _CellFiles:
     """Checks the files that the cells of a sweep name here. Those that were found once are not looked for again."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: HostsFile) -> None:
         self._site = site
         self._known: set[tuple[Any, ...]] = set()
 

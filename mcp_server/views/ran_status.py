@@ -15,7 +15,7 @@ _DIGEST_CHARS = 12
 _MOST_CONFIGS = 12
 
 
-class RanCode(Answer):
+class CodeDigests(Answer):
     """The code of the newest attempt, as it was at its start. Digests: the first 12 digits of SHA-256.
 
     ``changes``: of the uncommitted changes. ``sources``: of all ``files`` source files, by path and content; absent
@@ -33,7 +33,7 @@ class RanStatus(RunStatus):
     """The state of one run, its command as it ran, and what it ran. ``configs``: digests of its configuration files."""
 
     configs: dict[str, str] | None = None
-    code: RanCode | None = None
+    code: CodeDigests | None = None
 
 
 def describe_ran(store: RunStore, run: Run) -> RanStatus:
@@ -41,7 +41,7 @@ def describe_ran(store: RunStore, run: Run) -> RanStatus:
     status = add_command(status_of(store, run), run)
     snapshot = read_code_snapshot(store.fetch_record(run), run.attempt)
     copy_hash = str((run.spec.code or {}).get("hash", ""))[:_DIGEST_CHARS] or None
-    configs, code = None, RanCode(copy_hash=copy_hash) if copy_hash else None
+    configs, code = None, CodeDigests(copy_hash=copy_hash) if copy_hash else None
     if snapshot is not None:
         kept = [one for one in snapshot.files if one.sha256 and not one.path.endswith(SOURCES)]
         configs = {name_below(one.path, run.spec.cwd): one.sha256[:_DIGEST_CHARS] for one in kept[:_MOST_CONFIGS]}
@@ -50,18 +50,18 @@ def describe_ran(store: RunStore, run: Run) -> RanStatus:
     return RanStatus(**facts, configs=configs or None, code=code)
 
 
-def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> RanCode | None:
+def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> CodeDigests | None:
     state, diff = load_code_state(snapshot.directory), snapshot.read_diff()
     sources = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES)} if state else {}
     lines = [f"{name_below(path, run.spec.cwd)}\0{digest}" for path, digest in sorted(sources.items())]
-    code = RanCode(
+    code = CodeDigests(
         commit=snapshot.git.commit or None,
         changes=_digest(diff) if diff and not snapshot.git.cut else None,
         sources=_digest("\n".join(sorted(lines))) if lines and all(sources.values()) else None,
         files=len(lines) or None,
         copy_hash=copy_hash,
     )
-    return code if code != RanCode() else None
+    return code if code != CodeDigests() else None
 
 
 def _digest(text: str) -> str:

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument, ConfigInvalid
-from mcp_server.hosts.config import Environment, Host, Ray, Site, find_foreign_roots, find_this_host, read_hosts_file
+from mcp_server.hosts.config import (
+    Environment,
+    Host,
+    HostsFile,
+    Ray,
+    find_foreign_roots,
+    find_this_host,
+    read_hosts_file,
+)
 from mcp_server.store.state_home import StateHome
 
 WHOLE = f"""
@@ -35,7 +43,7 @@ capacity_threshold = 0.98
 """
 
 
-def read(text: str, home: Path) -> Site:
+def read(text: str, home: Path) -> HostsFile:
     (home / "hosts.toml").write_text(text)
     return read_hosts_file(StateHome(home))
 
@@ -66,7 +74,7 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
 
 def test_no_file_means_this_host_and_no_environments(tmp_path: Path) -> None:
     site = read_hosts_file(StateHome(tmp_path / "none"))
-    assert site == Site()
+    assert site == HostsFile()
     assert find_this_host(site, socket.gethostname()).name == socket.gethostname()
     assert find_this_host(site, "localhost") == find_this_host(site)
     assert site.environment(None, find_this_host(site)) == Environment()
@@ -139,7 +147,7 @@ def test_the_only_roots_of_two_hosts_hold_the_same_files() -> None:
         "c": Host(name="c", roots=["/srv/1", "/srv/2"]),
         "d": Host(name="d", roots=["/data/x/nested"]),
     }
-    assert find_foreign_roots(Site(hosts={"a": here, **others}), here) == {
+    assert find_foreign_roots(HostsFile(hosts={"a": here, **others}), here) == {
         "/home/bob": "/home/al",
         "/data/y": "/data/x",
         "/srv/1": None,

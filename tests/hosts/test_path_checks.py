@@ -12,7 +12,7 @@ import pytest
 from mcp_server.command.inputs import find_program_names
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.config import Environment, Host, Site, find_this_host
+from mcp_server.hosts.config import Environment, Host, HostsFile, find_this_host
 from mcp_server.hosts.path_checks import Roots, find_foreign_paths, find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
 
@@ -33,10 +33,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def site(here: Path | None = None, **more: Any) -> Site:
+def site(here: Path | None = None, **more: Any) -> HostsFile:
     """This machine keeps its projects in ``here``; another in /data/scalelab2, a third in two directories."""
     roots = [str(here)] if here else ["/data/scalelab"]
-    return Site(
+    return HostsFile(
         hosts={
             "machine1": Host(name="machine1", hostnames=[socket.gethostname()], roots=roots, **more),
             "machine2": Host(name="machine2", roots=["/data/scalelab2"]),
@@ -45,12 +45,12 @@ def site(here: Path | None = None, **more: Any) -> Site:
     )
 
 
-def check(command: str | list[str], cwd: Path, hosts_toml: Site | None = None, **more: Any) -> None:
-    hosts_toml = hosts_toml or Site()
+def check(command: str | list[str], cwd: Path, hosts_toml: HostsFile | None = None, **more: Any) -> None:
+    hosts_toml = hosts_toml or HostsFile()
     check_request(LaunchRequest(command, cwd=str(cwd), **more), hosts_toml)
 
 
-def check_request(request: LaunchRequest, hosts_toml: Site) -> None:
+def check_request(request: LaunchRequest, hosts_toml: HostsFile) -> None:
     command, host = parse(request.command), find_this_host(hosts_toml)
     refuse_first(find_foreign_paths(request, command, Roots.of(hosts_toml, host)))
     refuse_first(find_missing_inputs(request, command, hosts_toml, host, Environment()))
@@ -281,7 +281,9 @@ python made_by_the_first.py
 )
 def test_a_program_that_path_does_not_have_is_refused(command: str, name: str | None, project: Path) -> None:
     request, path = LaunchRequest(command, cwd=str(project)), f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    found = list(find_missing_inputs(request, parse(command), Site(), find_this_host(Site()), Environment(), path))
+    found = list(
+        find_missing_inputs(request, parse(command), HostsFile(), find_this_host(HostsFile()), Environment(), path)
+    )
     missing = [str(each) for each in found if "PATH" in str(each)]
     assert missing == [] if name is None else [missing[0]]
     assert name is None or missing[0].startswith(f"command: {name} is on no directory of PATH.")
@@ -431,7 +433,7 @@ def test_a_refusal_names_where_this_host_keeps_the_file(project: Path) -> None:
     theirs = project / "theirs"
     theirs.mkdir()
     hosts = site(project / "configs").hosts
-    hosts_toml = Site(hosts={**hosts, "machine2": Host(name="machine2", roots=[str(theirs)])})
+    hosts_toml = HostsFile(hosts={**hosts, "machine2": Host(name="machine2", roots=[str(theirs)])})
     check(f"ls {theirs}", project, hosts_toml)
     with pytest.raises(BadArgument, match=rf"Here it is {project}/configs/go2\.yaml\."):
         check(f"python train.py --config {theirs}/go2.yaml", project, hosts_toml)
@@ -447,7 +449,9 @@ def test_a_root_of_this_host_below_anothers_is_its_own(project: Path) -> None:
 def test_an_environments_python_that_is_gone_is_refused(project: Path) -> None:
     gone = Environment(python=str(project / ".venv/bin/python3.9"))
     with pytest.raises(BadArgument, match=r"^environment: its python does not exist: .*Near: .*/\.venv/bin/python"):
-        refuse_first(find_missing_inputs(LaunchRequest("true", cwd=str(project)), parse("true"), Site(), Host(), gone))
+        refuse_first(
+            find_missing_inputs(LaunchRequest("true", cwd=str(project)), parse("true"), HostsFile(), Host(), gone)
+        )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 import mcp_server
 from mcp_server.blueprints.parser import parse_blueprint
-from mcp_server.hosts.config import Environment, Host, Ray, Site
+from mcp_server.hosts.config import Environment, Host, HostsFile, Ray
 from mcp_server.runs.launch.arguments import normalize_policy
 from mcp_server.store.state_home import Config, NotifySettings
 from tests.resources.test_prompt_files import tools
@@ -129,7 +129,7 @@ def test_a_block_of_settings_commands_or_a_document_is_one_that_can_be_used(guid
     for language, text in blocks(TEXTS[guide]):
         if language == "toml":
             settings = tomllib.loads(text)
-            model = Site if {"hosts", "environments"} & settings.keys() else Config
+            model = HostsFile if {"hosts", "environments"} & settings.keys() else Config
             model.model_validate(settings)
         elif language == "markdown":
             assert [fault.text for fault in parse_blueprint(text).faults] == [], guide

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.store.cursor_files import CursorFiles, Seen
+from mcp_server.store.cursor_files import CursorFiles, SeenRuns
 from tests.support.ended_runs import Runs
 from tests.support.sandbox import Agent, Sandbox, until_async
 
@@ -179,7 +179,7 @@ async def test_a_hundred_ended_runs_have_2000_tokens_and_none_is_left_out(tmp_pa
 
 
 def since_nothing(runs: Runs) -> str:
-    return CursorFiles(runs.home).keep(Seen())
+    return CursorFiles(runs.home).keep(SeenRuns())
 
 
 async def test_a_wrong_cursor_is_refused_with_the_way_on(sandbox: Sandbox) -> None:

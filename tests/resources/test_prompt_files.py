@@ -22,7 +22,7 @@ from mcp_server.command.killers import find_warnings
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_requirements
-from mcp_server.hosts.config import Environment, Host, Ray, Site
+from mcp_server.hosts.config import Environment, Host, HostsFile, Ray
 from mcp_server.record.events import TRAITS
 from mcp_server.record.state import RunState
 from mcp_server.recovery import policy
@@ -332,7 +332,7 @@ def test_the_guide_to_ray_has_the_variables_of_a_launch() -> None:
 
 def test_the_guide_to_hosts_has_every_key_and_a_file_that_can_be_used() -> None:
     text = read_documents("prompts")["hosts"].text
-    site = Site.model_validate(tomllib.loads(text.partition("```toml\n")[2].partition("```")[0]))
+    site = HostsFile.model_validate(tomllib.loads(text.partition("```toml\n")[2].partition("```")[0]))
     assert set(site.hosts) == {"machine1", "machine2"}
     tables = "\n".join(rows(text))
     keys = {*Host.model_fields, *Environment.model_fields, *Ray.model_fields} - {"name"}  # which is that of the table

@@ -9,10 +9,10 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.store import cursor_files
-from mcp_server.store.cursor_files import CursorFiles, Seen
+from mcp_server.store.cursor_files import CursorFiles, SeenRuns
 from mcp_server.store.state_home import StateHome
 
-SEEN = Seen({"cfm-7kqz": (4, "running"), "dp3-b3xq": (9, "finished")}, frozenset({"old-mm2k"}))
+SEEN = SeenRuns({"cfm-7kqz": (4, "running"), "dp3-b3xq": (9, "finished")}, frozenset({"old-mm2k"}))
 
 
 @pytest.fixture
@@ -31,8 +31,11 @@ def test_a_word_is_short_and_read_by_another_server(home: StateHome) -> None:
 
 def test_what_is_equal_has_one_word_and_what_differs_another(home: StateHome) -> None:
     files = CursorFiles(home)
-    words = {files.keep(SEEN), files.keep(Seen(dict(reversed(list(SEEN.runs.items()))), SEEN.left_out))}
-    words |= {files.keep(Seen(SEEN.runs)), files.keep(Seen({**SEEN.runs, "cfm-7kqz": (5, "running")}, SEEN.left_out))}
+    words = {files.keep(SEEN), files.keep(SeenRuns(dict(reversed(list(SEEN.runs.items()))), SEEN.left_out))}
+    words |= {
+        files.keep(SeenRuns(SEEN.runs)),
+        files.keep(SeenRuns({**SEEN.runs, "cfm-7kqz": (5, "running")}, SEEN.left_out)),
+    }
     assert len(words) == 3
     assert len(list((home.path / "cursors").iterdir())) == 3
 
@@ -64,9 +67,9 @@ def test_of_too_many_those_go_that_were_not_used_for_longest(home: StateHome, mo
     monkeypatch.setattr(cursor_files, "MOST_FILES", 5)
     monkeypatch.setattr(cursor_files, "_REMOVED_AT_ONCE", 2)
     files = CursorFiles(home)
-    words = [files.keep(Seen({"cfm-7kqz": (number, "running")})) for number in range(5)]
+    words = [files.keep(SeenRuns({"cfm-7kqz": (number, "running")})) for number in range(5)]
     for number, word in enumerate(words):
         os.utime(home.path / "cursors" / f"{word}.json", (number, number))
     files.read(words[0])
-    newest = files.keep(Seen({"cfm-7kqz": (9, "running")}))
+    newest = files.keep(SeenRuns({"cfm-7kqz": (9, "running")}))
     assert {path.stem for path in (home.path / "cursors").iterdir()} == {words[0], words[3], words[4], newest}

@@ -23,7 +23,7 @@ from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements, takes_several
-from mcp_server.hosts.config import Environment, Host, Site
+from mcp_server.hosts.config import Environment, Host, HostsFile
 from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import (
@@ -90,7 +90,7 @@ class CheckContext:
     request: PreflightRequest
     store: RunStore
     environ: Mapping[str, str]
-    site: Site
+    site: HostsFile
     host: Host
     environment: Environment
 

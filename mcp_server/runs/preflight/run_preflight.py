@@ -11,7 +11,7 @@ import anyio
 
 from mcp_server.blueprints.apply import check_file
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError, SecretNotSet
-from mcp_server.hosts.config import Environment, Host, Site, find_this_host, read_hosts_file
+from mcp_server.hosts.config import Environment, Host, HostsFile, find_this_host, read_hosts_file
 from mcp_server.hosts.path_checks import Roots, is_missing
 from mcp_server.runs.launch.arguments import check_options
 from mcp_server.runs.preflight import checks
@@ -153,7 +153,7 @@ def _prepare(
     request: PreflightRequest, store: RunStore, environ: Mapping[str, str], problems: list[Problem]
 ) -> CheckContext:
     """Return the input of all checks; appends problems of hosts.toml to ``problems``."""
-    site, host, environment = Site(), Host(), Environment()
+    site, host, environment = HostsFile(), Host(), Environment()
     try:
         site = read_hosts_file(store.home)
         host = find_this_host(site)

@@ -13,7 +13,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.wait_spec import WaitSpec
 from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
-from mcp_server.store.cursor_files import Seen
+from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
@@ -201,7 +201,7 @@ def _add_tails(
 
 def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cursor]) -> str | None:
     """Return the word for what the caller has seen then; None where it cannot be kept."""
-    before = Seen()
+    before = SeenRuns()
     with contextlib.suppress(BadArgument):  # too old by now: its runs of other waits are answered again
         before = server.cursor_files.read(spec.since) if spec.since is not None else before
     left_out = before.left_out
@@ -209,7 +209,7 @@ def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cu
         left_out = spec.selection.left_out
     positions = {run_id: (cursor.seq, cursor.state) for run_id, cursor in cursors.items()}
     with contextlib.suppress(OSError):
-        return server.cursor_files.keep(Seen({**before.runs, **positions}, left_out))
+        return server.cursor_files.keep(SeenRuns({**before.runs, **positions}, left_out))
     return None
 
 
