@@ -25,7 +25,7 @@ from mcp_server.store.catalogue import Catalogue
 from mcp_server.store.run_index import Row, RunQuery, split_tags
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepStore
-from mcp_server.text.near_names import find_near_names
+from mcp_server.text.near_names import find_near_ids
 
 _MOST_NEAR = 3
 _MOST_READ = 256  # live runs whose events are kept in memory
@@ -63,7 +63,7 @@ class RunStore:
             return directory
         if run_id in self.sweeps.list_ids():
             raise NotOfSweeps(run_id)
-        raise RunNotFound(run_id, list(find_near_names(run_id, self._catalogue.list_inodes())) if run_id else [])
+        raise RunNotFound(run_id, list(find_near_ids(run_id, self._catalogue.list_inodes())) if run_id else [])
 
     def _find_directory(self, run_id: str) -> RunDir | None:
         if not _RUN_ID.fullmatch(run_id):

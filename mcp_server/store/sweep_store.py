@@ -17,7 +17,7 @@ from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.system.lock_files import is_locked
-from mcp_server.text.near_names import find_near_names
+from mcp_server.text.near_names import find_near_ids
 
 _SWEEP_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _END_BYTES = 2**27  # a sweep without its middle would start cells twice, so all of it is read
@@ -53,7 +53,7 @@ class SweepStore:
         directory = SweepDir(self.path / sweep_id)
         if not _SWEEP_ID.fullmatch(sweep_id) or not directory.spec.is_file():
             others = [each for each in self.list_ids() if each != sweep_id]
-            raise SweepNotFound(sweep_id, list(find_near_names(sweep_id, others)))
+            raise SweepNotFound(sweep_id, list(find_near_ids(sweep_id, others)))
         return directory
 
     def files_of(self, sweep: Sweep) -> SweepDir:

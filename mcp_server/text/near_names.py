@@ -25,5 +25,11 @@ def find_near_names(name: str, names: Iterable[str], most: int = 3) -> Sequence[
     return [other for _, other in sorted(scored)[:most]]
 
 
+def find_near_ids(word: str, ids: Iterable[str], most: int = 3) -> Sequence[str]:
+    """Return at most ``most`` of ``ids`` that ``word`` may mean, else of the names before their last four letters."""
+    known = list(ids)
+    return find_near_names(word, known, most) or find_near_names(word, (one.rpartition("-")[0] for one in known), most)
+
+
 def _words(name: str) -> set[str]:
     return {word.lower().rstrip("s") for word in _WORD.findall(name)}

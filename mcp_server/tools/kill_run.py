@@ -182,8 +182,8 @@ def _find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, for
         RunElsewhere: only another host can stop one of them.
     """
     if LIVE in words:
-        cause = "live is not taken here, because runs of others live as well."
-        raise BadArgument("run_id", cause, "Name runs or a tag.")
+        cause = f"{LIVE} is not taken here: it means whatever lives when the call comes, also what others started."
+        raise BadArgument("run_id", cause, "Name runs by their ids, or a tag.")
     if not words:
         raise BadArgument("run_id", "names no run.")
     runs: tuple[Watched, ...]

@@ -210,6 +210,8 @@ async def test_all_cells_of_a_sweep_run_the_code_that_was_kept_at_its_start(sand
         "import model, os, pathlib, sys, time\n"
         "out = pathlib.Path(sys.argv[2]); out.mkdir(parents=True, exist_ok=True)\n"
         "(out / 'w').write_text(str(model.WIDTH))\n"
+        "(out / 'eval.json').write_text('{\"success_rate\": 0.9}')\n"
+        "print('step 1/1 loss 1', flush=True)\n"
         "while not os.path.exists(sys.argv[3]): time.sleep(0.02)\n"
     )
     command = f"{sys.executable} {project}/train.py --output_dir out/{{sweep}}/{{cell}} {sandbox.path}/go"
@@ -240,6 +242,9 @@ async def test_all_cells_of_a_sweep_run_the_code_that_was_kept_at_its_start(sand
     assert [changes(sandbox, run["run_id"]) for run in runs] == [[], [], []]
     assert not [note for note in compared.get("notes") or [] if "ode" in note.split()[:3]], compared["notes"]
     assert len(list(copies.iterdir())) == 2, "one copy and its record"
+    # Its outputs lie behind a link, and are its own all the same.
+    rows = [dict(zip(compared["columns"].split("|"), row.split("|"), strict=True)) for row in compared["rows"]]
+    assert [row["eval success_rate mean±sd"] for row in rows] == ["0.9±0"], "of all three"
 
 
 async def test_one_read_of_a_run_has_the_digests_of_its_configuration_and_its_code(sandbox: Sandbox) -> None:

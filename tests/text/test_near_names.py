@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.text.near_names import find_near_names
+from mcp_server.text.near_names import find_near_ids, find_near_names
 
 TAGS = ["train/loss", "eval/success_once", "eval/success_at_end", "env/return", "Train/mean_reward", "lr"]
 
@@ -19,3 +19,8 @@ TAGS = ["train/loss", "eval/success_once", "eval/success_at_end", "env/return", 
 )
 def test_names_that_share_words_or_letters_are_near(name: str, expected: list[str]) -> None:
     assert list(find_near_names(name, TAGS)) == expected
+
+
+def test_ids_are_near_by_themselves_or_else_by_the_names_before_their_letters() -> None:
+    ids = ["ten-2afs", "one-xnsk"]
+    assert [list(find_near_ids(word, ids)) for word in ("ten-2af", "tenn", "oneee")] == [["ten-2afs"], ["ten"], ["one"]]

@@ -38,6 +38,8 @@ def build_claims(
     if len(known) < len(records) or not records:
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             named += _name_directories(run, cwd)
+    if not spec.mirror:  # a directory may be linked, as those of a kept copy are, and its files lie elsewhere
+        named += [real for path in dict.fromkeys(named) if (real := os.path.realpath(path)) != path]
     complete = bool(known) and len(known) == len(records) and all(one.ended and not one.cut for one in known)
     files = [_as_known(file, is_over=run.ended) for record in known for file in record.files]
     command_pid = run.at_start.get("pid")
