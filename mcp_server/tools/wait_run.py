@@ -212,7 +212,7 @@ def _plan(
         raise BadArgument("run_ids", "no run is live." if selection.live else "names no run.", "Call list_runs.")
     if any(isinstance(run, Sweep) for run in runs) and len(runs) > 1:
         raise BadArgument("run_ids", "a sweep is waited for alone.", "Pass its id and no other.")
-    if until == "first_step" and any(isinstance(run, SweepRun) for run in runs):
+    if until == "first_step" and any(isinstance(run, Sweep) for run in runs):
         cause = "first_step is for runs: the cells of a sweep begin one after the other."
         raise BadArgument("until", cause, 'Pass "decision" or "end", or the runs that list_runs(sweep="…") names.')
     cursors = {}
