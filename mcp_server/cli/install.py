@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -159,8 +160,6 @@ def server_command(python: str, source: str | None) -> list[str]:
 
 def find_source() -> str | None:
     """Return the directory, file or address that this package was installed from, None if it was a registry."""
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - asked for by install alone
-
     try:
         return read_source(distribution(NAME).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:

@@ -56,8 +56,8 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
     output = arguments.output or (f"{sweep.sweep_id}.png" if arguments.plot else None)
     path = None if output is None else Path(output)
     if arguments.plot and path is not None:
-        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - loads numpy
-        from mcp_server.sweeps.plot import FORMS, draw_sweep  # noqa: PLC0415 - as above
+        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 100 ms
+        from mcp_server.sweeps.plot import FORMS, draw_sweep  # noqa: PLC0415 - 145 ms
 
         form = path.suffix.lower().lstrip(".")
         if form not in FORMS:
@@ -67,7 +67,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
         directory = store.sweeps.files_of(sweep)
         data = SweepLog(directory).render_results(sweep, read_notes(directory), separator=",").encode()
     else:
-        from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - loads numpy
+        from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - 310 ms
 
         data = render_latex(sweep, store.home.path).encode()
     if path is None:
@@ -128,8 +128,8 @@ def _summary(sweep: Sweep) -> dict[str, object]:
 
 
 def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
-    from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - loads numpy
-    from mcp_server.sweeps.comparison import describe_failed, make_table  # noqa: PLC0415 - the list needs no tables
+    from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 100 ms
+    from mcp_server.sweeps.comparison import describe_failed, make_table  # noqa: PLC0415 - 315 ms
 
     status = describe_sweep(sweep, store)
     table = make_table(sweep, store, Scalars(store.home, store))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.run_files import Entry, limited_scan, list_tree, result_roots, select_own
+from mcp_server.results.run_files import FileEntry, limited_scan, list_tree, result_roots, select_own
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.text.formatting import format_size
@@ -102,7 +102,7 @@ def _newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return sorted(checkpoints, key=lambda one: (-one.changed_s, -(one.step or -1), str(one.path)))
 
 
-def _select_checkpoints(entries: Sequence[Entry]) -> Iterator[Checkpoint]:
+def _select_checkpoints(entries: Sequence[FileEntry]) -> Iterator[Checkpoint]:
     files = [entry for entry in entries if not entry.is_dir]
     for entry in entries:
         if entry.is_dir and (_DIRECTORY.fullmatch(entry.path.name) or _holds_a_model(entry.path)):
@@ -117,7 +117,7 @@ def _is_weights(name: str) -> bool:
     return ending in _WEIGHTS or (ending in _OTHERS and bool(_NAMES.search(name)))
 
 
-def _is_part(entry: Entry, files: Iterable[Entry]) -> bool:
+def _is_part(entry: FileEntry, files: Iterable[FileEntry]) -> bool:
     """Return whether a file belongs to the weights in the same directory."""
     return bool(_PARTS.search(entry.path.name)) and any(
         _is_weights(other.path.name) and not _PARTS.search(other.path.name) for other in files

@@ -15,7 +15,7 @@ _SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class RanCode:
+class CodeOfRun:
     """What is known of a run's code. ``files``: digests by path below its directory, or the whole path.
 
     ``changes``: digests of uncommitted changes by path below the work tree, None where they are unknown.
@@ -32,16 +32,16 @@ class RanCode:
         return f"{self.commit[:_COMMIT_CHARS]}{'+changes' if self.changes else ''}"
 
 
-def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> RanCode:
+def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> CodeOfRun:
     """Return what was kept of the code of an attempt in the directory ``cwd``. Reads files."""
     if snapshot is None:
-        return RanCode(run_id)
+        return CodeOfRun(run_id)
     files = {one.path: one.sha256 for one in snapshot.files if one.path.endswith(SOURCES) and one.sha256}
     if (state := load_code_state(snapshot.directory)) is not None:
         files = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES) and one.sha256} | files
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
     changes = split_diff(snapshot.read_diff()) if is_whole else None
-    return RanCode(
+    return CodeOfRun(
         run_id, snapshot.git.commit, {name_below(path, cwd): digest for path, digest in files.items()}, changes
     )
 
@@ -56,7 +56,7 @@ def split_diff(diff: str) -> dict[str, str]:
     }
 
 
-def find_code_differences(codes: Sequence[RanCode]) -> list[str]:
+def find_code_differences(codes: Sequence[CodeOfRun]) -> list[str]:
     """Return sentences that name the files in which the code of runs differs, as far as it was kept."""
     differing = list_differing_files(codes)
     if not differing:
@@ -67,7 +67,7 @@ def find_code_differences(codes: Sequence[RanCode]) -> list[str]:
     return [f"Code differs: {', '.join(names[:_MOST_FILES])}{more}.{who}"]
 
 
-def describe_other_code(codes: Sequence[RanCode]) -> str:
+def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
     """Return in which files or commits the code of runs differs: ``sup.py``. Empty where no difference is known."""
     commits = list(dict.fromkeys(code.described_commit for code in codes if code.commit))
     names = _drop_ends(list_differing_files(codes)) or (
@@ -77,7 +77,7 @@ def describe_other_code(codes: Sequence[RanCode]) -> str:
     return f"{', '.join(names[:_MOST_FILES])}{more}"
 
 
-def list_differing_files(codes: Sequence[RanCode]) -> list[str]:
+def list_differing_files(codes: Sequence[CodeOfRun]) -> list[str]:
     """Return the files in which the code of runs is known to differ."""
     differing: dict[str, None] = {}
     for name in dict.fromkeys(name for code in codes for name in code.files):
@@ -96,7 +96,7 @@ def _drop_ends(names: Sequence[str]) -> list[str]:
     return [one for one in names if not any(other.endswith(f"/{one}") for other in names)]
 
 
-def _group(codes: Sequence[RanCode], names: Sequence[str]) -> str:
+def _group(codes: Sequence[CodeOfRun], names: Sequence[str]) -> str:
     """Return the runs with equal code, in groups of several."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for code in codes:

@@ -27,7 +27,7 @@ from mcp_server.results.benchmark_table import (
     shorten_table,
 )
 from mcp_server.results.checkpoints import Checkpoint
-from mcp_server.results.code_differences import RanCode, find_code_differences, read_ran_code
+from mcp_server.results.code_differences import CodeOfRun, find_code_differences, read_ran_code
 from mcp_server.results.comparison_cells import (
     Cells,
     checkpoint_cell,
@@ -89,7 +89,7 @@ class ComparedRun:
     uncertain: Sequence[str]
     remarks: Sequence[str]
     ran_in: Place
-    code: RanCode
+    code: CodeOfRun
 
 
 def build_comparison(

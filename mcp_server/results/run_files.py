@@ -20,7 +20,7 @@ _FOREIGN = frozenset({"node_modules", "site-packages", "__pycache__", "venv", "e
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """A file or a directory. ``changed_s`` is POSIX time."""
 
     path: Path
@@ -36,17 +36,17 @@ def limited_scan(*, max_depth: int = 5, max_directories: int = 2_000, max_entrie
 
 def list_tree(
     scan: DirectoryScan, root: Path, *, enter: Callable[[Path], bool] = lambda _: True
-) -> Iterator[tuple[Path, list[Entry]]]:
+) -> Iterator[tuple[Path, list[FileEntry]]]:
     """Yield ``root`` and each directory below it with its regular files and directories. Hidden ones are skipped."""
     return scan.walk(root, _entry, skip=lambda name: name[0] == "." or name in _FOREIGN, enter=enter)
 
 
-def _entry(entry: os.DirEntry[str]) -> Entry | None:
+def _entry(entry: os.DirEntry[str]) -> FileEntry | None:
     status = entry.stat(follow_symlinks=False)
     is_dir = stat.S_ISDIR(status.st_mode)
     if not is_dir and not stat.S_ISREG(status.st_mode):
         return None
-    return Entry(Path(entry.path), is_dir, status.st_size, status.st_mtime)
+    return FileEntry(Path(entry.path), is_dir, status.st_size, status.st_mtime)
 
 
 def result_roots(run: Run, own: OwnFiles) -> list[Path]:

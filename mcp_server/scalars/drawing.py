@@ -51,7 +51,7 @@ def format_step(step: float) -> str:
 def _draw(panels: Sequence[Mapping[str, Any]], form: str) -> bytes:
     """Draw all panels, the last one across the picture where it stands alone. A missing glyph is only a warning."""
     warnings.simplefilter("ignore")
-    import matplotlib as mpl  # noqa: PLC0415 - here and below: for the drawing process alone
+    import matplotlib as mpl  # noqa: PLC0415 - 410 ms, for the drawing process alone, here and below
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
     small = len(panels) >= _WIDER_FROM

@@ -22,7 +22,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import read_outputs
 from mcp_server.scalars.condition import match_tags
-from mcp_server.scalars.run_scalars import ScalarReading, Target
+from mcp_server.scalars.run_scalars import ScalarReading, ScalarTarget
 from mcp_server.scalars.series import FilePoints, Series, merge_files
 from mcp_server.store.attribution.timed_search import TimedSearch
 from mcp_server.store.run_store import RunStore
@@ -215,7 +215,7 @@ def _read_ends(log: Path) -> tuple[list[bytes], bool]:
         return [head, file.read(_MOST_BYTES).partition(b"\n")[2]], True
 
 
-def read_printed(run: Run, store: RunStore) -> tuple[Target, ScalarReading] | None:
+def read_printed(run: Run, store: RunStore) -> tuple[ScalarTarget, ScalarReading] | None:
     """Return the printed metrics of a run as a reading whose notes name the log, or None where it printed none.
 
     Wall times are unknown: a log does not keep them.
@@ -230,7 +230,7 @@ def read_printed(run: Run, store: RunStore) -> tuple[Target, ScalarReading] | No
     ]
     notes += printed.notes
     reading = ScalarReading(run.run_id, _build_series(printed.points), tuple(notes))
-    return Target(str(printed.log), [printed.log], run.run_id), reading
+    return ScalarTarget(str(printed.log), [printed.log], run.run_id), reading
 
 
 def _build_series(points: Mapping[str, LogPoints]) -> dict[str, Series]:

@@ -188,7 +188,7 @@ class Scalars:
 
 
 @dataclass(frozen=True)
-class Target:
+class ScalarTarget:
     """The places of a name or a path: the locations of one run, or several runs to choose from.
 
     ``choices``: for each location its path below ``name`` and the POSIX time of its newest change. ``left_out``:
@@ -208,7 +208,7 @@ class Target:
         return location_path(self.locations[0])
 
 
-def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
+def resolve_target(target: str, scalars: Scalars, store: RunStore) -> ScalarTarget:
     """Return the target of ``latest``, a run id, a unique name, or a path, whose last part may be ``latest``.
 
     Raises:
@@ -220,7 +220,7 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
         begun_s = time.monotonic()
         for run in store.list_runs(most=_LATEST_OF):
             if (run_locations := scalars.locate(run)).locations:
-                return Target(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
+                return ScalarTarget(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
             if time.monotonic() - begun_s > _LATEST_WITHIN_S:
                 break
         raise NoScalars("None of the newest runs has written scalars.", remedy="Pass logdir=/absolute/path.")
@@ -228,7 +228,7 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
         run = store.find(target)
         run_locations = scalars.locate(run)
         if run_locations.locations:
-            return Target(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
+            return ScalarTarget(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
         raise NoScalars(
             f"No scalars are known to be those of {run.run_id} ({run.state}).",
             run_locations.note
@@ -243,11 +243,11 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
         ) from error
 
 
-def _resolve_path(path: Path) -> Target:
+def _resolve_path(path: Path) -> ScalarTarget:
     if not path.is_absolute():
         raise BadArgument("logdir", f"is not absolute: {str(path)!r}.")
     if "tfevents" in path.name and path.is_file():
-        return Target(str(path), [path.parent])
+        return ScalarTarget(str(path), [path.parent])
     newest = path.name == LATEST and not path.exists()
     root = path.parent if newest else path
     existing = next((above for above in (root, *root.parents) if above.exists()), root)
@@ -264,12 +264,12 @@ def _resolve_path(path: Path) -> Target:
         )
     locations = [one.location for one in dated]
     if newest or len(locations) == 1:
-        return Target(f"{dated[0].path}/{run_name_in(locations[0])}".rstrip("/"), locations[:1])
+        return ScalarTarget(f"{dated[0].path}/{run_name_in(locations[0])}".rstrip("/"), locations[:1])
     if root in locations or has_event_files(root):  # its own come first, whatever is stored below it
         locations = [root, *(location for location in locations if location != root)]
-        return Target(str(root), locations[:_MOST_LOCATIONS], left_out=max(0, len(locations) - _MOST_LOCATIONS))
+        return ScalarTarget(str(root), locations[:_MOST_LOCATIONS], left_out=max(0, len(locations) - _MOST_LOCATIONS))
     choices = [(_path_below(root, one.location), one.newest_s) for one in dated]
-    return Target(str(root), locations, choices=choices)
+    return ScalarTarget(str(root), locations, choices=choices)
 
 
 def _path_below(root: Path, location: MetricLocation) -> str:

@@ -12,7 +12,7 @@ from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState
-from mcp_server.results.code_differences import RanCode, describe_other_code, read_ran_code
+from mcp_server.results.code_differences import CodeOfRun, describe_other_code, read_ran_code
 from mcp_server.runs.code.code_copy import CodeCopy, plan_copy
 from mcp_server.runs.launch.launch_site import find_directory
 from mcp_server.store.state_home import StateHome
@@ -21,13 +21,13 @@ from mcp_server.sweeps.plan import make_request
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
-def read_cell_code(cell: CellState, run_id: str | None, home: Path, attempt: int | None = None) -> RanCode:
+def read_cell_code(cell: CellState, run_id: str | None, home: Path, attempt: int | None = None) -> CodeOfRun:
     """Return what was kept of the code of a cell's run, by default of its last attempt. Reads files below ``home``."""
     found = (each / "runs" / (run_id or "-") for each in (home, *StateHome(home).list_mirrors()))
     path = next((path for path in found if path.is_dir()), None)
     number = attempt or cell.end.get("attempt") or 1
     if path is None:
-        return RanCode(cell.cell.name)
+        return CodeOfRun(cell.cell.name)
     cwd = (read_json(RunDir(path).spec) or cell.cell.launch).get("cwd")  # that of a copy, where the code is kept
     return read_ran_code(cell.cell.name, str(cwd or ""), read_code_snapshot(RunDir(path), number))
 

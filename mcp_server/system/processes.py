@@ -337,9 +337,9 @@ def oom_kills() -> int:
         group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0].lstrip("/")
         for path in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
             with contextlib.suppress(OSError):
-                for line in (path / "memory.events").read_text().splitlines():
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
+                counts = dict(line.split(maxsplit=1) for line in (path / "memory.events").read_text().splitlines())
+                if "oom_kill" in counts:
+                    return int(counts["oom_kill"])
     return 0
 
 

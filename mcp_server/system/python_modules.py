@@ -290,14 +290,13 @@ def _read_path_files(roots: Sequence[Path]) -> tuple[list[Path], dict[str, Path]
     """Return what the ``.pth`` files in ``roots`` add: directories, and editable packages by name."""
     directories: list[Path] = []
     editable: dict[str, Path] = {}
-    for root in roots:
-        for file in sorted(root.glob("*.pth")):
-            with suppress(OSError):
-                for line in read_regular_file(file, max_bytes=_MOST_BYTES).decode(errors="replace").splitlines():
-                    if match := _FINDER.match(line):
-                        editable |= _read_finder(root / f"{match[1]}.py")
-                    elif line.strip() and not line.startswith(("import ", "import\t", "#")):
-                        directories.append(root / line.strip())
+    for file in (file for root in roots for file in sorted(root.glob("*.pth"))):
+        with suppress(OSError):
+            for line in read_regular_file(file, max_bytes=_MOST_BYTES).decode(errors="replace").splitlines():
+                if match := _FINDER.match(line):
+                    editable |= _read_finder(file.parent / f"{match[1]}.py")
+                elif line.strip() and not line.startswith(("import ", "import\t", "#")):
+                    directories.append(file.parent / line.strip())
     return [each for each in directories if each.is_dir()], editable
 
 

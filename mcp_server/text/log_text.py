@@ -48,7 +48,7 @@ _NOT_LETTERS = compile_lazily(r"[\W\d_]+")
 _PREFIX = compile_lazily(r"\((?:\S+ )?pid=[^)]*\)|\[?(?:rank|default)? ?\d+\]?:")
 
 
-class Line(NamedTuple):
+class ShownLine(NamedTuple):
     r"""A readable line. ``number`` is its number in the raw output, counted by ``\n`` from 1."""
 
     number: int
@@ -62,12 +62,12 @@ class FittedLines:
     """Those lines that fit. ``left_out`` counts the others, ``repeats`` the repeats that these represent."""
 
     text: str
-    lines: tuple[Line, ...]
+    lines: tuple[ShownLine, ...]
     left_out: int
     repeats: int
 
 
-def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
+def clean_lines(data: bytes, first_number: int = 1) -> list[ShownLine]:
     r"""Return the text as a person reads it on a terminal, in the order of writing. Blank lines stay.
 
     No line holds an escape sequence, a control character other than a tab, or an invisible character. A line
@@ -79,14 +79,14 @@ def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
     if not raw[-1]:
         raw.pop()
     if not ("\r" in text or "\b" in text or "\x1b" in text):
-        return [Line(number, line.rstrip(), number) for number, line in enumerate(raw, first_number)]
+        return [ShownLine(number, line.rstrip(), number) for number, line in enumerate(raw, first_number)]
     screen = _Screen()
     for number, line in enumerate(raw, first_number):
         screen.feed(number, line)
     return [line for line in screen.lines if line is not None]
 
 
-def collapse(lines: Iterable[Line], line_chars: int = LINE_CHARS) -> list[Line]:
+def collapse(lines: Iterable[ShownLine], line_chars: int = LINE_CHARS) -> list[ShownLine]:
     """Return one line for each series of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
 
     A bar keeps its newest update, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
@@ -98,7 +98,7 @@ def collapse(lines: Iterable[Line], line_chars: int = LINE_CHARS) -> list[Line]:
         text = shorten(_WIDE.sub(lambda run: run[1] * 10, newest.text), longest=line_chars)
         if repeats:
             text += f" ({len(run):,} updates)" if is_bar else f" (x{len(run):,})"
-        out.append(Line(newest.number, text, run[0].since, repeats))
+        out.append(ShownLine(newest.number, text, run[0].since, repeats))
     return out
 
 
@@ -113,12 +113,12 @@ def shorten(text: str, at: int = 0, longest: int = LINE_CHARS) -> str:
     return f"…[+{start:,} chars]…{text[start:end]}…[+{max(0, len(text) - end):,} chars]…"
 
 
-def fit_lines(lines: Sequence[Line], max_bytes: int, *, newest: bool = True) -> FittedLines:
+def fit_lines(lines: Sequence[ShownLine], max_bytes: int, *, newest: bool = True) -> FittedLines:
     """Return the newest (else the first) lines whose text fits in ``max_bytes`` of UTF-8.
 
     A single line that does not fit is cut.
     """
-    fitting: list[Line] = []
+    fitting: list[ShownLine] = []
     room = max_bytes + 1  # the last line has no line end
     for line in reversed(lines) if newest else lines:
         cost = len(line.text.encode()) + 1
@@ -155,7 +155,7 @@ def bar_name(text: str) -> str | None:
     return text[: bar.start()].strip() + (total[0] if total else "")
 
 
-def _identity(line: Line) -> tuple[bool, str]:
+def _identity(line: ShownLine) -> tuple[bool, str]:
     name = bar_name(line.text)
     return (False, line.text) if name is None else (True, name)
 
@@ -215,7 +215,7 @@ class _Screen:
     """The rows of a terminal, as far as they can still be overwritten."""
 
     def __init__(self) -> None:
-        self.lines: list[Line | None] = []  # in the order written; None: overwritten
+        self.lines: list[ShownLine | None] = []  # in the order written; None: overwritten
         self._rows: list[int] = []  # the index in lines of each row; -1: none yet
         self._row = 0
 
@@ -223,7 +223,7 @@ class _Screen:
         if self._row == len(self._rows):
             self._rows.append(-1)
             if not ("\r" in raw or "\b" in raw or "\x1b" in raw):
-                self._append(Line(number, raw.rstrip(), number))
+                self._append(ShownLine(number, raw.rstrip(), number))
                 self._row += 1
                 return
         pieces = list(_pieces(raw))
@@ -232,15 +232,15 @@ class _Screen:
         if _PREFIX.fullmatch(first.strip()):
             prefix, first = first, ""
         elif _has_message(first, next((text for _, text in on_this_row if text.strip()), first)):
-            self.lines.append(Line(number, first.rstrip(), number))
+            self.lines.append(ShownLine(number, first.rstrip(), number))
             first = ""
         for step, text in [("", first), *pieces[1:]]:
             self._move(step)
             if text.strip():
                 whole = text if text.startswith(prefix) else prefix + text
-                self._write(Line(number, whole.rstrip(), number))
+                self._write(ShownLine(number, whole.rstrip(), number))
         if self._rows[self._row] < 0:
-            self._append(Line(number, prefix.rstrip(), number))
+            self._append(ShownLine(number, prefix.rstrip(), number))
         self._row += 1
 
     def _move(self, step: str) -> None:
@@ -249,7 +249,7 @@ class _Screen:
             self._row += -rows if step[-1] in "AF" else rows
             self._row = min(max(self._row, 0), len(self._rows) - 1)
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: ShownLine) -> None:
         index = self._rows[self._row]
         old = self.lines[index] if index >= 0 else None
         if old is not None and _is_replaceable(old.text, line.text):
@@ -258,7 +258,7 @@ class _Screen:
                 self.lines.pop()
         self._append(line)
 
-    def _append(self, line: Line) -> None:
+    def _append(self, line: ShownLine) -> None:
         self._rows[self._row] = len(self.lines)
         self.lines.append(line)
 

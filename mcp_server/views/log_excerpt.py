@@ -21,7 +21,7 @@ from mcp_server.store.attribution.timed_search import SEARCH_S, TimedSearch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import is_absent, open_regular
 from mcp_server.text.formatting import estimate_tokens
-from mcp_server.text.log_text import LINE_CHARS, Line, clean_lines, collapse, fit_lines, shorten
+from mcp_server.text.log_text import LINE_CHARS, ShownLine, clean_lines, collapse, fit_lines, shorten
 from mcp_server.threads import stop_if_abandoned
 
 MAX_BYTES = 8192
@@ -31,7 +31,7 @@ _BLOCK_BYTES = 512 * 2**10
 _LINE_BYTES = 4 * 2**20  # a longer line is read in parts
 _TAIL_BYTES = 16 * 2**20  # six hours of a tqdm bar with ten updates a second: 0.2 s
 _READ_S = 50.0  # from the start of a log on: clients wait a minute for an answer
-_MOST_RAW_LINES = 100_000  # in a tail or slice: each takes 0.1 KB once it is a Line
+_MOST_RAW_LINES = 100_000  # in a tail or slice: each takes 0.1 KB once it is a ShownLine
 FAILED_LINES, FAILED_BYTES = 8, 600  # of one failed run among others
 _LINE_TOKENS = 1  # of the signs around a line
 
@@ -178,7 +178,7 @@ class _Search:
         """Whether the search ended before the last line that was fed."""
         return self._search.is_over
 
-    def feed(self, lines: Iterable[Line]) -> int | None:
+    def feed(self, lines: Iterable[ShownLine]) -> int | None:
         """Search lines and return the number of the last one that was searched if the time is over, else None."""
         for line in lines:
             stop_if_abandoned()
@@ -225,7 +225,7 @@ def _join_groups(lines: list[_GrepLine], context: int) -> Iterator[str]:
         yield line.text
 
 
-def _read_tail(file: BinaryIO, size: int, count: int, max_bytes: int) -> tuple[bytes, list[Line]]:
+def _read_tail(file: BinaryIO, size: int, count: int, max_bytes: int) -> tuple[bytes, list[ShownLine]]:
     """Return the bytes that were read, and their last readable lines, numbered from 1."""
     length = 64 * 2**10
     while True:

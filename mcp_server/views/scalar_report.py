@@ -24,7 +24,7 @@ from mcp_server.scalars.run_scalars import (
     NoScalars,
     ScalarReading,
     Scalars,
-    Target,
+    ScalarTarget,
     location_path,
     resolve_target,
 )
@@ -97,7 +97,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     if first.choices and len(targets) == 1:
         if not (query.tags or query.plot):
             return DrawableReport(_list_choices(first, now_s))
-        targets = [Target(name, [one]) for (name, _), one in zip(first.choices, first.locations, strict=True)]
+        targets = [ScalarTarget(name, [one]) for (name, _), one in zip(first.choices, first.locations, strict=True)]
         most, root = _MOST_BELOW, first.name
     parts = [_split_programs(target, scalars, store) for target in targets]
     # One run may be named twice: by its id and by its path, or by two paths.
@@ -139,7 +139,7 @@ def _describe_rest(count: int, query: ScalarQuery) -> str:
     return f"Only the first {_MOST_SUMMARISED:,} tags are looked at, {count:,} more are not: {remedy}."
 
 
-def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, ScalarReading]) -> Target:
+def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, ScalarReading]) -> ScalarTarget:
     """Return the target of a name. What a run printed, added to ``printed``, stands in for files that it lacks."""
     try:
         return resolve_target(name, scalars, store)
@@ -156,7 +156,7 @@ def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, Sc
         ) from error
 
 
-def _split_programs(target: Target, scalars: Scalars, store: RunStore) -> list[Target]:
+def _split_programs(target: ScalarTarget, scalars: Scalars, store: RunStore) -> list[ScalarTarget]:
     """Return a target for each program that wrote event files into a directory, or the one of a file that is named."""
     programs: dict[str, EventFiles] = {}
     whole: list[MetricLocation] = []
@@ -180,8 +180,8 @@ def _split_programs(target: Target, scalars: Scalars, store: RunStore) -> list[T
         return [replace(target, locations=list(own.values()))]
     if not programs:
         return [replace(target, locations=whole or target.locations)]
-    parts = [Target(name, [files], None if "/" in name else name) for name, files in programs.items()]
-    return [*parts, *(Target(str(location_path(one)), [one]) for one in whole)]
+    parts = [ScalarTarget(name, [files], None if "/" in name else name) for name, files in programs.items()]
+    return [*parts, *(ScalarTarget(str(location_path(one)), [one]) for one in whole)]
 
 
 def _real(location: MetricLocation) -> object:
@@ -194,14 +194,14 @@ def _real(location: MetricLocation) -> object:
     return os.path.realpath(location) if isinstance(location, Path) else location
 
 
-def _shorten_names(targets: Sequence[Target]) -> tuple[list[Target], str]:
+def _shorten_names(targets: Sequence[ScalarTarget]) -> tuple[list[ScalarTarget], str]:
     """Return the targets with paths cut to where they differ, and the directory of the paths."""
     paths = [target.name for target in targets if target.name.startswith("/")]
     root = f"{os.path.commonpath(paths)}/" if len(paths) > 1 else paths[0].rpartition("/")[0] + "/" if paths else ""
     return [replace(target, name=target.name.removeprefix(root)) for target in targets], root.rstrip("/")
 
 
-def _list_choices(target: Target, now_s: float) -> ScalarReport:
+def _list_choices(target: ScalarTarget, now_s: float) -> ScalarReport:
     return ScalarReport(
         source=target.name,
         runs=[f"{name}, {ago(now_s - newest_s)}" for name, newest_s in target.choices[:_MOST_LISTED]],
@@ -211,7 +211,11 @@ def _list_choices(target: Target, now_s: float) -> ScalarReport:
 
 
 def _read_target(
-    target: Target, scalars: Scalars, store: RunStore, printed: Mapping[str, ScalarReading], since_step: int | None
+    target: ScalarTarget,
+    scalars: Scalars,
+    store: RunStore,
+    printed: Mapping[str, ScalarReading],
+    since_step: int | None,
 ) -> ScalarReading:
     try:
         reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)
@@ -260,7 +264,7 @@ def _summarise(reading: ScalarReading, tags: Sequence[str], now_s: float, smooth
 
 
 def _report_one(
-    target: Target,
+    target: ScalarTarget,
     reading: ScalarReading,
     summaries: Mapping[str, SeriesSummary],
     query: ScalarQuery,

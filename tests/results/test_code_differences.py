@@ -1,41 +1,41 @@
 """Which files differ between the code of runs, as far as it was kept."""
 
-from mcp_server.results.code_differences import RanCode, describe_other_code, find_code_differences, split_diff
+from mcp_server.results.code_differences import CodeOfRun, describe_other_code, find_code_differences, split_diff
 
 
 def test_files_that_differ_are_named_and_files_of_one_run_alone_are_not() -> None:
-    one = RanCode("a", files={"train.py": "1", "lib/m.py": "1", "same.py": "1", "only.py": "1"})
-    other = RanCode("b", files={"train.py": "2", "lib/m.py": "2", "same.py": "1"})
+    one = CodeOfRun("a", files={"train.py": "1", "lib/m.py": "1", "same.py": "1", "only.py": "1"})
+    other = CodeOfRun("b", files={"train.py": "2", "lib/m.py": "2", "same.py": "1"})
     assert find_code_differences([one, other]) == ["Code differs: train.py, lib/m.py."]
-    assert find_code_differences([one, RanCode("c")]) == []
+    assert find_code_differences([one, CodeOfRun("c")]) == []
 
 
 def test_of_several_runs_those_with_equal_code_are_grouped() -> None:
-    codes = [RanCode(name, files={"train.py": digest}) for name, digest in zip("abc", "121", strict=True)]
+    codes = [CodeOfRun(name, files={"train.py": digest}) for name, digest in zip("abc", "121", strict=True)]
     assert find_code_differences(codes) == ["Code differs: train.py. Alike: a, c."]
 
 
 def test_runs_with_equal_changes_are_alike_whatever_files_were_kept_of_each() -> None:
     changes = {"train.py": "1"}
-    kept = [RanCode("a", "c1", {"train.py": "x"}, changes), RanCode("b", "c1", {"kv.py": "y"}, changes)]
-    other = RanCode("c", "c1", {"train.py": "z"}, {"train.py": "2"})
+    kept = [CodeOfRun("a", "c1", {"train.py": "x"}, changes), CodeOfRun("b", "c1", {"kv.py": "y"}, changes)]
+    other = CodeOfRun("c", "c1", {"train.py": "z"}, {"train.py": "2"})
     assert find_code_differences([*kept, other]) == ["Code differs: train.py. Alike: a, b."]
 
 
 def test_uncommitted_changes_of_one_commit_are_compared_and_of_two_are_not() -> None:
-    clean, changed = RanCode("a", "c1", changes={}), RanCode("b", "c1", changes={"src/m.py": "1"})
+    clean, changed = CodeOfRun("a", "c1", changes={}), CodeOfRun("b", "c1", changes={"src/m.py": "1"})
     assert find_code_differences([clean, changed]) == ["Code differs: src/m.py."]
-    assert find_code_differences([clean, RanCode("b", "c2", changes={"src/m.py": "1"})]) == []
-    assert find_code_differences([clean, RanCode("b", "c1")]) == []  # what was not committed is unknown
+    assert find_code_differences([clean, CodeOfRun("b", "c2", changes={"src/m.py": "1"})]) == []
+    assert find_code_differences([clean, CodeOfRun("b", "c1")]) == []  # what was not committed is unknown
     assert changed.described_commit == "c1+changes"
-    assert describe_other_code([clean, changed, RanCode("d")]) == "src/m.py"
-    assert describe_other_code([clean, RanCode("b", "c2")]) == "c1, c2"
-    assert describe_other_code([clean, RanCode("b", "c1"), RanCode("d")]) == ""
+    assert describe_other_code([clean, changed, CodeOfRun("d")]) == "src/m.py"
+    assert describe_other_code([clean, CodeOfRun("b", "c2")]) == "c1, c2"
+    assert describe_other_code([clean, CodeOfRun("b", "c1"), CodeOfRun("d")]) == ""
 
 
 def test_a_file_below_its_work_tree_and_below_the_directory_is_named_once() -> None:
-    one = RanCode("a", "c", {"m.py": "1"}, {"src/m.py": "1"})
-    assert find_code_differences([one, RanCode("b", "c", {"m.py": "2"}, {"src/m.py": "2"})]) == [
+    one = CodeOfRun("a", "c", {"m.py": "1"}, {"src/m.py": "1"})
+    assert find_code_differences([one, CodeOfRun("b", "c", {"m.py": "2"}, {"src/m.py": "2"})]) == [
         "Code differs: src/m.py."
     ]
 

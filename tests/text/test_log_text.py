@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from mcp_server.text.log_text import Line, bar_name, clean_lines, collapse, fit_lines, shorten
+from mcp_server.text.log_text import ShownLine, bar_name, clean_lines, collapse, fit_lines, shorten
 
 
 def read(data: bytes | str) -> list[str]:
@@ -23,17 +23,17 @@ def bar(done: int, total: int = 10, name: str = "") -> str:
 
 def test_ordinary_lines_stay_as_they_are_and_know_their_numbers() -> None:
     assert clean_lines(b"loss 0.5\n\n  acc 93% | lr 1e-4\nlast", 7) == [
-        Line(7, "loss 0.5", 7),
-        Line(8, "", 8),
-        Line(9, "  acc 93% | lr 1e-4", 9),
-        Line(10, "last", 10),
+        ShownLine(7, "loss 0.5", 7),
+        ShownLine(8, "", 8),
+        ShownLine(9, "  acc 93% | lr 1e-4", 9),
+        ShownLine(10, "last", 10),
     ]
 
 
 def test_every_kind_of_line_end_counts_lines() -> None:
     assert clean_lines(b"") == []
-    assert clean_lines(b"\n") == [Line(1, "", 1)]
-    assert clean_lines(b"one\r\n\r\ntwo\r\r\n") == [Line(1, "one", 1), Line(2, "", 2), Line(3, "two", 3)]
+    assert clean_lines(b"\n") == [ShownLine(1, "", 1)]
+    assert clean_lines(b"one\r\n\r\ntwo\r\r\n") == [ShownLine(1, "one", 1), ShownLine(2, "", 2), ShownLine(3, "two", 3)]
 
 
 def test_bytes_that_are_no_utf8_are_shown_as_such() -> None:
@@ -151,7 +151,11 @@ def test_backspaces_take_back_what_they_cover() -> None:
 
 def test_a_million_updates_are_one_line() -> None:
     data = b"start\n" + b"".join(b"\r%d/1000000 [00:01<00:09]" % i for i in range(1_000_001)) + b"\nend\n"
-    assert clean_lines(data) == [Line(1, "start", 1), Line(2, "1000000/1000000 [00:01<00:09]", 2), Line(3, "end", 3)]
+    assert clean_lines(data) == [
+        ShownLine(1, "start", 1),
+        ShownLine(2, "1000000/1000000 [00:01<00:09]", 2),
+        ShownLine(3, "end", 3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,10 +183,10 @@ def test_rich_bars_redrawn_with_the_cursor_going_up_are_read_once() -> None:
 
 def test_a_redrawn_line_has_the_number_of_its_newest_text() -> None:
     assert clean_lines(b"a\nloss 1\nacc 2\n\x1b[2Aloss 3\nacc 4\nend\n") == [
-        Line(1, "a", 1),
-        Line(4, "loss 3", 4),
-        Line(5, "acc 4", 5),
-        Line(6, "end", 6),
+        ShownLine(1, "a", 1),
+        ShownLine(4, "loss 3", 4),
+        ShownLine(5, "acc 4", 5),
+        ShownLine(6, "end", 6),
     ]
 
 
@@ -203,7 +207,7 @@ def test_the_cursor_going_up_and_down_again_harms_no_other_line() -> None:
 
 def test_equal_lines_become_one_with_a_count() -> None:
     lines = collapse(clean_lines(b"start\n" + b"warn: slow\n" * 12 + b"end\n"))
-    assert lines == [Line(1, "start", 1), Line(13, "warn: slow (x12)", 2, 11), Line(14, "end", 14)]
+    assert lines == [ShownLine(1, "start", 1), ShownLine(13, "warn: slow (x12)", 2, 11), ShownLine(14, "end", 14)]
 
 
 def test_blank_lines_become_one_without_a_count() -> None:

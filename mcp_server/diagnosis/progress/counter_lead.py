@@ -6,7 +6,7 @@ training, or where the leader turns out to count inside its steps. A round of th
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.progress.formats import Rank
+from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.rounds import Move, NamedEpoch, RoundCounter
 from mcp_server.diagnosis.progress.step_counters import StepReading, StepSpeed
 
@@ -105,11 +105,11 @@ class CounterLead:
         leader = self.leader
         if leader is not None:
             self._lend_total(counter, leader)
-            if counter.rank is Rank.USER and leader.rounds > 1 and not leader.is_nested:
+            if counter.rank is CounterRank.USER and leader.rounds > 1 and not leader.is_nested:
                 leader.is_nested = True  # it counts inside the steps of the user's pattern
                 self._begin_round(self.round - leader.rounds + 1)
             elif (
-                counter.rank is Rank.USER
+                counter.rank is CounterRank.USER
                 and leader.counter.total is not None
                 and (leader.counter.step != counter.counter.step)
             ):
@@ -133,13 +133,15 @@ class CounterLead:
 
     def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:
         """Return how often other counters must move, and the leader not, before ``counter`` takes the lead."""
-        is_shorter_bar = counter.rank is Rank.UNLABELLED and (counter.counter.total or 0) < (leader.counter.total or 0)
+        is_shorter_bar = counter.rank is CounterRank.UNLABELLED and (counter.counter.total or 0) < (
+            leader.counter.total or 0
+        )
         # After the training bar, a shorter bare bar is usually an evaluation, unless losses are printed beside it.
-        losses = (one for one in self._counters.values() if one.rank is Rank.EPOCH)
+        losses = (one for one in self._counters.values() if one.rank is CounterRank.EPOCH)
         is_shorter_bar = is_shorter_bar and not any(one.moved_at > counter.lap_began for one in losses)
         if counter.is_nested:
             return _REPLACES
-        if leader.rank is Rank.USER and counter.total is not None:
+        if leader.rank is CounterRank.USER and counter.total is not None:
             return _ALIVE  # the user's pattern matches some steps only, or the first one alone
         if self._follows(counter, leader) and not is_shorter_bar:
             return 1 if counter.key == leader.key else _ALIVE
@@ -147,14 +149,14 @@ class CounterLead:
 
     def _follows(self, counter: RoundCounter, leader: RoundCounter) -> bool:
         """Whether ``counter`` counts another training, which began after that of ``leader`` was complete."""
-        is_later = counter.lap_began >= leader.moved_at and counter.rank > Rank.LOSS
+        is_later = counter.lap_began >= leader.moved_at and counter.rank > CounterRank.LOSS
         return is_later and leader.is_complete and leader.moves > 1 and not leader.is_nested
 
     def _lend_total(self, one: RoundCounter, other: RoundCounter) -> None:
         """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
         is_worse = one.rank < other.rank
         worse, better = (one.counter, other.counter) if is_worse else (other.counter, one.counter)
-        if worse.rank < Rank.BAR or worse.total is None or worse.step is None or better.step is None:
+        if worse.rank < CounterRank.BAR or worse.total is None or worse.step is None or better.step is None:
             return
         if abs(worse.step - better.step) <= 1 and worse.total >= better.step:
             self._lent_total = worse.total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.progress.formats import Rank
+from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     EPOCH,
@@ -118,7 +118,11 @@ class CustomLoopReader:
             n, per = parse_integer(match[1] or match[3]), parse_integer(match[2] or match[4])
             epoch, epochs = self.epoch or (None, None)
             base = None if epoch is None else 1
-            return StepReading(Rank.STEP, "position", None, None, epoch, epochs, n, per, base) if 0 < n <= per else None
+            return (
+                StepReading(CounterRank.STEP, "position", None, None, epoch, epochs, n, per, base)
+                if 0 < n <= per
+                else None
+            )
         if self._open_reading is not None:
             return self._open_reading
         if _TABLE_CELL.match(line):
@@ -128,7 +132,7 @@ class CustomLoopReader:
         if before is not None or len(self._last_losses) < _MAX_LOSSES:
             self._last_losses[name.text] = value
         if name.headline is not None and (_TRAIN_LOSS.search(line) or before not in {None, value}):
-            return StepReading(Rank.LOSS, f"loss {name.text}", mark=value)
+            return StepReading(CounterRank.LOSS, f"loss {name.text}", mark=value)
         return None
 
     def _read_header(self, line: str, template: str, values: list[NamedValue]) -> StepReading | None:
@@ -150,7 +154,7 @@ class CustomLoopReader:
         if match is None:
             name, value, of = values[0]
             if value > 0 and (not name.text.endswith("s") or "update" in name.text):  # plural names are plans
-                rank = Rank.STEP if name.bits & STEP else Rank.EPOCH
+                rank = CounterRank.STEP if name.bits & STEP else CounterRank.EPOCH
                 self._open_reading = StepReading(
                     rank, f"step {name.text}", int(min(value, MAX_COUNT)), parse_integer(of) if of else None
                 )
@@ -159,9 +163,9 @@ class CustomLoopReader:
         epoch, epochs = parse_integer(match[1]), parse_integer(match[2]) if match[2] else None
         is_same_header, self._header_template = template == self._header_template, template
         before, self.epoch, self.headings = self.epoch, (epoch, epochs), self.headings + 1
-        self._open_reading = StepReading(Rank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
+        self._open_reading = StepReading(CounterRank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
         if is_same_header and before is not None and epoch == before[0] + 1:
-            return StepReading(Rank.EPOCH, "epoch", epoch=before[0], epochs=epochs)
+            return StepReading(CounterRank.EPOCH, "epoch", epoch=before[0], epochs=epochs)
         return None
 
 
@@ -190,10 +194,10 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
     if epoch is None or not is_in_epoch or not epoch[1].is_integer():
         # "step:2K" (LeRobot) stands for a thousand steps, "1M" for a million: another loss shows that they go on.
         losses = [number for measure, number, _ in values if measure.bits & LOSS] if n and n % 1_000 == 0 else []
-        return StepReading(Rank.STEP, f"step {name.text}", n, total, mark=losses[0] if losses else None)
+        return StepReading(CounterRank.STEP, f"step {name.text}", n, total, mark=losses[0] if losses else None)
     epochs = parse_integer(epoch[2]) if epoch[2] else None
     return StepReading(
-        Rank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
+        CounterRank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
     )
 
 
@@ -223,12 +227,12 @@ def _add_named_total(reading: StepReading | None, line: str) -> StepReading | No
 def _read_epoch(epoch: NamedValue, values: list[NamedValue], bits: int) -> StepReading | None:
     name, value, of = epoch
     if not value.is_integer():
-        return StepReading(Rank.EPOCH, "epoch so far", mark=value)
+        return StepReading(CounterRank.EPOCH, "epoch so far", mark=value)
     if value < 0 or (value == 0 and not bits & _STRONG):
         return None
     mark = next((number for measure, number, _ in values if measure.bits & _STRONG), None)
     return StepReading(
-        Rank.EPOCH,
+        CounterRank.EPOCH,
         f"epoch {name.text}",
         epoch=int(min(value, MAX_COUNT)),
         epochs=parse_integer(of) if of else None,

@@ -12,7 +12,7 @@ from mcp_server.text.rows import read_blocks, read_patterns
 _PATTERNS = read_patterns("diagnosis/progress/patterns")
 
 
-class Rank(IntEnum):
+class CounterRank(IntEnum):
     """Reliability of a step counter: one of higher rank takes the lead, and lower ones then change nothing."""
 
     NONE = 0  # training is over; no count
@@ -32,7 +32,7 @@ class StepFormat(NamedTuple):
     name: str
     needle: str
     pattern: re.Pattern[str]
-    rank: Rank = Rank.FRAMEWORK
+    rank: CounterRank = CounterRank.FRAMEWORK
     zero: bool = False
     base: int | None = None
     adds: bool = False
@@ -45,7 +45,7 @@ def _read_format(fields: dict[str, str]) -> StepFormat:
         fields["name"],
         fields.get("has", "").replace("[ ]", " "),
         compile_lazily(fields["line"]),
-        Rank[fields.get("rank", "framework").upper()],
+        CounterRank[fields.get("rank", "framework").upper()],
         "zero" in options,
         int(fields["base"]) if "base" in fields else None,
         "adds" in options,

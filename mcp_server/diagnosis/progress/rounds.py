@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from mcp_server.diagnosis.progress.formats import Rank
+from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.step_counters import SMALL_LEAD, StepCounter, StepReading
 
 _STRIDES = 3  # a larger jump than so many usual ones belongs to another stream of lines
@@ -44,7 +44,7 @@ class RoundCounter:
     it counts inside the steps of another counter.
     """
 
-    rank: Rank
+    rank: CounterRank
     key: str
     counter: StepCounter = field(init=False)
     total: int | None = None  # as printed

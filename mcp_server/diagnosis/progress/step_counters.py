@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mcp_server.diagnosis.progress.formats import Rank
+from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
 _MAX_ADVANCES = 17  # the seconds per step are the median of the last 16
@@ -23,7 +23,7 @@ class StepReading(NamedTuple):
     ``step_s``: seconds per step as printed.
     """
 
-    rank: Rank
+    rank: CounterRank
     key: str
     step: int | None = None
     total: int | None = None
@@ -46,7 +46,7 @@ class StepReading(NamedTuple):
 class StepCounter:
     """The count in one format. ``step`` and ``total`` are None when the format has no numbers."""
 
-    rank: Rank
+    rank: CounterRank
     step: int | None = None
     total: int | None = None
     _last: tuple[float, ...] = ()
@@ -93,8 +93,13 @@ class StepCounter:
         self._base = min(self._base, epoch)
         if self._spans_epochs is None:
             # True for loops with a total of steps; refuted when the count restarts with the next epoch.
-            self._spans_epochs = reading.rank is Rank.STEP and reading.epochs is None and reading.base is None
-        if reading.rank is Rank.STEP and last and epoch == last[0] + 1 and (n > last[1] < per) != self._spans_epochs:
+            self._spans_epochs = reading.rank is CounterRank.STEP and reading.epochs is None and reading.base is None
+        if (
+            reading.rank is CounterRank.STEP
+            and last
+            and epoch == last[0] + 1
+            and (n > last[1] < per) != self._spans_epochs
+        ):
             self._spans_epochs, self.step = not self._spans_epochs, None
         if self._spans_epochs:
             return (epoch, n), n, per

@@ -20,7 +20,13 @@ from mcp_server.diagnosis.progress.custom_loops import (
     announces_other_work,
     find_values_behind_bar,
 )
-from mcp_server.diagnosis.progress.formats import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
+from mcp_server.diagnosis.progress.formats import (
+    STEP_FORMATS,
+    TABLE_FORMATS,
+    CounterRank,
+    StepFormat,
+    may_show_progress,
+)
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     HEADLINES,
@@ -111,7 +117,7 @@ class _TrialTables:
         self._steps[trial] = step
         # The losses of several trials are not one curve.
         values = [] if len(self._steps) > 1 else _read_values(row.items())
-        return StepReading(Rank.FRAMEWORK, _TRIAL_KEY, step), values
+        return StepReading(CounterRank.FRAMEWORK, _TRIAL_KEY, step), values
 
 
 def _read_trial_cells(line: str) -> list[str]:
@@ -274,18 +280,18 @@ class ProgressTracker:
         text = (match[self._user_group] or "").replace(",", "") if self._user_group else ""
         if text.isdecimal():
             step = parse_integer(text)
-            reading = StepReading(Rank.USER, _USER_KEY, step, self._lead.find_total(step, except_key=_USER_KEY))
+            reading = StepReading(CounterRank.USER, _USER_KEY, step, self._lead.find_total(step, except_key=_USER_KEY))
         elif advanced and built_in is not None:
             return built_in
         else:
-            reading = StepReading(Rank.LOSS, _USER_KEY, mark=self.advances + 1)
+            reading = StepReading(CounterRank.LOSS, _USER_KEY, mark=self.advances + 1)
         counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
         printed = counter.counter.step if counter is self._lead.leader else built_in and built_in.step
         return MetricLine(printed, metrics, line, round=self.round)
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
-        if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
+        if step_format.rank is CounterRank.NONE and any("rror" in before for before in self._lines_before):
             return None  # scripts print that training is over even after an error
         text = line.partition(step_format.needle)[2] if step_format.always else line
         values = self._read_row(line) if step_format is self._open_table else find_named_values(text)
@@ -293,10 +299,10 @@ class ProgressTracker:
         if reading is not None:
             self._last_format, self._last_was_bar = step_format, False
             if step_format.always and reading.step is None and reading.epoch is None:
-                reading = reading._replace(rank=Rank.EPOCH, mark=self.advances + 1)
+                reading = reading._replace(rank=CounterRank.EPOCH, mark=self.advances + 1)
             elif reading.step is None and reading.n is None and reading.epoch is None:
                 mark = next((value for name, value, _ in values if name.text == "epoch"), None)
-                reading = reading._replace(rank=Rank.EPOCH, mark=mark)
+                reading = reading._replace(rank=CounterRank.EPOCH, mark=mark)
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_row(self, line: str) -> list[NamedValue]:
@@ -348,7 +354,7 @@ class ProgressTracker:
             return None
         if outer is not None and outer.total == bar.total and outer.title.key == title.key:
             self._outer_bar = bar
-        rank = Rank.UNLABELLED if is_unlabelled else Rank.BAR
+        rank = CounterRank.UNLABELLED if is_unlabelled else CounterRank.BAR
         reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
         values = find_named_values(bar.rest) if bar.rest else []
         if bar.behind:  # the bar leaves its line open, so print() in its loop goes on there
@@ -418,9 +424,11 @@ class ProgressTracker:
         headings, named = self._custom_loop.headings, self._named_epoch
         if self._custom_loop.epoch is not None and (named is None or named.headings != headings):
             self._named_epoch = NamedEpoch(*self._custom_loop.epoch, headings)
-        elif reading.rank is Rank.EPOCH and reading.epoch is not None and "'epoch'" not in line:  # HF Trainer counts on
+        elif (
+            reading.rank is CounterRank.EPOCH and reading.epoch is not None and "'epoch'" not in line
+        ):  # HF Trainer counts on
             self._named_epoch = NamedEpoch(reading.epoch, reading.epochs, headings)
-        return None if reading.rank is Rank.EPOCH else self._named_epoch
+        return None if reading.rank is CounterRank.EPOCH else self._named_epoch
 
     def _keep_headline(self, headline: str, value: float) -> None:
         self.metrics[headline] = value
