@@ -49,7 +49,8 @@ _COPIED = re.compile(
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?[A-Za-z_]\w*=")
 _LEADING_ASSIGNMENTS = re.compile(r"""^(?:[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"'])*\s+)+""")
 _SHELL_BLOCK = re.compile(
-    r"<<-?\s*['\"]?\w|^\s*(?:for|while|until|if|case|function|select)\b|^\s*(?:\{|\()\s*$|\(\)\s*\{"
+    r"<<-?\s*['\"]?\w|^\s*(?:for|while|until|if|case|function|select)\b|^\s*(?:\{|\()\s*$|\(\)\s*\{",
+    re.MULTILINE,
 )
 _STOPS = re.compile(r"kill\s[^;&|\n]*")
 _BACKGROUND = re.compile(r"\s*(?<!&)&\s*(?:disown\b.*)?$")

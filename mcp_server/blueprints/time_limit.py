@@ -93,7 +93,18 @@ _CONDITION = re.compile(
     r"|every(?! run| experiment| job)|mindestens|wenigstens|verlänger\w*|außer|zusätzlich"
     r"|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
     r"|au moins|sauf|prolong\w*|jusqu'à(?! \x00)|par (?!run|exp)\w+)\b"
-    r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|不够|再[加续跑说]|追加|商量|另议|看情况|继续|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|至少|不少于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
+    r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|不够|再[加续跑说]|追加|商量|另议|看情况|继续|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|[至最]少|起码|最低|不[少低小]于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
+    re.IGNORECASE,
+)
+# A condition is harmless where it only says when the run is over.
+_IF = re.compile(
+    r"(?<!even )(?<!auch )(?<!même )\b(?:if|when|once|in case|falls|wenn|sofern|si)\b|若|如果|要是|的话|一旦",
+    re.IGNORECASE,
+)
+_OVER = re.compile(
+    r"\b(?:fail\w*|stop\w*|kill\w*|abort\w*|cancel\w*|terminat\w*|ends?|hang\w*|crash\w*|stuck|done|finish\w*|tell|report"
+    r"|time[sd]? ?out|reach\w*|exceed\w*|over|abgebrochen|abbrechen|hängt|fertig)\b"
+    r"|失败|停|结束|终止|卡|告诉|超时|超过|跑完|完成",
     re.IGNORECASE,
 )
 _DENIAL = re.compile(
@@ -209,6 +220,8 @@ class _Clause:
 
 def _find_condition(text: str) -> bool:
     """Return whether a text has a word that may change a duration; "no extension" has none."""
+    if _IF.search(text) and not _OVER.search(text):
+        return True
     return any(_DENIAL.search(text[: match.start()]) is None for match in _CONDITION.finditer(text))
 
 
