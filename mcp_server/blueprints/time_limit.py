@@ -1,8 +1,6 @@
 """The time limit of a blueprint, and the time to its first step. Pure.
 
-A text is read clause by clause, and every duration has a part: the limit, a part of a total, a report of other runs, or
-the first step. Words of an open class ("on the big node") mean nothing for a limit and are kept as a note; words of a
-closed one ("until", "per", "at least", "or") may change it, and are refused.
+Every duration has a part: the limit, a part of a total, a report of other runs, or the first step.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mcp_server.blueprints.clauses import LIMIT, MARK, RULE, Clause, find_condition, mark_durations, split_clauses
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.sections import Section, SectionItem, is_explanation, read_items
@@ -25,10 +24,8 @@ MAX_TIME_S = 60 * 86_400.0
 _REMEDY = "Write one duration, as 24 hours or 90 min"
 _MAX_FIRST_STEP_LINES = 200  # of the notes; the rest of a pasted log is not read
 _MAX_CHARS = 1_500
-_MAX_WORDS = 14  # beside a duration: a longer clause is a story
 _FEW_WORDS = 4  # beside a duration: "at most 12 hours" needs no note
 _MAX_PARTS = 4  # of a reckoning
-
 _FIRST_STEP = re.compile(
     r"first[-_ ](?:training |optimi[sz]er |gradient |global )?(?:step|iteration|update)|first (?:\S+ ){0,3}loss"
     r"|erste[rnms]? (?:trainings)?schritt"
@@ -37,19 +34,8 @@ _FIRST_STEP = re.compile(
 )
 _DUE = re.compile(r"\b(?:fail\w*|due|before|no later)\b|失败|内", re.IGNORECASE)
 _AFTER = re.compile(r"\b(?:after|since|from|nach|ab)\s+(?:the |dem |der )?\x01|\x01[之以]?后")
-_CLAUSE = re.compile(
-    r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|(?<!\bincl)(?<!\binkl)(?<!\bmax)(?<!\bca)(?<!\bapprox)\.(?=\s|$)"
-    r"|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
-    r"|\s+(?=(?:including|incl|inklusive|inkl|davon|of which|dont)\b)"
-)
-_MARK = "\x00"
-_AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
 _CONSEQUENCE = re.compile(r"(?:fail\w*|report\w*|stop\w*|abort\w*|look for .*|当.*|否则.*|\W*)")
 _PLAIN_LABEL = re.compile(r"[\W\d_]*|(?:content|value|time|内容|值|时间)\s*\d*")
-_ADDRESS = re.compile(
-    r"(?:let me know|tell me|ask me|ping me|feel free|happy to|thanks|would you|sag mir|有问题|如有)\b"
-)
-_JOINT = re.compile(r"(?:or|plus|oder|ou)\b|或")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
 _LINE_WITH = re.compile(
     r"\bline (?:with|containing|that (?:has|contains|shows|names))\b|包含.{0,20}的(?:第一)?行", re.IGNORECASE
@@ -66,63 +52,6 @@ _RANGE = re.compile(
     rf"[\d\x00]{_TO}\x00(?!\s*[=＝])|\d\s*(?:[a-z\u4e00-\u9fff]{{0,7}})(?!\s*(?:,|and|und)\s*){_TO}\d+(?:\.\d+)?\s*[a-z个小天分]"
 )
 _MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
-# "Do not run it longer than" says no more than "at most".
-_AT_MOST = re.compile(
-    r"(?:\b(?:not?|never|don'?t|nicht|kein\w*|pas|ne)\b|[不勿别])[^\x00;]{0,30}?"
-    r"(?:\b(?:more|longer|exceed\w*|over|beyond|above|mehr|länger|plus)\b(?: (?:than|als|de|longtemps))?"
-    r"|超过|超出|多于)",
-    re.IGNORECASE,
-)
-# A clause with a bare number, or one that counts parts, each of which may take the time.
-_TIMES = re.compile(
-    r"\W*\d+\W*|.*\d\s*(?:x|×|\*|times|mal|fois|次)(?![a-z]).*"
-    r"|.*\d\s*(?:\w+ )?(?:seed|run|arm|model|stage|phase|task|fold|job|cell|config|experiment|trial"
-    r"|repeat|lauf|läufe).*"
-    r"|.*\d\s*个?(?:种子|任务|模型|阶段|实验|组|折).*"
-)
-# The closed class of words that may change what a duration means, wherever they are.
-_CONDITION = re.compile(
-    r"\b(?:until(?! \x00)|unless|converge\w*|plateau\w*|earl(?:y|ier)|extend\w*|extension|(?<!au )(?<!pas )plus|soft"
-    r"|(?:no|without|ohne|sans) (?:(?:time|upper|fixed|hard) ?)?limite?|not sure|unsure|unclear|raise|increase|bump"
-    r"|lower|reduce|shorten|halve|adjust|continue|keep (?:it )?(?:going|running)|(?:run|go|carry) on|let it run|renew"
-    r"|erhöh\w*|weiterlaufen"
-    r"|(?:otherwise|else|sonst|sinon)\b.{0,20}\b(?:longer|more|shorter|less|länger|mehr|\d+)"
-    r"|unlimited|endless\w*|forever|indefinite\w*|unbegrenzt|except|whichever|additional(?:ly)?|extra|at least"
-    r"|no[t]? less than|minimum|another|remaining|depend(?:s|ing)|as needed|if needed|twice|double|half"
-    r"|per (?!run|experiment|job|training|single)\w+|each(?! run| experiment| job)(?= \w)"
-    r"|every(?! run| experiment| job)|mindestens|wenigstens|verlänger\w*|außer|zusätzlich"
-    r"|(?:je|pro) (?!lauf|experiment|versuch)\w+|jeweils|es sei denn"
-    r"|au moins|sauf|prolong\w*|jusqu'à(?! \x00)|par (?!run|exp)\w+)\b"
-    r"|直到|除非|不限|无限|不设|没有(?:时间)?限制|不够|再[加续跑说]|追加|商量|另议|看情况|继续|增加|缩短|加到|放宽|不确定|待定|收敛|提前|延长|[至最]少|起码|最低|不[少低小]于|另外|额外|加上|视情况|翻倍|每(?!次|个?(?:实验|任务|运行))|各",
-    re.IGNORECASE,
-)
-# A condition is harmless where it only says when the run is over.
-_IF = re.compile(
-    r"(?<!even )(?<!auch )(?<!même )\b(?:if|when|once|in case|falls|wenn|sofern|si)\b|若|如果|要是|的话|一旦",
-    re.IGNORECASE,
-)
-_OVER = re.compile(
-    r"\b(?:fail\w*|stop\w*|kill\w*|abort\w*|cancel\w*|terminat\w*|ends?|hang\w*|crash\w*|stuck|done|finish\w*|tell|report"
-    r"|time[sd]? ?out|reach\w*|exceed\w*|over|abgebrochen|abbrechen|hängt|fertig)\b"
-    r"|失败|停|结束|终止|卡|告诉|超时|超过|跑完|完成",
-    re.IGNORECASE,
-)
-_DENIAL = re.compile(
-    r"(?:\b(?:no|not|never|without|don'?t|kein\w*|nicht|ohne|sans|pas)|不要?|别|无需)\s*$", re.IGNORECASE
-)
-# ... and those that do so only beside it.
-_CHANGE = re.compile(
-    r"\b(?:more|longer|mehr|länger)\b|\bover\b|(?<!pas )\bplus de\b"
-    r"|\b(?:guess|maybe|perhaps|might|possibly|vielleicht|vermutlich|peut-être)\b|可能|也许"
-    r"|\bas (?:long|much|many) as\b|\bminus\b|\d\W{0,3}\x00|\x00\W{0,3}\d|\d\s*x\b"
-    r"|\x00 (?:after|nach|ab)\b(?! (?:the )?(?:start|launch|begin))"
-    r"|\b(?:or|oder|ou) (?!killed|stopped|terminated|less|so\b|thereabouts|weniger|moins)|或(?!更少|更短)"
-    r"|\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b|\b(?:queue|checkpoint\w*|interval|cooldown)\b|排队"
-    r"|而非\s*\x00|以上|\x00\s*起|\x00.*[?？]"
-    r"|\b(?:not|never|can't|won't|isn't|keine?|nicht|pas)\b|不(?!超)|没"
-    r"|[×%*≥]|(?<![-=])>|\b(?:start\w*|begin\w*) (?:in|after) \x00|\b(?:in|for) the (?:next|first|last) \x00"
-    r"|\x00 (?:left|old|ago|apart)\b"
-)
 _MACHINE_TIME = re.compile(r"\b(?:gpu|cpu|node|core|card)s?[- ]?(?:time|hours?)\b", re.IGNORECASE)
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
@@ -132,39 +61,6 @@ _OF_EACH = re.compile(rf"(?:{_COUNT.pattern})\s*(?:of|at|à|x|×|\*|zu|je|@|each
 _COUNT_JOINT = re.compile(
     r"\b(?:or|and|whichever (?:comes|is|happens) (?:first|earlier|sooner)"
     r"|(?:whatever|which) comes first)\b|或者?|以先到者为准|先到(?:者)?为准",
-    re.IGNORECASE,
-)
-# What other runs took, or this one is expected to take.
-_REPORT = re.compile(
-    r"\b(?:took|takes|needed|ran|lasted|used|required|finished|ended|converged|was|were|had|did|done in"
-    r"|last (?:time|run|week|month|year)|previous(?:ly)?|earlier (?:runs?|ones?|experiments?|attempts?)"
-    r"|usual(?:ly)?|typical(?:ly)?|normal(?:ly)?|on average|measured|mostly|often|meist(?:ens)?|oft|gemessen|mesurée?s?"
-    r"|including|incl|of which|inklusive|inkl|davon|dont|expect(?:ed)? to|expect(?:ed)?|estimated?|eta|baseline|so far"
-    r"|brauchte|dauerte|lief|war|zuletzt|letzte[sn]? mal|bisher|normalerweise|üblicherweise|erwartet|geschätzt"
-    r"|a (?:pris|duré)|d'habitude|la dernière fois|normalement|prévue?s?|estimée?s?)\b"
-    r"|上次|上一次|上回|之前|以前|此前|通常|一般|往常|平时|预计|预期|估计|实际(?:用|花|需)|其中|包括|包?含|实测|跑了|用了|花了",
-    re.IGNORECASE,
-)
-_LIMIT = re.compile(
-    r"\b(?:max(?:imum|imal|imale)?|limit|at most|up to|within|no more than|timeout|cap|capped|stop|stopped"
-    r"|kill|killed|abort|budget|höchstens|obergrenze|spätestens|plafond|au plus)\b"
-    r"|最长|最多|最大|上限|限制|不超过|停止|终止|超时|以内",
-    re.IGNORECASE,
-)
-# A report with one of these words may change the limit.
-_RULE = re.compile(
-    rf"{_LIMIT.pattern}|\b(?:must|should|shall|until|till"
-    r"|unless|if|but|except|when|as long as|longer|as needed|extend\w*|allow\w*"
-    r"|may|can|could|plus|more|add|give|please|instead|now|or|and|then"
-    r"|bis|falls|wenn|aber|sonst|oder|und|jusqu|si|mais|ou|et)\b"
-    r"|直到|除非|如果|若|则|但|延长|可以|或者?|改为|现在|并",
-    re.IGNORECASE,
-)
-_TIME_OF_DAY = re.compile(r"\b(?:at|um|à)\s+\d{1,2}:\d\d(?![:\d])", re.IGNORECASE)
-_MOMENT = re.compile(
-    r"\b(?:at|by|until|till|before|um|bis|vor|à|avant|deadline)\s+(?:\w+ )?\d{1,2}:\d\d(?![:\d])"
-    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}"
-    r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:到|至|截止)\D{0,4}\d{1,2}:\d\d",
     re.IGNORECASE,
 )
 # Signs that durations are parts of a whole, and that one is the whole.
@@ -183,88 +79,19 @@ _PRODUCT = re.compile(r"[x×*·+]|\b(?:mal|fois|plus|per|each|every|je|pro|par|t
 _UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
 
 
-@dataclass(frozen=True)
-class _Clause:
-    """A text between two marks of punctuation: as written, and in normal form with ``_MARK`` for each duration."""
-
-    written: str
-    text: str
-    seconds: tuple[float, ...] = ()
-
-    @property
-    def is_report(self) -> bool:
-        """Whether it only says how long something took, or should take."""
-        is_about_time = _REPORT.search(self.text) or _TIME_OF_DAY.search(self.written)
-        return bool(is_about_time) and _RULE.search(self.text) is None
-
-    @property
-    def changes(self) -> bool:
-        """Whether it has a word that changes the duration in it, or so many words that it tells something else."""
-        words = re.findall(r"[^\W\d_\u4e00-\u9fff]+|[\u4e00-\u9fff]{1,4}", self.text)
-        return bool(
-            _find_condition(self.text)
-            or _CHANGE.search(self.text)
-            or _MOMENT.search(self.written)
-            or len(words) > _MAX_WORDS
-        )
-
-    @property
-    def is_remark(self) -> bool:
-        """Whether it has no duration, and changes none."""
-        if "\x00" in self.text or _ADDRESS.match(self.text):
-            return "\x00" not in self.text
-        limits = _LIMIT.search(self.text)  # "then it is stopped" is no more, "10 at most" is
-        changes = re.search(r"\d", self.text) if limits else _JOINT.match(self.text)
-        return not (changes or _TIMES.fullmatch(self.text) or _find_condition(self.text))
-
-
-def _find_condition(text: str) -> bool:
-    """Return whether a text has a word that may change a duration; "no extension" has none."""
-    if _IF.search(text) and not _OVER.search(text):
-        return True
-    return any(_DENIAL.search(text[: match.start()]) is None for match in _CONDITION.finditer(text))
-
-
-def _mark_durations(text: str) -> tuple[str, list[float]]:
-    """Return a text in normal form with ``_MARK`` for each duration, and their seconds."""
-    marked, durations = normalize(text), find_durations(text)
-    for each in reversed(durations):
-        marked = f"{marked[: each.start]}{_MARK}{marked[each.end :]}"
-    return marked, [each.seconds for each in durations]
-
-
-def _split_clauses(text: str, *, keeps_durations: bool = True) -> list[_Clause]:
-    """Return the clauses of a text. ``keeps_durations``: the comma in ``1 day, 12:00:00`` separates nothing."""
-    text = re.sub(r"\s*/\s*(?=(?:seed|arm|model|stage|phase|gpu|epoch|fold|task|job|cell|config)s?\b)", " per ", text)
-    normal = normalize(text)
-    written = text if len(text) == len(normal) else normal
-    inside = [(each.start, each.end) for each in find_durations(text)] if keeps_durations else []
-    marks = [m.span() for m in _CLAUSE.finditer(normal) if not any(a < m.end() and m.start() < b for a, b in inside)]
-    clauses, start = [], 0
-    for begin, end in [*marks, (len(normal), len(normal))]:
-        if _AGAIN.search(normal[start:begin]):
-            continue
-        clause, seconds = _mark_durations(normal[start:begin])
-        if clause.strip():
-            clause = _AT_MOST.sub("at most", clause).strip()
-            clauses.append(_Clause(written[start:begin].strip(), clause, tuple(seconds)))
-        start = end
-    return clauses
-
-
 def read_time_limit(reader: BlueprintReader) -> float | None:
     """Return the time limit in seconds. None if the default applies."""
     entries = _read_clauses(reader)
     entries = _keep_total(reader, entries)
     clauses = [clause for _, clauses in entries for clause in clauses]
-    has_named = any(len(set(clause.seconds)) == 1 and _LIMIT.search(clause.text) for clause in clauses)
+    has_named = any(len(set(clause.seconds)) == 1 and LIMIT.search(clause.text) for clause in clauses)
     limits: list[tuple[int, float]] = []
     for item, of_item in entries:
         remarks = [
             clause
             for clause in of_item
             if clause.is_report
-            or (has_named and _RANGE.search(clause.text) and clause.seconds and not _RULE.search(clause.text))
+            or (has_named and _RANGE.search(clause.text) and clause.seconds and not RULE.search(clause.text))
         ]
         for clause in remarks:
             reader.add_note("max_time", clause.written)
@@ -282,7 +109,7 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     return _choose_time_limit(reader, limits)
 
 
-_Entries = list[tuple[SectionItem, list[_Clause]]]
+_Entries = list[tuple[SectionItem, list[Clause]]]
 
 
 def _read_clauses(reader: BlueprintReader) -> _Entries:
@@ -303,7 +130,7 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
             if cause:
                 reader.add_fault(item.line, f"[exp_max_time]{cause}. {_REMEDY}.")
             return []
-        if clauses := _split_clauses(value):
+        if clauses := split_clauses(value):
             entries.append((replace(item, text=value), _add_label(item.label, clauses)))
     return entries
 
@@ -325,7 +152,7 @@ def _reckon(text: str) -> tuple[str, str]:
     ``3 x 4 hours = 12 hours``, ``4 h per arm, 3 arms (12 h)``, ``10 h plus 2 h reserve = 12 h``: a text is one where a
     sign says so and its numbers make the whole, or where an equals sign is wrong about it. Any other stays as it is.
     """
-    marked, seconds = _mark_durations(text)
+    marked, seconds = mark_durations(text)
     if not 1 < len(seconds) <= _MAX_PARTS or len(set(seconds)) == 1:
         return text, ""
     equals, total = _EQUALS.search(marked), _TOTALLED.search(marked)
@@ -333,12 +160,12 @@ def _reckon(text: str) -> tuple[str, str]:
     counts = [int(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d)", marked)]
     if sign is not None:
         at = sign.start("whole") if sign["whole"] else sign.start("front")
-        wholes = [marked[:at].count(_MARK)]
+        wholes = [marked[:at].count(MARK)]
     elif _PRODUCT.search(marked):
         wholes = [index for index, each in enumerate(seconds) if each == max(seconds)]
     else:
         return text, ""
-    if _find_condition(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
+    if find_condition(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
         return text, ""
     for whole in wholes:
         parts = [each for index, each in enumerate(seconds) if index != whole]
@@ -379,7 +206,7 @@ def _keep_total(reader: BlueprintReader, entries: _Entries) -> _Entries:
     return [total]
 
 
-def _add_label(label: str, clauses: list[_Clause]) -> list[_Clause]:
+def _add_label(label: str, clauses: list[Clause]) -> list[Clause]:
     """Return the clauses of an item with its label in front, unless that says nothing about a time."""
     if is_explanation(label) or not label or _PLAIN_LABEL.fullmatch(label) or _FIRST_STEP.search(label):
         return clauses
@@ -396,7 +223,7 @@ def _find_choice(seconds: Sequence[float], text: str, written: str) -> str:
     return ""
 
 
-def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clause]) -> Iterator[float]:
+def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[Clause]) -> Iterator[float]:
     """Yield the time limit in an item, and note what is written beside it."""
     for heading in (reader.sections["max_time"].heading, item.label):
         if (
@@ -422,7 +249,7 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[_Clau
         clauses = [replace(c, text=_COUNT_JOINT.sub(" ", _COUNT.sub(" ", c.text))) for c in clauses]
     for clause in clauses:
         if clause.changes if clause.seconds else not clause.is_remark:
-            if not seconds and not _find_condition(clause.text):
+            if not seconds and not find_condition(clause.text):
                 continue  # no duration at all is a fault of its own
             left = re.sub(r"\s*\x00\s*", " … ", clause.text).strip(" ,.:;…")
             cause = f"{left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note."
@@ -448,12 +275,12 @@ def _take_first_step(text: str) -> _TimedText:
     seconds: float | None = None
     rule = ""
     awaits_time = False
-    for clause in _split_clauses(text, keeps_durations=False):
+    for clause in split_clauses(text, keeps_durations=False):
         phrase = _FIRST_STEP.search(clause.text)
         if phrase and _AFTER.search(f"{clause.text[: phrase.start()]}\x01{clause.text[phrase.end() :]}"):
             phrase = None  # a limit that begins there
         if phrase and len(set(clause.seconds)) > 1:  # "24 hours with 20 min for the first step"
-            marks = [mark.start() for mark in re.finditer(_MARK, clause.text)]
+            marks = [mark.start() for mark in re.finditer(MARK, clause.text)]
             chosen = min(range(len(marks)), key=lambda n: max(marks[n] - phrase.end(), phrase.start() - marks[n]))
             seconds = clause.seconds[chosen] if seconds is None else seconds
             rule = rule or clause.written
@@ -503,7 +330,7 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
                 continue
         if seconds is None and _LINE_WITH.search(words):
             line_pattern = line_pattern or _pattern_of_name(words)
-        if seconds is None or (_Clause(timed.rule, timed.rule).is_report and not _DUE.search(timed.rule)):
+        if seconds is None or (Clause(timed.rule, timed.rule).is_report and not _DUE.search(timed.rule)):
             continue
         if not 0 < seconds <= MAX_TIME_S:
             text = f"the time to the first step is not usable: {duration(seconds)}. Write e.g. 20 min."
