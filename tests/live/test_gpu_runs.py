@@ -218,7 +218,7 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
             )
         go(sandbox, "a")
         assert (await agent.end(run_id))["state"] == "finished"
-    assert not samplers(sandbox)
+    await until_async(lambda: not samplers(sandbox), "the end of the samplers")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import Block, read_blocks
 
 ADVICE_CHARS = 160
+_SENTENCE = re.compile(r"(?:\b[^\W\d][\w-]* ){3}[^\W\d]\w|[\w)][.!?:] +\w")  # and no name, list or path
 _LEAST_CHARS = 16  # of what a sentence quotes
 _THERE = "there"  # the last resort: it names no place
 _NOWHERE = ""  # no line of the user's own code is known
@@ -106,7 +107,7 @@ class Advice(NamedTuple):
             map(_AGAIN.search, [*parts, scene.source] if "{source}" in self.say else parts)
         ):
             return None  # the words of the message contradict the action
-        return compose(self.say, parts, scene, self.action, then=self.then)
+        return compose(_quote_sentences(self.say, parts), parts, scene, self.action, then=self.then)
 
 
 def read_advice(name: str) -> tuple[Advice, ...]:
@@ -173,6 +174,19 @@ def _settle(say: str, scene: Scene, source: int, *, is_cell: bool = False) -> st
 
 def _put(template: str, parts: Sequence[str], at: str) -> str:
     return _FILLED.sub(lambda field: at if field[1] == "at" else parts[int(field[1])], template)
+
+
+def _quote_sentences(say: str, parts: Sequence[str]) -> str:
+    """Return ``say`` with quotes around the fields whose parts are sentences of the program, and no advice of ours."""
+
+    def quote(field: re.Match[str]) -> str:
+        before = say[: field.start()]
+        is_quoted = before.count('"') % 2 or before.endswith(("'", "`"))
+        return (
+            field[0] if field[1] == "at" or is_quoted or not _SENTENCE.search(parts[int(field[1])]) else f'"{field[0]}"'
+        )
+
+    return _FILLED.sub(quote, say)
 
 
 def _fill(template: str, parts: Sequence[str], places: Sequence[str]) -> tuple[Sequence[str], str] | None:
