@@ -26,7 +26,7 @@ from mcp_server.results.configuration import WRITTEN_CONFIGS
 from mcp_server.results.evaluations import is_evaluation_name
 from mcp_server.results.run_files import result_roots
 from mcp_server.store.attribution.attribution import OwnFiles
-from mcp_server.store.attribution.far_claims import files_root, move_run
+from mcp_server.store.attribution.claim_records import files_root, move_run
 
 _MOST_FILE_BYTES, _MOST_BYTES, _MOST_FILES = 2_000_000, 16 * 2**20, 200
 _CONFIGS = frozenset(Path(name).name for name in WRITTEN_CONFIGS)

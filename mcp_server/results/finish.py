@@ -31,7 +31,7 @@ from mcp_server.results.far_results import documents_of, exists_there, name_ther
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution.attribution import describe_uncertain
-from mcp_server.store.attribution.far_claims import files_root
+from mcp_server.store.attribution.claim_records import files_root
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state

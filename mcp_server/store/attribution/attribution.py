@@ -12,9 +12,14 @@ from pathlib import Path
 from mcp_server.record.run_directory import boot_id, read_json
 from mcp_server.record.state import Run, posix
 from mcp_server.record.written_files import read_outputs
-from mcp_server.store.attribution.claim_records import add_open_files, build_claims, find_last_sign_s
+from mcp_server.store.attribution.claim_records import (
+    add_open_files,
+    build_claims,
+    find_last_sign_s,
+    move_outputs,
+    move_run,
+)
 from mcp_server.store.attribution.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide, is_within
-from mcp_server.store.attribution.far_claims import move_outputs, move_run
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
