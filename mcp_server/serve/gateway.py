@@ -244,7 +244,6 @@ class RequestGateway:
         await self.inner(scope, receive, note_session)
 
     async def _end_session(self, scope: Scope, session_id: str, holder: str | None) -> None:
-        """End a session as its holder would."""
         headers = [(b"host", b"localhost"), (b"mcp-session-id", session_id.encode("latin-1"))]
         request = {name: value for name, value in scope.items() if name not in ("user", "state", "headers", "method")}
         request |= {"method": "DELETE", "headers": headers, "state": {}}
@@ -276,7 +275,6 @@ class RequestGateway:
         return name in self.names or name == (f"[{address}]" if ":" in address else address)
 
     def _user(self, authorization: bytes | None) -> AuthenticatedUser | None:
-        """Return the caller; None where no token is required."""
         try:
             if not self.tokens.required:
                 return None
@@ -309,7 +307,6 @@ class RequestGateway:
 
 
 def _bearer(authorization: bytes | None) -> str:
-    """Return the token of an ``Authorization`` header; empty where it has none."""
     scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 

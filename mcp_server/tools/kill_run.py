@@ -169,7 +169,6 @@ def _list_words(run_id: str | list[str]) -> list[str]:
 
 
 def _are_several(words: Sequence[str]) -> bool:
-    """Return whether these words may name several runs."""
     return len(set(words)) != 1 or words[0].startswith(TAG) or words[0] == LIVE
 
 

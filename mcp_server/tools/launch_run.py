@@ -221,7 +221,7 @@ async def launch_run(
         launched = run = await launch(request, server.store, server.file_watch, server.environ, approval.check)
     except LaunchNotConfirmed as error:
         refusal = await describe_unconfirmed(ctx, error)
-        return Launched(owner=request.owner or server.home.owner(server.environ), **refusal.facts())
+        return Launched(owner=request.owner or server.home.owner(server.environ), **refusal)
     if wait_s and not run.ended:
         run = await _wait_for_end(ctx, run, wait_s)
     # Of a run that still lives, this answer says no more than that it was launched.

@@ -161,7 +161,7 @@ async def launch_sweep(
         started = await start_sweep(request, server.store, server.file_watch, server.environ, approval.check)
     except LaunchNotConfirmed as error:
         refusal = await describe_unconfirmed(ctx, error)
-        return StartedSweepAnswer(cells={}, **refusal.facts())
+        return StartedSweepAnswer(cells={}, **refusal)
     return _describe(started.sweep, server.store.sweeps.files_of(started.sweep).log, started)
 
 
@@ -211,12 +211,10 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
 
 
 def _describe_ranking(spec: SweepSpec) -> str | None:
-    """Return what ranks the cells, e.g. ``loss (last), min``; None without a metric."""
     return None if spec.metric is None else f"{spec.ranked_by}, {spec.goal}"
 
 
 def _shorten_plan(lines: list[str]) -> list[str]:
-    """Return the first lines of a plan that fit, and how many cells the others are."""
     shown: list[str] = []
     left = _PLAN_CHARS
     for number, line in enumerate(lines):

@@ -134,7 +134,6 @@ def _reach_mirror(server: ServerContext, host: str) -> str:
 
 
 def _brief(server: ServerContext, run: Run, *, shows_owner: bool) -> RunStatus:
-    """Return one entry of a list: no events, no output."""
     status = status_of(server.store, run, since=run.last_seq, listed=True)
     return status.model_copy(update={"owner": run.spec.owner}) if shows_owner else status
 

@@ -113,7 +113,6 @@ async def wait_run(
 
 
 def _note_positions(spec: WaitSpec, metric: "MetricWait | None") -> WaitSpec:
-    """Return a wait with its condition checked as far as ``metric`` has checked it."""
     return spec if metric is None else replace(spec, positions=metric.positions)
 
 

@@ -83,19 +83,9 @@ def row_of(status: RunStatus, *, dated: bool = False) -> RunStatus:
     ``dated``: also when it started, to the minute, and how long it has taken.
     """
     facts = status.model_dump()
-    names = (
-        "run_id",
-        "state",
-        "owner",
-        "sweep",
-        "cell",
-        *(
-            ()
-            if status.state in ENDED
-            else ("job_id", "unreachable", "queue_position", "pending_reason", "reason", "round", "step")
-        ),
-    )
-    row = {name: facts[name] for name in (*names, "note") if name in facts}
+    of_live = ("job_id", "unreachable", "queue_position", "pending_reason", "reason", "round", "step")
+    names = ("run_id", "state", "owner", "sweep", "cell", *(of_live if status.state not in ENDED else ()), "note")
+    row = {name: facts[name] for name in names if name in facts}
     if status.failure is not None:
         row["failure"] = Failure(kind=status.failure.kind)
     if status.exit_code:

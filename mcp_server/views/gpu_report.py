@@ -184,7 +184,6 @@ def _describe_gpu(gpu: Gpu, name: str, common: Mapping[str, str], holder: str | 
 
 
 def _describe_instances(gpus: Sequence[Gpu], holders: Mapping[str, str]) -> Iterator[str]:
-    """Yield one line for each MIG instance, after those of the GPUs."""
     names = name_gpus([each.uuid for gpu in gpus for each in gpu.instances], sum(len(gpu.instances) for gpu in gpus))
     for gpu in gpus:
         for each in gpu.instances:

@@ -38,7 +38,6 @@ def describe_progress(runs: Sequence[Watched], now_s: float) -> str:
 
 
 def _join(parts: list[str]) -> str:
-    """Return the first parts that fit."""
     while len(text := ", ".join(parts)) > _MOST_CHARS and len(parts) > 1:
         parts = parts[:-1]
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"

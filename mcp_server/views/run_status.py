@@ -304,7 +304,6 @@ def _events(run: Run, since: int) -> list[Event]:
 
 
 def _join_notes(note: str | None, unheard: Sequence[str]) -> str | None:
-    """Return ``note``, and how many notices nobody got, with the first of them."""
     lost = shorten_middle(f"Not notified ({len(unheard)}): {printable(unheard[0])}.", _EVENT_CHARS) if unheard else None
     return " ".join(filter(None, (note, lost))) or None
 
@@ -364,7 +363,6 @@ def describe_left_behind(run: Run, *, short: bool = False) -> str | None:
 
 
 def _note(run: Run, *, short: bool) -> str | None:
-    """Return what is at odds with the run's end or its launch."""
     notes = []
     if text := printed_exception(run):
         notes.append("printed an exception" if short else shorten_facts(text, _EVENT_CHARS))

@@ -134,7 +134,6 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
 
 
 def _describe_rest(count: int, query: ScalarQuery) -> str:
-    """Return the sentence on so many tags that are not looked at."""
     remedy = "narrow the globs" if query.tags else "name them in tags, globs allowed"
     return f"Only the first {_MOST_SUMMARISED:,} tags are looked at, {count:,} more are not: {remedy}."
 

@@ -229,12 +229,10 @@ def _describe_live(cell: str, run: Run) -> str:
 
 
 def _find_reason(run: Run) -> str:
-    """Return why a run waits, as its newest event about that says."""
     return next((str(event.get("text", "")) for event in reversed(run.events) if event["kind"] == "queued"), "")
 
 
 def _explain(sweep: Sweep) -> str | None:
-    """Return why a sweep ended, has no conductor, or launches nothing now."""
     if sweep.state != "running" or not sweep.conducted:
         return sweep.reason
     return shorten_facts(sweep.refusal, _REASON_CHARS) if sweep.refusal is not None else None

@@ -35,20 +35,8 @@ _DIRECTORIES = frozenset(
 _DATA = frozenset("data dataset datasets output results result logs log runs models weights env build dist tmp".split())  # noqa: SIM905
 _FILES = (
     *("*.pyc", "*.pt", "*.pth", "*.ckpt", "*.safetensors", "*.onnx", "*.h5", "*.hdf5", "*.npz", "*.parquet", "*.arrow"),
-    *(
-        "*.tfrecord",
-        "*.lmdb",
-        "*.mp4",
-        "*.avi",
-        "*.bag",
-        "*.mcap",
-        "*.tar",
-        "*.tar.*",
-        "*.tgz",
-        "*.zip",
-        "*.zst",
-        "core",
-    ),
+    *("*.tfrecord", "*.lmdb", "*.mp4", "*.avi", "*.bag", "*.mcap", "*.tar", "*.tar.*", "*.tgz", "*.zip", "*.zst"),
+    *("core",),
     *("*tfevents*", "*.log", "nohup.out", "core.[0-9]*", ".DS_Store", "*.swp"),
 )
 # Files and directories that hold keys, in any case.
@@ -185,7 +173,6 @@ def _read_ignore_file(root: Path) -> list[str]:
 
 
 def _describe_largest(paths: Sequence[tuple[str, os.stat_result]]) -> str:
-    """Return the largest entries of the directory, whole subdirectories as one."""
     sizes: dict[str, int] = {}
     for path, status in paths:
         top, slash, _ = path.partition("/")

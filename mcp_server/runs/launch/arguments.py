@@ -234,7 +234,6 @@ def _list_words(command: ReadCommand, depth: int = 2) -> list[str]:
 
 
 def _list_settings(value: object) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts in a table, at any depth."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if isinstance(inner, str):
@@ -314,7 +313,6 @@ def _check_change(name: str, change: object) -> None:
 
 
 def _list_texts(value: object) -> Iterator[str]:
-    """Yield every name and every value in ``value`` as text."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield str(name)

@@ -90,7 +90,6 @@ async def _prepare(
 
 
 def _fits(spec: RunSpec, elements: Sequence[Element]) -> bool:
-    """Return whether a run can be one more element of an array."""
     if spec.result_dir or len(elements) >= array_backend_of(spec).most_in_array:
         return False
     return not elements or are_alike(elements[0].spec, spec)

@@ -312,7 +312,6 @@ class FarSite:
 def _list_places(
     request: LaunchRequest, command: ReadCommand, environment: Environment
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the absolute paths that must exist, with the argument and the kind of each."""
     if environment.python:
         yield environment.python, ("environment", "python")
     inputs = {"command": find_inputs(command), "params": find_param_inputs(request.params, command)}

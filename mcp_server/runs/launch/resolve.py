@@ -105,7 +105,6 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
 
 
 def _apply_blueprint(request: LaunchRequest, site: ThisSite | FarSite) -> tuple[LaunchRequest, str | None]:
-    """Return ``request`` with its open fields as its blueprint has them, and the directory of results."""
     if request.blueprint is None:
         return request, None
     path, blueprint = site.read_blueprint(request)
@@ -115,7 +114,6 @@ def _apply_blueprint(request: LaunchRequest, site: ThisSite | FarSite) -> tuple[
 
 
 def _fill_in(request: LaunchRequest, command: ReadCommand, site: ThisSite | FarSite) -> LaunchRequest:
-    """Return ``request`` with its open fields as the host has them, checked, with absolute paths."""
     if request.params_file is not None:
         request = replace(request, params=name_for_program(request.params, request.params_file, command.words))
     request = apply_host_defaults(request, site.host, site.environment, site.environ)
@@ -159,7 +157,6 @@ def _build_spec(
 
 
 def _read_params(request: LaunchRequest) -> LaunchRequest:
-    """Return ``request`` with the parameters of its files."""
     if request.params_file is None:
         return request
     files, params = read_params_file(request.params_file, request.cwd)

@@ -41,7 +41,6 @@ async def check_far_host(request: PreflightRequest, home: StateHome, environ: Ma
 
 
 def _check_programs(request: PreflightRequest, mirror: Path, home: StateHome) -> tuple[list[Problem], list[str]]:
-    """Return what is wrong with Python, its modules, ports and Ray there, and what is there."""
     site = read_hosts_file(home)
     host, _ = find_host(site, str(request.host))
     environment = site.environment(request.environment, host)

@@ -262,7 +262,6 @@ async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, 
 
 
 def _result_of_supervisor(run: Run) -> StopResult:
-    """Return the result that the supervisor recorded with the run's end."""
     end = run.events[-1]
     survivors: list[dict[str, Any]] = end.get("survivors") or []
     return StopResult(

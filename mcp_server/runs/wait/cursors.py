@@ -226,7 +226,6 @@ class OpenWaits:
 
 
 def _end_oldest(waits: list[OpenWait], most: int) -> None:
-    """Make room for one more among ``most``."""
     for wait in waits[: max(0, len(waits) + 1 - most)]:
         wait.newest_for.clear()
         wait.scope.cancel()

@@ -323,7 +323,6 @@ def name_source(location: MetricLocation, tag: str) -> MetricSource:
 
 
 def _points_after(series: Series, wall: float, first: int) -> Series:
-    """Return the points that were logged after the time ``wall``, and those from index ``first`` on."""
     is_new = series.walls > wall
     is_new[first:] = True
     return replace(series, steps=series.steps[is_new], walls=series.walls[is_new], values=series.values[is_new])

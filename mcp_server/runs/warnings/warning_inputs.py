@@ -118,7 +118,6 @@ def _list_scripts(programs: list[Program], cwd: Path) -> Iterator[_Script]:
 
 
 def _read_text(path: Path, *, is_certain: bool) -> str | None:
-    """Return the beginning of a script; None for what is not one."""
     with contextlib.suppress(OSError, ValueError):
         if path.is_file():
             with path.open("rb") as file:

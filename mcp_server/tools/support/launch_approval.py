@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
 
@@ -34,33 +33,9 @@ _FOR_PEOPLE = (
 
 # What a question is about: arguments that the tool and its resolver of questions both have.
 _NAMING = (
-    "name",
-    "command",
-    "blueprint",
-    "params",
-    "params_file",
-    "cwd",
-    "common",
-    "grid",
-    "cells",
-    "phases",
-    "source",
+    *("name", "command", "blueprint", "params", "params_file", "cwd"),
+    *("common", "grid", "cells", "phases", "source"),
 )
-
-
-@dataclass(frozen=True)
-class Unconfirmed:
-    """Why a launch was not started: for the answer of the tool."""
-
-    status: Literal["confirmation_required", "declined"]
-    runs_at_risk: list[str]
-    warnings: list[str]
-    next_step: str
-    confirm_token: str | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields of an answer."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 async def ask_about_launch(
@@ -171,22 +146,23 @@ class _Declined(LaunchNotConfirmed):
     """A person was asked, and said no."""
 
 
-async def describe_unconfirmed(ctx: Call, error: LaunchNotConfirmed) -> Unconfirmed:
-    """Return the answer of a launch that was not confirmed, with a token where an agent may confirm it."""
+async def describe_unconfirmed(ctx: Call, error: LaunchNotConfirmed) -> dict[str, Any]:
+    """Return the answer's fields of a launch that was not confirmed, with a token where an agent may confirm it."""
     server, risk = server_of(ctx), error.risk
-    runs, killers = list(risk.attempts), list(risk.killers)
+    facts: dict[str, Any] = {"runs_at_risk": list(risk.attempts), "warnings": list(risk.killers)}
     if isinstance(error, _Declined):
         step = "Nothing was started: declined, dismissed, or another answer was typed. Leave that part out."
-        return Unconfirmed("declined", runs, killers, step)
+        return {**facts, "status": "declined", "next_step": step}
+    facts["status"] = "confirmation_required"
     about = risk.text.removeprefix(" ".join(risk.killers)).strip()
     if await run_in_thread(find_people_rule, server):
-        return Unconfirmed("confirmation_required", runs, killers, f"Nothing was started. {about} {_FOR_PEOPLE}")
+        return {**facts, "next_step": f"Nothing was started. {about} {_FOR_PEOPLE}"}
     token = server.launches_at_risk.grant_token([risk.command], risk.attempts)
     step = (
         f"Nothing was started. {about} Leave that part of the command out; or, if ending them is meant, call again "
         "with the same arguments and confirm_token."
     )
-    return Unconfirmed("confirmation_required", runs, killers, step, token)
+    return {**facts, "next_step": step, "confirm_token": token}
 
 
 def _may_kill(request: LaunchRequest) -> bool:

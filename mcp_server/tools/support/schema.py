@@ -115,7 +115,6 @@ def _find_message(tool_name: str, error: ToolError) -> tuple[str, str] | None:
 
 
 def _compact(result: CallToolResult) -> CallToolResult:
-    """Return a result whose text is its structure as compact JSON."""
     if result.structured_content is None:
         return result
     text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))

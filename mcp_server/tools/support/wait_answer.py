@@ -110,7 +110,6 @@ async def describe_outcome(
 
 
 def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> list[Run]:
-    """Return ``runs`` with the one that met the condition as it was at that moment."""
     # Loaded with the condition.
     from mcp_server.runs.wait.metric_wait import show_moment  # noqa: PLC0415 - as above
     from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
