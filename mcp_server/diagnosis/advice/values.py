@@ -7,56 +7,23 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_blocks, read_patterns
 
 _PATTERNS = read_patterns("diagnosis/advice/patterns")
 
 # --- shapes
 
 _SHAPE = r"(?:torch\.Size\()?[\[(]+([\d, ]*|None(?:, \d+)+,?)[\])]+"
-# The shape in the checkpoint, the shape of this model, and the name of the weight, in either order.
-_SAVED = (
-    compile_lazily(
-        rf"size mismatch for (?P<key>[\w.]+): copying a param with shape {_SHAPE} from checkpoint, "
-        rf"the shape in current "
-        rf"model is {_SHAPE}"
-    ),
-    compile_lazily(rf"mismatch for loaded \({_SHAPE}\)? and expected \({_SHAPE}\)? tensor for key (?P<key>[\w.]+)"),
-    compile_lazily(rf"(?P<key>[\w.]+): found shape {_SHAPE} in the checkpoint and {_SHAPE} in the model"),
-    compile_lazily(rf"[Rr]eceived saved weight with shape {_SHAPE}"),
-    compile_lazily(rf"stored shape:? {_SHAPE}"),
+_BLOCKS = [dict(block) for block in read_blocks("diagnosis/advice/shapes")]
+_SAVED, _OPERANDS = (
+    [compile_lazily(one["line"].replace("{shape}", _SHAPE)) for one in _BLOCKS if one["sort"] == sort]
+    for sort in ("saved", "operands")
 )
+_BY_NAME = [(one["line"], one["say"]) for one in _BLOCKS if one["sort"] == "weight"]
 _EXPECTED = compile_lazily(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
 _NAMED_WEIGHT = compile_lazily(r"(?:for weight|for parameter|parameter) ['\"]?([\w./]+)")
-# What a weight's name says about the dimension that differs.
-_BY_NAME = (
-    (
-        r"word_embed|embed_tokens|tok_embed|wte|lm_head|vocab|output_layer",
-        "the vocabulary (its padding or added tokens)",
-    ),
-    (r"running_mean|running_var|obs_norm|obs_rms|normali[sz]er", "the observation size"),
-    (r"log_std|action_net|\bmu\b|\bstd\b|action_head", "the action size"),
-    (r"classifier|\bscore\b|num_classes|cls_head", "the number of classes"),
-    (r"pos_embed|position_embed|wpe", "the image size or length"),
-    (r"lora_|adapter", "the adapter's rank"),
-    (r"patch_embed|conv1\b|stem", "the input's channels"),
-)
 _ACTOR = compile_lazily(r"actor|critic|policy|q_net|value_net|mlp_extractor")
 _FIRST_LAYER = compile_lazily(r"\.0\.(?:weight|kernel)|(?:fc1|layer_?1|Dense_0)[./]")
-# Two shapes that an operation got.
-_OPERANDS = (
-    compile_lazily(rf"(?:incompatible shapes|[Ss]hapes)\b[^(\[\n]{{0,40}}{_SHAPE}[, ]+(?:vs\.?|and|with|,)? ?{_SHAPE}"),
-    compile_lazily(rf"(?:broadcast|reshape)\w* input array from shape {_SHAPE} into shape {_SHAPE}"),
-    compile_lazily(rf"shapes? {_SHAPE} doesn't match (?:the )?(?:broadcast )?shape {_SHAPE}"),
-    compile_lazily(rf"Target sizes: {_SHAPE}\.\s+Tensor sizes: {_SHAPE}"),
-    compile_lazily(rf"[Tt]arget size \({_SHAPE}\)? must be the same as input size \({_SHAPE}"),
-    compile_lazily(rf"\w+\.shape={_SHAPE}, \w+\.shape={_SHAPE}"),
-    compile_lazily(rf"expected shape=?:? ?{_SHAPE},? (?:but )?(?:found|got)(?: array with)? shape=?:? ?{_SHAPE}"),
-    compile_lazily(rf"same shape, got {_SHAPE} and {_SHAPE}"),
-    compile_lazily(rf"Unexpected observation shape {_SHAPE} for .{{0,60}}please use {_SHAPE}"),
-    compile_lazily(rf"logits shape {_SHAPE} and labels shape {_SHAPE}"),
-    compile_lazily(rf"operands could not be broadcast together with shapes {_SHAPE} {_SHAPE}"),
-)
 _AXIS = compile_lazily(r"expected axis (-?\d+) of input shape to have value (\d+)[^\n]{0,60}?shape \(([\w, ]+)\)")
 _FEATURES = compile_lazily(r"X has (\d+) features, but (\w+) is expecting (\d+) features")
 _PADDED = compile_lazily(r"padded vocab \(size: (\d+)\)")
