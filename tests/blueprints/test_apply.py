@@ -470,3 +470,22 @@ def test_what_an_argument_gives_is_not_demanded_from_the_document(tmp_path: Path
     sections = ("codebase_dir", "yaml_path", "launch_command", "max_time")
     assert check_file(str(file), given=sections).ok
     assert not check_file(str(file)).ok
+
+
+@pytest.mark.parametrize(
+    ("section", "given"),
+    [
+        ("## [exp_tensorboard]\nthe usual directory\n", {"tensorboard": "/tmp/tb"}),
+        ("## [exp_params]\nlr: 1e-4 or 1e-3\n", {"params": {"lr": 1e-4}}),
+        ("## Notes\nFirst step: 20\n", {"first_step_timeout_s": 60.0}),
+        ("## [exp_codebse_dir]\n/data/code\n", {"cwd": "/tmp"}),
+    ],
+)
+def test_an_argument_replaces_whatever_its_section_fails_to_say(
+    tmp_path: Path, section: str, given: dict[str, object]
+) -> None:
+    file = tmp_path / "exp.md"
+    file.write_text(f"## [exp_launch_command]\n`python a.py`\n{section}")
+    with pytest.raises(BlueprintInvalid):
+        apply_blueprint(request(), *read_blueprint(str(file)))
+    assert apply_blueprint(request(**given), *read_blueprint(str(file))).command == "python a.py"
