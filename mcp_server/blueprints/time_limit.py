@@ -73,7 +73,7 @@ _TOTAL = (
     r"|总共|一共|共计|合计|总计|共|总)"
 )
 _TOTALLED = re.compile(
-    rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00) ?(?:in )?[(（]?{_TOTAL}(?!\W{{0,3}}\x00)"
+    rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00) ?(?:in )?[(（]?{_TOTAL}(?!\s*\x00)"
 )
 _PRODUCT = re.compile(r"[x×*·+]|\b(?:mal|fois|plus|per|each|every|je|pro|par|times)\b|乘|每|各|个|/")
 _UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
@@ -119,7 +119,7 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
         if _FIRST_STEP.search(item.label) and not find_durations(item.label):
             continue
         if find_durations(item.label):  # "72 hours = 3 days" is one text
-            sign = ":" if _FIRST_STEP.search(item.label) else " ="
+            sign = ":" if _FIRST_STEP.search(item.label) or re.search(_TOTAL, item.label) else " ="
             item = replace(item, label="", text=f"{item.label}{sign} {item.text}")  # noqa: PLW2901
         value = _MAX_TIME_LABEL.sub("", item.text.strip("`*\"' ")).strip("`*\"' ")
         is_absent = ABSENT.fullmatch(value) and not find_durations(value)
