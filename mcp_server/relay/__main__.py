@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunwardError
+from mcp_server.record.relay_requests import REQUESTS
 from mcp_server.record.run_directory import boot_id
 from mcp_server.relay.far_state import State
 from mcp_server.relay.handlers import Answers
@@ -29,8 +30,7 @@ from mcp_server.system.process_title import RELAY, set_title
 _SILENT_S = 60.0  # a server pings every 10 s
 _UNUSED_S = 86_400.0  # a program that nobody has begun for a day, and that nobody runs from, is removed
 _LAUNCHES_WITHIN_S = 75.0  # what a launch that is under way may still take when the channel ends
-# What is finished although nobody hears it.
-_LAST_WORDS = ("launch", "launch_array", "reap", "stop_request", "interrupt", "discard")
+_LAST_WORDS = frozenset(name for name, request in REQUESTS.items() if request.finishes)
 
 
 def main() -> int:

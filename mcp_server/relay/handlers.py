@@ -17,6 +17,7 @@ from typing import Any
 
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
+from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
@@ -45,7 +46,6 @@ from mcp_server.system.python_modules import Fault, describe_python
 _DISCARDED_WITHIN_S = 2.0
 _POLL_S = 0.01
 _EXPIRES_S = 60.0  # a stop request that its server could not withdraw
-_MOST_BYTES = 8 * 2**20  # of one answer
 _MOST_NAMES, _NEAR, _MOST_NEAR = 5_000, 0.6, 3
 _MOST_FILES = 2_000
 _SCREEN_BYTES = 64 * 2**10
@@ -60,20 +60,17 @@ class Answers:
         self._state, self._watch, self._jobs, self._host = state, watch, watch.jobs, ThisHost()
         self._code = CodeStore(state.path / "code")
         self.by_name: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
-            name.removeprefix("answer_"): getattr(self, name) for name in dir(self) if name.startswith("answer_")
+            name: getattr(self, f"_{name}") for name in REQUESTS
         }
 
-    def answer_ping(self, _: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Show that the channel works."""
+    def _ping(self, _: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"time": time.time()}, b""
 
-    def answer_subscribe(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Push all runs from now on."""
+    def _subscribe(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         self._watch.subscribe(request["have"], request["dead"])
         return {}, b""
 
-    def answer_launch(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Start a run, at most once."""
+    def _launch(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         try:
             if (options := request.get("options")) is not None:
                 return start.launch_job(self._state, self._jobs, request["spec"], options, request["handover"]), b""
@@ -81,8 +78,7 @@ class Answers:
         finally:
             self._watch.push_now(str(request["spec"]["run_id"]))
 
-    def answer_launch_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Hand runs in to Slurm as one array of jobs, at most once."""
+    def _launch_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         words = (request["runs"], request["options"], request["name"], request["most_at_once"])
         try:
             return start.launch_array(self._state, self._jobs, *words), b""
@@ -90,21 +86,17 @@ class Answers:
             for each in request["runs"]:
                 self._watch.push_now(str(each["spec"]["run_id"]))
 
-    def answer_preview_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the batch script of an array of jobs."""
+    def _preview_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         words = (request["name"], request["count"], request["options"], request["most_at_once"])
         return {"lines": self._jobs.preview_array(*words).splitlines()}, b""
 
-    def answer_preview_job(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the batch script of a run as a job of Slurm, and Slurm's estimate of its start."""
+    def _preview_job(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"lines": self._jobs.preview(request["run"], request["options"]).splitlines()}, b""
 
-    def answer_withdraw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Make sure that a run which is not there is never started."""
+    def _withdraw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"withdrawn": start.withdraw(self._state, request["run"])}, b""
 
-    def answer_discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Remove directory and session of a refused launch."""
+    def _discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
         spec = self._read_spec(directory)
         give_up_s = time.monotonic() + _DISCARDED_WITHIN_S
@@ -115,8 +107,7 @@ class Answers:
         self._watch.push_now(directory.run_id)
         return {}, b""
 
-    def answer_stop_request(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Write the stop request of a run, or withdraw it."""
+    def _stop_request(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
         stop = request["request"]
         if stop is not None and "expires_at" in stop:  # a question to this host's clock
@@ -125,8 +116,7 @@ class Answers:
         self._watch.push_now(directory.run_id)
         return {}, b""
 
-    def answer_interrupt(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Let a living supervisor read its stop request. Say whether that reached it."""
+    def _interrupt(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
         run = self._read_run(directory)
         if is_job(run.spec):
@@ -136,8 +126,7 @@ class Answers:
         supervisor = supervisor_of(directory.path, run)
         return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
 
-    def answer_reap(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Stop all processes of a run whose supervisor is dead or stuck, and verify."""
+    def _reap(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
         run = self._read_run(directory)
         result = self._jobs.reap(directory, run, self._host) if is_job(run.spec) else None
@@ -151,15 +140,13 @@ class Answers:
             "unsupervised": result.unsupervised,
         }, b""
 
-    def answer_leftovers(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Name the processes that a run left behind when its supervisor died."""
+    def _leftovers(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         run = self._read_run(self._state.directory(request["run"]))
         if is_job(run.spec) and not was_started_in(run, self._host.boot_id):
             return {"processes": []}, b""  # on other nodes Slurm ends all that a job started
         return {"processes": _pairs(name_processes(self._host.find_leftovers(run)))}, b""
 
-    def answer_screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the lines of a run's pane, of one without tmux the end of its log."""
+    def _screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
         spec = self._read_spec(directory)
         if is_job(spec):
@@ -172,26 +159,22 @@ class Answers:
         lines = tmux.read_capture(tmux.query(spec.tmux_socket, command), spec.session, history=request["history"])
         return {}, "\n".join(lines).encode(errors="replace")
 
-    def answer_close_screens(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Close the sessions of ``ended`` runs, newest first, but for as many as shall be kept."""
+    def _close_screens(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         closed = 0
         for run_id in request["ended"]:
             with contextlib.suppress(Exception):
                 closed += self._close_session(self._read_spec(self._state.directory(run_id)))
         return {"closed": closed}, b""
 
-    def answer_sessions(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Name the tmux sessions of a tmux server."""
+    def _sessions(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         names = tmux.query(request["socket"], ["list-sessions", "-F", "#{session_name}"]) or []
         return {"sessions": names}, b""
 
-    def answer_read(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return bytes of a file from ``offset`` on, compressed. ``path`` is absolute or below the state directory."""
+    def _read(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         data, status = _read_range(self._state.path / request["path"], int(request["offset"]), int(request["count"]))
         return {"size": status.st_size, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}, data
 
-    def answer_files(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return size, time and inode of the regular files that match the patterns."""
+    def _files(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         files: dict[str, list[int]] = {}
         for pattern in request["patterns"]:
             for path in glob.iglob(str(self._state.path / os.path.expanduser(pattern)), recursive=True):  # noqa: PTH111, PTH207
@@ -203,8 +186,7 @@ class Answers:
                     return {"files": files, "cut": True}, b""
         return {"files": files}, b""
 
-    def answer_gpus(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the GPUs of this host, and who holds leases of them and of its cpu slots."""
+    def _gpus(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         snapshot: dict[str, Any] = {}
         env = {**os.environ, **request.get("env", {})}
         if request.get("query", True):
@@ -213,42 +195,33 @@ class Answers:
         holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
         return {"snapshot": snapshot, "holders": holders, "cpu_slots": os.cpu_count() or 1}, b""
 
-    def answer_paths(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Say for each path what is there: ``directory``, ``file``, ``missing`` with near names, or ``unknown``."""
+    def _paths(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"paths": {path: _describe_path(path) for path in request["paths"]}}, b""
 
-    def answer_trees(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the files below some directories."""
+    def _trees(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return results.list_trees(request["roots"]), b""
 
-    def answer_contents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the contents of small files."""
+    def _contents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return results.read_files(request["paths"])
 
-    def answer_write_documents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Write documents into a result directory."""
+    def _write_documents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         results.write_documents(Path(request["directory"]), request["files"], request.get("data") or b"")
         return {}, b""
 
-    def answer_code_look(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Say where code of a content is or would be, and what is missing for it."""
+    def _code_look(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return self._code.look(request), b""
 
-    def answer_code_put(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Take a part of an upload of code."""
+    def _code_put(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         self._code.put(str(request["token"]), int(request["offset"]), request["data"])
         return {}, b""
 
-    def answer_code_make(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Make a directory of code."""
+    def _code_make(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return self._code.make(request), b""
 
-    def answer_free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return a free port of a range, None where there is none."""
+    def _free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"port": find_free_port(int(request["low"]), int(request["high"]))}, b""
 
-    def answer_check(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Check Python, modules, ports and Ray as preflight does. Nothing that is named is started."""
+    def _check(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         env = {**os.environ, **request["env"]}
         cwd = Path(request["cwd"] or "/").expanduser()
         problems: list[list[str]] = []
@@ -263,8 +236,7 @@ class Answers:
         faults, facts = describe_ray(env.get("RAY_ADDRESS", ""), asks=bool(request["ray"]))
         return {"problems": problems + [["ray", *fault] for fault in faults], "found": found + facts}, b""
 
-    def answer_disk(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the free bytes on the disk of a directory."""
+    def _disk(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         path = Path(request["path"]).expanduser()
         while not path.is_dir():
             path = path.parent
@@ -295,7 +267,7 @@ def _read_range(path: Path, offset: int, count: int) -> tuple[bytes, os.stat_res
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
         begin = max(0, status.st_size + offset) if offset < 0 else offset
-        data = os.pread(file.fileno(), max(0, min(count, _MOST_BYTES)), begin)
+        data = os.pread(file.fileno(), max(0, min(count, MOST_CONTENT_BYTES)), begin)
     return zlib.compress(data, 1), status
 
 

@@ -25,11 +25,10 @@ from mcp_server.errors import (
 )
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import is_time
+from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.state import EndedState, LivenessReport
 from mcp_server.text.formatting import printable
 
-MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
-_MOST_BYTES = {"read": MOST_CONTENT_BYTES, "contents": 2 * MOST_CONTENT_BYTES}  # answers whose bytes are compressed
 _LONGEST_TEXT, _LONGEST_PATH, _MOST_ENTRIES, _MOST_LINES = 1_000, 4_096, 50_000, 200
 _MOST_PROBLEMS, _LONGEST_PROBLEM = 3, 80
 
@@ -294,9 +293,9 @@ def read_answer(
     answer = _check(host, f"its answer to {name}", _KINDS.get(name, _Empty), facts)
     if name == "paths" and not set(asked["paths"]) <= answer["paths"].keys():
         raise HostUnreachable(host, "its answer to paths lacks one of them")
-    if name in _MOST_BYTES:
+    if most_bytes := REQUESTS[name].most_bytes:
         try:
-            data = decompress(data, _MOST_BYTES[name])
+            data = decompress(data, most_bytes)
         except OSError as error:
             raise HostUnreachable(host, f"its answer to {name} is not understood ({error.strerror})") from error
     if name == "contents":

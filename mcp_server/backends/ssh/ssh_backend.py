@@ -19,12 +19,12 @@ import anyio.to_thread
 from typing_extensions import override
 
 from mcp_server.backends.base import Backend, GpuState, ListEnded, Record
-from mcp_server.backends.ssh.far_answers import MOST_CONTENT_BYTES
 from mcp_server.backends.ssh.mirror import LAUNCHING
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of, settle_launch
 from mcp_server.backends.ssh.ssh_settings import read_ssh_settings
 from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
+from mcp_server.record.relay_requests import MOST_CONTENT_BYTES
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
 from mcp_server.record.spec import RunSpec

@@ -26,6 +26,7 @@ from mcp_server.backends.ssh.ssh_link import CONNECTED_WITHIN_S, ConnectionFaile
 from mcp_server.backends.ssh.ssh_settings import read_ssh_settings
 from mcp_server.backends.ssh.ssh_silence import Awaited, SilenceWatch
 from mcp_server.errors import HostUnreachable, RunwardError
+from mcp_server.record.relay_requests import REQUESTS
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.system.frames import read_frame
@@ -123,6 +124,8 @@ class Channel:
                 it is none to this request.
             RunwardError, OSError: what the relay answered.
         """
+        if wrong := words.keys() - REQUESTS[name].words:
+            raise TypeError(f"{name} says no {', '.join(wrong)}")
         self.open(patience_s)
         answer: Future[tuple[object, bytes]] = Future()
         with self._changed:

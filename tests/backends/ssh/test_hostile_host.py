@@ -1,8 +1,10 @@
 """A far host that lies, sends too much, or names what is not its own, changes and stops nothing else."""
 
 import copy
+import inspect
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -11,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends.ssh.far_answers import MOST_CONTENT_BYTES, decompress, read_answer, read_report
+from mcp_server.backends.ssh.far_answers import decompress, read_answer, read_report
 from mcp_server.backends.ssh.mirror import Mirror
 from mcp_server.backends.ssh.ssh_channel import Channel, _Question
 from mcp_server.errors import HostUnreachable
+from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.relay.far_state import State
 from mcp_server.relay.handlers import Answers
@@ -197,6 +200,13 @@ def test_every_request_has_the_types_of_its_answer(tmp_path: Path) -> None:
     without_words = {"launch", "launch_array", "discard", "stop_request"}
     without_words |= {"write_documents", "code_put", "close_screens"}
     assert known | without_words | {"subscribe"} == Answers(state, RunWatch(state.runs, print)).by_name.keys()
+
+
+def test_the_relay_reads_the_declared_words_of_a_request_and_no_other() -> None:
+    for name, request in REQUESTS.items():
+        source = inspect.getsource(getattr(Answers, f"_{name}"))
+        read = set(re.findall(r"""request(?:\[|\.get\()"(\w+)""", source)) - {"data"}
+        assert read == (set() if name in ("code_look", "code_make") else request.words), name
 
 
 @pytest.mark.parametrize(
