@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.record.event_reader import read_new_events
-from mcp_server.record.events import read_record, read_stop
+from mcp_server.record.events import read_new_events, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, boot_id, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix

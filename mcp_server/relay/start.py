@@ -22,7 +22,7 @@ from typing import Any
 
 from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import lease_directory
-from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.events import read_new_events
 from mcp_server.record.handover import Handover, base_environment
 from mcp_server.record.results.experiment_log import ResultDirUnusable, append_launch
 from mcp_server.record.run_directory import RunDir, boot_id, now, write_json

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from mcp_server.backends.base import backend_of
 from mcp_server.command.outputs import list_redirected
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
-from mcp_server.record.event_reader import EventsRead, read_new_events
-from mcp_server.record.events import Event, is_time, read_record, read_stop
+from mcp_server.record.events import Event, EventsRead, is_time, read_new_events, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunUnreadable, SweepNotFound
-from mcp_server.record.event_reader import EventsRead, read_new_events
+from mcp_server.record.events import EventsRead, read_new_events
 from mcp_server.record.run_directory import load_json
 from mcp_server.record.state import Liveness
 from mcp_server.record.sweeps.sweep_directory import SweepDir

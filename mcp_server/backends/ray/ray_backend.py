@@ -30,8 +30,7 @@ from mcp_server.backends.ray import job_request, ray_states
 from mcp_server.backends.ray.job_end import describe_pending, end_job
 from mcp_server.backends.ray.ray_watch import JobReport, JobWatch
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
-from mcp_server.record.event_reader import read_new_events
-from mcp_server.record.events import ENDING
+from mcp_server.record.events import ENDING, read_new_events
 from mcp_server.record.handover import Handover
 from mcp_server.record.ray.ray_head import RayHead, RayRefused
 from mcp_server.record.ray.ray_job import (

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.events import read_new_events
 from mcp_server.record.ray.ray_head import RayHead, RayRefused
 from mcp_server.record.ray.ray_job import is_mirrored, read_mark, submission_id
 from mcp_server.record.run_directory import RunDir, boot_id
