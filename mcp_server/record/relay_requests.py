@@ -8,7 +8,7 @@ MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
 _CODE = "name hash sync files sent commit clone origin repository pack_bytes token"
 
 
-class Request(NamedTuple):
+class RelayRequest(NamedTuple):
     """A request: the words that it may say.
 
     ``finishes``: it is carried out although nobody hears the answer. ``most_bytes``: its answer brings compressed
@@ -20,8 +20,8 @@ class Request(NamedTuple):
     most_bytes: int = 0
 
 
-def _ask(words: str = "", *, finishes: bool = False, most_bytes: int = 0) -> Request:
-    return Request(frozenset(words.split()), finishes, most_bytes)
+def _ask(words: str = "", *, finishes: bool = False, most_bytes: int = 0) -> RelayRequest:
+    return RelayRequest(frozenset(words.split()), finishes, most_bytes)
 
 
 REQUESTS = {
