@@ -221,14 +221,14 @@ def descendants(root: int, without: Collection[int | None] = ()) -> list[Process
     queue = [root]
     while queue:
         for child in children.get(queue.pop(), ()):
-            if child.pid in without or _is_tmux_server(child):
+            if child.pid in without or is_tmux_server(child):
                 continue
             living.append(child)
             queue.append(child.pid)
     return living
 
 
-def _is_tmux_server(process: Process) -> bool:
+def is_tmux_server(process: Process) -> bool:
     """Return whether a process is a tmux server: by its program, since any process can take the name of one."""
     if process.name != _TMUX_SERVER:
         return False
@@ -251,7 +251,7 @@ def descendants_of_threads(root: int, without: Collection[int | None] = ()) -> l
             pid = queue.pop()
             for number in _read_children(pid):
                 child = find_process(int(number))
-                if child is not None and child.pid not in without and not _is_tmux_server(child):
+                if child is not None and child.pid not in without and not is_tmux_server(child):
                     living.append(child)
                     queue.append(child.pid)
     except (FileNotFoundError, ValueError):  # a kernel built without it, or too many threads

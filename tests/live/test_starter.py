@@ -7,10 +7,12 @@ import os
 import resource
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
 from mcp_server.system import processes, starter, tmux
 from mcp_server.system.process_title import STARTER
 from tests.support.sandbox import Sandbox, until_async
@@ -152,3 +154,14 @@ async def test_a_command_inherits_the_limits_of_the_pane_that_it_would_have(sand
 def pane_of(sandbox: Sandbox, session: str) -> str:
     """Return whether the process of a session's pane has ended, and its exit status where tmux has not missed it."""
     return sandbox.tmux("display-message", "-p", "-t", f"={session}:", "#{pane_dead} #{pane_dead_status}").strip()
+
+
+async def test_neither_tmux_nor_the_process_of_a_pane_is_taken_for_a_program_beside_a_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.launch("sleep 60", cwd=str(sandbox.path))
+        server = int(sandbox.tmux("display-message", "-p", "#{pid}"))
+        assert Path(f"/proc/{server}/cwd").resolve() == sandbox.path.resolve()
+        watch = OutsiderWatch(str(sandbox.path), str(sandbox.rundir(run).path))
+        watch.inspect_processes((), time.time())
+        assert {each.process.name for each in watch._seen.values()} & {"tmux: server", "sh", "runward"} == set()
+        await agent.kill(run)

@@ -84,7 +84,8 @@ class OutsiderWatch:
             self._known.add(numbers)
             return None
         is_below = _is_below(cwd, self._cwd)
-        if not is_below or _has_supervisor(one, supervised):
+        # A tmux server, whose descriptors are as many as its panes, often works where it was first needed.
+        if not is_below or processes.is_tmux_server(one) or _has_supervisor(one, supervised):
             if is_below or time.time() - processes.started_at_s(one) > _SETTLES_S:
                 self._known.add(numbers)
             return None
