@@ -238,6 +238,7 @@ async def test_all_cells_of_a_sweep_run_the_code_that_was_kept_at_its_start(sand
         assert ended["sweep"]["cells"] == {"total": 3, "finished": 3}, ended
         runs = (await agent.call("list_runs", sweep=sweep))["runs"]
         compared = await agent.call("compare_runs", sweep=sweep)
+        assert "first_step is for runs" in await agent.refusal("wait_run", run_ids=sweep, until="first_step")
     assert [(outputs / f"seed{seed}" / "w").read_text() for seed in (1, 2, 3)] == ["1", "1", "1"]
     assert [changes(sandbox, run["run_id"]) for run in runs] == [[], [], []]
     assert not [note for note in compared.get("notes") or [] if "ode" in note.split()[:3]], compared["notes"]
