@@ -8,47 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.blueprints.markdown import SourceLine
+from mcp_server.text.rows import read_blocks
 
 NOTES = "notes"
-# Names of the sections. A section's own name is the first one with `exp_` in front. Paths may be called a directory or
-# a path; those behind a slash must.
+# By their names, which people spell so.
 NAMES = {
-    "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|research question|hypothesis|"
-    "question|实验目的|目的|实验目标|目标|研究目的|研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|"
-    "hypothese|objectif|objectifs|but|hypothèse|question de recherche",
-    "codebase_dir": "codebase dir|codebase|code base|code|main experiment code|experiment code|repo|repository|"
-    "source code|workdir|cwd|代码|代码库|主实验代码|实验代码|代码仓库|代码根|quellcode|code source/project|working|"
-    "work|工程|项目|工作|仓库|projekt|arbeits|projet|travail",
-    "venv_exe": "venv exe|venv|venv python|venv executable|python|python exe|python executable|python interpreter|"
-    "interpreter|virtual environment|python virtual environment|python environment|python env|python venv|"
-    "virtualenv|virtual env|conda env|conda environment|python binary|python bin|environment python|解释器|虚拟环境|"
-    "python解释器|python虚拟环境|python可执行文件|python环境|conda环境|virtuelle umgebung|python umgebung|"
-    "environnement python|environnement virtuel|interpréteur|interpréteur python",
-    "yaml_path": "yaml path|yaml|yaml file|yaml config|config|config file|config yaml|configuration|"
-    "configuration file|experiment config|experiment config file|experiment configuration|"
-    "experiment configuration file|yaml configuration|training config|配置文件|配置|实验配置|实验配置文件|训练配置|"
-    "训练配置文件|yaml文件|yaml配置|yaml配置文件|konfiguration|konfigurationsdatei|konfig|fichier de configuration|"
-    "fichier yaml",
-    "launch_command": "launch command|launch cmd|launch|command|cmd|run command|training command|train command|"
-    "training execution command|start command|execution command|command line|launch command line|command to run|"
-    "how to run|training launch command|启动命令|训练命令|运行命令|执行训练的命令|执行命令|命令|启动指令|"
-    "训练启动命令|运行指令|执行指令|训练执行命令|startbefehl|befehl|trainingsbefehl|kommando|startkommando|aufruf|"
-    "commande de lancement|commande|commande d'entraînement|lancement",
-    "result_dir": "result dir|result|results|result data storage|output|save|结果|结果数据存储|结果存储|结果保存|"
-    "实验结果|ergebnisse|résultats/输出|保存|ergebnis|ausgabe|sortie",
-    "max_time": "max time|maxtime|timeout|wall clock limit|how long|how long to run|how long it may run|时限|"
-    "超时时间|多长时间|跑多久|temps max|temps maximal|temps maximum|limite de temps|durée|durée max|durée maximale|"
-    "laufzeit|dauer|max laufzeit|max dauer|maximale laufzeit|maximale dauer|höchstdauer|zeitlimit",
-    # These count under their own names alone: "Parameters" is a heading of many notes.
-    "recovery": "recovery|recovery policy",
-    "params": "params|parameters",
-    "param_style": "param style|parameter style",
-    "resume_args": "resume args|resume arguments",
-    "tensorboard": "tensorboard|tensorboard dir|tensorboard logdir|tensorboard log dir|tensorboard path",
-    "seeds": "seeds|seed",
-    NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|其他|其它|"
-    "其它说明|further notes|extra notes|misc|miscellaneous|additional information|其他信息|其他实验相关信息|notizen|"
-    "anmerkungen|hinweise|bemerkungen|remarques|notes diverses|autres remarques",
+    block[0][1]: "|".join(value for key, value in block if key == "words") for block in read_blocks("blueprints/names")
 }
 OPTIONS = ("recovery", "params", "param_style", "resume_args", "tensorboard", "seeds")
 SECTIONS = tuple(name for name in NAMES if name not in (NOTES, *OPTIONS))
