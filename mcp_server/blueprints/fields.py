@@ -74,6 +74,15 @@ _RELATION = re.compile(
     r"|来自|基于|复制|拷贝|链接|原来|以前|之前|不是|位于|相对|参见|详见|见|勿|不要",
     re.IGNORECASE,
 )
+_ANOTHER_RUN = (
+    r"(?:the )?(?:(?:other|next|second|previous|last|old|control|baseline|reference)(?: \w+)?? "
+    r"(?:arm|run|experiment|condition|group|half|study|blueprint|job|sweep|ablation|paper|document)|control|baseline)"
+)
+_OF_ANOTHER_RUN = re.compile(
+    rf"\x01 (?:(?:is|was|belongs|goes)(?: (?:for|to|with|of|in))?|=|for|of) {_ANOTHER_RUN}"
+    rf"|{_ANOTHER_RUN}(?: is| was| uses| used|:| =) \x01|\x01 ?是(?:另一|对照|上一)[个组次]?(?:实验|组)?的?",
+    re.IGNORECASE,
+)
 _CHOICE = re.compile(r"\b(?:or|and|then|overrid\w*|merge\w*|plus|oder|und|ou|et)\b|或|和|然后|合并|覆盖", re.IGNORECASE)
 # Words that make another place of a path: behind it in any case, in a sentence also in front of it.
 _GOES_ON = re.compile(
@@ -255,13 +264,21 @@ def _find_path(name: str, item: SectionItem, value: str) -> _FoundPath:
     for other in (span for span in spans if span.start >= head.end and span.path.rstrip("/") != head.path.rstrip("/")):
         between = text[head.end : other.start]
         is_path = _ROOTED.match(other.path) or (name == "yaml_path" and _CONFIGURATION.search(other.path))
-        if is_path and (_CHOICE.search(between) or not _RELATION.search(between)):
+        is_choice = _CHOICE.search(between) or not _RELATION.search(between)
+        if is_path and is_choice and not _is_of_another_run(between, text[other.end :]):
             return _FoundPath(fault=f" names a second path, {other.path[:80]!r}: write one.")
     if name.endswith("_dir") and _GOES_ON.search(rest):
         return _FoundPath(fault=f" names a place by another path: {value[:80]!r}. Write the path out.")
     if _OUTDATED.search(rest):
         return _FoundPath(fault=f" says more than a path: {value[:80]!r}. Write the path that is meant, alone.")
     return _FoundPath(head.path, remark=rest.strip(" ,;:.，；。、()（）"))
+
+
+def _is_of_another_run(before: str, after: str) -> bool:
+    """Return whether a remark says that the path in it is another run's: ``(b.yaml is the other arm)``."""
+    start = re.match(r"[\s`*\"']*[(（;；.,，–—-][\s(（`\"']*(.*)$", before)
+    words = re.split(r"[)）;；]|\.(?=\s|$)", f"{start[1]}\x01{after}" if start else "")[0]
+    return bool(_OF_ANOTHER_RUN.fullmatch(re.sub(r"[`*\"'\s]+", " ", words).strip()))
 
 
 def _find_in_sentence(item: SectionItem, value: str, spans: Sequence[_Span]) -> _FoundPath:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mcp_server.blueprints.clauses import ADDRESS
 from mcp_server.blueprints.front_matter import FrontMatter, read_front_matter
 from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
@@ -182,6 +183,7 @@ def _fill_sections(
             and any(each.text.strip() for each in current.all_lines)
         ):
             ends = True  # behind a rule is what the writer says beside the document
+        ends = ends or bool(current and _is_address(current, line))
         if ends or line.content.startswith("[^") or (current and _is_behind_list(current, line)):
             current = None
         (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
@@ -410,6 +412,12 @@ def _is_behind_list(section: Section, line: SourceLine) -> bool:
         section.is_item and line.fence is None and not line.list_mark and line.content and line.text[0] not in " \t"
     )
     return bool(is_text and above and not above[-1].text.strip() and any(each.text.strip() for each in above))
+
+
+def _is_address(section: Section, line: SourceLine) -> bool:
+    """Return whether a line begins a closing paragraph to the reader behind a value on the name's own line."""
+    is_text = section.name in ("purpose", "launch_command") and line.fence is None and section.inline
+    return bool(is_text and not section.all_lines[-1].text.strip() and ADDRESS.match(line.content.lower()))
 
 
 def _is_shell_comment(section: Section, line: SourceLine) -> bool:

@@ -11,7 +11,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mcp_server.blueprints.clauses import LIMIT, MARK, RULE, Clause, find_condition, mark_durations, split_clauses
+from mcp_server.blueprints.clauses import (
+    LIMIT,
+    MARK,
+    RULE,
+    Clause,
+    find_condition,
+    is_aside,
+    mark_durations,
+    split_clauses,
+)
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.sections import Section, SectionItem, is_explanation, read_items
@@ -76,13 +85,21 @@ _TOTALLED = re.compile(
     rf"{_TOTAL}\W{{0,3}}(?:is |of |about |约)?(?P<whole>\x00)|(?P<front>\x00) ?(?:in )?[(（]?{_TOTAL}(?!\s*\x00)"
 )
 _PRODUCT = re.compile(r"[x×*·+]|\b(?:mal|fois|plus|per|each|every|je|pro|par|times)\b|乘|每|各|个|/")
+_PLUS = re.compile(r"(?<=\w)\s*\+|\b(?:plus|and|und|et)\b|加")
+_RESERVE = re.compile(
+    r"\b(?:reserve|buffer|margin|slack|spare|safety|headroom|overhead|extra|puffer|marge)\b|余量|缓冲|预留"
+)
+_DERIVED = re.compile(
+    rf"(?P<limit>[^()=]*?)(?:\((?P<parts>(?!\W*(?:\+|plus\b))[^()]*(?:{_PLUS.pattern})[^()]*)\)|=(?P<sum>[^()=]+))\W*"
+)
+_LIMIT_ENDS = re.compile(r"\W*(?:(?:in )?total|max\w*|at most|wall[- ]?clock)?\W*")
 _UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
 
 
 def read_time_limit(reader: BlueprintReader) -> float | None:
     """Return the time limit in seconds. None if the default applies."""
     entries = _read_clauses(reader)
-    entries = _keep_total(reader, entries)
+    entries = _keep_total(reader, _drop_asides(reader, entries))
     clauses = [clause for _, clauses in entries for clause in clauses]
     has_named = any(len(set(clause.seconds)) == 1 and LIMIT.search(clause.text) for clause in clauses)
     limits: list[tuple[int, float]] = []
@@ -135,6 +152,22 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
     return entries
 
 
+def _drop_asides(reader: BlueprintReader, entries: _Entries) -> _Entries:
+    """Return the items without the paragraphs behind a duration alone that are about something else."""
+    first, behind = entries[:1], [item for item, _ in entries[1:]]
+    if not behind:
+        return entries
+    clauses, lines = first[0][1], reader.sections["max_time"].all_lines
+    above = [line.text for line in lines if line.number == behind[0].line - 1]
+    if len(clauses) != 1 or len({*clauses[0].seconds}) != 1 or any(map(str.strip, above)):
+        return entries
+    text = " ".join(map(_words, behind))
+    if not find_durations(text) or not is_aside(text, clauses[0].seconds[0]):
+        return entries
+    reader.add_note("max_time", text)
+    return first
+
+
 def _read_value(value: str) -> tuple[str, str]:
     """Return a text with its reckoning done and its first-step rule left out, and why it is none, or an empty text."""
     if len(value) > _MAX_CHARS:
@@ -155,6 +188,8 @@ def _reckon(text: str) -> tuple[str, str]:
     marked, seconds = mark_durations(text)
     if not 1 < len(seconds) <= _MAX_PARTS or len(set(seconds)) == 1:
         return text, ""
+    if limit := _find_derived(normalize(text), seconds):  # "13 hours (11 h + reserve)"
+        return limit, ""
     equals, total = _EQUALS.search(marked), _TOTALLED.search(marked)
     sign = equals or total
     counts = [int(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d)", marked)]
@@ -177,6 +212,19 @@ def _reckon(text: str) -> tuple[str, str]:
         return text, ""
     made = sum(each for index, each in enumerate(seconds) if index != wholes[0]) * math.prod(counts)
     return text, f"{normalize(text)[:60]!r} makes {duration(made)}, not {duration(seconds[wholes[0]])}"
+
+
+def _find_derived(text: str, seconds: Sequence[float]) -> str:
+    """Return the limit alone where the parts in brackets, or with a reserve behind an equals sign, make no more."""
+    match = _DERIVED.fullmatch(text)
+    limits = find_durations(match["limit"]) if match else []
+    if match is None or len(limits) != 1 or not _LIMIT_ENDS.fullmatch(match["limit"][limits[0].end :]):
+        return ""
+    parts = mark_durations(_PLUS.sub(" ", match["parts"] or match["sum"]))[0]
+    is_other = match["sum"] and not _RESERVE.search(parts)  # "13 h = 11 h + 1 h" is wrong
+    rest = _RESERVE.sub(" ", parts)
+    is_other = is_other or re.search(r"\d|%", rest) or find_condition(rest) or RULE.search(rest)
+    return "" if is_other or sum(seconds[1:]) > seconds[0] else match["limit"]
 
 
 def _makes(parts: Sequence[float], counts: Sequence[int], whole: float) -> bool:
