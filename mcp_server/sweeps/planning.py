@@ -44,7 +44,7 @@ from mcp_server.sweeps.plan_checks import (
 )
 from mcp_server.sweeps.search import parse_search
 from mcp_server.sweeps.sources.source import GpuCount, read_source
-from mcp_server.sweeps.values import SweepRefused, check_values
+from mcp_server.sweeps.values import SweepRefused, check_values, fill_open_params
 from mcp_server.threads import run_in_thread
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
@@ -111,9 +111,10 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
     for cell in _choose_to_rehearse(spec.cells):
         try:
             for host in spec.hosts or [None]:
-                checked[cell.name] = await rehearse(
-                    _make_patient(make_request(spec, cell, 1, host)), store.home, environ
-                )
+                request = _make_patient(make_request(spec, cell, 1, host))
+                run = await rehearse(fill_open_params(spec, cell, request), store.home, environ)
+                known = {name: value for name, value in run.params.items() if name in request.params}
+                checked[cell.name] = replace(run, params=known)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())

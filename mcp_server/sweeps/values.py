@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mcp_server.command.inputs import find_inputs, find_param_inputs
@@ -14,10 +15,11 @@ from mcp_server.hosts.config import Environment, HostsFile, find_host, read_host
 from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.hosts.path_checks import find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.plan import make_request
+from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.text.secret_patterns import find_keys
 
 _PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
@@ -61,10 +63,21 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
             _check_placeholders(cell, request)
             if request.command and request.blueprint is None:
                 command = parse(request.command)
-                check_arguments(request, command)
+                check_arguments(fill_open_params(spec, cell, request), command)
                 files.check(request, command)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
+
+
+def fill_open_params(spec: SweepSpec, cell: Cell, request: LaunchRequest) -> LaunchRequest:
+    """Return the request of a cell with values for the parameters that are chosen when it begins, as they may be."""
+    params: dict[str, Any] = {}
+    for each in (next(one for one in spec.cells if one.promote != BEST), cell) if cell.promote == BEST else (cell,):
+        if each.trial is not None:
+            search = parse_search(spec.searches[each.phase])
+            params |= draw_points(search.space, search.seed, 1)[0]
+        params |= each.launch.get("params") or {}
+    return replace(request, params=params)
 
 
 class _CellFiles:

@@ -432,6 +432,24 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
         }
 
 
+@pytest.mark.parametrize(
+    "cells", [{"grid": {"num_envs": [64, 128]}}, {"search": {"space": {"num_envs": [64, 128]}, "budget": 2}}]
+)
+async def test_a_policy_may_change_parameters_that_are_chosen_when_a_cell_begins(
+    sandbox: Sandbox, cells: dict[str, Any]
+) -> None:
+    recovery = {"oom_gpu": {"do": "retry", "change": {"num_envs": "halve"}}}
+    phases = [{"name": "explore", **cells}, {"name": "final", "promote": "best"}]
+    common: dict[str, Any] = {**script(sandbox), "recovery": recovery}
+    plan = {"common": common, "phases": phases, "metric": "loss", "dry_run": True}
+    async with sandbox.agent_in_process() as agent:
+        planned = await agent.call("launch_sweep", name="s", **plan)
+        assert planned["cells"]["total"] == 3
+        assert "num_envs" not in planned["plan"][-1]
+        common["recovery"] = {"oom_gpu": {"do": "retry", "change": {"batch": "halve"}}}
+        assert "params has no batch" in await agent.refusal("launch_sweep", name="s", **plan)
+
+
 async def test_what_a_launch_sets_is_a_setting_and_is_promoted_with_its_cell(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         cells = [{"seed": seed, "launch": {"env": {"BOOST": boost}}} for boost in ("0", "50") for seed in (1, 2)]
