@@ -1,4 +1,4 @@
-"""What a text says about a time, clause by clause. Pure.
+"""The clauses of a text about a time, and their meaning for a limit. Pure.
 
 Words of an open class ("on the big node") mean nothing for a limit and are kept as a note; words of a closed one
 ("until", "per", "at least", "or") may change it, and are refused.

@@ -113,8 +113,13 @@ def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any])
         raise BadArgument(
             where or "grid", "names no cells.", "Pass grid, cells, search, blueprints, source or promote."
         )
-    if phase.promote is not None and any(value is not None for value in defining):
-        raise BadArgument("promote", "takes its parameters from a run: leave grid, cells, search and blueprints out.")
+    seeds = isinstance(phase.grid, Mapping) and all(is_seed(name) for name in phase.grid)
+    if phase.promote is not None and any(value is not None for value in (defining[1:] if seeds else defining)):
+        raise BadArgument(
+            "promote",
+            "takes its parameters from a run: leave cells, search, blueprints and a grid out.",
+            'A grid of seeds alone is taken: {"seed": [1, 2, 3]}.',
+        )
     if phase.search is not None and any(value is not None for value in defining[:-1]):
         raise BadArgument("search", "chooses the parameters itself: leave grid, cells and blueprints out.")
     return phase
@@ -202,20 +207,26 @@ def find_seeds(cell: Cell) -> dict[str, str]:
     return {name: value for name, value in (cell.launch.get("env") or {}).items() if is_seed(f"${name}")}
 
 
+def _expand_promotion(phase: Phase) -> Iterable[Cell]:
+    """Return the cells of a promotion: one, or one a seed. The best cell's parameters are known when it begins."""
+    params = {**(phase.promoted or {}), **phase.own_params}
+    name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
+    promote = BEST if phase.promote == BEST else None
+    if phase.source_cells is not None and len(phase.source_cells) != 1:
+        raise BadArgument("promote", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config.")
+    source = phase.source_cells[0] if phase.source_cells else None
+    launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
+    notes = (*(source.notes if source else ()), *phase.doubts)
+    for seeds in _expand_grid(phase.grid) if phase.grid is not None else [{}]:
+        for seed, value in seeds.items():
+            _check_value(seed, value)
+        label = _join_label([name, *_describe(seeds)])
+        yield Cell(label, phase.name, {**params, **seeds}, launch, promote, notes=notes, fixed=phase.fixed)
+
+
 def _expand_phase(phase: Phase) -> Iterable[Cell]:
     if phase.promote is not None:
-        # The parameters of the best cell are known when the phase begins; those of a run are known now.
-        params = {**(phase.promoted or {}), **phase.own_params}
-        name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
-        promote = BEST if phase.promote == BEST else None
-        if phase.source_cells is not None and len(phase.source_cells) != 1:
-            raise BadArgument(
-                "promote", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config."
-            )
-        source = phase.source_cells[0] if phase.source_cells else None
-        launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
-        notes = (*(source.notes if source else ()), *phase.doubts)
-        yield Cell(_label(name), phase.name, params, launch, promote, notes=notes, fixed=phase.fixed)
+        yield from _expand_promotion(phase)
         return
     if phase.search is not None:
         yield from _expand_search(phase, phase.search)

@@ -142,7 +142,7 @@ def _describe_code(groups: Sequence[Group], home: Path) -> str:
         return f"{name_best_two(best)} did not all run the same code ({other}), which may be the cause."
     apart = [group.label for group in groups if group.codes and best.group.codes and group.codes != best.group.codes]
     more = f" and {len(apart) - _MOST_BENCHMARKS} more" if len(apart) > _MOST_BENCHMARKS else ""
-    return f"Of other code than the best: {', '.join(apart[:_MOST_BENCHMARKS])}{more}." if apart else ""
+    return f"Their code is not that of the best: {', '.join(apart[:_MOST_BENCHMARKS])}{more}." if apart else ""
 
 
 def name_best_two(best: Best) -> str:

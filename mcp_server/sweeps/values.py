@@ -76,7 +76,7 @@ def fill_open_params(spec: SweepSpec, cell: Cell, request: LaunchRequest) -> Lau
         if each.trial is not None:
             search = parse_search(spec.searches[each.phase])
             params |= draw_points(search.space, search.seed, 1)[0]
-        params |= each.launch.get("params") or {}
+        params |= {**(each.launch.get("params") or {}), **each.params}
     return replace(request, params=params)
 
 

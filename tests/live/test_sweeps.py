@@ -432,6 +432,26 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
         }
 
 
+async def test_the_best_setting_is_promoted_with_seeds_of_its_own(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        phases: list[dict[str, Any]] = [
+            {"name": "search", "grid": {"lr": [0.1, 0.5], "seed": [1, 2]}},
+            {"name": "final", "promote": "best", "grid": {"seed": [7, 8, 9]}, "common": {"params": {"steps": 7}}},
+        ]
+        common = script(sandbox)
+        plan = {"name": "seeds", "common": common, "phases": phases, "metric": "reward", "max_parallel": 1}
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+        await to_end(agent, sweep_id)
+        final = observe(sandbox, sweep_id).cells[4:]
+        assert [cell.cell.name for cell in final] == ["promotion-seed7", "promotion-seed8", "promotion-seed9"]
+        ran = [sandbox.run(str(cell.run_id)).spec.params for cell in final]
+        assert ran == [{"lr": 0.5, "seed": seed, "steps": 7} for seed in (7, 8, 9)]
+        table = await agent.call("compare_runs", sweep=sweep_id)
+        assert "|3|" in next(row for row in table["rows"] if "|7|" in row or "final" in row), table["rows"]
+        phases[1]["grid"] = {"lr": [0.1], "seed": [1]}
+        assert "grid of seeds alone" in await agent.refusal("launch_sweep", **{**plan, "name": "other"})
+
+
 @pytest.mark.parametrize(
     "cells", [{"grid": {"num_envs": [64, 128]}}, {"search": {"space": {"num_envs": [64, 128]}, "budget": 2}}]
 )

@@ -168,7 +168,7 @@ def test_blueprints_are_cells() -> None:
         (None, {"phases": [{"grid": {"a": [1]}, "colour": 2}]}, "unknown field"),
         (None, {"phases": [{"name": "a", "grid": {"a": [1]}}, {"name": "a", "grid": {"a": [1]}}]}, "two are named"),
         (None, {"phases": [{"grid": {"a": [1]}}], "grid": {"b": [1]}}, "one of the phases"),
-        (None, {"promote": "x", "grid": {"b": [1]}}, "leave grid"),
+        (None, {"promote": "x", "grid": {"b": [1]}}, "leave cells"),
     ],
 )
 def test_a_plan_that_means_nothing_is_refused(common: dict[str, Any] | None, only: dict[str, Any], words: str) -> None:

@@ -68,7 +68,7 @@ class RunFacts:
     diverged_since: tuple[str, str] = ("", "")  # what the metrics show, in one sentence, and the first line of it
     command: str = ""  # as it was started, with the variables that launch_run set
     stopped_for: str | None = None  # a key of _KINDS_OF_STOP when the recovery policy stopped the attempt
-    silence: str = ""  # for which it was stopped: "No progress for 20 s after step 17"
+    silence: str = ""  # for which it was stopped: "No progress for 20 s after step 17. Last line: …"
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _diagnose_failed_run(
             else _failure_from(lines, None, kind, run_facts.command)
         )
         if kind == "stall" and run_facts.silence:  # the last line proves nothing
-            failure = replace(failure, line=f"{run_facts.silence}. Last line: {failure.line}")
+            failure = replace(failure, line=run_facts.silence)
         case = {"timeout": "no_first_step", "other": "imbalance"}.get(kind)
         return _with_advice(failure, case) if case else failure
     by_signal = ("segfault" if signal in kinds.CRASH_SIGNALS else "killed") if signal else None

@@ -86,7 +86,7 @@ class Observer:
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
-        self._silence = ""  # that of a stall, in words
+        self._silence = self._silent_after = ""  # that of a stall, in words, and the last line before it
         # What the command prints while it is stopped answers signals: it is not news, and proves nothing.
         self._is_stopping = False
         self._stopping_from: int | None = None
@@ -360,6 +360,7 @@ class Observer:
         usual = f"; usual is {gap}" if (gap := monitor.stall_detector.describe_gap()) else ""
         place = f" after {monitor.progress.place}" if monitor.progress.place else ""
         self._silence = f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}"
+        self._silent_after = mask_line(monitor.newest_line)[:LINE_CHARS]
         living = self._living()
         stack = self._stack(living)
         idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
@@ -424,7 +425,7 @@ class Observer:
             diverged_since=since,
             command=_describe_start(self._spec),
             stopped_for=self._stopped_for if ended else None,
-            silence=self._silence,
+            silence=self._silence and f"{self._silence}. Last line: {self._silent_after}",
         )
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
         return mask_failure(

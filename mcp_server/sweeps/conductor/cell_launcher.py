@@ -290,8 +290,8 @@ class CellLauncher:
 def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[str, Any], str]:
     """Return the parameters of a cell that depend on other cells, its launch's settings, and whose they are.
 
-    A promotion takes those of the best run of the setting with the best mean; its phase's own ones win. Blocks for a
-    second.
+    A promotion takes those of the best run of the setting with the best mean; its own ones, such as a seed, win.
+    Blocks for a second.
 
     Raises:
         BadArgument: no cell is the best one.
@@ -301,11 +301,14 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[
         others = [each for each in sweep.cells if each.cell.phase == cell.phase and each.cell is not cell]
         history = [_describe_trial(each) for each in others if each.runs or each.chosen is not None]
         return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal), {}, ""
+    own = name_arguments(cell.launch)
+    for other in sweep.cells:  # a phase promotes one setting, whatever its first cells come to
+        if other.cell.phase == cell.phase and other.chosen is not None:
+            return {**other.chosen, **cell.params}, other.inherited, f"promoted as {other.cell.name}"
     if (best := find_best(sweep)) is None:
         raise BadArgument(
             "promote", f"no cell has ended its training with a value of {spec.metric}, so none is the best."
         )
-    own = name_arguments(cell.launch)
     inherited = {name: own.get(name) if name in cell.fixed else value for name, value in best.cell.overrides.items()}
     return {**best.cell.params, **cell.params}, inherited, f"promoted: {best.text}"
 

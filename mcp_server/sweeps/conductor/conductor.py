@@ -292,7 +292,8 @@ class Conductor:
             failed = sum(cell.state in ("failed", "lost") for cell in cells)
             best = find_best(sweep)
             value = f" Best so far: {best.text}." if best is not None else ""
-            text = f"Phase {phase}: {len(cells)} cells done, {failed} of them failed.{value}"
+            done = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+            text = f"Phase {phase}: {done} done, {failed} of them failed.{value}"
             self._note("phase_done", text, phase=phase, total=len(cells))
 
     async def _note_ends(self, sweep: Sweep) -> bool:
