@@ -79,7 +79,8 @@ _ANOTHER_RUN = (
     r"(?:arm|run|experiment|condition|group|half|study|blueprint|job|sweep|ablation|paper|document)|control|baseline)"
 )
 _OF_ANOTHER_RUN = re.compile(
-    rf"\x01 (?:(?:is|was|belongs|goes)(?: (?:for|to|with|of|in))?|=|for|of) {_ANOTHER_RUN}"
+    rf"\x01 (?:(?:is|was|belongs|goes|holds|has)(?: used| meant| the one)?"
+    rf"(?: (?:for|to|with|of|in|by))?|=|for|of) {_ANOTHER_RUN}"
     rf"|{_ANOTHER_RUN}(?: is| was| uses| used|:| =) \x01|\x01 ?是(?:另一|对照|上一)[个组次]?(?:实验|组)?的?",
     re.IGNORECASE,
 )
