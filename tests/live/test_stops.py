@@ -97,6 +97,17 @@ async def test_a_missing_first_step_says_what_happens_next(sandbox: Sandbox) -> 
     assert timeout["text"].endswith("The recovery policy stops it now.")
 
 
+async def test_a_missing_first_step_is_reported_however_soon_the_policy_stops_the_silence(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        limits = {"first_step_timeout_s": 1.6, "stall_timeout_s": 2}
+        run_id = await agent.launch(SILENT, **limits, recovery={"on_stall": "stop"})
+        assert (await agent.end(run_id))["failure"]["kind"] == "stall"
+    happened = kinds(sandbox, run_id)
+    assert happened.index("first_step_timeout") < happened.index("stalled")
+    overdue = next(e for e in sandbox.run(run_id).events if e["kind"] == "first_step_timeout")
+    assert re.search(r"; after \d+ s more of silence the recovery policy stops it\.$", overdue["text"])
+
+
 async def test_a_time_limit_and_a_closed_session_are_told_apart(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         limited = await agent.end(await agent.launch("sleep 60", time_limit_s=0.3))

@@ -34,7 +34,6 @@ _UNFINISHED_BYTES = 65536  # kept of a line without a line end
 _MATCHES_PER_WORD = 8  # in one piece of output
 _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
-_SETTLE_S = 1.0  # the stall itself is judged first
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 
@@ -116,7 +115,6 @@ class OutputMonitor:
         # Metrics that are NaN every few steps, or errors that steps follow, would wake an agent without end.
         self._divergence_limit, self._suspect_limit = ReportLimit(), ReportLimit()
         self._suspect_reported = False
-        self._awaits_stall = False
 
     @property
     def next_check_s(self) -> float | None:
@@ -340,17 +338,9 @@ class OutputMonitor:
         self._suspect_limit.note_report(at_s)
         return self._suspect_limit.remark
 
-    def check_first_step_timeout(self, at_s: float, *, stops_stalls: bool = False) -> bool:
-        """Return True once, when the time limit for the first step has passed.
-
-        ``stops_stalls``: the recovery policy stops an attempt that stalls. Where its silence would be a stall before as
-        much time has passed again, that is awaited: trouble that is about to be dealt with is not reported.
-        """
+    def check_first_step_timeout(self, at_s: float) -> bool:
+        """Return True once, when the time limit for the first step has passed."""
         if self._first_step_due_s is None or at_s < self._first_step_due_s:
-            return False
-        stall_s = self.stall_check_s if stops_stalls and not self._awaits_stall else None
-        if stall_s is not None and stall_s - at_s < at_s - self.started_s:
-            self._awaits_stall, self._first_step_due_s = True, max(stall_s, at_s) + _SETTLE_S
             return False
         self._first_step_due_s = None
         return True

@@ -312,8 +312,8 @@ class Observer:
             self._rehearse(now_s)
         if (silence_s := self._silence_due_s(monitor)) is not None and now_s >= silence_s:
             self._cpu_use.measure_silence(now_s)
-        if monitor.check_first_step_timeout(now_s, stops_stalls="stall" in self._stop_on):
-            self._on_first_step_timeout(now_s - monitor.started_s)
+        if monitor.check_first_step_timeout(now_s):
+            self._on_first_step_timeout(now_s)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
             idle = self._cpu_use.is_idle
             if monitor.stall_detector.detect_stall(now_s, idle):
@@ -345,10 +345,13 @@ class Observer:
         if not idle:  # the next check counts from here
             self._cpu_use.measure()
 
-    def _on_first_step_timeout(self, waited_s: float) -> None:
-        is_idle = self._cpu_use.is_idle
-        pattern = "" if is_idle else "; if it trains, first_step_pattern was needed"
-        then = self._describe_following("first_step_timeout", f"read_log shows what it does{pattern}.")
+    def _on_first_step_timeout(self, now_s: float) -> None:
+        is_idle, stall_s = self._cpu_use.is_idle, self._reader.stall_check_s
+        waited_s = now_s - self._reader.started_s
+        next_step = "read_log shows what it does" + ("" if is_idle else "; if it trains, first_step_pattern was needed")
+        if stall_s is not None and self._spec.stall_timeout_s is not None and "stall" in self._stop_on:
+            next_step += f"; after {max(0.0, stall_s - now_s):.0f} s more of silence the recovery policy stops it"
+        then = self._describe_following("first_step_timeout", f"{next_step}.")
         idle = " It uses no processor time now." if is_idle else ""
         text = f"No training step seen for {waited_s:.0f} s{self._in_attempt}.{idle} {self._last_line} {then}"
         self._events.append("first_step_timeout", text, then=then)
