@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_server.diagnosis.live.divergence import DivergenceDetector
+from mcp_server.diagnosis.live.divergence import DivergenceDetector, Doubt
 from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, LivePrefixes
 from mcp_server.diagnosis.live.stall import ReportLimit, StallDetector
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
@@ -231,8 +231,7 @@ class OutputMonitor:
             return []
         self._divergence_reported = True
         self._divergence_limit.note_report(at_s)
-        text = f"Diverged: {self.divergence.text} {self._divergence_limit.remark}".strip()
-        return [OutputEvent("error_seen", text, {"divergence": None})]
+        return [self._describe_divergence(None)]
 
     def _note_doubts(self, at_s: float) -> list[OutputEvent]:
         """Report what has been NaN for long and proves no divergence by itself, and the end of it."""
@@ -248,9 +247,21 @@ class OutputMonitor:
             return []
         self._doubts_reported.add(rule)
         self._divergence_limit.note_report(at_s)
-        doubt = lasting[rule]
-        text = f"{doubt.text} By itself it proves no divergence: the run goes on. {self._divergence_limit.remark}"
-        return [OutputEvent("error_seen", text.strip(), {"divergence": doubt})]
+        return [self._describe_divergence(lasting[rule])]
+
+    def _describe_divergence(self, doubt: Doubt | None) -> OutputEvent:
+        text = f"Diverged: {self.divergence.text}"
+        if doubt is not None:
+            text = f"{doubt.text} By itself it proves no divergence: the run goes on."
+        return OutputEvent("error_seen", f"{text} {self._divergence_limit.remark}".strip(), {"divergence": doubt})
+
+    def renew(self, event: OutputEvent) -> OutputEvent:
+        """Return a report of divergence with the counts of now: more may have been read since it was made."""
+        if "divergence" not in event.facts:
+            return event
+        old: Doubt | None = event.facts["divergence"]
+        doubts = self.divergence.doubts.values()
+        return self._describe_divergence(old and next((d for d in doubts if d.name == old.name and d.text), old))
 
     def _note_progress(self, advances: int, at_s: float) -> list[OutputEvent]:
         events = []

@@ -289,6 +289,7 @@ class Observer:
         self._publish()  # first, because readers of the event read the progress next
         if self._is_stopping:
             return
+        event = self._reader.renew(event)
         facts = dict(event.facts)
         if "divergence" in facts:
             facts["failure"] = describe_failure(self._examine(0, None, doubt=facts.pop("divergence")))

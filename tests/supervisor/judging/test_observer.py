@@ -151,6 +151,21 @@ def test_a_burst_is_read_in_turns_and_completely(rundir: RunDir, monkeypatch: py
     assert observer.step == 2000
 
 
+@pytest.mark.parametrize("name", ["loss", "value function loss", "val_loss"])
+def test_a_report_of_divergence_counts_all_that_its_context_counts(rundir: RunDir, name: str) -> None:
+    count, observer = 400, observing(rundir)
+    rows = [
+        b"step 1 %b 0.5\n" % name.encode(),
+        *(b"step %d %b nan\n" % (n, name.encode()) for n in range(2, count + 2)),
+    ]
+    rundir.log(1).write_bytes(b"".join(rows))
+    observer.feed(b"".join(rows))
+    observer.read_end()
+    (event,) = [one for one in read_events(rundir.events) if one["kind"] == "error_seen"]
+    assert f"{name} has been nan in {count} readings in a row, since step 2." in event["text"]
+    assert f"nan in {count} readings in a row, since step 2" in event["failure"]["context"][0]
+
+
 def test_the_rest_of_a_burst_is_read_before_the_end_is_reported(rundir: RunDir) -> None:
     observer = observing(rundir)
     observer.feed(b"".join(b"step %d loss 0.5\n" % number for number in range(1, 20001)))
