@@ -13,7 +13,7 @@ from mcp_server.record.events import EventKind
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITED, WAITING, CellState, Sweep
 from mcp_server.views.progress_text import first_metrics
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -26,7 +26,6 @@ TOGETHER = 8
 HANDED_IN = 500
 MOST_TOGETHER = 1000  # in one array: Slurm's MaxArraySize is 1001 by default
 _LOCAL = LaunchRequest.backend
-WAITED = "waited"  # of a run that never began: neither a failure nor an interruption of its cell
 MOST_INTERRUPTIONS = 3  # of one cell: a run that is lost again and again is not started for ever
 
 

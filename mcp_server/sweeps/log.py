@@ -380,13 +380,11 @@ def _why(cell: CellState) -> str:
     failure = cell.end.get("failure") or {}
     if why := cell.end.get("why"):
         return str(why)
-    if cell.bad_end:
-        return f"the metric ended as {cell.bad_end}"
-    before = f"after {', '.join(cell.end['tries'])}" if cell.end.get("tries") else ""
-    if cell.state in ("finished", "timed_out", LIVE):
-        return before
-    if failure:
+    before = f"after {', '.join(cell.tries)}" if cell.tries else ""
+    if failure and cell.state not in ("finished", "timed_out", LIVE):
         why = f"{failure.get('kind')}: {failure.get('line') or ''}".rstrip(": ")
+    elif cell.bad_end:
+        why = f"the metric ended as {cell.bad_end}"
     else:
         why = str(cell.end.get("text") or "") if cell.state in ("failed", "lost") else ""
     return ", ".join(filter(None, (why, before)))

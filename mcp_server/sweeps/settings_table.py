@@ -212,10 +212,7 @@ def _best(group: Group) -> str:
 
 def _describe_retries(group: Group) -> str:
     """Return how many retries there were, by how the attempts before them ended: ``2 oom_gpu``."""
-    kinds = Counter(kind for cell in group.cells for kind in cell.end.get("tries") or ())
-    kinds.update(
-        _kind(cell) or "failed" for cell in group.cells for _ in range(cell.failures - (cell.state == "failed"))
-    )
+    kinds = Counter(kind for cell in group.cells for kind in cell.tries)
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 
 
@@ -231,7 +228,8 @@ def describe_states(group: Group, metric: str | None) -> str:
             state = "finished" if cell.bad_end else "finished without value"
         detail = f"{_kind(cell)} {_value(cell)}".strip() if cell.state in (LIVE, "failed", *CUT_SHORT) else ""
         if cell.bad_end:
-            detail = f"ended {cell.bad_end}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+            at = "" if cell.value_step is None else f"@{cell.value_step}"
+            detail = f"{_kind(cell) or 'ended'} {cell.bad_end}{at}"
         elif why := cell.end.get("why"):
             detail = str(why) if cell.state == "stopped" else f"{detail} ({why})".strip()  # halving says the value
         states.setdefault(state, []).append(detail)

@@ -160,6 +160,31 @@ def test_best_says_what_a_retry_changed(tmp_path: Path) -> None:
     assert dict(zip(header.split("\t"), line.split("\t"), strict=True))["num_envs planned"] == "8192"
 
 
+def test_retries_are_those_of_all_runs_of_a_cell_and_a_continued_run_is_none(tmp_path: Path) -> None:
+    def end(run: str, failure: str, *tries: str, **facts: Any) -> list[dict[str, Any]]:
+        started = {"kind": "cell_started", "cell": "a", "run_id": run}
+        ended = {"kind": "cell_ended", "cell": "a", "run_id": run, "state": "failed", "tries": list(tries)}
+        return [started, {**ended, "failure": {"kind": failure, "line": "x"}, **facts}]
+
+    events = [
+        *end("a-1", "stall", "oom_gpu"),
+        {"kind": "cell_resumed", "cell": "a"},
+        *end("a-2", "killed", "oom_gpu", state="interrupted", then="again"),
+        *end("a-3", "ray_error", state="waited", then="again"),
+        *end("a-4", "divergence", "oom_gpu"),
+        {"kind": "cell_measured", "cell": "a", "run_id": "a-4", "value_step": 80, "bad_end": "nan"},
+    ]
+    directory = write_sweep(tmp_path, [Cell("a", "1", {"x": 1})], events, metric="reward")
+    table = compare(directory)
+    row = dict(zip((table.columns or "").split("|"), (table.rows or [""])[0].split("|"), strict=True))
+    assert row["retries"] == "3 oom_gpu, 1 killed"
+    assert row["state"] == "failed divergence nan@80"
+    sweep = RunStore(StateHome(tmp_path)).sweeps.find("night")
+    told = "divergence: x, after oom_gpu, oom_gpu, killed, oom_gpu"
+    assert told in SweepLog(directory).render(sweep, {}, {})
+    assert told in SweepLog(directory).render_results(sweep, {})
+
+
 def test_a_seed_in_the_environment_is_a_seed(tmp_path: Path) -> None:
     entries = [{"launch": {"env": {"SEED": str(seed)}}} for seed in (1, 2, 3)]
     cells = expand([Phase("1", {"command": "t.py"}, cells=entries)], "night-ab3d")

@@ -15,6 +15,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 # (the sweep ended first), stopped (by the sweep, as others were better), else the state in which its last run ended.
 WAITING, LIVE, SKIPPED, STOPPED = "waiting", "live", "skipped", "stopped"
 INTERRUPTED = ("lost", "interrupted")
+WAITED = "waited"  # of a run that never began: neither a failure nor an interruption of its cell
 COMPLETE = ("finished", "timed_out", STOPPED)  # not started again when an ended sweep is continued
 CUT_SHORT = (STOPPED, "killed", "timed_out")  # ends with a value that is not that of a whole training
 
@@ -29,7 +30,8 @@ class CellState:
     parameters depend on others, those that were found for it; ``origin`` says where, ``inherited`` which arguments of
     its launch are the origin's. ``rungs``: the steps of the
     halving that its newest run has reached, with the values there, and ``rung_order`` the numbers of the events that
-    say so.
+    say so. ``tries``: how each attempt of any of its runs ended that a recovery policy or the sweep tried again; a run
+    that somebody continues is no retry.
     """
 
     cell: Cell
@@ -50,6 +52,7 @@ class CellState:
     curves: str | None = None
     rungs: Mapping[int, Any] = field(default_factory=dict)
     rung_order: Mapping[int, int] = field(default_factory=dict)
+    tries: tuple[str, ...] = ()
 
     @property
     def run_id(self) -> str | None:
@@ -290,7 +293,10 @@ def _apply(cell: CellState, event: Event) -> CellState:
 def _end(cell: CellState, event: Event) -> CellState:
     """Return the cell after the end of its run."""
     state = str(event.get("state"))
-    cell = replace(cell, end=event, params=event.get("params") or cell.params)
+    tries = [*cell.tries, *(event.get("tries") or ())]
+    if event.get("then") == "again" and state != WAITED:
+        tries.append(str((event.get("failure") or {}).get("kind") or state))
+    cell = replace(cell, end=event, params=event.get("params") or cell.params, tries=tuple(tries))
     if state == "failed":
         cell = replace(cell, failures=cell.failures + 1)
     if state in INTERRUPTED:
