@@ -55,6 +55,8 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     """
     facts = read_json(rundir.finding) or {}
     summary, results = (str(facts.get(name) or "") for name in ("summary", "results"))
+    if results and not run.spec.mirror:
+        results = _find_own_document(Path(results), run.run_id)
     words = " ".join(printable(summary).split())
     if len(words) > _LONGEST_SHOWN:
         words = f"{words[:_LONGEST_SHOWN].rpartition(' ')[0]} …"
@@ -62,6 +64,15 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     page = (link.url or link.directory) if link else ""
     parts = [part for part in (words, results, page) if part]
     return f"{run.run_id}: {' | '.join(parts)}" if parts else None
+
+
+def _find_own_document(path: Path, run_id: str) -> str:
+    """Return where the document of a run is now: a later run in its directory moves it aside. Empty: it is gone."""
+    aside = path.with_name(f"results-{run_id}.md")
+    owner, _ = result_directory.read_origin(path)
+    if owner != run_id and result_directory.read_origin(aside)[0] == run_id:
+        return str(aside)
+    return str(path) if owner in (None, run_id) and path.is_file() else ""
 
 
 _DIFF_MARK = "# runward run "

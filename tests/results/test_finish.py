@@ -212,6 +212,22 @@ def test_an_older_run_leaves_the_flag_and_results_of_a_newer_one(runs: Runs, tmp
     assert (Path(newer.results_path).read_text(), Path(newer.flag_path or "").read_text()) == before
 
 
+def test_a_finding_names_the_document_that_is_the_runs_own(runs: Runs, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    runs.add("old-aaaa", result_dir=str(out))
+    done(runs, "old-aaaa", summary="One seed.")
+    runs.add("new-aaaa", created_at="2026-11-21T15:40:00.000Z", result_dir=str(out))
+    done(runs, "new-aaaa", summary="Two seeds.")
+
+    def find(run_id: str) -> str | None:
+        return describe_finding(runs.store.observe(run_id), runs.store.run_directory(run_id), with_page=False)
+
+    assert find("old-aaaa") == f"old-aaaa: One seed. | {out}/results-old-aaaa.md"
+    assert find("new-aaaa") == f"new-aaaa: Two seeds. | {out}/results.md"
+    (out / "results-old-aaaa.md").unlink()
+    assert find("old-aaaa") == "old-aaaa: One seed."
+
+
 def test_a_live_run_is_refused(runs: Runs, tmp_path: Path) -> None:
     runs.add(state=None)
     lock = take_lock(RunDir(runs.home.runs / "cfm-7kqz").lock)
