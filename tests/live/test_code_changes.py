@@ -134,7 +134,7 @@ async def test_a_cell_that_starts_with_other_code_than_its_sweep_says_so_beside_
         listed = await agent.call("list_runs")
     changed = [run["cell"] for run in runs if changes(sandbox, run["run_id"])]
     assert set(changed) == {"lr1-seed2", "lr2-seed1", "lr2-seed2"}
-    told = [note for note in compared["notes"] if "Code changed between launch and start: train.py." in note]
+    told = [note for note in compared["notes"] if "Code changed since the sweep's first launch: train.py." in note]
     assert all(any(cell in note for note in told) for cell in changed)
     best = waited["sweep"]["best"]
     assert (best["mean"], best["code"]) == (3, "not all of the same code")

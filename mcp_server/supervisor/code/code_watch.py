@@ -60,14 +60,16 @@ class CodeWatch:
         """Report the change, now that the attempt has started, and read beside it what the next one needs to know."""
         since, change = self._found
         if change:
-            until = "start" if since == "launch" else f"attempt {number}"
+            period = f"between {since} and {'start' if since == 'launch' else f'attempt {number}'}"
+            if since == "launch" and self._spec.sweep:  # which may have got this cell by a later launch
+                period = "since the sweep's first launch"
             names = [name_below(path, self._spec.cwd) for path in change.changed]
             names += [
                 f"perhaps {name_below(path, self._spec.cwd)} (only its time is known to differ)"
                 for path in change.perhaps
             ]
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            text = f"Code changed between {since} and {until}: {', '.join(names[:_MOST_NAMED])}{more}."
+            text = f"Code changed {period}: {', '.join(names[:_MOST_NAMED])}{more}."
             events.append("code_changed", text, attempt=number, **to_facts(change))
         if self._recovers:
             self._add_digests()
