@@ -25,6 +25,18 @@ from mcp_server.system.processes import list_written_files
 _MOST_CONFIG_BYTES = 1_000_000
 
 
+def _follow_link(path: str, copy: str) -> str | None:
+    """Return the place of a path below a copy that is behind a link. Never looks there: its disk may be silent."""
+    place, parts = Path(copy), Path(path).parts[len(Path(copy).parts) :]
+    if not Path(path).is_relative_to(copy):
+        return None
+    for number, part in enumerate(parts, 1):
+        place /= part
+        if place.is_symlink():
+            return os.path.normpath(place.parent.joinpath(place.readlink(), *parts[number:]))
+    return None
+
+
 def build_claims(
     run: Run,
     records: Sequence[Outputs | None] = (),
@@ -42,8 +54,8 @@ def build_claims(
     if len(known) < len(records) or not records:
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             named += _name_directories(run, cwd)
-    if not spec.mirror:  # a directory may be linked, as those of a kept copy are, and its files lie elsewhere
-        named += [real for path in dict.fromkeys(named) if (real := os.path.realpath(path)) != path]
+    if spec.keep_code and not spec.mirror:  # a copy's directories of outputs are links, whose files lie elsewhere
+        named += [real for path in dict.fromkeys(named) if (real := _follow_link(path, cwd)) is not None]
     complete = bool(known) and len(known) == len(records) and all(one.ended and not one.cut for one in known)
     files = [_as_known(file, is_over=run.ended) for record in known for file in record.files]
     command_pid = run.at_start.get("pid")
