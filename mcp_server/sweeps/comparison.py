@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,7 @@ from mcp_server.sweeps.merging import merge_sweeps
 from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
 from mcp_server.text.formatting import shorten_facts
 from mcp_server.views.brevity import fit
-from mcp_server.views.sweep_status import describe_best
+from mcp_server.views.sweep_status import count_kinds, describe_best
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 225, 3, 16
 _BENCHMARK_TOKENS = 200
@@ -82,7 +81,7 @@ def compare_sweep(
         benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
     failed = [describe_failed(cell) for cell in sweep.failed]
     if len(failed) > _MOST_FAILED and not as_markdown:
-        notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
+        notes.append(f"{len(failed)} cells failed: {count_kinds(sweep.failed)}; the newest are in failed.")
         failed = failed[-_MOST_FAILED:]
     best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
@@ -226,11 +225,6 @@ def describe_failed(cell: CellState) -> str:
     failure = cell.end.get("failure") or {}
     why = ": ".join(filter(None, [failure.get("kind"), failure.get("line")])) or str(cell.end.get("text") or cell.state)
     return f"{cell.cell.name}: {shorten_facts(' '.join(why.split()), _WHY_CHARS)}"
-
-
-def _count_kinds(failed: Sequence[CellState]) -> str:
-    kinds = Counter(str((cell.end.get("failure") or {}).get("kind") or cell.state) for cell in failed)
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4))
 
 
 def _measure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.answer import Answer
@@ -66,7 +66,10 @@ class FailedCell(Answer):
 
 
 class SweepStatus(Answer):
-    """The state of a sweep. ``cells`` counts them by state. ``failed``: the newest; ``live``: cell, run and step."""
+    """The state of a sweep. ``cells`` counts them by state. ``failed``: the newest; ``live``: cell, run and step.
+
+    ``failed_more``: how many failed before those, by kind.
+    """
 
     sweep_id: str
     state: RunState
@@ -76,6 +79,7 @@ class SweepStatus(Answer):
     metric: str | None = None
     best: BestCell | None = None
     failed: list[FailedCell] | None = None
+    failed_more: str | None = None
     live: list[str] | None = None
     eta_s: float | None = None
     events: list[str] | None = None
@@ -119,6 +123,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         metric=sweep.spec.ranked_by,
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
+        failed_more=_count_earlier(failed[:-_MOST_FAILED]),
         live=_describe_live_cells(live) or None,
         eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
@@ -207,6 +212,17 @@ def _describe_failed(cell: CellState) -> FailedCell:
         advice=shorten_facts(advice, _ADVICE_CHARS) if advice else None,
         note=None if failure else shorten_facts(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
     )
+
+
+def _count_earlier(failed: Sequence[CellState]) -> str | None:
+    """Return how many cells failed before those that are shown, as ``failed`` has the newest alone."""
+    return f"{len(failed)} before these: {count_kinds(failed)}" if failed else None
+
+
+def count_kinds(failed: Sequence[CellState]) -> str:
+    """Return the commonest causes of cells that failed, with their numbers: ``3 oom_gpu, 1 lost``."""
+    kinds = Counter(str((cell.end.get("failure") or {}).get("kind") or cell.state) for cell in failed)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4))
 
 
 def _describe_live_cells(live: Mapping[str, Run]) -> list[str]:

@@ -262,6 +262,17 @@ def test_an_ended_sweep_that_is_continued_starts_what_has_no_result() -> None:
     assert (sweep.state, names(find_next(sweep, {}))) == ("running", ["c1", "c2"])
 
 
+def test_a_status_says_how_many_failed_before_the_cells_it_lists() -> None:
+    kinds = ["oom_gpu", "oom_gpu", "stall", "stall", "stall"]
+    ends = [ended(f"c{n}", "failed", failure={"kind": kind}) for n, kind in enumerate(kinds)]
+    status = summarise_sweep(make(6, *ends), {}, now_s=0.0)
+    assert ([each.cell for each in status.failed or []], status.failed_more) == (
+        ["c2", "c3", "c4"],
+        "2 before these: 2 oom_gpu",
+    )
+    assert summarise_sweep(make(6, *ends[:3]), {}, now_s=0.0).failed_more is None
+
+
 def test_a_refused_launch_is_the_reason_as_long_as_it_lasts() -> None:
     refused = {"kind": "launch_refused", "text": "c0 cannot be launched now: hosts.toml: Invalid value."}
     waits = make(2, refused)
