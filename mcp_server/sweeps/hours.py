@@ -105,7 +105,10 @@ def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) ->
             limits += 1
             usual_s = limit_s
         if usual_s is None:
-            return "hours are not known: no run of this command has finished here, and it has no time_limit_s."
+            unknown = f"no run with the command, cwd and GPUs of {cell.name} has finished here"
+            if cell.promote is not None or cell.trial is not None or not cell.launch.get("command"):
+                unknown = f"what {cell.name} runs is known when it begins"
+            return f"hours are not known: {unknown}, and it has no time_limit_s."
         lengths.append(min(usual_s, limit_s) if isinstance(limit_s, int | float) else usual_s)
     held = [count_gpus(cell.launch.get("gpus"), cell.launch.get("require")) for cell in spec.cells]
     work = sum(length_s * (count or 1) for length_s, count in zip(lengths, held, strict=True)) / _HOUR_S
@@ -139,9 +142,17 @@ class _Alike:
         """
         if not cell.launch.get("command") or cell.promote is not None:
             return None, set()
-        program, own = _Program.of(cell.launch), {as_text(value) for value in cell.params.values()}
-        words = tuple(None if word in own else word for word in program.words)
-        free = {name for name, value in program.options.items() if value in own or "{" in value} | set(cell.params)
+        params = {**(cell.launch.get("params") or {}), **cell.params}
+        program, own = (
+            _Program.of({**cell.launch, "params": params}),
+            {as_text(value) for value in cell.params.values()},
+        )
+
+        def is_own(text: str) -> bool:
+            return text in own or "{" in text or cell.name in text.split("/")
+
+        words = tuple(None if is_own(word) else word for word in program.words)
+        free = {name for name, value in program.options.items() if is_own(value)} | set(cell.params)
         key = (words, *program.fixed(free), *program.lengths.items(), program.cwd, program.gpus)
         if key not in self._known:
             found = [

@@ -53,8 +53,8 @@ def test_time_limits_bound_the_hours_and_without_anything_they_are_unknown(tmp_p
     assert text == "2 cells, 2 at once at most; at most 2 h, 10 GPU-hours, by time_limit_s."
     text = describe_hours(plan(), {}, Finished(tmp_path))
     assert text == (
-        "8 cells, 4 at once at most; hours are not known: no run of this command has finished here, and it has no "
-        "time_limit_s."
+        "8 cells, 4 at once at most; hours are not known: no run with the command, cwd and GPUs of c0 has finished "
+        "here, and it has no time_limit_s."
     )
 
 
@@ -73,6 +73,27 @@ def test_a_cell_of_twice_the_steps_takes_twice_as_long(tmp_path: Path) -> None:
 def test_a_value_of_the_cell_in_its_command_is_no_difference(tmp_path: Path) -> None:
     store = Finished(tmp_path, run(3600, "sh t.sh 0.5 --out runs/x --seed 9"))
     assert "about 2 h" in describe_hours(plan("sh t.sh {lr} --out runs/y --seed 1"), {}, store)
+
+
+def test_a_place_named_by_the_run_or_the_cell_is_no_difference(tmp_path: Path) -> None:
+    for place, ran in (("logs/{run_id}", "logs/{run_id}"), ("logs/{run_id}.txt", "logs/a.txt"), ("out/c0", "out/c9")):
+        store = Finished(tmp_path, run(3600, f"sh t.sh {ran}"))
+        assert "about 1 h, 1 hours of cells" in describe_hours(plan(f"sh t.sh {place}", 1), {}, store)
+
+
+def test_a_setting_of_the_cell_that_sets_the_length_counts(tmp_path: Path) -> None:
+    cell = Cell("steps2000", "1", {"max_steps": 2000}, {"command": "python t.py", "cwd": "/p"})
+    store = Finished(tmp_path, run(1800, "python t.py", params={"max_steps": 1000}))
+    assert "about 1 h" in describe_hours(SweepSpec(cells=(cell,), max_parallel=1), {}, store)
+
+
+def test_a_cell_that_others_decide_is_said_to_be_unknown_though_its_command_ran(tmp_path: Path) -> None:
+    spec = plan(count=2)
+    promoted = Cell("promotion", "2", {}, {"command": COMMAND, "cwd": "/p"}, promote="best")
+    text = describe_hours(SweepSpec(cells=(*spec.cells, promoted), max_parallel=2), {}, Finished(tmp_path, run(3600)))
+    assert text.endswith(
+        "hours are not known: what promotion runs is known when it begins, and it has no time_limit_s."
+    )
 
 
 def test_runs_that_failed_or_ran_something_else_say_nothing(tmp_path: Path) -> None:
