@@ -24,6 +24,7 @@ _DEEPEST = 20  # lists and quotes within each other
 _HEADING = re.compile(r"(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
 _BAR = re.compile(r"[ \t>]*([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _OPENING = re.compile(r"(`{3,})([^`]*)|(~{3,})(.*)")
+_UNANSWERED = "_No response_"  # by which an issue form of GitHub says that a field was left empty
 _CODE_OR_COMMENT = re.compile(r"(?P<ticks>`+)(?:(?!(?P=ticks)).)+(?P=ticks)(?!`)|(?P<begin><!--)")
 
 
@@ -72,7 +73,8 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
             else:
                 lines.append(SourceLine(number, code, code, code, fence=fences[-1].language, block=len(fences)))
             continue
-        line, quoted = _read_line(number, comments.drop(number - 1))
+        text = comments.drop(number - 1)
+        line, quoted = _read_line(number, "" if text.strip() == _UNANSWERED else text)
         if with_fences and (opening := _OPENING.fullmatch(line.content)):
             mark, is_quoted = opening[1] or opening[3], quoted
             language = (opening[2] or opening[4] or "").strip().lower()

@@ -7,7 +7,9 @@ code, else this host's python; no configuration file; the title as purpose.
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +25,7 @@ MAX_CHARS = 1_000_000
 _MAX_FAULTS = 50
 _PATHS = ("codebase_dir", "venv_exe", "yaml_path", "result_dir")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n.*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
+_TOML_TEXT = re.compile(r"('''|\"\"\").*?\1", re.DOTALL)
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 
 
@@ -105,6 +108,15 @@ def parse_blueprint(text: str) -> Blueprint:
     )
 
 
+def _requote(match: re.Match[str]) -> str:
+    """Return a text of TOML over several lines as YAML quotes it on one, with the lines kept behind it."""
+    try:
+        value = tomllib.loads(f"text = {match[0]}")["text"]
+    except tomllib.TOMLDecodeError:
+        return match[0]
+    return json.dumps(value.rstrip("\n"), ensure_ascii=False) + "\n" * match[0].count("\n")
+
+
 def _unfence_yaml(text: str) -> str | None:
     """Return a document whose sections are in its only code block, of YAML, JSON or TOML, with it as front matter.
 
@@ -117,7 +129,8 @@ def _unfence_yaml(text: str) -> str | None:
     first, last = fences
     if not any(line.strip(' {"').startswith("exp_") for line in lines[first:last]):
         return None
-    block = [re.sub(r"^(\w+)\s*=\s*", r"\1: ", line) for line in lines[first + 1 : last]]  # as TOML has it
+    text = _TOML_TEXT.sub(_requote, "\n".join(lines[first + 1 : last]))
+    block = [re.sub(r"^(\w+)\s*=\s*", r"\1: ", line) for line in text.split("\n")]  # as TOML has it
     return "\n".join([*([""] * first), "---", *block, "---", *lines[last + 1 :]])
 
 

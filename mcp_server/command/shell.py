@@ -129,8 +129,10 @@ class ReadCommand:
         """Whether ``exec`` can be put in front: then the program's exit status and signal reach the supervisor."""
         if not isinstance(self.source, str):
             return True
-        if "\n" in self.source or self.comments or not self.tokens or self.tokens[0].is_operator:
+        if self.comments or not self.tokens or self.tokens[0].is_operator:
             return False
+        if "\n" in self.source and any("\n" in token.raw or token.raw.startswith("<<") for token in self.tokens):
+            return False  # a line that goes on behind a backslash is one
         if any("$'" in token.raw or (token.is_operator and set(token.raw) & set(";&|()")) for token in self.tokens):
             return False
         first = self.tokens[0].text

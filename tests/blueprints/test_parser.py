@@ -490,3 +490,17 @@ def test_options_alone_are_no_command_and_struck_parameters_are_deleted() -> Non
     assert not parse_blueprint("## [exp_launch_command]\nAs last time plus `--lr 3e-4`\n").ok
     blueprint = parse_blueprint("[exp_launch_command]: python a.py\n## [exp_params]\n~~lr: 1~~\nlr: 2\n")
     assert (blueprint.ok, blueprint.options.params) == (True, {"lr": 2})
+
+
+def test_a_text_of_toml_over_several_lines_is_read_as_toml_has_it() -> None:
+    command = "exp_launch_command = '''\npython t.py \\\n  --a=1\n'''"
+    text = f'```toml\nexp_purpose = "Does it help?"\n{command}\nexp_max_time = "7h"\n```\n'
+    blueprint = parse_blueprint(text)
+    assert str(blueprint.launch_command).split() == ["python", "t.py", "\\", "--a=1"]
+    assert blueprint.time_limit_s == 7 * 3600
+
+
+def test_a_field_that_an_issue_form_left_empty_is_empty() -> None:
+    form = "### [exp_purpose]\n\nHelps?\n\n### [exp_venv_exe]\n\n{}\n"
+    answers = [parse_blueprint(form.format(text)).venv_exe for text in ("_No response_", "")]
+    assert answers[0] == answers[1]

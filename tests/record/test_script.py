@@ -146,6 +146,7 @@ def test_a_spec_becomes_a_script(spec: RunSpec, script: str) -> None:
         'python -c "print(1); print(2)"',
         "python train.py > log.txt",
         "python train.py --name $NAME",
+        "python train.py \\\n  --name x",
     ],
 )
 def test_exec_may_precede_one_program(command: str) -> None:
