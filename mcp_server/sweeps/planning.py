@@ -44,7 +44,7 @@ from mcp_server.sweeps.plan_checks import (
 )
 from mcp_server.sweeps.search import parse_search
 from mcp_server.sweeps.sources.source import GpuCount, read_source
-from mcp_server.sweeps.values import SweepRefused, check_values, fill_open_params
+from mcp_server.sweeps.values import SweepRefused, begin_cell, check_values
 from mcp_server.threads import run_in_thread
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
@@ -111,10 +111,14 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
     for cell in _choose_to_rehearse(spec.cells):
         try:
             for host in spec.hosts or [None]:
-                request = _make_patient(make_request(spec, cell, 1, host))
-                run = await rehearse(fill_open_params(spec, cell, request), store.home, environ)
-                known = {name: value for name, value in run.params.items() if name in request.params}
-                checked[cell.name] = replace(run, params=known)
+                request = make_request(spec, cell, 1, host)
+                begun = make_request(spec, begin_cell(spec, cell), 1, host)
+                run = await rehearse(_make_patient(begun), store.home, environ)
+                if begun != request:  # what is chosen later is not known
+                    params = {name: value for name, value in run.params.items() if name in request.params}
+                    command = run.command if begun.command == request.command else request.command
+                    run = replace(run, params=params, command=command or run.command)
+                checked[cell.name] = run
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())

@@ -18,7 +18,8 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.plan import make_request
+from mcp_server.sweeps.plan import fill_names, make_request
+from mcp_server.sweeps.plan_checks import spell_switches
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.text.secret_patterns import find_keys
 
@@ -63,21 +64,24 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
             _check_placeholders(cell, request)
             if request.command and request.blueprint is None:
                 command = parse(request.command)
-                check_arguments(fill_open_params(spec, cell, request), command)
+                begun = request if (start := begin_cell(spec, cell)) is cell else make_request(spec, start, 1)
+                check_arguments(begun, command if begun is request else parse(begun.command))
                 files.check(request, command)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
 
 
-def fill_open_params(spec: SweepSpec, cell: Cell, request: LaunchRequest) -> LaunchRequest:
-    """Return the request of a cell with values for the parameters that are chosen when it begins, as they may be."""
+def begin_cell(spec: SweepSpec, cell: Cell) -> Cell:
+    """Return a cell as it may begin: parameters that are chosen then have values that they may have."""
+    if cell.trial is None and cell.promote != BEST:
+        return cell
     params: dict[str, Any] = {}
     for each in (next(one for one in spec.cells if one.promote != BEST), cell) if cell.promote == BEST else (cell,):
         if each.trial is not None:
             search = parse_search(spec.searches[each.phase])
             params |= draw_points(search.space, search.seed, 1)[0]
-        params |= {**(each.launch.get("params") or {}), **each.params}
-    return replace(request, params=params)
+        params |= each.params
+    return spell_switches(fill_names(replace(cell, params=params), spec.sweep_id))
 
 
 class _CellFiles:
