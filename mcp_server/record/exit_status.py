@@ -93,14 +93,18 @@ class Ending:
             **by,
         }
 
+    @property
+    def how(self) -> str:
+        """The signal and the exit code in words."""
+        code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
+        return " and ".join(filter(None, (self.signal, code))) or "the exit status is unknown"
+
     def text(self, leftovers: int = 0, lost_bytes: int = 0) -> str:
         """Return one sentence for people and agents."""
-        code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
-        how = " and ".join(filter(None, (self.signal, code))) or "the exit status is unknown"
         why = f" ({self.stop_request.text})" if self.stop_request and self.stop_request.text else ""
         left = f" Stopped {leftovers} process(es) that it left behind." if leftovers else ""
         lost = f" The last {lost_bytes:,} bytes of output are not in the log." if lost_bytes else ""
-        return f"{self.state}: {how}{why}.{left}{lost}"
+        return f"{self.state}: {self.how}{why}.{left}{lost}"
 
 
 def classify_ending(status: int | None, stop_request: StopRequest | None, *, interrupted: bool) -> Ending:

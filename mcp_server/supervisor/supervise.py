@@ -21,8 +21,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, ServiceEnded, StoppedBeforeStart
-from mcp_server.supervisor.judging.failure_facts import describe_failure
-from mcp_server.supervisor.judging.observer import LINE_CHARS
+from mcp_server.supervisor.judging.failure_facts import describe_failure, word_cause
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within
@@ -412,8 +411,7 @@ class Supervision:
 
     def _announce(self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str) -> None:
         """Report that the attempt has failed, and what follows."""
-        cause = f"{failure.kind}: {failure.line[:LINE_CHARS]}" if failure else attempt.ending.text()
-        text = f"Attempt {attempt.number} failed: {cause.rstrip('.')}. {why}"
+        text = f"Attempt {attempt.number} failed: {word_cause(failure, attempt.ending)}. {why}"
         self._report.add(attempt, failure, why)
         self._control.show(text)
         self._control.events.append(

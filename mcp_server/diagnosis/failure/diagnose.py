@@ -84,6 +84,7 @@ class Failure:
     context: tuple[str, ...] = ()
     correction: str | None = None  # the advice without the call that starts the run again, where that differs
     far_side: str | None = None  # the host to which the session was lost, or a word for it
+    is_last: bool = False  # the line proves nothing: it is the last one that says anything
 
 
 def _with_advice(failure: Failure, case: str) -> Failure:
@@ -227,7 +228,8 @@ def _failure_from(
         tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
     )
     scene = Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, command))
-    return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal, scene)
+    failure = _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal, scene)
+    return replace(failure, is_last=True)
 
 
 def _read_record(lines: Sequence[Line], evidence: FailureEvidence) -> str:

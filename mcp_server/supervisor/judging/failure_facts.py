@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.record.exit_status import Ending
 
 _LINE_CHARS = 1000
+LINE_CHARS = 200  # of a line in the sentence of an event
 
 
 def mask_failure(failure: Failure | None) -> Failure | None:
@@ -31,9 +33,20 @@ def mask_line(line: str) -> str:
     return mask_secrets(line[:_LINE_CHARS])
 
 
+def word_cause(failure: Failure | None, ending: Ending) -> str:
+    """Return why an attempt failed, without a full stop. A last line that proves nothing is called that."""
+    if failure is None:
+        return ending.text().rstrip(".")
+    line = failure.line[:LINE_CHARS]
+    if failure.is_last:
+        return f"{failure.kind}: {ending.how}. Last line: {line.rstrip('.')}"
+    named = f" by {ending.signal}" if failure.kind == "killed" and ending.signal else ""
+    return f"{failure.kind}{named}: {line.rstrip('.')}"
+
+
 def describe_failure(failure: Failure | None) -> dict[str, Any] | None:
     """Return a failure as an event holds it: absent values left out."""
     if failure is None:
         return None
-    facts = {**asdict(failure), "context": list(failure.context) or None}
+    facts = {**asdict(failure), "context": list(failure.context) or None, "is_last": None}
     return {name: value for name, value in facts.items() if value is not None}

@@ -19,7 +19,7 @@ from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.judging.cpu_use import CpuUse
-from mcp_server.supervisor.judging.failure_facts import describe_failure, mask_failure, mask_line
+from mcp_server.supervisor.judging.failure_facts import LINE_CHARS, describe_failure, mask_failure, mask_line
 from mcp_server.supervisor.judging.judging_faults import JudgingFaults
 from mcp_server.supervisor.judging.progress_file import ProgressFile
 from mcp_server.system import processes
@@ -47,7 +47,6 @@ _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
 # A burst of output takes up to 0.8 s to read. It is read in pieces, a few at a time: meanwhile the terminal, which
 # buffers 12 KiB, would fill up, and the training would wait.
 _PIECE_BYTES, _TURN_S = 4096, 0.001
-LINE_CHARS = 200
 _MOST_WAITS = 3
 _PROCESS_STATES = {"S": "sleeps", "D": "waits for a device or a disk", "R": "runs", "T": "is stopped", "Z": "has ended"}
 _START_CHARS = 20_000  # of the command and its variables

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Failure
-from mcp_server.supervisor.judging.failure_facts import describe_failure, mask_failure
+from mcp_server.diagnosis.failure.diagnose import Failure, diagnose
+from mcp_server.record.exit_status import Ending
+from mcp_server.supervisor.judging.failure_facts import describe_failure, mask_failure, word_cause
+from mcp_server.text.lines import Line
 
 KEY = "sk-proj-4fQ8xkz0Lm2VtR7pWc9yBn3H"
 
@@ -34,3 +36,12 @@ def test_an_event_has_no_absent_values(context: tuple[str, ...]) -> None:
     assert facts is not None
     assert ("line_number" in facts, len(facts["line"]), facts.get("context")) == (False, 1000, list(context) or None)
     assert describe_failure(mask_failure(None)) is None
+
+
+def test_a_last_line_that_proves_nothing_is_called_the_last_line_beside_the_signal() -> None:
+    failure = diagnose([Line(1, "step 7 loss 0.5"), Line(2, "Mean episode length: 346.00.")], None, "SIGKILL")
+    said = word_cause(failure, Ending("failed", None, "SIGKILL"))
+    assert said == "killed: SIGKILL. Last line: Mean episode length: 346.00"
+    error = diagnose([Line(1, "Traceback (most recent call last):"), Line(2, "KeyError: 'lr'")], 1)
+    assert word_cause(error, Ending("failed", 1, None)) == "python_error: KeyError: 'lr'"
+    assert "is_last" not in (describe_failure(failure) or {})
