@@ -109,21 +109,24 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
     await run_in_thread(plan_copies, spec, store.home.path)
     checked: dict[str, RunSpec] = {}
     for cell in _choose_to_rehearse(spec.cells):
+        begun = begin_cell(spec, cell)
         try:
             for host in spec.hosts or [None]:
-                request = make_request(spec, cell, 1, host)
-                begun = make_request(spec, begin_cell(spec, cell), 1, host)
-                run = await rehearse(_make_patient(begun), store.home, environ)
-                if begun != request:  # what is chosen later is not known
-                    params = {name: value for name, value in run.params.items() if name in request.params}
-                    command = run.command if begun.command == request.command else request.command
-                    run = replace(run, params=params, command=command or run.command)
-                checked[cell.name] = run
+                request = make_request(spec, begun, 1, host)
+                run = await rehearse(_make_patient(request), store.home, environ)
+                checked[cell.name] = run if begun is cell else _hide_chosen(run, request, make_request(spec, cell, 1))
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
     warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_metric(spec, goal), *_doubt_choice(spec))
     return PlannedSweep(spec, checked, warnings)
+
+
+def _hide_chosen(run: RunSpec, begun: LaunchRequest, planned: LaunchRequest) -> RunSpec:
+    """Return the run of a cell without the values of what is chosen when it begins."""
+    params = {name: value for name, value in run.params.items() if name in planned.params}
+    command = run.command if begun.command == planned.command else planned.command
+    return replace(run, params=params, command=command or run.command)
 
 
 def _doubt_metric(spec: SweepSpec, goal: str | None) -> Iterator[str]:
@@ -195,6 +198,8 @@ def make_spec(
     sweep_id = _choose_id(request.name, store) if former is None else former.sweep_id
     only = {name: getattr(request, name) for name in DEFINING}
     phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
+    if phases[0].promote == BEST:
+        raise BadArgument("promote", '"best" is the best cell of a phase before it, and there is none.', "Name a run.")
     if any(phase.promote == BEST for phase in phases) and request.metric is None:
         raise BadArgument("promote", '"best" needs metric: the figure that says which cell is the best.')
     searches = {phase.name: phase.search for phase in phases if phase.search is not None}

@@ -59,13 +59,13 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
     check_no_secret({**facts, "cells": [launches, own], "tmux_socket": ""}, secrets)
     files = _CellFiles(read_hosts_file(home))
     for cell in spec.cells:
-        request = make_request(spec, cell, 1)
+        begun = begin_cell(spec, cell)
+        request = make_request(spec, begun, 1)
         try:
-            _check_placeholders(cell, request)
+            _check_placeholders(begun, request)
             if request.command and request.blueprint is None:
                 command = parse(request.command)
-                begun = request if (start := begin_cell(spec, cell)) is cell else make_request(spec, start, 1)
-                check_arguments(begun, command if begun is request else parse(begun.command))
+                check_arguments(request, command)
                 files.check(request, command)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
@@ -76,7 +76,8 @@ def begin_cell(spec: SweepSpec, cell: Cell) -> Cell:
     if cell.trial is None and cell.promote != BEST:
         return cell
     params: dict[str, Any] = {}
-    for each in (next(one for one in spec.cells if one.promote != BEST), cell) if cell.promote == BEST else (cell,):
+    first = next((each for each in spec.cells if each.promote != BEST), cell)
+    for each in (first, cell) if cell.promote == BEST else (cell,):
         if each.trial is not None:
             search = parse_search(spec.searches[each.phase])
             params |= draw_points(search.space, search.seed, 1)[0]

@@ -502,5 +502,6 @@ def test_a_text_of_toml_over_several_lines_is_read_as_toml_has_it() -> None:
 
 def test_a_field_that_an_issue_form_left_empty_is_empty() -> None:
     form = "### [exp_purpose]\n\nHelps?\n\n### [exp_venv_exe]\n\n{}\n"
-    answers = [parse_blueprint(form.format(text)).venv_exe for text in ("_No response_", "")]
-    assert answers[0] == answers[1]
+    used = {text: parse_blueprint(form.format(text)).defaults_used for text in ("_No response_", "", "none")}
+    assert "exp_venv_exe" in used["_No response_"]
+    assert used["_No response_"] == used[""] != used["none"]

@@ -503,6 +503,8 @@ async def test_a_sweep_that_cannot_start_is_refused_and_leaves_nothing(sandbox: 
         assert "No cell was started." in refused
         no_metric = [{"grid": {"lr": [1]}}, {"promote": "best"}]
         assert "needs metric" in await agent.refusal("launch_sweep", name="x", common=common, phases=no_metric)
+        alone = [{"promote": "best"}]
+        assert "a phase before it" in await agent.refusal("launch_sweep", name="x", common=common, phases=alone)
         assert not list((sandbox.path / "state" / "sweeps").glob("*"))
         assert json.dumps(sandbox.store.list_runs(), default=str) == "[]"
 
