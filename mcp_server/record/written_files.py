@@ -5,7 +5,8 @@ The file is one JSON object, replaced atomically, at most 1 MiB:
 - ``layout``: 1. ``at``: when it was written. ``ended``: whether the attempt's processes had ended by then.
 - ``pids``: the processes of the attempt, also by the numbers of their own namespaces.
 - ``directories``: where its command, its processes, parameters, Hydra or configuration say that it writes.
-- ``mentioned``: directories that its command mentions, and in which files changed that may be another's.
+- ``mentioned``: directories that its command mentions and that had files before. At the end those in which files
+  changed, which may be another's.
 - ``files``: ``{path, inode, size, changed_ns, open, append, unsure, listed}``. Its processes had such a file open for
   writing. ``open``: they still have; else size and change time are those after it was closed, when nobody else had
   written it. ``unsure``: another process may have written it meanwhile or since. ``listed``: nothing had it open

@@ -74,7 +74,9 @@ def build_claims(
         | ({command_pid} if isinstance(command_pid, int) else set()),
         written={file.path: file for file in files if not file.listed},
         named=frozenset(named),
-        mentioned=frozenset(path for record in known for path in record.mentioned),
+        mentioned=frozenset(
+            path for record in known for path in record.mentioned if run.ended
+        ),  # else inputs, perhaps large
         saved=[*dict.fromkeys([*(path for record in known for path in record.saved), *_printed_checkpoint(run, cwd)])],
         listed={file.path: (file.size, file.changed_ns) for file in files if file.listed} if complete else None,
         tensorboard=_texts(correction.get("tensorboard")),

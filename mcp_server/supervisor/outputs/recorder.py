@@ -91,7 +91,8 @@ class OutputRecorder(threading.Thread):
         self._seen: dict[processes.Process, str] = {}  # by what name
         self._written: Outputs | None = None
         self._directories: dict[str, None] = {}
-        self._mentioned, self._shared = MentionedDirectories(self._real_cwd, self._begun_ns), list[str]()
+        self._mentioned = MentionedDirectories(self._real_cwd, self._begun_ns)
+        self._changed_inputs: Sequence[str] | None = None  # of the mentioned directories; None until they are listed
         self._saved: dict[str, None] = {}
         self._saved_lock = threading.Lock()
         self._inotify = Inotify(_MOST_WATCHES)
@@ -155,7 +156,7 @@ class OutputRecorder(threading.Thread):
             self._inotify.close()  # takes the kernel 25 ms, for which the report of the end need not wait
             self._find_event_files()
             self._files.list_changed(self._directories, self._begun_ns)
-            self._shared = self._files.list_mentioned(self._mentioned.shared, self._begun_ns)
+            self._changed_inputs = self._files.list_mentioned(self._mentioned.shared, self._begun_ns)
             self._write(ended=True)
         except Exception as error:
             self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
@@ -380,7 +381,7 @@ class OutputRecorder(threading.Thread):
             files=self._files.written(),
             saved=saved,
             outsiders=self._outsiders.outsiders(),
-            mentioned=tuple(self._shared),
+            mentioned=tuple(self._mentioned.shared if self._changed_inputs is None else self._changed_inputs),
         )
 
 
@@ -404,7 +405,7 @@ class _Budget:
 def _news(outputs: Outputs) -> object:
     """Return what a reader learns from a record. That an open file grows is not news."""
     files = [(one.path, one.open, one.unsure, 0 if one.open else one.changed_ns) for one in outputs.files]
-    return outputs.pids, outputs.directories, outputs.saved, outputs.outsiders, files
+    return outputs.pids, outputs.directories, outputs.mentioned, outputs.saved, outputs.outsiders, files
 
 
 def _numbers(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -263,3 +264,28 @@ def test_an_idle_attempt_is_looked_at_again_as_soon_as_it_does_something(
     child.kill()
     child.wait()
     assert recorder.problem is None
+
+
+def test_a_directory_that_the_command_mentions_is_in_the_record_before_all_files_are_listed(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that comes between the end and the listing says what it leaves out, instead of nothing."""
+    for name in ("used", "read"):
+        (work.parent / name).mkdir()
+        (work.parent / name / "former.json").write_text("{}")
+        os.utime(work.parent / name / "former.json", (1, 1))
+    early: list[Outputs | None] = []
+    code = "open(sys.argv[1] + '/late.json', 'w').close()"
+    child, recorder = start(work, code, str(work.parent / "used"), str(work.parent / "read"))
+    list_changed = recorder._files.list_changed
+
+    def read_first(*arguments: Any) -> None:
+        early.append(read_record(recorder))
+        list_changed(*arguments)
+
+    monkeypatch.setattr(recorder._files, "list_changed", read_first)
+    outputs = end(child, recorder)
+    assert early[0] is not None
+    assert not early[0].ended
+    assert set(early[0].mentioned) == {str(work.parent / "used"), str(work.parent / "read")}
+    assert outputs.mentioned == (str(work.parent / "used"),)
