@@ -47,11 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(address: str | None, *, is_open: bool) -> int:
-    """Serve over stdio, or over HTTP at ``address``; ``is_open``: to every user of this machine.
-
-    Raises:
-        BadArgument: ``is_open`` without an address.
-    """
+    """Serve over stdio, or over HTTP at ``address``; ``is_open``: to every user of this machine."""
     import_module("mcp_server.system.core_dumps").close_memory()
     if address:
         _import_server("mcp_server.serve.http").serve_http(address, is_open=is_open)
@@ -77,10 +73,7 @@ def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
 
 
 def _import_server(name: str) -> ModuleType:
-    """Import the module ``name`` without garbage collections, and leave what it made out of all later ones.
-
-    What is imported stays for good. To look through it again and again took a tenth of the server's start.
-    """
+    """Import a module without garbage collections, which took a tenth of the server's start: it stays for good."""
     gc.disable()
     try:
         return import_module(name)

@@ -10,10 +10,7 @@ from mcp_server.text.invisible import escape_all_unsendable
 
 
 class Answer(BaseModel):
-    """Base of all tool results. Fields that are None are omitted; whole numbers have no decimals.
-
-    Texts are escaped here, before the SDK writes them as JSON: a file's name may be no UTF-8.
-    """
+    """Base of all tool results: without None, whole numbers without decimals, and texts that JSON can carry."""
 
     model_config = ConfigDict(frozen=True)
 

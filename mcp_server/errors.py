@@ -8,10 +8,7 @@ _MOST_RUN_IDS = 8  # that one message names
 
 
 class RunwardError(Exception):
-    """A refusal or failure: ``cause``, then ``state`` (what is still true), then ``remedy`` (what to do next).
-
-    The message is these three in this order; empty parts are left out.
-    """
+    """A refusal or failure. Its message is ``cause``, ``state`` (what is still true) and ``remedy`` (what to do)."""
 
     def __init__(self, cause: str, state: str = "", remedy: str = "") -> None:
         super().__init__(" ".join(part for part in (cause, state, remedy) if part))
@@ -113,10 +110,7 @@ class LaunchUnanswered(LaunchFailed):
 
 
 class GpusNotFree(RunwardError):
-    """The GPUs or cpu slots that a launch requests are not free. ``never``: waiting does not help either.
-
-    ``remedy``: what a person should do first, where settings of the machine are in the way. ``slots``: cpu slots.
-    """
+    """The GPUs, or cpu ``slots``, that a launch requests are not free. ``never``: waiting does not help either."""
 
     def __init__(self, cause: str, *, never: bool, remedy: str = "", slots: bool = False) -> None:
         what = "cpu slots" if slots else "GPUs"

@@ -58,21 +58,14 @@ def is_abandoned() -> bool:
 
 
 def stop_if_abandoned() -> None:
-    """Call this between the steps of long work in a thread.
-
-    Raises:
-        CallAbandoned: the caller of ``run_in_thread`` was cancelled.
-    """
+    """Raise CallAbandoned between steps of long work whose caller was cancelled."""
     if is_abandoned():
         raise CallAbandoned
 
 
 @contextlib.contextmanager
 def use_threads_of(caller: str | None, directory: str = "") -> Iterator[None]:
-    """Count the threads of this task as those of ``caller``. Callers without a name share theirs.
-
-    ``directory``: whose files the work looks at, empty where it looks at records of runs alone.
-    """
+    """Count the threads of this task as those of ``caller``; with a ``directory``, as those for its files."""
     token = _caller.set(caller or "")
     try:
         with use_threads_for(directory):
@@ -113,11 +106,7 @@ class _Slot:
             limit.users += 1
 
     async def take(self) -> None:
-        """Wait until there is a thread.
-
-        Raises:
-            DirectorySilent: none of the directory's comes back.
-        """
+        """Wait until there is a thread. DirectorySilent: none of the directory's comes back."""
         try:
             with anyio.move_on_after(_PATIENCE_S if _directory.get() else math.inf) as patience:
                 for limit in self._limits.values():
@@ -143,10 +132,7 @@ class _Slot:
 async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """Return ``act(...)``, called in a thread. A cancelled caller does not wait for it. The thread stays counted.
 
-    From the cancellation on, ``stop_if_abandoned`` ends the work in the thread.
-
-    Raises:
-        DirectorySilent: the threads for the directory that this task looks at do not come back.
+    From then on ``stop_if_abandoned`` ends the work. DirectorySilent: the directory's threads do not come back.
     """
     loop = asyncio.get_running_loop()
     slot = _Slot(loop)

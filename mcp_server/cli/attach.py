@@ -28,11 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _attach_sweep(sweep: Sweep, store: RunStore) -> NoReturn:
-    """Become a client of the conductor's session; of an ended sweep, of a new one that shows its log.
-
-    Raises:
-        RunwardError: the conductor was gone, and no other one could be started.
-    """
+    """Become a client of the conductor's session; of an ended sweep, of a new one that shows its log."""
     tmux_client.check_installed()
     with contextlib.closing(FileWatch()) as file_watch:
         anyio.run(ensure_conductor, sweep, store, file_watch, os.environ)

@@ -51,12 +51,7 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def in_mcp_json(text: str, command: Sequence[str]) -> str:
-    """Return the text of a ``.mcp.json`` with this server registered, or unchanged if it is registered already.
-
-    Raises:
-        Unreadable: the text is not a ``.mcp.json``.
-        NotOurs: its entry of this name starts something else.
-    """
+    """Return a ``.mcp.json`` with this server registered. Unreadable: it is none. NotOurs: the name is taken."""
     entry_of_server = {"type": "stdio", "command": command[0], "args": list(command[1:])}
     try:
         settings = json.loads(text) if text.strip() else {}
@@ -74,11 +69,7 @@ def in_mcp_json(text: str, command: Sequence[str]) -> str:
 
 
 def out_of_mcp_json(text: str) -> str:
-    """Return the text of a ``.mcp.json`` without this server.
-
-    Raises:
-        Unreadable, NotOurs: as ``in_mcp_json``.
-    """
+    """Return a ``.mcp.json`` without this server, or raise as ``in_mcp_json``."""
     try:
         settings = json.loads(text) if text.strip() else {}
         entry = settings.get("mcpServers", {}).get(NAME)
@@ -111,20 +102,12 @@ def describe_entry(entry: Mapping[str, Any]) -> str:
 
 
 def allow_looking(text: str) -> str:
-    """Return the text of Claude Code's ``settings.json`` that allows the tools which change nothing.
-
-    Raises:
-        Unreadable: the text is not a ``settings.json``.
-    """
+    """Return Claude Code's ``settings.json`` that allows the tools which change nothing. Unreadable: it is none."""
     return _with_rules(text, lambda rules: [*rules, *(rule for rule in _rules() if rule not in rules)])
 
 
 def forbid_looking(text: str) -> str:
-    """Return the text of ``settings.json`` without what ``allow_looking`` added.
-
-    Raises:
-        Unreadable: the text is not a ``settings.json``.
-    """
+    """Return ``settings.json`` without what ``allow_looking`` added. Unreadable: it is none."""
     return _with_rules(text, lambda rules: [rule for rule in rules if rule not in _rules()])
 
 
@@ -151,11 +134,7 @@ def _with_rules(text: str, change: Any) -> str:
 
 
 def _refuse_foreign(entry: Mapping[str, Any]) -> None:
-    """Check that an entry is this server's, or new.
-
-    Raises:
-        NotOurs: it is not.
-    """
+    """Raise NotOurs where an entry is neither this server's nor new."""
     if entry and not is_ours(entry):
         raise NotOurs(f"{NAME} is registered there as {describe_entry(entry)}. A person can remove that entry first")
 
@@ -164,14 +143,7 @@ def _refuse_foreign(entry: Mapping[str, Any]) -> None:
 
 
 def in_codex_toml(text: str, command: Sequence[str], variables: Iterable[str] = CODEX_VARIABLES) -> str:
-    """Return the text of Codex's ``config.toml`` with this server registered, or unchanged if it is registered already.
-
-    Only the table of this server is rewritten. ``variables``: names that Codex passes on from its environment.
-
-    Raises:
-        Unreadable: the text is not TOML, or holds the server in a form that cannot be edited by lines.
-        NotOurs: its entry of this name starts something else.
-    """
+    """Return Codex's ``config.toml`` with this server's table, or raise as ``in_mcp_json``."""
     start = {"command": command[0], "args": list(command[1:])}
     # Required: otherwise the first request of a session mostly lacks the tools.
     least = {"startup_timeout_sec": STARTUP_TIMEOUT_S, "tool_timeout_sec": TOOL_TIMEOUT_S}
@@ -201,11 +173,7 @@ def in_codex_toml(text: str, command: Sequence[str], variables: Iterable[str] = 
 
 
 def approve_launches(text: str) -> str:
-    """Return the text of ``config.toml`` in which launch_run starts commands without a question to a person.
-
-    Raises:
-        Unreadable: the text is not TOML, or says something about this tool already.
-    """
+    """Return ``config.toml`` in which launch_run asks nobody. Unreadable: it says something of that already."""
     try:
         tools = tomllib.loads(text).get("mcp_servers", {}).get(NAME, {}).get("tools", {})
     except (tomllib.TOMLDecodeError, AttributeError) as error:
@@ -221,11 +189,7 @@ def approve_launches(text: str) -> str:
 
 
 def out_of_codex_toml(text: str) -> str:
-    """Return the text of ``config.toml`` without this server.
-
-    Raises:
-        Unreadable, NotOurs: as ``in_codex_toml``.
-    """
+    """Return a ``config.toml`` without this server, or raise as ``in_codex_toml``."""
     try:
         before = tomllib.loads(text)
         entry = before.get("mcp_servers", {}).get(NAME)

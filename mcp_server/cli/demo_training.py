@@ -99,10 +99,7 @@ def loss_and_gradients(weights: Weights, contexts: Ids, following: Ids) -> tuple
 
 
 def train(weights: Weights, ids: Ids, steps: int, rng: np.random.Generator) -> Iterator[float]:
-    """Change ``weights`` in place by Adam. Yield the loss of each step, nats per character.
-
-    The learning rate warms up over 5 % of the steps and falls to zero along a cosine.
-    """
+    """Change ``weights`` in place by Adam, warmed up, then along a cosine. Yield each loss, nats per character."""
     context = len(weights["hidden"]) // weights["embedding"].shape[1]
     mean = {name: np.zeros_like(weight) for name, weight in weights.items()}
     square = {name: np.zeros_like(weight) for name, weight in weights.items()}

@@ -60,11 +60,7 @@ def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str |
 
 
 def _signal_name(text: str | None) -> str | None:
-    """Return the name of a signal that is given by name or number.
-
-    Raises:
-        BadArgument: there is no such signal.
-    """
+    """Return the name of a signal that is given by name or number. BadArgument: there is none."""
     if text is None:
         return None
     name = f"SIG{text.upper().removeprefix('SIG')}"

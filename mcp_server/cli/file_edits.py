@@ -21,10 +21,7 @@ class LeftAlone(Exception):
 
 @dataclass(frozen=True)
 class Edit:
-    """One file to change: ``change`` maps its text to the new one, None to remove it. Its links stay inside ``root``.
-
-    ``question`` replaces the usual one. ``is_offer``: a person who declines has done all that is needed.
-    """
+    """One file, whose links stay inside ``root``, to ``change`` (None removes it). ``is_offer``: a no is no failure."""
 
     path: Path
     root: Path | None
@@ -75,11 +72,7 @@ def without_controls(text: str) -> str:
 
 
 def _find_target(edit: Edit) -> Path:
-    """Return the real path of the file.
-
-    Raises:
-        LeftAlone: it is outside of the project, or not an ordinary file.
-    """
+    """Return the real path of the file. LeftAlone: it is outside of the project, or not an ordinary file."""
     try:
         real = edit.path.resolve()
     except RuntimeError as error:
@@ -108,11 +101,7 @@ def _diff(path: Path, before: str | None, after: str | None) -> str:
 
 
 def _write(path: Path, before: str | None, text: str | None) -> Path | None:
-    """Write ``text``, or remove the file; return the path of the backup, if a changed file was replaced.
-
-    Raises:
-        LeftAlone: the file does not hold ``before`` any more, the text that was shown.
-    """
+    """Write, or remove the file; return the backup of a replaced one. LeftAlone: it is not as it was shown."""
     if _read(path) != before:
         raise LeftAlone("it has changed in the meantime.")
     if text is None:

@@ -27,11 +27,7 @@ _COLUMNS = ("GPU", "UUID", "MEMORY MiB", "UTIL", "TEMP", "POWER", "SM CLOCK", "S
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the GPUs, once or repeatedly, and return 1 when a GPU has a fault, or none is free.
-
-    Raises:
-        GpusUnknown: there is no driver, or it does not answer.
-    """
+    """Print the GPUs, once or repeatedly, and return 1 when a GPU has a fault, or none is free."""
     if not arguments.watch:
         snapshot, holders, report = _query_report()
         if arguments.json:

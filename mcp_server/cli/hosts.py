@@ -41,13 +41,7 @@ class HostReport:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Connect to the hosts, and print what they have; return 1 when one cannot be reached.
-
-    A host that refused a login is asked again only by its name.
-
-    Raises:
-        BadArgument: hosts.toml has no such host with ``ssh``.
-    """
+    """Print what the hosts have; return 1 when one cannot be reached. A refused login is repeated only by name."""
     home = StateHome.of(os.environ)
     reports = report_hosts(home, [arguments.host] if arguments.host else [])
     if arguments.json:
@@ -58,11 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report_hosts(home: StateHome, names: Sequence[str] = ()) -> list[HostReport]:
-    """Return a report on the hosts of these names, without names on all that are reached by ssh.
-
-    Raises:
-        BadArgument: hosts.toml has no such host with ``ssh``.
-    """
+    """Return a report on these hosts, by default all that are reached by ssh. BadArgument: there is no such."""
     known = [host.name for host in read_hosts_file(home).hosts.values() if host.ssh is not None]
     if unknown := [name for name in names if name not in known]:
         there = f"Those with ssh are {', '.join(known)}." if known else "None there has ssh = ALIAS."

@@ -38,13 +38,7 @@ _SEARCH_UPWARDS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register the server with ``arguments.client``, or remove it, and return the exit status.
-
-    0: everything is as requested. 1: something is unchanged, because it was not confirmed or failed.
-
-    Raises:
-        BadArgument: ``project`` is set, and the working directory does not exist.
-    """
+    """Register the server with a client, or remove it. Exit status 1: something was not confirmed, or failed."""
     sure, project = arguments.yes, _working_directory() if arguments.project else None
     if arguments.command == "uninstall":
         return _uninstall(arguments.client, project, sure=sure)

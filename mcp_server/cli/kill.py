@@ -98,11 +98,7 @@ def _tell_survivors(processes: Sequence[RunProcess]) -> None:
 
 
 def _ask(run: Watched, question: str) -> bool:
-    """Return whether a person typed the id.
-
-    Raises:
-        RunwardError: there is no terminal to ask on.
-    """
+    """Return whether a person typed the id. RunwardError: there is no terminal to ask on."""
     if not sys.stdin.isatty():
         raise RunwardError(f"Kill not confirmed: {run.run_id} is still {run.state}.", remedy="Type it on a terminal.")
     print(question, file=sys.stderr)

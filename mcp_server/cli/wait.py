@@ -67,10 +67,7 @@ async def _until_end(store: RunStore, run: Watched, limit_s: float) -> Watched:
 
 
 def _exit_status(run: Watched) -> int:
-    """Return the run's exit code; 128 + n for signal n as shells do, 124 if it is live, 125 if its end is unknown.
-
-    A sweep's status is 0 if it finished without failed cells, else 1.
-    """
+    """Return the run's exit code; 128 + n for a signal, 124 live, 125 unknown. A sweep: 1 if a cell failed."""
     if not run.ended:
         return _GAVE_UP
     if isinstance(run, Sweep):

@@ -62,11 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(socket: str, session: str) -> tuple[str, list[str]]:
-    """Return the state of the session's pane and its lines.
-
-    Raises:
-        ScreenNotAnswering, ScreenNotFound: tmux does not answer now, or the session is gone.
-    """
+    """Return the state of the session's pane and its lines, or raise ScreenNotAnswering or ScreenNotFound."""
     words = ["display-message", "-p", "-t", f"={session}:", _STATE]
     state = tmux.query(socket, words)
     for _ in range(_STATUS_LOOKS):
@@ -98,10 +94,7 @@ def _is_at_prompt(pid: int, program: str, current: str) -> bool:
 
 
 def is_prompt(foreground: Sequence[Sequence[str]]) -> bool:
-    """Return whether the processes in the foreground of a terminal are one shell that waits for what a person types.
-
-    A shell that runs a script has its path among its words, or works through a child in the same group.
-    """
+    """Return whether the foreground processes are one shell at its prompt: without a script, or a child."""
     if len(foreground) != 1:
         return False
     name, *arguments = foreground[0]

@@ -72,11 +72,7 @@ class ParameterChanges:
 def apply_changes(
     change: Mapping[str, object], params: Mapping[str, object], env: Mapping[str, str], line: str
 ) -> ParameterChanges:
-    """Apply all changes of a policy's step (policy.py describes them). ``line`` may name the port that is taken.
-
-    Raises:
-        ChangeImpossible: one of them cannot be made.
-    """
+    """Apply the changes of a policy's step. ``line`` may name the taken port. ChangeImpossible: one cannot be made."""
     changes = ParameterChanges(dict(params))
     for name, how in change.items():
         if name == GPU:
@@ -131,10 +127,7 @@ def _find_problem(name: str, how: object, params: Mapping[str, object]) -> Impos
 
 
 def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) -> tuple[str, bool]:
-    """Return which parameter a policy's ``@batch`` would halve, or that there is none, and whether it could.
-
-    The text is empty without that change.
-    """
+    """Return which parameter ``@batch`` would halve, or why none, and whether it could; empty without that change."""
     changes = [step["change"] for rule in policy["rules"] for step in rule["steps"]]
     if not any(BATCH in change for change in changes):
         return "", True
@@ -180,10 +173,7 @@ def _halve(changes: ParameterChanges, name: str, least: float | None) -> None:
 
 
 def halve_value(value: object, least: float | None = None) -> object | None:
-    """Return half of ``value``, at least ``least``, or None where that is not smaller, or ``value`` is not a number.
-
-    Whole numbers stay whole and at least 1; a fraction, such as a learning rate, is simply halved. Text stays text.
-    """
+    """Return half of ``value``, or None where that is not smaller. Whole numbers stay whole, text stays text."""
     if isinstance(value, str):
         try:
             parsed = halve_value(float(value) if re.search(r"[.einEIN]", value) else int(value), least)
@@ -209,13 +199,7 @@ def _batch_params(params: Mapping[str, object]) -> Iterator[str]:
 
 
 def _taken_port(params: Mapping[str, object], env: Mapping[str, str], line: str, *, is_ray: bool) -> str:
-    """Return the parameter or variable whose port is taken: by ``line``, else the first parameter, else MASTER_PORT.
-
-    If ``is_ray``, it is Ray's own parameter or variable.
-
-    Raises:
-        ChangeImpossible: Ray's port is taken, and nothing that a retry can change holds it.
-    """
+    """Return whose port is taken: by ``line``, else the first parameter, else MASTER_PORT; of Ray its own."""
     numbers = set(re.findall(r"(?<![\d_.-])\d{2,5}(?![\d_-])", line))
     named = [name for name in params if "port" in _WORDS.split(name.lower())]
     variables = [name for name in env if name.endswith("PORT") and name not in params]

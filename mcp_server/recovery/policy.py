@@ -63,11 +63,7 @@ _LONGEST_WAIT_S = 86_400.0
 
 
 def normalize_policy(value: object) -> dict[str, Any]:
-    """Return the normal form of a policy, which JSON can hold. A normal form is its own normal form.
-
-    Raises:
-        ValueError: it is not a policy; the message names the key, and what is allowed.
-    """
+    """Return the normal form of a policy, which JSON can hold. ValueError names the key, and what is allowed."""
     if value is None or value == "none":
         return _copy(NONE)
     if value == "default":

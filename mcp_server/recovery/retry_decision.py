@@ -77,11 +77,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Make no further attempt. ``text`` says why, and what a person could do.
-
-    ``is_final``: the policy has judged the failure; otherwise whether to retry is left to the reader.
-    ``names_change``: ``text`` has the change that another launch needs.
-    """
+    """No further attempt. ``is_final``: the policy has judged; ``names_change``: ``text`` says what to change."""
 
     text: str
     is_final: bool = True
@@ -243,11 +239,7 @@ _LATER_S = 30.0
 
 
 def agree(failure: Failure, decision: Decision) -> Failure:
-    """Return ``failure`` with what is left to do after ``decision``.
-
-    A proposal stays where the policy leaves the failure to the reader. The advice for a failure that nobody retries,
-    such as a wrong argument, stays as well: it says what to correct.
-    """
+    """Return ``failure`` with what is left to do after ``decision``; advice on what to correct stays."""
     if isinstance(decision, Retry):
         return replace(failure, retryable=True, action=_action_of(decision), advice=_RETRIES, correction=None)
     if not decision.is_final:

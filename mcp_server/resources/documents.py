@@ -43,22 +43,12 @@ def list_files(shelf: Shelf) -> list[Path]:
 
 @cache
 def read_documents(shelf: Shelf) -> dict[str, Document]:
-    """Return the documents of a shelf by name, empty if there are none. The files are read once.
-
-    Raises:
-        ValueError: a front matter is missing or cannot be used; the message names the file and the line.
-    """
+    """Return the documents of a shelf by name, read once. ValueError names the file and the line of a fault."""
     return {path.stem: parse_document(path.stem, path.read_text(encoding="utf-8")) for path in list_files(shelf)}
 
 
 def parse_document(name: str, source: str) -> Document:
-    """Return the document in ``source``.
-
-    Every scalar of the front matter is text, as written: ``yes`` and ``1.0`` too. A value is text or a table of texts.
-
-    Raises:
-        ValueError: a front matter is missing or cannot be used.
-    """
+    """Return the document in ``source``. Its front matter has text, as written, or tables of texts."""
     import yaml  # noqa: PLC0415 - takes 10 ms, which a server's start does not need
 
     front_matter, closing, text = source.removeprefix(_FENCE).partition(f"\n{_FENCE}")

@@ -46,10 +46,7 @@ _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
 class ResourceServer(MCPServer[ServerContext]):
-    """An MCP server with runward's resources, prompts and completions.
-
-    All are added at the first request for a resource or a prompt: a server starts without a YAML parser.
-    """
+    """An MCP server with resources, prompts and completions, added at first use: it starts without a YAML parser."""
 
     def __init__(self, name: str, context: ServerContext, **settings: Any) -> None:
         super().__init__(name, **settings)
@@ -86,10 +83,7 @@ class ResourceServer(MCPServer[ServerContext]):
         return await super().list_prompts()
 
     async def get_prompt(self, *arguments: Any, **more: Any) -> Any:
-        """Render a prompt.
-
-        A wrong request is answered with the reason, which the SDK would only log.
-        """
+        """Render a prompt, and refuse a wrong request with the reason, which the SDK would only log."""
         self._add_documents()
         try:
             return await super().get_prompt(*arguments, **more)
@@ -153,11 +147,7 @@ def _make_prompt(document: Document, context: ServerContext) -> Prompt:
 
 
 def _render_prompt(document: Document, context: ServerContext, /, **values: str) -> str:
-    """Return a prompt's text with its slots filled.
-
-    Raises:
-        MCPError: an argument does not exist, is empty or too long, or names a run that does not exist.
-    """
+    """Return a prompt's text with its slots filled. MCPError: an argument is missing, unknown or too long."""
     parameters = document.tables["arguments"]
     if unknown := values.keys() - parameters.keys():
         raise MCPError(INVALID_PARAMS, f"{document.name} has no argument {', '.join(sorted(unknown))[:200]}.")
@@ -189,10 +179,7 @@ def fill_slots(document: Document, values: Mapping[str, str]) -> str:
 
 
 def _list_item(name: str, value: str) -> str:
-    """Return an argument as an item of a list.
-
-    Several lines become a block quote.
-    """
+    """Return an argument as an item of a list, several lines as a block quote."""
     lines = [printable(line, "", keep="\t\xa0\u3000") for line in value.strip().splitlines()]
     return f"- {name}: {lines[0]}" if len(lines) == 1 else "\n".join([f"- {name}:", *(f"  > {line}" for line in lines)])
 

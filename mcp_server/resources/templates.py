@@ -96,11 +96,7 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
 
 
 def _read_sweep(context: ServerContext, name: str) -> str:
-    """Return the log of the sweep with this id or name, as it is now; else the runs with this tag.
-
-    Raises:
-        ResourceNotFoundError: there is neither; names similar sweeps and tags.
-    """
+    """Return the log of the sweep with this id or name, as it is now; else the runs with this tag."""
     try:
         sweep = context.store.sweeps.find(name)
     except SweepNotFound:
@@ -116,11 +112,7 @@ def _measure(context: ServerContext, sweep: Sweep, run: Run) -> Figure:
 
 
 def _describe_tagged(context: ServerContext, tag: str) -> str:
-    """Return the runs with the tag, newest first, and their number by state, as JSON.
-
-    Raises:
-        ResourceNotFoundError: no run has this tag; names similar sweeps and tags.
-    """
+    """Return the runs with the tag, newest first, and their number by state, as JSON; or name similar tags."""
     states = context.store.count_states(RunQuery(tags=[tag]))
     if not states:
         near = difflib.get_close_matches(tag, list_sweep_names(context), n=3, cutoff=0.6)
@@ -156,11 +148,7 @@ def read_guides() -> dict[str, Document]:
 
 
 def _find_document(documents: dict[str, Document], name: str, noun: str) -> Document:
-    """Return the document of this name.
-
-    Raises:
-        ResourceNotFoundError: there is no such document; names similar ones, else all.
-    """
+    """Return the document of this name. ResourceNotFoundError names similar ones, else all."""
     if (document := documents.get(name)) is not None:
         return document
     names = difflib.get_close_matches(name, documents, n=2, cutoff=0.6) or sorted(documents)
@@ -169,14 +157,7 @@ def _find_document(documents: dict[str, Document], name: str, noun: str) -> Docu
 
 
 def _answer(read: Callable[[], str]) -> str:
-    """Return what ``read`` returns.
-
-    The message of a refusal reaches the client unchanged.
-
-    Raises:
-        ResourceNotFoundError: there is no such run.
-        ResourceError: the run could not be read.
-    """
+    """Return what ``read`` returns, and its refusal, unchanged, as an error of the SDK."""
     try:
         return read()
     except RunNotFound as error:
@@ -203,12 +184,7 @@ def find_blueprints(store: RunStore, directory: Path) -> dict[str, Path]:
 
 
 def read_recipe(store: RunStore, directory: Path, name: str, environ: Mapping[str, str]) -> str:
-    """Return the blueprint of this name with secrets masked, below a line with the call that launches it.
-
-    Raises:
-        ResourceNotFoundError: there is none; names those that there are.
-        BlueprintUnreadable: it cannot be read.
-    """
+    """Return a blueprint with secrets masked, below a line with its launch. ResourceNotFoundError, or unreadable."""
     paths = find_blueprints(store, directory)
     if name not in paths:
         near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)

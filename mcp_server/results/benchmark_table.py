@@ -145,10 +145,7 @@ def build_benchmark_tables(
 
 
 def find_benchmark(settings: Sequence[Mapping[str, object]]) -> str | None:
-    """Return the setting that names the benchmark: of those of such a name that differ, the one with most values.
-
-    The file of options is one where another setting names the model.
-    """
+    """Return the setting that names the benchmark: with most values, or the file of options beside a model's."""
     name = _find_setting(settings, BENCHMARK_NAMES)
     has_model = any(_base(key) in MODEL_NAMES and value for one in settings for key, value in one.items())
     return name or (_find_setting(settings, _CONFIG_NAMES) if has_model else None)
@@ -185,10 +182,7 @@ def _list_figures(run: EvaluatedRun, benchmark: str) -> Iterator[_Figure]:
 
 
 def _turn_wide_table(series: Sequence[EvaluationSeries]) -> Sequence[EvaluationSeries]:
-    """Return the series, those of a table with a row per model and a column per benchmark by benchmark.
-
-    It is one where no column has the name of a metric, such as `success` or `loss`.
-    """
+    """Return the series, by benchmark where columns are benchmarks: none has the name of a metric."""
     figures = [one for one in series if not is_count(one.metric)]
     if any(one.benchmark or not one.model or one.best_is for one in figures):
         return series

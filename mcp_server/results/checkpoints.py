@@ -83,11 +83,7 @@ def find_checkpoints(root: Path, scan: DirectoryScan | None = None) -> list[Chec
 def find_run_checkpoints(
     run: Run, own: OwnFiles, find_below: Callable[[Path], list[Checkpoint]] = find_checkpoints
 ) -> list[Checkpoint]:
-    """Return the checkpoints below a run's directories that are its own, newest first.
-
-    Also those in the directory of the checkpoint that its output named last. ``find_below`` is
-    :func:`find_checkpoints`, perhaps with a cache.
-    """
+    """Return a run's own checkpoints, newest first, also those beside the one that its output named last."""
     directories = result_roots(run, own)
     if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
         directories.append((Path(run.spec.cwd or "/") / named).parent)  # with the other checkpoints of the run

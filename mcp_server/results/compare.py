@@ -101,14 +101,7 @@ def build_comparison(
     metrics: Sequence[str] = (),
     as_markdown: bool = False,
 ) -> Comparison:
-    """Return the runs with these ids, and those that have all of ``tags``, as one table.
-
-    Reads files: call it in a thread.
-
-    Raises:
-        BadArgument: no run is selected.
-        RunNotFound: no run has this id; suggests similar ones.
-    """
+    """Return these runs, and those that have all of ``tags``, as one table. Blocks. BadArgument: there are none."""
     runs, further, notes = _select_runs(store, run_ids, tags)
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     # Cached, since several runs share a directory.
@@ -237,10 +230,7 @@ def _list_checkpoints(entries: Sequence[ComparedRun], root: str) -> list[str] | 
 def _select_runs(
     store: RunStore, run_ids: Sequence[str], tags: Sequence[str]
 ) -> tuple[list[Run], list[Run], list[str]]:
-    """Return the runs with these ids in this order, then those with these tags, newest first.
-
-    The second list has those for which the table has no room, and which count only for benchmarks.
-    """
+    """Return the runs by id, then by tags, the newest first; those that only count for benchmarks; and notes."""
     runs = {run.run_id: run for run in store.resolve(run_ids)}
     ids = set(runs)
     if tags:

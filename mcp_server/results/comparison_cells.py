@@ -41,10 +41,7 @@ def format_value(value: float | str | None, digits: int = FEWEST_DIGITS) -> str:
 
 
 def shorten_names(names: Collection[str], other_columns: Collection[str], *, longest: int = 0) -> dict[str, str]:
-    """Return for each name with more than ``longest`` characters the shortest end that no other has, else the name.
-
-    ``other_columns`` are their names.
-    """
+    """Return for each name longer than ``longest`` the shortest end that no other, and no other column, has."""
     short = {}
     for name in names:
         parts = [] if len(name) <= longest else [match.end() for match in _SEPARATORS.finditer(name)]
@@ -74,10 +71,7 @@ def _count_shared(paths: Sequence[Sequence[str]]) -> int:
 
 
 def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return settings of runs in which an option replaces the value of its name in a file, as it does for the program.
-
-    Where one run has the option and another only the file, both are under the name of the option.
-    """
+    """Return settings in which an option replaces the value of its name in a file, under the name of the option."""
     options = {name for one in settings for name in one if not name.startswith(_FILE)} - _OF_THE_LAUNCH
     merged = []
     for one in settings:
@@ -152,10 +146,7 @@ def metric_cells(
     other_columns: Collection[str],
     digits: Mapping[str, int] = MappingProxyType({}),
 ) -> Cells:
-    """Return the metrics under their short ``names``: the last value, then the best with its step where it differs.
-
-    ``digits``: how many significant ones the values of a column need, by the tag.
-    """
+    """Return metrics by short name, last value and best with its step; ``digits``: significant ones, by tag."""
     cells = {}
     for one in metrics:
         if one.tag in names:

@@ -50,10 +50,7 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
 
 
 def _name_settings(files: Sequence[ConfigFile]) -> dict[str, str]:
-    """Return the settings of files as ``config:NAME``, or ``FILE:NAME`` where several files of the run have the name.
-
-    So the settings of runs with files of different names are comparable.
-    """
+    """Return the settings of files as ``config:NAME``, or ``FILE:NAME`` where several files have the name."""
     # JSON is YAML. A value that is cut off would be a false one.
     texts = [
         (file.path.stem, file.text)
@@ -75,19 +72,13 @@ def is_search_path(name: str, value: str) -> bool:
 
 
 def read_options(command: str | list[str]) -> dict[str, str]:
-    """Return the options of a command by name, with the last value of each, and its other words as ``command``.
-
-    Those of a helper that it starts in the background, as a tensorboard, are no settings of the run.
-    """
+    """Return a command's options by name, and its other words as ``command``, without helpers in the background."""
     options, rest = parse_command(leave_out_helpers(command)).split_tokens()
     return {**options, "command": join_as_written(rest)}
 
 
 def parse_yaml(text: str) -> dict[str, str]:
-    """Return the scalars of a YAML document as written, under dotted names, or empty where it is not YAML. Pure.
-
-    Items of a list that are mappings count as parts of the mapping around it; a list of scalars is one value.
-    """
+    """Return the scalars of a YAML document under dotted names, mappings in lists too; empty where it is none."""
     values: dict[str, str] = {}
     try:
         # BaseLoader makes strings, lists and mappings, and nothing else.
@@ -143,10 +134,7 @@ def read_config_files(run: Run, snapshot: CodeSnapshot | None) -> list[ConfigFil
 
 
 def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
-    """Return the configurations that the program wrote beside its other files: what it made of files and options.
-
-    Isaac Lab writes ``params/env.yaml``, Hydra ``.hydra/config.yaml``, others ``config.json`` or ``args.json``.
-    """
+    """Return the configurations that the program wrote beside its files: ``params/env.yaml``, ``.hydra``, …."""
     directories = sorted(own.claims.beside | own.claims.named)[:_MOST_DIRECTORIES]
     paths = dict.fromkeys(Path(directory) / name for directory in directories for name in WRITTEN_CONFIGS)
     own_paths = select_own([path for path in paths if _is_file(path) and _is_inside(path)], own)[:_MOST_WRITTEN]

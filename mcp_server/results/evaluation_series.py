@@ -122,10 +122,7 @@ _Points = dict[_Key, list[EvaluationPoint]]  # of one file, in the order written
 
 
 def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
-    """Return the series in all evaluations, which are given newest first. What two files say alike counts once.
-
-    A file without steps that repeats the newest evaluations of one with steps has those steps.
-    """
+    """Return the series in evaluations, newest first. What two files say alike counts once, with its steps."""
     files: dict[Path, _Points] = {}
     names: dict[_Key, str] = {}
     places = _name_places(evaluations)
@@ -170,10 +167,7 @@ def _name_places(evaluations: Sequence[Evaluation]) -> dict[Path, str]:
 
 
 def _find_steps(points: _Points, other: _Points) -> tuple[int, ...]:
-    """Return the step of each evaluation in a file without steps, where ``other`` ends with the same values at steps.
-
-    Empty where it does not: a file with other values, or another number of them for one of its metrics, has no steps.
-    """
+    """Return the steps of evaluations in a file without any, where ``other`` ends with the same values; else ()."""
     lengths = {len(own) for own in points.values()}
     shared = [key for key in points if key in other and not is_count(key[2])]
     if not shared or len(lengths) > 1 or any(point.step is not None for own in points.values() for point in own):

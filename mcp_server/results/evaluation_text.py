@@ -98,10 +98,7 @@ def parse_dict(text: str) -> dict[str, Value] | None:
 
 
 def parse_mapping(text: str) -> Mapping[str, Any] | None:
-    """Return the content of a Python dict or a JSON object as text, or None where it is neither.
-
-    ``np.float64(0.5)`` and ``tensor(0.5)`` count as numbers, as does ``nan``.
-    """
+    """Return a Python dict or JSON object as text, or None; ``np.float64(0.5)``, ``tensor(0.5)``, ``nan`` too."""
     if not text.startswith("{") or len(text) > _LONGEST_DICT:
         return None
     plain = _WRAPPED.sub(r"\1", text)
@@ -124,10 +121,7 @@ def _restore_nan(value: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def parse_line(line: str) -> dict[str, Value] | None:
-    """Return the numbers of a line that holds a dict, or several ``name=value`` after a step, else None.
-
-    The row has the step of the line and its text, as ``label``, where it names them.
-    """
+    """Return the numbers of a line with a dict, or several ``name=value`` after a step, with step and ``label``."""
     begin, end = line.find("{"), line.rfind("}")
     if 0 <= begin < end:
         row = parse_dict(line[begin : end + 1])
@@ -153,10 +147,7 @@ def has_step(row: Row) -> bool:
 
 
 def parse_markdown(text: str) -> Iterator[Table]:
-    """Yield every table, then the JSON in fences, then the dicts, then the ``name: number`` lines by block.
-
-    A heading such as ``## Step 20 (math)`` names the step and the label of what is below it.
-    """
+    """Yield tables, JSON in fences, dicts, and ``name: number`` lines by block; headings name steps and labels."""
     yield from islice(_parse_tables(text), _MOST_TABLES)
     for match in islice(_FENCE.finditer(text), _MOST_TABLES):
         if rows := _fenced_rows(match["body"]):
@@ -176,10 +167,7 @@ def parse_lines(text: str) -> Iterator[Row]:
 
 
 def parse_rows(value: Any) -> Iterator[Row]:
-    """Yield the rows of a JSON value: each object of a list, or nested objects as one row with dotted names.
-
-    An object of objects, in which harnesses store results by task, is a row per task. Pure.
-    """
+    """Yield the rows of a JSON value: objects of a list or by task, else nested objects as one dotted row. Pure."""
     if isinstance(value, list):
         for item in value:
             yield from parse_rows(item)
@@ -257,10 +245,7 @@ def _fenced_rows(body: str) -> list[Row]:
 
 
 def _parse_blocks(text: str) -> list[Row]:
-    """Return the ``name: number`` lines as one row, or as a row per block where blocks name steps or repeat names.
-
-    A block ends at a heading, at a name that it has already, and before a line that names another step.
-    """
+    """Return ``name: number`` lines as one row, or a row per block: a heading, a repeated name, another step."""
     blocks: list[tuple[str, dict[str, Value]]] = [("", {})]
     for line in text.splitlines():
         stripped = line.strip()[:_LONGEST_LINE]

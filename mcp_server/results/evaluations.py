@@ -59,11 +59,7 @@ def find_evaluation_files(root: Path) -> list[tuple[Path, float]]:
 def find_run_evaluations(
     run: Run, own: OwnFiles, find_below: Callable[[Path], list[tuple[Path, float]]] = find_evaluation_files
 ) -> list[Evaluation]:
-    """Return the evaluations below a run's directories that are its own, newest first.
-
-    They were written between its start and its end; in the result directory also later. ``find_below`` is
-    :func:`find_evaluation_files`, perhaps with a cache.
-    """
+    """Return a run's own evaluations, newest first: of its time; in the result directory also later ones."""
     files = {path: at_s for root in result_roots(run, own) for path, at_s in find_below(root)}
     files |= {path: path.stat().st_mtime for path in map(Path, own.claims.results) if path.is_file()}
     newest = sorted(select_own(files, own), key=lambda path: (-files[path], str(path)))[:_MOST_FILES]

@@ -37,11 +37,7 @@ _TREES_WITHIN_S = 60.0
 
 
 def show_far_files(run: Run, own: OwnFiles) -> tuple[Run, str]:
-    """Bring what stands here of a far run's directories up to date.
-
-    Return the run as if it had been here, and what is missing as a sentence. Where the host cannot be reached, all is
-    as of the last call.
-    """
+    """Bring what stands here of a far run up to date. Return the run as if it had been here, and what is missing."""
     root, moved, channel = files_root(run.spec.mirror), move_run(run), channel_of(Path(run.spec.mirror))
     directories = {str(path) for path in result_roots(moved, own)}
     if isinstance(named := moved.progress.get("checkpoint"), str) and named and "\0" not in named:
@@ -145,14 +141,10 @@ class _Tree:
 
 @contextlib.contextmanager
 def documents_of(run: Run, directory: str) -> Iterator[Path]:
-    """Give a copy of the documents in a far result directory to a ``with`` block, and write back what it has changed.
+    """Give a copy of the documents of a far directory to a ``with`` block, and write back what it has changed.
 
-    Documents are written in the order of a run's end: log, changes of the code, documents, and the flag last.
-
-    Raises:
-        HostUnreachable: nobody knows whether all was written; a second call completes it.
-        LaunchFailed: a document has changed there meanwhile.
-        OSError: it cannot be written.
+    The flag is written last. HostUnreachable: nobody knows whether all was written, and a second call completes it.
+    LaunchFailed: a document has changed there meanwhile. OSError: it cannot be written.
     """
     channel = channel_of(Path(run.spec.mirror))
     with tempfile.TemporaryDirectory(prefix="runward-") as name:

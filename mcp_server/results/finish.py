@@ -49,10 +49,7 @@ def keep_finding(rundir: RunDir, summary: str | None, results: Path) -> None:
 
 
 def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None:
-    """Return what was concluded of a run, with its document and its page in a tracker, as one line; None for neither.
-
-    ``with_page``: also of a run with a page and no document.
-    """
+    """Return a run's conclusion, document and page in a tracker, as one line; ``with_page``: also a page alone."""
     facts = read_json(rundir.finding) or {}
     summary, results = (str(facts.get(name) or "") for name in ("summary", "results"))
     if results and not run.spec.mirror:
@@ -117,15 +114,11 @@ def write_results(
     caller: str | None = None,
     environ: Mapping[str, str],
 ) -> Finished:
-    """Write the results document of a run that has ended, then `finish.flag`. A second call updates both.
+    """Write the results document of a run that has ended, then `finish.flag`. A second call updates both. Blocks.
 
-    Reads files and calls git: call it in a thread. ``environ`` is the server's, whose secrets are masked.
     ``caller`` must own the run; None allows every run. ``tensorboard`` and ``results``: whose files these are is kept
-    for every later answer; see ``store/attribution/claims``.
-
-    Raises:
-        NotFinished: the run has not ended, belongs to another owner, or a file is unwritable.
-        BadArgument: the summary is too long, ``result_dir`` cannot be a directory, or a path does not exist.
+    for every later answer; see ``store/attribution/claims``. NotFinished: it has not ended, is another owner's, or a
+    file is unwritable. BadArgument: the summary is too long, or a path cannot be used.
     """
     if not run.ended:
         raise NotFinished(f"{run.run_id} {run.still};", "nothing was written.", "Call wait_run, then again.")
@@ -267,10 +260,7 @@ def _existing_path(argument: str, text: str, run: Run) -> str:
 
 
 def _make_directory(run: Run, result_dir: str | None, record: Path) -> Path:
-    """Return the result directory, created if it does not exist; on another host it is created with its first file.
-
-    A run that names none has it below its ``record``.
-    """
+    """Return the result directory, by default below the run's ``record``; here it is created."""
     name = result_dir or run.spec.result_dir
     if not name and run.spec.mirror:
         state = (read_json(Path(run.spec.mirror) / "host.json") or {}).get("state")
@@ -357,11 +347,7 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
 
 
 def _write_there(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, later_run: str | None) -> Finished:
-    """Write the same files into a directory of the run's host.
-
-    Raises:
-        HostUnreachable, LaunchFailed, OSError: see ``documents_of``.
-    """
+    """Write the same files into a directory of the run's host, or raise as ``documents_of``."""
     mirror = Path(facts.run.spec.mirror)
     state = (read_json(mirror / "host.json") or {}).get("state") or mirror
     with documents_of(facts.run, str(directory)) as copy:

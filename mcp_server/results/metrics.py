@@ -134,10 +134,7 @@ def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str
 
 
 def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: Sequence[str]) -> RunMetrics:
-    """Return the metrics in the log, and the last value of those that only the supervisor has read.
-
-    A run without a step has none: what it printed was not training.
-    """
+    """Return the metrics in the log, and the supervisor's last values. A run without a step has none."""
     printed = read_log_metrics(run, rundir) if rundir else LogMetrics({})
     metrics = [_metric(tag, points) for tag, points in _select_points(tags, printed).items()]
     metrics.sort(key=lambda one: one.best_is is None)
@@ -161,11 +158,7 @@ def _select_points(tags: Sequence[str], printed: LogMetrics) -> Mapping[str, Log
 
 
 def _find_step(run: Run, metrics: Sequence[Metric], rundir: RunDir | None) -> int | None:
-    """Return the step of a run whose ``metrics`` were just read from files: that of its output, else of the files.
-
-    A live run has its output as it is now, never behind files that count the same steps: a row with a step and curves
-    is of one moment.
-    """
+    """Return the step of a run: of its output, as it is now, else of files; never behind files that count alike."""
     step = run.progress.get("step")
     steps = [one.last_step for one in metrics if one.last_step is not None]
     if run.ended or not isinstance(step, int):

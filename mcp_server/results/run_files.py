@@ -63,10 +63,7 @@ def result_roots(run: Run, own: OwnFiles) -> list[Path]:
 
 
 def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:
-    """Return the files and directories that are the run's; where a person stated some of them, only those.
-
-    A directory is one result, such as a checkpoint, with all its files.
-    """
+    """Return the files, and directories as one result, that are the run's; where a person stated some, only those."""
     ranks: dict[Path, Rank] = {}
     for path in paths:
         with contextlib.suppress(OSError):

@@ -87,13 +87,9 @@ async def _import_later() -> None:
 
 
 def load_package(pause_s: float = 0.0) -> None:
-    """Load what calls need of the package, so that none waits for it, and an upgrade of the package changes no answer.
+    """Load what calls need, with ``pause_s`` between modules: no call waits, no upgrade changes an answer.
 
-    Programs that calls start (the queries of GPUs, the drawing of pictures, the conductor of a sweep) are processes of
-    their own, and then those of the new package.
-
-    Args:
-        pause_s: the time between two modules, which leaves the processor to calls.
+    Programs that calls start (queries of GPUs, pictures, a sweep's conductor) are then those of the new package.
     """
     from mcp_server.backends.zipapp import read_sources  # noqa: PLC0415 - zipfile takes 10 ms of a start
     from mcp_server.text.rows import keep_texts  # noqa: PLC0415 - with the package

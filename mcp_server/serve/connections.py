@@ -94,11 +94,7 @@ class Connections:
         self._sockets -= 1
 
     def check_room(self) -> None:
-        """Make room for one more connection.
-
-        Raises:
-            BlockingIOError: not yet; the listener should ask again in the next turn of the event loop.
-        """
+        """Make room for one more connection. BlockingIOError: not before the next turn of the event loop."""
         made = sum(map(len, self._unproven.values())) + len(self._holders) + len(self._closing)
         unproven = self._sockets - len(self._holders)
         if self._sockets < self.limits.total and unproven < self.limits.unproven:
@@ -131,11 +127,7 @@ class Connections:
         return connection in self._holders
 
     def prove(self, connection: Connection, holder: str | None) -> bool:
-        """Note that a request on ``connection`` has shown the token of ``holder``, None where none is needed.
-
-        Returns:
-            Whether there is room for it; the longest idle connection of the same holder gives way.
-        """
+        """Note whose token a request has shown, and return whether there is room; an idle one of his gives way."""
         if connection in self._holders or connection in self._closing:
             return True
         name = holder or ""
@@ -203,12 +195,7 @@ class Listener(socket.socket):
         super().listen(_QUEUE)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept one connection.
-
-        Raises:
-            BlockingIOError: there is none, or no room before the next turn of the event loop.
-            OSError: no descriptor is left and no connection can give way; asyncio tries again after a second.
-        """
+        """Accept one connection. BlockingIOError: none, or no room in this turn. OSError: asyncio waits a second."""
         self.connections.check_room()
         try:
             connection, address = super().accept()

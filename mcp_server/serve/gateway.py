@@ -106,10 +106,7 @@ class Sessions:
             session.used_s = time.monotonic()
 
     def make_room(self, holder: str | None) -> list[tuple[str, str | None]] | None:
-        """Return the sessions, with their holders, to end before ``holder`` opens one. None where too many are in use.
-
-        They are forgotten here. They are its own, or where all places are taken those of whoever has most.
-        """
+        """Return and forget the sessions to end before ``holder`` opens one. None where too many are in use."""
         ended_s = time.monotonic() - IDLE_SESSION_S
         for session_id, session in list(self._sessions.items()):
             if not session.requests and session.used_s < ended_s:

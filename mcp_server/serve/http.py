@@ -57,10 +57,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 class _Connection(H11Protocol):
-    """A connection that must send its request head within 10 s; uvicorn alone would wait for ever.
-
-    Requests carry it in their scope's state, so that the gateway can say whose token they have shown.
-    """
+    """A connection that must send its request head within 10 s, and that the gateway can ask for its token."""
 
     registry: Connections
     _deadline: Any = None
@@ -115,10 +112,7 @@ class _Connection(H11Protocol):
         super().handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """End a connection whose request breaks the protocol: nothing can be sent after that, so no answer is tried.
-
-        The gateway would write its own answer to whatever the request was before it broke.
-        """
+        """End a connection whose request breaks the protocol, without the gateway's answer to what it was before."""
         with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun already
             super().send_400_response(msg)
         self.transport.close()
@@ -140,10 +134,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that a signal stops with exit status 0, within 3 s whatever hangs.
-
-    Anything else that ends it exits with status 1, so that a service manager starts it again.
-    """
+    """A uvicorn server that a signal stops with exit status 0, within 3 s whatever hangs; all else is status 1."""
 
     gateway: RequestGateway
 
@@ -206,11 +197,7 @@ def serve_http(address: str, *, is_open: bool = False) -> None:
     """Serve over streamable HTTP at ``http://HOST:PORT/mcp`` until SIGINT or SIGTERM.
 
     Without any token, one is made for this user, in a file and on the terminal; ``is_open`` serves without, on loopback
-    alone.
-
-    Raises:
-        RunwardError: the address cannot be used, or other machines could reach it and there are no tokens.
-        TokensUnusable: other users can read the token file.
+    alone. RunwardError: the address cannot be used, or other machines could reach it and there are no tokens.
     """
     host, port = _parse(address)
     addresses = _resolve(host, port)
@@ -279,11 +266,7 @@ def _describe_start(address: str, tokens: Tokens, owner: str, *, is_open: bool) 
 
 
 def _make_first_token(tokens: Tokens, name: str) -> tuple[Path, str]:
-    """Make the token ``name``, and return the file that has it, which its owner alone can read, and the token.
-
-    Raises:
-        StateUnusable: the file cannot be written; there is no token then.
-    """
+    """Return the file that has the new token ``name``, for its owner alone, and the token. StateUnusable: none."""
     token, file = tokens.add(name), tokens.file.with_name(f"token-{name}")
     try:
         write_atomic(file, f"{token}\n".encode())
@@ -318,11 +301,7 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
 def _listen(
     addresses: list[tuple[socket.AddressFamily, Any]], address: str, connections: Connections
 ) -> list[socket.socket]:
-    """Listen at every address of a name that this machine has; containers often name ::1 without having it.
-
-    Raises:
-        RunwardError: an address is in use, or the machine has none of them.
-    """
+    """Listen at every address that this machine has: containers often name ::1 without it. RunwardError: none."""
     listeners: list[socket.socket] = []
     for family, at in addresses:
         try:

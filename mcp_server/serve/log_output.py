@@ -52,10 +52,7 @@ class _Repeats:
 
 
 class OncePerMinute(logging.Filter):
-    """Writes each kind of log record at most once a minute. Its kind is where it is logged, and where it was raised.
-
-    The texts differ: they repeat a caller's words.
-    """
+    """Writes log records of one place and origin once a minute: their texts differ by a caller's words."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -156,11 +156,7 @@ class Tasks(Extension):
         return Acknowledgement()
 
     async def _find(self, call: Call, params: TaskParams) -> WaitRecord:
-        """Return the wait that a request names.
-
-        Raises:
-            MCPError: the request is not in order, or there is no such task of its owner.
-        """
+        """Return the wait that a request names. MCPError: there is no such task of its owner."""
         _check(call, params)
         return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, identity(call)))
 
@@ -189,10 +185,7 @@ def choose_poll_interval_ms(age_s: float, tasks: int, chance: float) -> int:
 
 
 async def refuse_undeclared_subscriptions(ctx: Request, call_next: CallNext) -> HandlerResult:
-    """Refuse a subscription to tasks by a client without tasks: middleware, as the specification demands.
-
-    Others are acknowledged without their task ids: tasks are polled.
-    """
+    """Refuse a subscription to tasks by a client without tasks, as the specification demands: middleware."""
     kinds = (ctx.params or {}).get("notifications") if ctx.method == _LISTEN else None
     if isinstance(kinds, Mapping) and kinds.get("taskIds"):
         _require_declaration(ctx)

@@ -57,10 +57,7 @@ class KillResult(Answer):
 
 @dataclass(frozen=True)
 class _Targets:
-    """The runs and sweeps that a call names: those to stop, and those that have ended.
-
-    ``key``: by which its question and token are found again. ``one``: what it names alone, else several.
-    """
+    """The runs and sweeps that a call names, to stop or ended, with the ``key`` of its question; ``one``: it alone."""
 
     key: tuple[str, ...]
     runs: tuple[Watched, ...]
@@ -173,13 +170,7 @@ def _are_several(words: Sequence[str]) -> bool:
 
 
 def _find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, force: bool) -> _Targets:
-    """Return what a call names, all of which its caller may stop. Blocks.
-
-    Raises:
-        RunNotFound, BadArgument: the words name no runs, or too many.
-        ForeignRun, ReadOnlyRun: one of the runs is another owner's.
-        RunElsewhere: only another host can stop one of them.
-    """
+    """Return what a call names, all of which its caller may stop; else the refusal. Blocks."""
     if LIVE in words:
         cause = f"{LIVE} is not taken here: it means whatever lives when the call comes, also what others started."
         raise BadArgument("run_id", cause, "Name runs by their ids, or a tag.")
@@ -203,11 +194,7 @@ def _find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, for
 
 
 def _is_over(run: Watched) -> bool:
-    """Return whether nothing is left to stop: a lost run may have left processes behind.
-
-    Raises:
-        HostUnreachable: only its host, which does not answer, knows what it left.
-    """
+    """Return whether nothing is left to stop. HostUnreachable: only its host knows what a lost run left."""
     if isinstance(run, Sweep):
         return run.ended
     if run.abandoned and run.spec.mirror:

@@ -226,10 +226,7 @@ def _shorten_plan(lines: list[str]) -> list[str]:
 
 
 def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> None:
-    """Refuse files and directories of any phase or cell that a caller with a token may not read.
-
-    Without ``read_roots`` a launch may run anywhere, as that of a run may; a source is read where it lies.
-    """
+    """Refuse files and directories of any phase or cell that a caller with a token may not read."""
     if identity(ctx) is None:
         return
     server, only = server_of(ctx), {name: arguments[name] for name in DEFINING}

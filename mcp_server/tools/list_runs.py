@@ -121,12 +121,7 @@ TOOL = tool(
 
 
 def _reach_mirror(server: ServerContext, host: str) -> str:
-    """Return the mirror of a host, up to date: also with runs that this server never heard of; empty for this machine.
-
-    Raises:
-        BadArgument: hosts.toml does not reach it.
-        HostUnreachable: it does not answer.
-    """
+    """Return the mirror of a host, with runs that this server never heard of; empty for this machine."""
     mirror = find_mirror(server.home, host)
     if mirror:
         channel_of(Path(mirror)).open()

@@ -91,13 +91,7 @@ def _list_attempts(server: ServerContext, run: Run) -> list[int]:
 def _read_attempt(
     server: ServerContext, run: Run, number: int, read: Callable[[Path, str], LogExcerpt], *, whole: bool
 ) -> tuple[str, LogExcerpt]:
-    """Return a note, or an empty text, and what ``read`` takes from the log of an attempt.
-
-    ``whole``: it needs all of a far log.
-
-    Raises:
-        BadArgument: there is no such log.
-    """
+    """Return a note, or an empty text, and what ``read`` takes of an attempt's log; ``whole``: all of a far one."""
     log = server.store.fetch_log(run, number)
     old = server.store.explain_old_log(run, number)
     if not log.is_file():

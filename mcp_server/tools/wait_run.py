@@ -161,11 +161,7 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
 
 
 def start_metric_wait(server: ServerContext, spec: WaitSpec) -> "MetricWait | None":
-    """Return what checks the condition of a wait, None where it has none.
-
-    Raises:
-        BadArgument: ``until`` is neither a word nor a condition.
-    """
+    """Return what checks the condition of a wait, or None. BadArgument: ``until`` is neither word nor condition."""
     if (condition := spec.condition) is None:
         return None
     from mcp_server.runs.wait.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
@@ -190,11 +186,7 @@ def _plan(
     timeout_s: float | None,
     since: int | str | dict[str, int] | None,
 ) -> tuple[WaitSpec, tuple[Watched, ...]]:
-    """Return the wait that is asked for, and its runs as they are now. Blocks.
-
-    Raises:
-        RunNotFound, BadArgument: an argument means nothing.
-    """
+    """Return the wait that is asked for, and its runs as they are now. Blocks. BadArgument: it means nothing."""
     if isinstance(since, str) and since.isdigit():
         since = int(since)
     word = since if isinstance(since, str) else None

@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WaitState:
-    """The state of a wait. ``result``: that of wait_run, once completed. Its caller has then seen ``cursors``.
-
-    ``until`` and ``positions``: how far a condition was checked.
-    """
+    """How a wait stands. ``result``: that of wait_run, whose caller has then seen ``cursors`` and ``positions``."""
 
     status: Literal["working", "completed", "cancelled"]
     updated_at: str
@@ -50,12 +47,7 @@ class WaitState:
 
 
 async def observe_wait(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitRecord, WaitState]:
-    """Return a wait of ``owner`` and its state. Its first end is kept: every server answers with it from then on.
-
-    Raises:
-        WaitNotFound: there is none, or it is another owner's.
-        WaitUnreadable: its record is damaged, or cannot be read now.
-    """
+    """Return a wait of ``owner`` and its state. Its first end is kept. WaitNotFound, WaitUnreadable: damaged."""
     record, observation = await run_in_thread(_read, server, wait_id, owner)  # once: clients poll often
     state = observation if isinstance(observation, WaitState) else await _decide(server, record, observation)
     if record.end is None and state.status != "working":
@@ -64,21 +56,13 @@ async def observe_wait(server: ServerContext, wait_id: str, owner: str | None) -
 
 
 async def cancel_wait(server: ServerContext, record: WaitRecord) -> None:
-    """End a wait, unless it has ended. Its runs go on.
-
-    Raises:
-        WaitNotFound: it was removed.
-        WaitUnreadable: its record is damaged, or cannot be read now.
-    """
+    """End a wait, unless it has ended. Its runs go on. WaitNotFound, WaitUnreadable: damaged."""
     if record.end is None:
         await _keep(server, record, WaitState("cancelled", now(), "Cancelled by the client. Its runs go on."))
 
 
 def remember_delivery(server: ServerContext, name: str | None, state: WaitState, *, is_confirmed: bool) -> None:
-    """Note that the caller ``name`` has the result. What it has seen since through other answers stays seen.
-
-    ``is_confirmed``: its arrival was seen. Otherwise the next answer repeats what was news.
-    """
+    """Note that the caller ``name`` has the result; unless ``is_confirmed``, the next answer repeats the news."""
     cursors = state.cursors
     if is_confirmed:
         cursors = {run_id: replace(cursor, repeated=0) for run_id, cursor in cursors.items()}

@@ -37,10 +37,7 @@ _OF_ONE_RUN = ("name", "started_at", "ended_at", "params", "step_s", "last_outpu
 
 
 def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStatus, float | None]:
-    """Return the ``status`` of a live run without news, so that the whole answer has 45 tokens, and what it says next.
-
-    Beside a long id there is no room for ``next_timeout_s``: who gives no timeout needs none.
-    """
+    """Return the ``status`` of a live run without news in 45 tokens, and the wait, where a long id leaves room."""
     facts = status.model_dump()
     if any(name in facts for name in _NEWS):
         return status, next_timeout_s
@@ -61,10 +58,7 @@ def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStat
 
 
 def shorten_failure(status: RunStatus) -> RunStatus:
-    """Return the ``status`` of a run that failed, so that the whole answer has 300 tokens.
-
-    What to do stays whole. The whole line is in the log, at its line number.
-    """
+    """Return the ``status`` of a failed run in 300 tokens: what to do stays whole, the line is in the log."""
     failure = status.failure
     if failure is None or failure.line is None:
         return status
@@ -78,10 +72,7 @@ def shorten_failure(status: RunStatus) -> RunStatus:
 
 
 def row_of(status: RunStatus, *, dated: bool = False) -> RunStatus:
-    """Return a status as one short line of a list: the run, its state, how far it is or how it ended.
-
-    ``dated``: also when it started, to the minute, and how long it has taken.
-    """
+    """Return a status as one short line of a list; ``dated``: also when it started, to the minute, and its time."""
     facts = status.model_dump()
     of_live = ("job_id", "unreachable", "queue_position", "pending_reason", "reason", "round", "step")
     names = ("run_id", "state", "owner", "sweep", "cell", *(of_live if status.state not in ENDED else ()), "note")

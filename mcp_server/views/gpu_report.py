@@ -49,11 +49,7 @@ def report_machine(
     requirements: Requirements | None = None,
     limits: Requirements | None = None,
 ) -> GpuReport:
-    """Report on all GPUs. ``holders``: who has leased a GPU, by its UUID. ``limits``: the host's, for several GPUs.
-
-    Raises:
-        GpusUnknown: there is no driver, or it does not answer.
-    """
+    """Report on all GPUs, or raise GpusUnknown. ``holders``: of leases, by UUID. ``limits``: of the host."""
     if snapshot.trouble:
         raise GpusUnknown(snapshot)
     health = assess_gpus(snapshot, holders, requirements, limits or Requirements())
@@ -70,11 +66,7 @@ def report_machine(
 
 
 def report_run(run: Run, snapshot: Snapshot, usage: Mapping[str, UsageFigures]) -> GpuReport:
-    """Report on a run's GPUs: their ``usage`` by UUID and, while the run lives, their state now.
-
-    Raises:
-        GpusUnknown: the driver does not answer, and no usage was recorded.
-    """
+    """Report on a run's GPUs: ``usage`` by UUID and, while it lives, their state now. GpusUnknown: neither."""
     if not run.gpus:
         return GpuReport(ok=run.state == "queued", reasons=[_explain_no_gpus(run)], free=[], gpus=[])
     if snapshot.trouble and not usage:
@@ -261,10 +253,7 @@ def _describe_usage(figures: UsageFigures) -> str:
 
 
 def read_usage(run: Run, record: Path, now_s: float, since_s: float | None = None) -> dict[str, UsageFigures]:
-    """Return a run's GPU usage by UUID: of the attempt, or of the minutes since ``since_s`` seconds ago.
-
-    ``record``: the supervisor's file with one line a minute. ``now_s``: POSIX time.
-    """
+    """Return a run's GPU usage by UUID: of the attempt, or by ``record`` since ``since_s`` s before ``now_s``."""
     if since_s is None:
         recorded = run.progress.get("gpus")
         items = recorded.items() if isinstance(recorded, Mapping) else ()

@@ -52,10 +52,7 @@ class LogExcerpt:
 def tail_lines(
     path: Path, count: int = 50, max_bytes: int = MAX_BYTES, *, label: str, numbered: bool = True
 ) -> LogExcerpt:
-    """Return the last ``count`` readable lines, newest kept. Blank lines between them are not counted.
-
-    Reads back from the end as far as needed, at most 16 MiB. ``numbered`` adds line numbers for logs up to 256 MiB.
-    """
+    """Return the last ``count`` lines that are not blank, of at most 16 MiB; ``numbered`` in logs up to 256 MiB."""
     with _open_log(path) as file:
         size = file.seek(0, os.SEEK_END)
         numbered = numbered and size <= NUMBERED_BYTES
@@ -78,13 +75,7 @@ def tail_lines(
 
 
 def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = MAX_BYTES, *, label: str) -> LogExcerpt:
-    """Return the raw lines from ``start_line`` (1-based) on, first kept. The header names the next ``start_line``.
-
-    Reads at most 100,000 lines or about 4 MiB at a time.
-
-    Raises:
-        LogTooLarge: its lines cannot be counted within 50 s.
-    """
+    """Return at most 100,000 raw lines from ``start_line`` (1-based) on, first kept. LogTooLarge: not in 50 s."""
     start = max(1, start_line)
     with _open_log(path) as file:
         size = file.seek(0, os.SEEK_END)
@@ -111,15 +102,10 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
 
 
 def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_BYTES, *, label: str) -> LogExcerpt:
-    """Return the readable lines in which a Python regular expression is found, newest kept, like ``grep -n``.
+    """Return the lines in which a Python regular expression is found, newest kept, with ``context`` around each.
 
-    Matching is case-sensitive unless the pattern begins with ``(?i)``. ``context`` is at most 100 lines around a match.
-    A repeat within a repeat, ``(a+)+``, is refused, and only the first 10,000 characters of a line are searched (the
-    header counts longer lines). A search ends after 10 s; the header then says how far it came.
-
-    Raises:
-        PatternError: the pattern is not a regular expression, or is refused; carries the reason.
-        LogTooLarge: it cannot be read within 50 s.
+    A search ends after 10 s, and takes the first 10,000 characters of a line; the header says so. PatternError: it is
+    no pattern, or a repeat within a repeat, ``(a+)+``. LogTooLarge: it cannot be read within 50 s.
     """
     search = _Search(TimedSearch(pattern), max(0, min(context, 100)), max_bytes)
     total = 0
@@ -317,10 +303,7 @@ def _span(first: int, last: int) -> str:
 
 
 def share_lines(tails: Sequence[list[str]], tokens: int) -> list[list[str]]:
-    """Return of each tail its last lines, as many as have ``tokens`` together: the newest of each, then the next. Pure.
-
-    A tail that has one line too long for the rest gets no older ones, which would be no tail.
-    """
+    """Return the last lines of each tail that have ``tokens`` together: the newest of each, then the next. Pure."""
     shared: list[list[str]] = [[] for _ in tails]
     open_tails = list(range(len(tails)))
     while open_tails:

@@ -25,12 +25,7 @@ _HEADER_BYTES = 300
 
 
 def frame_output(header: str, body: str, environ: Mapping[str, str], secrets_file: Path) -> str:
-    """Return ``body`` between ``header``, a line in brackets, and a closing line that the header announces.
-
-    The closing line has a word of its own in each answer: whatever a program prints, it cannot end its output earlier.
-    Values that this server knows to be secret, and what looks like one, are masked in both. Without a body there is
-    nothing to enclose. It reads the file of secrets: call it in a thread.
-    """
+    """Return ``body`` between ``header`` and a closing line that no program can know, secrets masked. Blocks."""
     known = list_known_secrets(environ, secrets_file)
     if not body:
         return mask_secrets(header, known)
@@ -46,11 +41,7 @@ def describe_log(
     *,
     diagnose: bool,
 ) -> str:
-    """Return the part of a log that ``read`` takes, with its diagnosis above. See ``frame_output`` for what is masked.
-
-    Raises:
-        OSError: the log cannot be read.
-    """
+    """Return the part of a log that ``read`` takes, framed, with its diagnosis above. OSError: it is unreadable."""
     excerpt = read(path)
     diagnosis = describe_examination(examine_log(path)) if diagnose else ""  # it quotes the program, too
     return frame_output(excerpt.header, "\n".join(filter(None, (diagnosis, excerpt.body))), environ, secrets_file)
@@ -80,13 +71,7 @@ async def capture_screen(
     lines: int,
     history: bool,
 ) -> str:
-    """Return the last ``lines`` lines of the screen of a run or of another session, at most 8 KB.
-
-    Raises:
-        BadArgument: neither or both are named.
-        RunNotFound, ScreenNotFound: there is no such run or session.
-        ScreenNotAnswering: the screen does not answer.
-    """
+    """Return the last lines of the screen of a run or another session, at most 8 KB; or why there is none."""
     if (not run_id) == (not session):
         raise BadArgument("run_id", "name either a run_id or a session.")
     if session:
@@ -110,10 +95,7 @@ async def capture_screen(
 
 
 def frame_screen(screen: list[str], label: str, lines: int, environ: Mapping[str, str], secrets_file: Path) -> str:
-    """Return the last ``lines`` lines of ``screen`` without empty lines at the end, below a header with ``label``.
-
-    ``environ``, ``secrets_file``: they hold values that are masked.
-    """
+    """Return the last ``lines`` lines of ``screen``, framed, without empty ones at the end."""
     cleaned = collapse(clean_lines("\n".join(screen).rstrip().encode()))
     part = fit_lines(cleaned[-lines:], _MOST_BYTES - _HEADER_BYTES)
     above = len(cleaned) - len(part.lines)

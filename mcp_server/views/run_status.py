@@ -171,10 +171,7 @@ def status_of(
     brief: bool = False,
     listed: bool = False,
 ) -> RunStatus:
-    """Return the status of ``run``, with the age of its output and its left-over processes read from this machine.
-
-    ``listed`` leaves out left-over processes and details.
-    """
+    """Return the status of ``run`` as this machine sees it; ``listed``: without left-over processes and details."""
     leftovers = [] if listed else _leftovers(run)
     tracker = _read_tracker(store, run, since, brief=brief, listed=listed)
     unheard = [] if listed or brief else find_undelivered(store.directory_of(run.run_id))

@@ -79,13 +79,7 @@ class DrawableReport:
 
 
 def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> DrawableReport:
-    """Return the answer to ``query``. Reads files: call it in a thread.
-
-    Raises:
-        BadArgument: a path does not exist, or no tag matches.
-        NoScalars: there is nothing to read; says where scalars were searched for.
-        RunNotFound: no run has this id.
-    """
+    """Return the answer to ``query``, or why there is none: BadArgument, NoScalars, RunNotFound. Blocks."""
     now_s = time.time()
     printed: dict[str, ScalarReading] = {}
     if query.compare:

@@ -39,11 +39,7 @@ class Commit:
 
 
 def read_commit(directory: Path, environ: Mapping[str, str], limit_bytes: int) -> Commit:
-    """Return the commit of the work tree that ``directory`` is in, with its changes.
-
-    Raises:
-        BadArgument: there is none, its changes are larger than ``limit_bytes``, or git keeps parts of it elsewhere.
-    """
+    """Return the commit of the work tree around ``directory``, with its changes. BadArgument: git cannot send it."""
 
     def git(*words: str) -> bytes:
         return read_git(directory, environ, *words, most=_MOST_NAMES_BYTES)[0]
@@ -84,11 +80,7 @@ def find_known(root: Path, environ: Mapping[str, str], tips: Sequence[str]) -> l
 
 
 def pack_commit(root: Path, environ: Mapping[str, str], commit: str, known: Sequence[str], limit_bytes: int) -> bytes:
-    """Return a pack of all that a repository with the commits ``known`` lacks for ``commit``.
-
-    Raises:
-        BadArgument: it is larger than ``limit_bytes``, or git cannot make it.
-    """
+    """Return a pack of all that a repository with the commits ``known`` lacks. BadArgument: it is too large."""
     try:
         with tempfile.TemporaryFile() as stdin:
             stdin.write("".join(f"{line}\n" for line in (commit, *(f"^{tip}" for tip in known))).encode())

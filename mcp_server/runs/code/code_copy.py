@@ -56,11 +56,7 @@ class CodeCopy:
         return roots.move(request, self.there)
 
     def send(self) -> None:
-        """Make the copy.
-
-        Raises:
-            LaunchFailed: it cannot be written, or the code has changed meanwhile; nothing is left of it.
-        """
+        """Make the copy. LaunchFailed: it cannot be written, or the code has changed; nothing is left of it."""
         there = Path(self.there)
         try:
             there.parent.mkdir(mode=0o700, exist_ok=True)
@@ -102,13 +98,7 @@ class CodeCopy:
 
 
 def plan_copy(request: LaunchRequest, run_id: str, home: Path) -> CodeCopy:
-    """Return what a launch with ``code="kept"`` copies: the code of ``request.cwd``. Writes nothing.
-
-    A cell has the copy that its sweep made, whatever the code is by now.
-
-    Raises:
-        BadArgument: the code is too large, or the directory holds none; says what to do.
-    """
+    """Return what ``code="kept"`` copies of ``request.cwd``; a cell has its sweep's copy. BadArgument: no code."""
     root = Path(request.cwd or "/")
     there = find_sweep_copy(request.sweep, str(root), home) if request.sweep else home / "code" / run_id
     record = there.with_name(f"{there.name}.json") if request.sweep else None
@@ -155,10 +145,7 @@ def _list_above(path: str) -> Iterator[str]:
 
 
 def _find_first(path: str, held: Collection[str]) -> str:
-    """Return the first part of a relative path that holds no code, so that all below it is output; empty without one.
-
-    A directory with a placeholder has no name yet.
-    """
+    """Return the first part of a relative path that holds no code, and has a name already; empty without one."""
     parts = path.split("/")
     below = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
     first = next((each for each in below if each not in held), "")

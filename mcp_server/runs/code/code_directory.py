@@ -74,11 +74,7 @@ class CodeDirectory:
 
 
 def read_code_directory(root: Path, limit_bytes: int) -> CodeDirectory:
-    """Return what is sent of ``root``.
-
-    Raises:
-        BadArgument: it is more than ``limit_bytes``; names the largest entries. Or a file cannot be read.
-    """
+    """Return what is sent of ``root``. BadArgument: it is too large (names the largest entries), or unreadable."""
     ignored = _read_ignore_file(root)
     left_out: list[str] = []
     paths: list[tuple[str, os.stat_result]] = []
@@ -151,11 +147,7 @@ def _read(root: Path, path: str, status: os.stat_result) -> CodeFile:
 
 
 def open_below(root: Path, path: str) -> BinaryIO:
-    """Return a regular file of ``root``, open to be read: not one to which a link leads that has just been put there.
-
-    Raises:
-        OSError: there is none.
-    """
+    """Return a regular file of ``root``, open to be read. OSError: there is none, or a link leads to it."""
     file = open_regular(root / path, follow_links=False)
     if Path(f"/proc/self/fd/{file.fileno()}").readlink() != root.resolve() / path:
         file.close()

@@ -31,10 +31,7 @@ _MOST_NAMED, _LONGEST_NAME, _LONGEST_LEFT_OUT = 6, 40, 80
 
 @dataclass(frozen=True)
 class CodeSync:
-    """Code that goes to a host with a launch. ``here``: its directory on this host, ``there``: the one on the other.
-
-    ``files``: the paths that are sent. ``facts``: what the run's record keeps of it.
-    """
+    """Code that goes with a launch from ``here`` to ``there``: ``files`` by path, ``facts`` for the run's record."""
 
     mirror: Path
     here: Path
@@ -58,12 +55,7 @@ class CodeSync:
         return not below or below in self.files or any(file.startswith(f"{below}/") for file in self.files)
 
     def send(self) -> None:
-        """Make the directory there.
-
-        Raises:
-            LaunchFailed: the host cannot make it, or the code has changed meanwhile.
-            HostUnreachable: the connection broke; nothing was started.
-        """
+        """Make the directory there. LaunchFailed, HostUnreachable: it is not there; nothing was started."""
         if self.is_there:
             return
         channel, token, offset = channel_of(self.mirror), secrets.token_hex(8), 0
@@ -108,14 +100,9 @@ def plan_sync(
     environ: Mapping[str, str],
     kept: Path | None = None,
 ) -> CodeSync:
-    """Return what a launch with ``request.sync`` sends. Writes nothing, neither here nor there.
+    """Return what a launch with ``request.sync`` sends. Writes nothing. BadArgument: it cannot be sent.
 
-    ``roots``: the paths of this host as the other one has them, for a clone there. ``kept``: the copy of the code in
-    ``cwd`` that is sent in its place.
-
-    Raises:
-        BadArgument: the directory is missing, too large, or no work tree; says what to do.
-        HostUnreachable: the host does not answer.
+    ``roots``: the paths of this host as the other has them. ``kept``: the copy of ``cwd`` that is sent in its place.
     """
     name = "code" if request.keep_code else "sync"
     if not request.cwd:

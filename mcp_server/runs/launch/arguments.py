@@ -36,11 +36,7 @@ _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
 
 
 def check_sizes(request: LaunchRequest) -> None:
-    """Refuse arguments of a size that no run has and every answer on it would have to carry. Looks at no content.
-
-    Raises:
-        BadArgument: names the argument and its limit.
-    """
+    """Refuse arguments of a size that no run has and every answer on it would have to carry. Looks at no content."""
     command = [request.command] if isinstance(request.command, str) else request.command
     size = sum(map(len, command))
     if size > _LONGEST_COMMAND:
@@ -61,13 +57,7 @@ def check_sizes(request: LaunchRequest) -> None:
 
 
 def check_arguments(request: LaunchRequest, command: ReadCommand) -> LaunchRequest:
-    """Return ``request`` with ``recovery``, ``gpus`` and ``require`` in their normal forms.
-
-    ``command`` is the parsed command of ``request``.
-
-    Raises:
-        BadArgument, PatternError: an argument cannot be used.
-    """
+    """Return ``request``, parsed as ``command``, with ``recovery``, ``gpus`` and ``require`` in normal forms."""
     check_sizes(request)
     words = (command.source,) if isinstance(command.source, str) else command.source
     if not words or not words[0].strip():
@@ -100,12 +90,7 @@ def check_arguments(request: LaunchRequest, command: ReadCommand) -> LaunchReque
 
 
 def check_options(request: LaunchRequest) -> None:
-    """Refuse the options of a launch that a blueprint may hold.
-
-    Raises:
-        BadArgument, PatternError: ``params``, ``resume_args`` or ``recovery`` cannot be used with the command, or one
-            of them holds a key.
-    """
+    """Refuse the options of a launch that a blueprint may hold, where the command cannot take them."""
     command = parse(request.command)
     check_params(request.params, request.resume_args, command)
     normal = normalize_policy(request.recovery)
@@ -114,11 +99,7 @@ def check_options(request: LaunchRequest) -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that can be mistaken for a path, a tmux target or nothing.
-
-    Raises:
-        BadArgument: empty, too long, or with ``/`` ``:`` ``..`` or control characters in it.
-    """
+    """Refuse a name that can be mistaken for a path, a tmux target or nothing."""
     if not name.strip() or len(name) > LONGEST_NAME:
         raise BadArgument("name", f"must have 1 to {LONGEST_NAME} characters, this one has {len(name)}.")
     if any(part in name for part in NOT_IN_NAMES) or not name.isprintable():
@@ -126,11 +107,7 @@ def check_name(name: str) -> None:
 
 
 def check_unicode(arguments: Mapping[str, object]) -> None:
-    """Refuse arguments, by their names, that spec.json or an answer cannot hold.
-
-    Raises:
-        BadArgument: an argument holds a lone surrogate, e.g. of a file name that is not UTF-8.
-    """
+    """Refuse arguments, by their names, that JSON cannot hold: a file name that is not UTF-8 has lone surrogates."""
     for argument, value in arguments.items():
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -139,11 +116,7 @@ def check_unicode(arguments: Mapping[str, object]) -> None:
 
 
 def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a recovery policy in its normal form, or None for the default: report and propose.
-
-    Raises:
-        BadArgument, PatternError: the value is not a policy.
-    """
+    """Return a recovery policy in its normal form, or None for the default: report and propose."""
     if value in (None, "none"):
         return None
     try:
@@ -160,21 +133,13 @@ def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | 
 
 
 def check_changes(normal: Mapping[str, Any] | None, params: Mapping[str, Any]) -> None:
-    """Refuse a recovery policy, in its normal form, with changes that no retry of these parameters could make.
-
-    Raises:
-        BadArgument: names the parameter and the words that are meant, or allowed.
-    """
+    """Refuse a recovery policy, in its normal form, with changes that no retry of these parameters could make."""
     for problem in find_impossible_changes(normal or {"rules": []}, params):
         raise BadArgument("recovery", problem.text, problem.remedy)
 
 
 def check_params(params: Mapping[str, Any], resume_args: list[str], command: ReadCommand) -> None:
-    """Refuse parameters that cannot be written on the command line.
-
-    Raises:
-        BadArgument: a name that is not a word, a value that is not a scalar, or a command without a position for them.
-    """
+    """Refuse parameters that cannot be written on the command line."""
     for name, value in params.items():
         _check_param("params", name, value)
     if any("\0" in word for word in resume_args):
@@ -190,11 +155,7 @@ def check_params(params: Mapping[str, Any], resume_args: list[str], command: Rea
 
 
 def check_no_key(request: LaunchRequest, command: ReadCommand) -> None:
-    """Refuse a command, parameters and other arguments that hold what looks like a key.
-
-    Raises:
-        BadArgument: names the setting, never its value, and the way by ``secrets``.
-    """
+    """Refuse arguments that hold what looks like a key, by the name of the setting and never its value."""
     texts = {
         "command": _list_words(command),
         "params": [f"{name}={value}" for name, value in request.params.items() if isinstance(value, str)],
@@ -265,11 +226,7 @@ def _list_option_words(value: object, name: str = "") -> Iterator[str]:
 
 
 def check_no_secret(arguments: Mapping[str, object], secrets: Mapping[str, str]) -> None:
-    """Refuse arguments, by their names, that hold the value of a secret in any spelling. ``secrets`` by name.
-
-    Raises:
-        BadArgument: an argument holds one. Arguments are kept in files, and every user of the machine can see them.
-    """
+    """Refuse arguments, by name, that hold the value of a secret in any spelling: they are kept, and seen by all."""
     redactors = {name: Redactor({name: value}) for name, value in secrets.items()}
     for argument, value in arguments.items():
         text = "\n".join(_list_texts(value))
@@ -296,11 +253,7 @@ def _check_param(argument: str, name: str, value: object) -> None:
 
 
 def _check_change(name: str, change: object) -> None:
-    """Refuse a change of a recovery policy that no attempt could be started with.
-
-    Raises:
-        BadArgument: its name or its value cannot be a parameter or a variable.
-    """
+    """Refuse a change of a recovery policy that no attempt could be started with."""
     if name.startswith("@"):
         return
     value = "" if isinstance(change, Mapping) else change

@@ -26,11 +26,7 @@ _OTHERS = "*"
 
 
 def check_gpu_arguments(gpus: Any, require: Mapping[str, Any] | None, env: Mapping[str, str], *, queue: bool) -> Any:
-    """Return ``gpus`` of a launch as written, or the count of ``require`` when it is None.
-
-    Raises:
-        BadArgument: an argument is not understood, or two contradict each other.
-    """
+    """Return ``gpus`` of a launch as written, else the count of ``require``. BadArgument: one cannot be used."""
     try:
         requirements = parse_requirements(require)
     except ValueError as error:
@@ -69,11 +65,7 @@ def names_mig(gpus: Any) -> bool:
 
 
 def check_placeholders(gpus: Any, words: Mapping[str, Iterable[str]]) -> None:
-    """Refuse placeholders for GPUs in a launch that requests none. ``words`` are those of each argument.
-
-    Raises:
-        BadArgument: names the argument and the placeholder.
-    """
+    """Refuse placeholders for GPUs in the ``words`` of a launch, by argument, that requests none."""
     request = parse_gpus(gpus)
     if request and not request.is_mig:
         return
@@ -94,14 +86,9 @@ def count_cpu_slots(configured: int | None) -> int:
 
 
 async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | None:
-    """Check that the GPUs of ``spec`` are free or can be waited for and return the snapshot, None without a request.
+    """Return the snapshot, None without a request for GPUs. GpusNotFree: says for every GPU why; no waiting helps.
 
-    ``env``: that of the run, which may name the directory of the driver's library. The supervisor checks again when it
-    leases the GPUs.
-
-    Raises:
-        GpusNotFree: they are not available; says for every GPU why. Settings that only a person changes are refused
-            with ``queue`` as well: nothing in line changes them.
+    ``env``: the run's, which may name the driver's library. The supervisor checks again when it leases the GPUs.
     """
     request, backend = parse_gpus(spec.gpus), backend_of(spec)
     if not request or not backend.leases_gpus:
@@ -155,11 +142,7 @@ def count_gpus(gpus: Any, require: Mapping[str, Any] | None) -> int:
 
 @contextlib.asynccontextmanager
 async def hold_quota(spec: RunSpec, store: RunStore) -> AsyncIterator[None]:
-    """Check that the owner of ``spec`` may have its GPUs, and let no other launch of theirs pass until the block ends.
-
-    Raises:
-        QuotaReached: their live runs have too many.
-    """
+    """Let no other launch of this owner pass until the block ends. QuotaReached: their runs have too many GPUs."""
     quota = find_quota((await run_in_thread(store.home.read_config)).quotas, spec.owner)
     requested = count_gpus(spec.gpus, spec.require)
     if quota is None or not requested:

@@ -34,11 +34,7 @@ class IdempotencyKey:
     file: Path
 
     async def find_run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
-        """Return the first run with this key, unless its launch was cut off before the command started.
-
-        Raises:
-            LaunchUnanswered: only its host knows, which does not answer.
-        """
+        """Return the first run with this key, unless its launch was cut off. LaunchUnanswered: only its host knows."""
         run_id = await run_in_thread(_read_run_id, self.file)
         try:
             directory = await run_in_thread(store.run_directory, run_id)
@@ -93,12 +89,7 @@ def has_key(store: RunStore, key: str | None) -> bool:
 
 @contextlib.asynccontextmanager
 async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[IdempotencyKey | None]:
-    """Hold the key's lock during a launch.
-
-    Raises:
-        LaunchFailed: another launch holds it for 30 s.
-        StateUnusable: it cannot be kept.
-    """
+    """Hold the key's lock during a launch. LaunchFailed: another has it for 30 s. StateUnusable: it cannot be kept."""
     if key is None:
         yield None
         return

@@ -47,11 +47,7 @@ _closed_s: WeakKeyDictionary[RunStore, float] = WeakKeyDictionary()
 
 
 async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
-    """Return what a launch would start. Writes nothing.
-
-    Raises:
-        BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: the run cannot be started.
-    """
+    """Return what a launch would start. Writes nothing. RunwardError: the run cannot be started."""
     backend = find_backend(request.backend)
     resolved: Plan = await run_in_thread(partial(resolve, request, home, environ))
     backend = find_far_backend(request.backend) if resolved.spec.mirror else backend
@@ -62,11 +58,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
 
 
 async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:
-    """Return the specification of a run that could be started now. Starts and writes nothing.
-
-    Raises:
-        RunwardError: what ``launch`` would raise.
-    """
+    """Return the specification of a run that could be started now. Writes nothing; refuses as ``launch`` would."""
     spec, handover, _ = await plan(request, home, environ)
     await check_admission(spec, handover.env)
     return spec
@@ -81,10 +73,7 @@ async def launch(
 ) -> Run:
     """Start a run and return it once its command runs. With a repeated idempotency key, return the first run.
 
-    ``approve`` is asked before anything is written, and stops the launch by an error.
-
-    Raises:
-        RunwardError: the command does not run. A launch that was refused before its directory was made leaves nothing.
+    What is refused, also by ``approve``, leaves nothing.
     """
     try:
         spec, handover, code = await plan(request, store.home, environ)
@@ -118,11 +107,7 @@ async def launch(
 
 
 def create_directory(spec: RunSpec, store: RunStore) -> RunDir:
-    """Make the run's directory appear whole.
-
-    Raises:
-        LaunchFailed: it cannot be written; nothing is left of it.
-    """
+    """Make the run's directory appear whole. LaunchFailed: it cannot be written; nothing is left of it."""
     runs = Path(spec.mirror) / "runs" if spec.mirror else store.home.runs
     directory = RunDir(runs / spec.run_id)
     try:
@@ -135,12 +120,7 @@ def create_directory(spec: RunSpec, store: RunStore) -> RunDir:
 
 
 async def _start(directory: RunDir, spec: RunSpec, handover: Handover, store: RunStore, file_watch: FileWatch) -> Run:
-    """Start the supervisor and return the run with its first events.
-
-    Raises:
-        LaunchFailed: the supervisor did not start, or refused.
-        GpusNotFree: another run took the GPUs in the meantime; nothing is left of the launch.
-    """
+    """Return the run with its first events. LaunchFailed, GpusNotFree (nothing is left): the supervisor refused."""
     backend = backend_of(spec)
     with file_watch.subscribe([directory.path]) as subscription:
 
@@ -162,11 +142,7 @@ async def _start(directory: RunDir, spec: RunSpec, handover: Handover, store: Ru
 
 
 async def clean_up(store: RunStore, spec: RunSpec) -> None:
-    """Remove what servers left that were killed during a launch, and close the oldest screens of the kind of ``spec``.
-
-    Raises:
-        ScreenNotAnswering: the screens do not answer.
-    """
+    """Remove the remains of servers killed during a launch, and close the oldest screens of the kind of ``spec``."""
 
     def ended(sessions: Sequence[str]) -> list[RunSpec]:
         query = RunQuery("ended", sessions=sessions)

@@ -26,15 +26,10 @@ async def launch_array(
     *,
     is_called_off: Callable[[], bool],
 ) -> dict[int, Run]:
-    """Start runs in one submission, and return them by their place in ``requests``.
+    """Start runs in one submission, and return them by their place in ``requests``. LaunchFailed: nothing is left.
 
-    A request that a launch would refuse, that asks another thing of Slurm than the first one, that brings a blueprint,
-    or that is one too many, is left out: launch it by itself. A key that has a run returns it. ``is_called_off`` is
-    asked before each run is prepared, which takes seconds for hundreds.
-
-    Raises:
-        LaunchFailed: Slurm refused the array, or it was called off: nothing is left of it. Or Slurm did not answer.
-        HostUnreachable: the login node does not answer, and nothing is left of it.
+    One that a launch would refuse, that asks another thing of Slurm than the first, that brings a blueprint, or that is
+    one too many, is left out: launch it by itself. A key that has a run returns it.
     """
     await run_in_thread(store.home.create)
     started: dict[int, Run] = {}

@@ -38,13 +38,7 @@ _Document = tuple[Path, Blueprint]
 def find_site(
     request: LaunchRequest, home: StateHome, environ: Mapping[str, str]
 ) -> tuple[ThisSite | FarSite, LaunchRequest]:
-    """Return the machine of a launch, and ``request`` with the paths of the code that is sent there as it has them.
-
-    Raises:
-        BadArgument: there is no such host or environment, or the code cannot be sent.
-        ConfigInvalid: hosts.toml cannot be used.
-        HostUnreachable: the host does not answer.
-    """
+    """Return the machine of a launch, and ``request`` with the paths of the code that is sent there as it has them."""
     hosts = read_hosts_file(home)
     host, is_far = find_host(hosts, request.host)
     environment = hosts.environment(request.environment, host)
@@ -128,11 +122,7 @@ class ThisSite:
 
 
 def find_directory(cwd: str | None) -> Path:
-    """Return the directory of this machine to run in. Without ``cwd`` the server's.
-
-    Raises:
-        BadArgument: it is relative, missing, or cannot be read.
-    """
+    """Return the directory of this machine to run in, by default the server's. BadArgument: it cannot be used."""
     try:
         path = Path(cwd or Path.cwd()).expanduser()
         if not path.is_absolute():
@@ -170,13 +160,7 @@ class FarSite:
         roots: Roots,
         environ: Mapping[str, str],
     ) -> tuple[FarSite, LaunchRequest]:
-        """Return the host, and ``request`` with the paths of the code that is sent as it has them.
-
-        Without ``cwd``, the directory of the blueprint's code on this machine is sent.
-
-        Raises:
-            RunwardError: the host cannot be reached, or the code cannot be sent.
-        """
+        """Return the host, and ``request`` with its paths there. Without ``cwd`` the blueprint's code here is sent."""
         if request.backend not in _FAR_BACKENDS:
             raise BadArgument("backend", f'"{request.backend}" cannot be combined with host.', _NO_FAR_BACKEND)
         try:

@@ -26,13 +26,7 @@ def split_files(text: str) -> list[str]:
 
 
 def read_params_file(path: str, cwd: str | None) -> tuple[str, dict[str, Any]]:
-    """Return the files at ``path``, relative to ``cwd``, and their values by flat names, in the files' order.
-
-    A list, or an empty table, is one value, written as JSON.
-
-    Raises:
-        BadArgument: one cannot be read, holds no table of names and values, or two do not fit together.
-    """
+    """Return the files at ``path``, and their values by flat names. A list, or an empty table, is one JSON value."""
     files, values = [], dict[str, Any]()
     for word in split_files(path):
         file = _find_file(word, cwd)
@@ -47,11 +41,7 @@ def read_params_file(path: str, cwd: str | None) -> tuple[str, dict[str, Any]]:
 
 
 def name_for_program(params: Mapping[str, Any], files: str, words: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``files`` under the names that the program of a command has for them.
-
-    Raises:
-        BadArgument: VERL's names of some are not certain.
-    """
+    """Return the values of ``files`` by the program's own names. BadArgument: VERL's names are not certain."""
     if not runs_verl(words):
         return dict(params)
     try:

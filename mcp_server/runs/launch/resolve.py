@@ -62,16 +62,10 @@ class Plan(NamedTuple):
 
 
 def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
-    """Return what a launch would start, without the fields that only its backend knows.
+    """Return what a launch would start, without the fields that only its backend knows. RunwardError: it cannot.
 
-    Open fields are filled in by the blueprint first, then by the host; an argument that the caller gave wins.
-    ``environ`` is the server's environment.
-
-    Raises:
-        BadArgument: an argument cannot be used here. A path of another host is refused before anything else.
-        BlueprintUnreadable, BlueprintInvalid: its blueprint cannot be run.
-        ConfigInvalid: config.toml or hosts.toml cannot be used.
-        SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: a secret has no value.
+    Open fields are filled in by the blueprint first, then by the host; an argument that the caller gave wins. A path of
+    another host is refused before anything else. ``environ`` is the server's environment.
     """
     check_sizes(request)
     site, request = find_site(_read_params(request), home, environ)
@@ -166,11 +160,7 @@ def _read_params(request: LaunchRequest) -> LaunchRequest:
 def _find_secrets(
     request: LaunchRequest, environment: Environment, home: StateHome, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the secrets of a launch and all others that are known here; none may stand in its arguments.
-
-    Raises:
-        BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: one does, or has no value.
-    """
+    """Return the secrets of a launch and all others that are known here; none may stand in its arguments."""
     secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
     # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
     kept = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
@@ -183,11 +173,7 @@ def _find_secrets(
 def apply_host_defaults(
     request: LaunchRequest, host: Host, environment: Environment, environ: Mapping[str, str]
 ) -> LaunchRequest:
-    """Return ``request`` with what the environment and the host define where the caller left it open. Pure.
-
-    A variable with a placeholder for GPUs is left out where the launch requests none.
-    The python of the environment, else of the host, comes first in ``PATH``; ``environ`` is the server's environment.
-    """
+    """Return ``request`` with defaults of environment and host, whose python comes first in ``PATH``. Pure."""
     asks = requests_gpus(request.gpus, request.require)
     # Written for runs on GPUs: without GPUs there is nothing to put in, and MIG instances have no indices.
     unfilled = ("{gpu_indices}",) if asks and names_mig(request.gpus) else () if asks else PLACEHOLDERS
@@ -258,13 +244,9 @@ def find_ray_variables(
     given_port: str = "",
     is_started: bool = True,
 ) -> dict[str, str]:
-    """Return the variables of the run's own Ray, with a free port, or with the one that the launch gives.
+    """Return the variables of the run's own Ray, with the given port or a free one (BadArgument: none is free).
 
-    ``is_started``: the command starts this Ray. Where it does not, nothing would answer at its port: the address is
-    ``local``, unless the environment has another.
-
-    Raises:
-        BadArgument: no port of its range is free.
+    Where the command does not start it (``is_started``), the address is ``local``: nothing would answer at its port.
     """
     low, high = map(int, ray.ports.split("-"))
     port = int(given_port) if given_port.isdecimal() else find_port(low, high)
@@ -299,12 +281,7 @@ class ServicesFound:
 
 
 def find_services(texts: Sequence[str], mirror: str, store: RunStore) -> ServicesFound:
-    """Return the runs that ``texts`` mean: ids or names. ``mirror`` is that of the host of the launch.
-
-    Raises:
-        BadArgument: a text is not a need; its run has ended, or is of another host.
-        RunNotFound: a need names no run, or several.
-    """
+    """Return the runs that ``texts`` mean. BadArgument, RunNotFound: one has ended, or is not of this ``mirror``."""
     if len(texts) > _MOST_NEEDS:
         raise BadArgument("needs", f"names {len(texts)} runs; at most {_MOST_NEEDS} are taken.")
     needs: list[str] = []

@@ -67,13 +67,7 @@ def runs_verl(words: Sequence[str]) -> bool:
 
 
 def use_verl_names(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return flat settings under VERL's names, and sentences about what is not as the file has it.
-
-    A file without one of the tutorial's sections stays as it is.
-
-    Raises:
-        NotOfVerl: some have no certain name there, or two say different things about one; names them.
-    """
+    """Return flat settings under VERL's names, and notes on what differs. NotOfVerl: a name is not certain."""
     if not any(_section(name) in _SECTIONS for name in settings):
         return dict(settings), []
     named: dict[str, Any] = {}

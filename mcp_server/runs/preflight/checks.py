@@ -258,11 +258,7 @@ def check_python(context: CheckContext) -> Iterator[Problem | str]:
 
 
 async def check_gpus(context: CheckContext) -> CheckOutcome:
-    """Return the GPUs that are here and who has them, and for every GPU why the requested ones are not free.
-
-    Raises:
-        BadArgument: the request is not understood.
-    """
+    """Return the GPUs that are here and who has them, and for every GPU why the requested ones are not free."""
     request = context.request.launch
     gpus = check_gpu_arguments(request.gpus, request.require, {}, queue=False)
     gpu_request = parse_gpus(gpus)
@@ -285,11 +281,7 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
 
 
 async def check_ray(context: CheckContext) -> CheckOutcome:
-    """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started.
-
-    The address is the one that the run would get: of ``env``, else of the environment's own Ray. One with ``{port}`` is
-    started by the run itself.
-    """
+    """Return the Ray of this machine, and why the run's Ray, of ``env`` or its environment, could not answer."""
     address, asks = context.env.get("RAY_ADDRESS", ""), context.request.ray
     if (own := context.environment.ray) is not None:
         find_ray_variables(own, "preflight")
@@ -302,11 +294,7 @@ async def check_ray(context: CheckContext) -> CheckOutcome:
 
 
 def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
-    """Yield the recovery that the run would have, and changes that no retry could make.
-
-    Raises:
-        BadArgument, PatternError: it is not a policy; names what is allowed.
-    """
+    """Yield the recovery that the run would have, and changes that no retry could make."""
     policy = normalize_policy(context.request.recovery)
     if policy is None:
         return
@@ -317,11 +305,7 @@ def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
 
 
 async def check_launch(context: CheckContext) -> CheckOutcome:
-    """Return nothing where ``launch_run`` with these arguments would start the run.
-
-    Raises:
-        RunwardError: the refusal, in the words of the launch.
-    """
+    """Return nothing where ``launch_run`` with these arguments would start the run; else raise its refusal."""
     spec, handover, _ = await plan(context.request.launch, context.store.home, context.environ)
     await check_admission(spec, handover.env)
     return CheckOutcome()

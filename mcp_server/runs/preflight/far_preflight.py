@@ -22,11 +22,7 @@ _LOW_DISK_BYTES, _GB = 2**30, 10**9
 
 
 async def check_far_host(request: PreflightRequest, home: StateHome, environ: Mapping[str, str]) -> Preflight:
-    """Check on another host what a launch needs there: it looks for itself.
-
-    Raises:
-        HostUnreachable: it does not answer.
-    """
+    """Check on another host what a launch needs there: it looks for itself. HostUnreachable: it does not answer."""
     mirror = Path(await run_in_thread(find_mirror, home, str(request.host)))
     problems, found = await run_in_thread(_check_files, request, mirror)
     more, facts = await run_in_thread(_check_programs, request, mirror, home)

@@ -41,10 +41,7 @@ _BLOCKING_CHECKS = {
 
 
 async def run_preflight(request: PreflightRequest, store: RunStore, environ: Mapping[str, str]) -> Preflight:
-    """Check everything that ``request`` and its blueprint name, and what every run needs.
-
-    An argument of ``request`` wins over the blueprint.
-    """
+    """Check all that ``request`` and its blueprint name, where an argument wins, and what every run needs."""
     first: list[Problem] = []
     given = request
     context = await run_in_thread(_prepare, request, store, environ, first)
@@ -170,10 +167,7 @@ def _prepare(
 async def _check_in_thread(
     what: str, check: Callable[[CheckContext], Iterator[Problem | str]], context: CheckContext
 ) -> CheckOutcome:
-    """Run a check that can block in a thread of its own, which is abandoned if it takes too long.
-
-    What it yielded before an error counts.
-    """
+    """Run a check in a thread, which is abandoned if it takes too long. What it yielded before an error counts."""
 
     def run() -> CheckOutcome:
         outcome = CheckOutcome()

@@ -82,12 +82,7 @@ class Confirmations:
         return token
 
     def redeem_token(self, token: str, key: Sequence[str], one: Watched | None = None) -> Named:
-        """Use a token up, and return the runs that it confirms. ``one``: the run, where the key is that of one alone.
-
-        Raises:
-            KillNotConfirmed: the token is unknown, used, expired, or for an earlier attempt of ``one``; or it has
-                another key, for which it stays valid.
-        """
+        """Use a token up, and return its runs; ``one``: the run that is meant alone. KillNotConfirmed says why not."""
         own, named = self._granted.get(token, ((), None))
         if own == tuple(key):
             del self._granted[token]
@@ -113,20 +108,13 @@ class Confirmations:
 
 
 def check_owner(run: Watched, caller: str, *, force: bool) -> None:
-    """Check that ``caller`` may stop ``run``: as its owner, because it has none, or with ``force``.
-
-    Raises:
-        ForeignRun: the run belongs to another owner.
-    """
+    """Check that ``caller`` may stop ``run``: as its owner, because it has none, or with ``force``. Else ForeignRun."""
     if run.spec.owner and run.spec.owner != caller and not force:
         raise ForeignRun(run.run_id, run.spec.owner, caller)
 
 
 def describe_for_confirmation(run: Run, leftovers: Sequence[RunProcess]) -> str:
-    """Return the facts to confirm: run, state, owner, start, command, left-over processes.
-
-    No elapsed time is among them, so that a repeated question stays the same question.
-    """
+    """Return the facts to confirm, without an elapsed time: a repeated question stays the same question."""
     command = printable(mask_secrets(run.command), "\N{REPLACEMENT CHARACTER}")
     if len(command) > _MOST_COMMAND_CHARS:  # the parameters, which tell cells of a sweep apart, are at the end
         command = shorten_middle(command, _MOST_COMMAND_CHARS)

@@ -45,11 +45,9 @@ _MOST_NAMED = 10
 class StopResult:
     """Result of a stop: the run afterwards, the signals sent, and the processes that survived, usually none.
 
-    ``far_side``: the host where the command may go on, so that nothing is known of survivors there.
-
-    ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
-
-    ``is_pending``: a paused supervisor was sent SIGKILL, of which it dies when it is resumed.
+    ``far_side``: the host where the command may go on, so that nothing is known of survivors there. ``unsupervised``:
+    the supervisor was dead, so a daemon that cleaned its environment cannot be found. ``is_pending``: the supervisor
+    was paused, and dies of SIGKILL when it is resumed.
     """
 
     run: Run
@@ -94,10 +92,7 @@ class StopResult:
 
 @dataclass
 class Stops:
-    """The outcome of several stops: results by run, and why others could not be stopped.
-
-    ``gpu_memory``: see :func:`check_gpu_memory`.
-    """
+    """Several stops: results by run, ``gpu_memory`` (``check_gpu_memory``), and why others could not be stopped."""
 
     results: dict[str, StopResult] = field(default_factory=dict)
     gpu_memory: dict[str, tuple[bool, str]] = field(default_factory=dict)
@@ -119,10 +114,7 @@ async def stop_runs(
     stopped_by: str,
     environ: Mapping[str, str] | None = None,
 ) -> Stops:
-    """Stop runs side by side. Call this only after confirmation. What cannot be stopped holds up no other.
-
-    ``environ``: with it, their GPUs are looked at afterwards.
-    """
+    """Stop confirmed runs side by side, each whatever becomes of others. ``environ``: also look at their GPUs."""
     stops, limiter = Stops(), anyio.CapacityLimiter(_AT_ONCE)
 
     async def stop(run: Run) -> None:
@@ -145,14 +137,10 @@ async def stop_runs(
 async def stop_run(
     run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str, stopped_by: str
 ) -> StopResult:
-    """Stop a run with everything that it started, and verify. Call this only after confirmation.
+    """Stop a confirmed run with everything that it started, and verify. ``stopped_by``: `person` or `agent`.
 
-    ``by`` names who asked for it; ``stopped_by`` is `person` or `agent`.
-
-    Raises:
-        RunElsewhere: only another host can stop it; nothing was signalled.
-        StopNotSeen: its supervisor lives where no signal reaches it, and did not answer.
-        StopUnknown: no descriptor or memory is left to look for its processes.
+    Raises RunElsewhere (nothing was signalled), StopNotSeen (no signal reaches its supervisor) or StopUnknown (no
+    descriptor or memory is left to look for its processes).
     """
     give_up_s, reason = anyio.current_time() + _SHORTAGE_S, mask_secrets(reason)  # it is kept in files
     while True:
@@ -235,10 +223,7 @@ async def _stop_reachable(
 
 
 async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:
-    """Return whether a stopped run's GPUs are free of it, and what they still hold; None where this is unknown.
-
-    A driver may take seconds to release memory, so the check is repeated for up to 5 s.
-    """
+    """Return whether a stopped run's GPUs are free of it within 5 s, and what they hold; None where unknown."""
     if not any(not uuid.startswith("cpu-") for uuid in run.gpus):
         return None
     memory_text: str | None = None

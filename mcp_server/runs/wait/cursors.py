@@ -22,10 +22,7 @@ MOST_ALIKE, MOST_OF_CALLER = 16, 500  # open waits
 
 
 def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> Iterator[float]:
-    """Yield waits in seconds: 30, 60, 120, 240, 480, 960, 960, ...
-
-    The usual schedule for watching training: 30 s to 16 min.
-    """
+    """Yield waits in seconds, the usual schedule for watching training: 30, 60, 120, 240, 480, 960, 960, ..."""
     wait_s = first_s
     while True:
         yield min(wait_s, longest_s)
@@ -51,10 +48,7 @@ class Cursor:
         return cls(run.last_seq, run.state)
 
     def listed_after(self, run: Watched) -> int:
-        """Return the number of the event after which the next answer lists those of ``run``.
-
-        Only trouble is worth a repetition, and a first step that the status does not show: a heartbeat has 100 tokens.
-        """
+        """Return after which event the next answer lists those of ``run``: only trouble is worth a repetition."""
         first = self.seq - self.repeated
         kinds = {event["kind"] for event in run.news if first < event["seq"] <= self.seq}
         return first if kinds & _REPEATED or ("first_step" in kinds and "step" not in run.progress) else self.seq
@@ -69,10 +63,7 @@ class Cursor:
         return next(islice(backoff(), self.heartbeats, None))
 
     def advance(self, run: Watched, *, scheduled: bool = True) -> Cursor:
-        """Return the cursor after ``run`` was answered. An event or a new state restarts the schedule.
-
-        ``scheduled``: the wait was as long as the schedule says, so the next one is longer.
-        """
+        """Return the cursor after ``run`` was answered. News restarts the schedule, a ``scheduled`` wait follows it."""
         changed = run.last_seq > self.seq or run.state != self.state
         return Cursor(run.last_seq, run.state, 0 if changed else self.heartbeats + scheduled)
 
@@ -89,11 +80,7 @@ class MetricSource:
 
 @dataclass(frozen=True)
 class MetricPosition:
-    """How far a condition has been checked on one run.
-
-    ``tag`` is the tag once chosen. ``checked`` counts the points, -1 before the first check. ``restarts`` and ``late``
-    are those of the series at that time, ``wall`` its newest time.
-    """
+    """How far a condition has been checked: the points, -1 before the first check, and the series at that time."""
 
     tag: str | None = None
     source: MetricSource | None = None
@@ -104,10 +91,7 @@ class MetricPosition:
 
 
 def assumed_cursor(run: Watched, now_s: float) -> Cursor:
-    """Return the cursor assumed for an anonymous caller: it has seen the run's current state.
-
-    Otherwise an end would be news in every wait. Its schedule follows the time since the run's last event.
-    """
+    """Return the cursor of an anonymous caller: it has seen the run as it is, else an end would always be news."""
     age_s = now_s - posix(run.news[-1]["at"]) if run.news and "at" in run.news[-1] else 0.0
     heartbeats = 0
     for wait_s in islice(backoff(), 64):
@@ -119,10 +103,7 @@ def assumed_cursor(run: Watched, now_s: float) -> Cursor:
 
 
 class CallerCursors:
-    """Cursors and metric positions of all callers, in memory only: ``since`` makes a caller independent of them.
-
-    A caller is a name, or None where it cannot be distinguished from others; nothing is kept for None.
-    """
+    """Cursors and positions of all callers by name, in memory only; nothing is kept for None, an anonymous one."""
 
     def __init__(self) -> None:
         self._cursors: dict[tuple[str, str], Cursor] = {}
@@ -203,10 +184,7 @@ class OpenWaits:
 
     @contextlib.contextmanager
     def open(self, caller: str | None, run_ids: Iterable[str], *, is_bounded: bool) -> Iterator[OpenWait]:
-        """Yield a new wait of ``caller``, None for an anonymous one.
-
-        ``is_bounded``: nothing else ends waits that were given up, so the oldest of too many ends.
-        """
+        """Yield a new wait. ``is_bounded``: nothing else ends waits that were given up, so the oldest ends."""
         ids = frozenset(run_ids)
         wait = OpenWait(ids, set(ids))
         own = self._waits.setdefault(caller, {})

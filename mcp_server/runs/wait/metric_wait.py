@@ -52,10 +52,7 @@ class MetPoint:
 
 
 class MetricWait:
-    """One wait for a condition on the metrics of several runs.
-
-    ``positions``: by run id, where the caller's last wait for this condition stopped.
-    """
+    """One wait for a condition on metrics. ``positions``: by run id, where the caller's last such wait stopped."""
 
     def __init__(
         self,
@@ -78,11 +75,7 @@ class MetricWait:
         return {run_id: check.position for run_id, check in self._checks.items()}
 
     async def check(self, runs: Sequence[Watched]) -> str | None:
-        """Return the value that meets the condition, of the first run that has one, or None while none has.
-
-        Raises:
-            BadArgument: several tags match the condition; lists them.
-        """
+        """Return the value that meets the condition, of the first run that has one. BadArgument: several tags match."""
         for run in runs:
             with use_threads_for(run.spec.cwd if isinstance(run, Run) else ""):
                 match = await run_in_thread(self._checks[run.run_id].check, run)
@@ -93,10 +86,7 @@ class MetricWait:
         return None
 
     def describe_unmet(self, runs: Sequence[Watched], *, ended: bool) -> str | None:
-        """Return why the condition is not met: no run has such a metric, or its value; of live runs only the former.
-
-        For live runs also that it can be met no more, which a total of steps may show only later.
-        """
+        """Return why the condition is not met, of live runs only where none has the metric, or none ever will."""
         if not ended and (why := find_impossible(self._condition, runs)) is not None:
             return f"It is never met: {why}."
         checks = list(self._checks.values())
@@ -124,11 +114,7 @@ class MetricWait:
 
 
 def check_possible(condition: Condition, runs: Sequence[Watched]) -> None:
-    """Refuse a condition that no run can meet any more.
-
-    Raises:
-        BadArgument: every live run ends before: its steps or its time limit are fewer.
-    """
+    """Refuse a condition that no run can meet: each ends before, by its steps or its time limit."""
     if (why := find_impossible(condition, runs)) is not None:
         raise BadArgument("until", f"{condition.text!r} is never met: {why}.", "Wait for less, or for its end.")
 
@@ -191,11 +177,7 @@ class MetricCheck:
         self._next_read_s = 0.0
 
     def check(self, run: Watched) -> str | None:
-        """Return e.g. ``Train/mean_reward = 20.4 at step 900`` where the condition holds, else None. Blocks.
-
-        Raises:
-            BadArgument: several tags match the condition; lists them.
-        """
+        """Return e.g. ``Train/mean_reward = 20.4 at step 900`` where the condition holds, else None. Blocks."""
         self.other_tags = None
         facts = read_facts(run, time.time())
         if isinstance(run, Sweep) and self._condition.tag.lower() not in SWEEP_FACTS:
@@ -329,10 +311,7 @@ def _points_after(series: Series, wall: float, first: int) -> Series:
 
 
 def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:
-    """Return step and value of the newest metrics that a run printed, as its supervisor read them.
-
-    A run without a step has none.
-    """
+    """Return step and value of the newest metrics that a run printed; a run without a step has none."""
     metrics: Mapping[str, Any] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
     step = run.progress.get("step")
     printed = {}
@@ -343,12 +322,9 @@ def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:
 
 
 def show_moment(run: Run, met: MetPoint, log: LogMetrics) -> Run:
-    """Return a live ``run`` as its ``log`` has it now, and at the step of ``met`` where that is further on. Pure.
+    """Return a live ``run`` at the moment of its ``log``, or of ``met`` where that is further on. Pure.
 
-    Its step, its metrics and the value that met the condition are of one moment: that value comes from the run's files
-    or log, which are newer than its supervisor's last note of progress.
-
-    A step that counts something else, such as samples, or one of several trainings, leaves the run as it is.
+    Step and metrics are then of one moment. A step that counts something else, such as samples, changes nothing.
     """
     known = run.progress.get("step")
     if run.ended or not isinstance(known, int) or met.step <= known or "round" in run.progress:

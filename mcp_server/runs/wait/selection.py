@@ -33,14 +33,7 @@ class Selection:
         return bool(self.tags) or self.live
 
     def observe(self, store: RunStore, run_ids: Iterable[str] = ()) -> tuple[Watched, ...]:
-        """Return these runs as they are now, with those that have joined.
-
-        ``known``: the ids of those that were observed before. One that cannot be read now has not left.
-
-        Raises:
-            RunNotFound: a run that was named is gone.
-            RunUnreadable: the state of a run is unknown now.
-        """
+        """Return these runs as they are now, with those that joined. RunNotFound: a run that was named is gone."""
         if not self.is_open:
             return store.observe_all(self.run_ids)
         ids = dict.fromkeys([*self.run_ids, *run_ids])
@@ -66,17 +59,10 @@ def select(
     left_out: frozenset[str] | None = None,
     was_alive: Callable[[str], bool] = lambda _: False,
 ) -> tuple[Selection, tuple[Watched, ...]]:
-    """Return what ``names`` mean, and the runs as they are now, each once.
+    """Return what ``names`` mean (ids, names, ``tag:NAME``, ``live``), and the runs as they are now, each once.
 
-    Args:
-        store: the runs.
-        names: ids, names, ``tag:NAME`` or ``live``.
-        left_out: the ended runs that ``live`` passes over by the caller's cursor; None without one.
-        was_alive: whether the caller last saw a run alive.
-
-    Raises:
-        RunNotFound: a name means no run, or several; names similar ones.
-        BadArgument: no run has a tag; names similar ones.
+    ``left_out``: ended runs that ``live`` passes over by the caller's cursor. ``was_alive``: whether the caller last
+    saw a run alive. RunNotFound, BadArgument: a name means no run, or several; names similar ones.
     """
     words = list(dict.fromkeys(names))
     tags = tuple(word.removeprefix(TAG) for word in words if word.startswith(TAG))

@@ -20,10 +20,9 @@ _PLAIN: tuple[Until, ...] = tuple(word for word in get_args(Until) if word != "c
 
 @dataclass(frozen=True)
 class WaitSpec:
-    """A wait for runs. ``until`` is a word or a condition as it was asked. ``timeout_s`` None: until there is news.
+    """A wait for runs. ``until``: a word or a condition, as asked. ``timeout_s`` None: until there is news.
 
-    ``positions``: how far a condition had been checked, by run id. ``selection``: which runs may join, None for none.
-    ``since``: the caller's cursor as a word.
+    ``positions``: how far a condition was checked. ``selection``: which runs may join. ``since``: the cursor as a word.
     """
 
     run_ids: tuple[str, ...]
@@ -40,12 +39,7 @@ class WaitSpec:
         return self.since is not None or self.selection is not None or len(self.run_ids) > 1
 
     def observe(self, store: RunStore) -> tuple[Watched, ...]:
-        """Return its runs as they are now, with those that have joined.
-
-        Raises:
-            RunNotFound: a run is gone.
-            RunUnreadable: the state of a run is unknown now.
-        """
+        """Return its runs as they are now, with those that joined. RunNotFound, RunUnreadable: one is missing."""
         if self.selection is None:
             return store.observe_all(self.run_ids)
         return self.selection.observe(store, self.cursors)
@@ -57,11 +51,7 @@ class WaitSpec:
 
     @property
     def condition(self) -> Condition | None:
-        """The condition on a metric, if there is one.
-
-        Raises:
-            BadArgument: ``until`` is neither a word nor a condition.
-        """
+        """The condition on a metric, if there is one. BadArgument: ``until`` is neither a word nor a condition."""
         return parse_condition(self.until) if self.mode == "condition" else None
 
     def to_facts(self) -> dict[str, Any]:
@@ -70,11 +60,7 @@ class WaitSpec:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> WaitSpec:
-        """Return the wait of :meth:`to_facts`.
-
-        Raises:
-            ValueError: these are not the facts of a wait.
-        """
+        """Return the wait of :meth:`to_facts`. ValueError: these are not its facts."""
         spec = TypeAdapter(cls).validate_python(facts)
         if not spec.run_ids or spec.cursors.keys() != set(spec.run_ids):
             raise ValueError("runs without a cursor")
@@ -90,10 +76,7 @@ def to_json(value: object) -> dict[str, Any]:
 async def look_once(
     runs: Sequence[Watched], spec: WaitSpec, *, waited_s: float, check_condition: CheckCondition | None = None
 ) -> WaitOutcome | None:
-    """Return the outcome of a wait for ``runs`` that has lasted ``waited_s``, or None while it goes on.
-
-    Without a timeout no heartbeat ends it.
-    """
+    """Return how a wait ended that has lasted ``waited_s``, or None while it goes on."""
     reason, met = await find_reason(runs, spec.cursors, spec.mode, check_condition)
     if reason is None and (spec.timeout_s is None or waited_s < spec.timeout_s):
         return None

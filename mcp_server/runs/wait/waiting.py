@@ -143,11 +143,7 @@ def _is_stopped_by_policy(event: Event, stop_on: Iterable[str]) -> bool:
 
 
 async def _observe_patiently(run_ids: Sequence[str], observe: ObserveRuns) -> tuple[Watched, ...]:
-    """Return the runs as they are now. A record that cannot be read is tried again for 10 s.
-
-    Raises:
-        RunUnreadable: a record could not be read in that time.
-    """
+    """Return the runs as they are now. A record that cannot be read is tried again for 10 s."""
     until_s = anyio.current_time() + _UNREADABLE_S
     while True:
         try:
@@ -171,15 +167,9 @@ async def wait_for_runs(
 ) -> WaitOutcome:
     """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
 
-    Args:
-        run_ids: the runs to wait for.
-        observe: returns these runs as they are now, and those that have joined the wait.
-        changes: announces changes of these runs' directories.
-        cursors: what the caller has seen of each run; left as it is.
-        until: which news ends the wait; see :func:`decide`.
-        timeout_s: None takes the caller's backoff schedule, 0 returns the state now.
-        report: called every 15 s with the seconds waited, the seconds to wait, and the runs.
-        check_condition: returns which value meets the caller's condition, None while none does.
+    ``observe`` returns these runs as they are now, and those that joined. ``timeout_s``: None takes the caller's
+    schedule, 0 returns the state now. ``report``: called every 15 s with the seconds waited and to wait, and the runs.
+    ``check_condition`` returns which value meets the caller's condition.
     """
     begun_s = anyio.current_time()
     limit_s = _shortest(cursors.values()) if timeout_s is None else timeout_s
@@ -229,10 +219,7 @@ def make_outcome(
     until: Until,
     scheduled: bool,
 ) -> WaitOutcome:
-    """Return the outcome of a wait that ends now, without a ``reason`` as a heartbeat.
-
-    ``scheduled``: it was as long as the schedule says.
-    """
+    """Return how a wait ends now, without a ``reason`` as a heartbeat; ``scheduled``: it was as long as planned."""
     news = frozenset(run.run_id for run in runs if has_news(run, find_cursor(cursors, run), until))
     advanced = {}
     for run in runs:

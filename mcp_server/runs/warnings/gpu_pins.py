@@ -54,11 +54,8 @@ def warn_of_pins(
 ) -> list[str]:
     """Return one sentence for each pin that takes GPUs past the leases.
 
-    Args:
-        pins: of the command.
-        request: what the launch asks for; None where it does not ask.
-        holders: which run leases a GPU, by index.
-        present: the indices of this machine's GPUs; empty where it has none, or no driver answers.
+    ``request`` is None where the launch asks for none. ``holders``: which run leases a GPU, by index. ``present``: the
+    indices of this machine's GPUs, empty where it has none, or no driver answers.
     """
     if request is not None:
         leased = {int(name) for name in request.ids if name.isdecimal()}

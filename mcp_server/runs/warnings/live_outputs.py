@@ -42,10 +42,7 @@ def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
 
 
 def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[RunSpec]]) -> list[str]:
-    """Return a warning that names the newest ended run of this host whose files lie where ``spec`` writes, if any.
-
-    A command that resumes means to go on there. Looks at the disk. ``list_ended`` returns so many, the newest first.
-    """
+    """Return a warning that names the newest ended run with files where ``spec`` writes, unless it resumes."""
     own = [
         path for path in (*_list_outputs(spec), *([spec.result_dir] if spec.result_dir else [])) if _holds_files(path)
     ]

@@ -23,10 +23,7 @@ _MOST_NAMED = 10
 
 
 def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
-    """Return what runs of these specs may end; None where nothing of them does, or nothing lives that they could hit.
-
-    Reads files and processes: call it in a thread.
-    """
+    """Return the live runs that runs of these specs may end, or None. Reads files and processes: use a thread."""
     killers = [(spec, killer) for spec in specs for killer in find_killers_of(spec, closes_sessions=True)]
     if not killers:
         return None

@@ -39,10 +39,7 @@ _MOST_HOLDERS = 3
 
 
 def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str]) -> list[str]:
-    """Return what to know before, or right after, the start of ``spec``. An empty list mostly.
-
-    Reads files and may query the driver: call it in a thread. ``environ`` is the server's environment.
-    """
+    """Return what to know about the start of ``spec``, mostly nothing. Reads files, asks the driver: use a thread."""
     try:
         halving, can_halve = describe_halving(spec.recovery or NONE, spec.params)
         scripts = read_scripts(spec.command, Path(spec.cwd))
@@ -65,10 +62,7 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
 
 
 class _Script(NamedTuple):
-    """A word that may be a script, and the directory that it is relative to.
-
-    ``is_certain``: a shell reads it whatever its name. ``targets``: those of a Makefile that are made.
-    """
+    """A script below ``base``. ``is_certain``: a shell reads it. ``targets``: those of a Makefile that are made."""
 
     word: str
     base: Path
@@ -77,10 +71,7 @@ class _Script(NamedTuple):
 
 
 def read_scripts(command: str | list[str], cwd: Path) -> dict[str, str]:
-    """Return the beginnings of the scripts that a command names, and of those that these name, by name. At most 8.
-
-    A Makefile gives the recipes that the command makes, on their lines.
-    """
+    """Return the beginnings of at most 8 scripts by name: those of a command, and their own; of make the recipes."""
     texts: dict[Path, tuple[str, str]] = {}
     waiting = list(_list_scripts(find_programs(command), cwd))
     while waiting and len(texts) < _MOST_SCRIPTS:

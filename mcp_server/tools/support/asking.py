@@ -35,20 +35,14 @@ def put_question(question: str) -> Elicit[Confirm]:
 def read_answer(
     answer: ElicitationResult[Confirm], allowed: Collection[str], *, came_at_once: bool
 ) -> Literal["confirmed", "declined"] | None:
-    """Return the decision of the person who was to type one of ``allowed``; None where a program cancelled at once.
-
-    Esc and a closed dialog are a cancel as well, and a person's no.
-    """
+    """Return what the person decided who was to type one of ``allowed``; None where a program cancelled at once."""
     if answer.action == "accept":
         return "confirmed" if answer.data.run_id.strip() in allowed else "declined"
     return None if answer.action == "cancel" and came_at_once else "declined"
 
 
 def find_people_rule(server: ServerContext) -> str:
-    """Return the rule that only people stop runs here, and why it holds; empty where agents are given tokens.
-
-    Reads config.toml: call it in a thread.
-    """
+    """Return the rule that only people stop runs here, and why; empty where agents may. Blocks."""
     rule = "On this machine only a person may stop runs"
     if server.environ.get("RUNWARD_KILL_POLICY") == "human":
         return rule

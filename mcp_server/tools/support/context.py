@@ -73,11 +73,7 @@ class ServerContext:
         return identity(ctx) or self.home.owner(self.environ)
 
     def owner(self, ctx: Call, owner: str | None) -> str | None:
-        """Return the owner of a run that a call starts. None means the owner of this server.
-
-        Raises:
-            BadArgument: ``owner`` is not the name of the caller's token.
-        """
+        """Return the owner of a run that a call starts, None for the server's. BadArgument: not the token's name."""
         if (name := identity(ctx)) is None or owner in (None, name):
             return name or owner
         raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
@@ -95,12 +91,7 @@ class ServerContext:
         return key if is_plain or owner == self.home.owner({}) else f"{owner}: {key}"  # a token's name holds no colon
 
     def check_owner(self, ctx: Call, run: Watched, *, force: bool = False) -> None:
-        """Refuse to change another owner's run. ``force`` counts only where callers have no tokens.
-
-        Raises:
-            ForeignRun: the run belongs to another owner, and ``force`` is false.
-            ReadOnlyRun: the run belongs to another owner, and the caller has a token.
-        """
+        """Raise ForeignRun or ReadOnlyRun for another owner's run; ``force`` counts only without tokens."""
         if (name := identity(ctx)) is None:
             check_owner(run, self.actor(ctx), force=force)
         elif run.spec.owner != name:
@@ -116,11 +107,7 @@ class ServerContext:
     def check_readable(
         self, ctx: Call, paths: Mapping[str, str | Iterable[str] | None], cwd: str | None = None
     ) -> None:
-        """Refuse arguments with paths that a caller with a token may not read. Reads files: call it in a thread.
-
-        Raises:
-            BadArgument: names the argument, and what a person can add to config.toml.
-        """
+        """Refuse arguments with paths that a caller with a token may not read, with what a person can add. Blocks."""
         words = [
             (argument, word)
             for argument, value in paths.items()
@@ -140,11 +127,7 @@ class ServerContext:
         return [session for session in sessions if any(fnmatchcase(session, glob) for glob in allowed)]
 
     def check_session(self, ctx: Call, session: str) -> None:
-        """Refuse a tmux session that a caller with a token may not see. Reads files: call it in a thread.
-
-        Raises:
-            BadArgument: it is neither a run's nor allowed; does not say whether it exists.
-        """
+        """Refuse a tmux session that a token may not see, without saying whether it exists. Blocks."""
         if self.visible_sessions(ctx, [session]) or self.store.list_sessions([session]):
             return
         raise BadArgument(
@@ -197,10 +180,7 @@ def identity(ctx: Call) -> str | None:
 
 
 def caller(ctx: Call) -> str | None:
-    """Return a name for the caller: the one client of a stdio server, else its token and HTTP session.
-
-    None: the caller is anonymous, so it cannot be distinguished from others.
-    """
+    """Return a name for the caller: the client of a stdio server, else token and HTTP session; None without any."""
     if ctx.headers is None:
         return "client"
     return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None

@@ -103,12 +103,7 @@ class Approval:
         self._ctx, self._key, self._answer, self._token = ctx, key, answer, confirm_token
 
     async def check(self, *specs: RunSpec) -> None:
-        """Let launches of these specs pass, if they end nothing or were confirmed.
-
-        Raises:
-            LaunchNotConfirmed: nobody has confirmed what they may end.
-            KillNotConfirmed: the token is unknown, used, expired, or for another command.
-        """
+        """Let launches of these specs pass, if they end nothing or were confirmed; else LaunchNotConfirmed."""
         server = server_of(self._ctx)
         risk = await run_in_thread(find_risk, specs, server.store)
         if risk is None:
@@ -124,11 +119,7 @@ class Approval:
         raise LaunchNotConfirmed(risk)
 
     def _is_accepted(self, server: ServerContext, risk: Risk) -> bool:
-        """Return whether a person confirmed these runs, or some that have ended since.
-
-        Raises:
-            _Declined: a person said no.
-        """
+        """Return whether a person confirmed these runs, or some that have ended since. Raises _Declined at a no."""
         asked, came_at_once = server.launches_at_risk.answer(caller(self._ctx), [self._key])
         if asked is None:
             return False

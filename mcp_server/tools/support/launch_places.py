@@ -22,11 +22,7 @@ _PARAMETER = re.compile(r"\{(?!(?:run_id|attempt|cell|sweep)\})")  # of a cell o
 
 
 def check_launch_places(ctx: Call, arguments: Mapping[str, Any], *, dry_run: bool) -> None:
-    """Refuse a launch with places that a caller with a token may not read, without a look at them. Blocks.
-
-    Raises:
-        BadArgument: names the argument, and what a person can add to config.toml.
-    """
+    """Refuse a launch with places that a caller with a token may not read, without a look at them. Blocks."""
     if identity(ctx) is None:
         return
     server = server_of(ctx)

@@ -193,10 +193,7 @@ def _describe_problems(place: str, problems: Sequence[Any]) -> str:
 
 
 def _shorten_schema(schema: Any) -> Any:
-    """Return ``schema`` without what only costs tokens.
-
-    Titles, null and false as default, null as alternative, integers beside numbers, and that any property is allowed.
-    """
+    """Return ``schema`` without titles, null and false as default, null as alternative, integers beside numbers."""
     if isinstance(schema, list):
         return [_shorten_schema(item) for item in schema]
     if not isinstance(schema, dict):
