@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.json and isinstance(run, Run):
         print_json(status_of(store, run).model_dump(mode="json"))
     elif run.ended:
-        last_text = run.events[-1].get("text", run.state) if run.events else run.state
+        last_text = str(run.events[-1].get("text", run.state) if run.events else run.state)
+        if isinstance(run, Run) and run.earlier:
+            last_text += f" Before: {run.earlier}."
         print(f"{run.run_id} {run.state}: {run.reason}" if run.reason else f"{run.run_id} {last_text}")
     else:
         print(f"{run.run_id} is still {run.state} after {limit_s:g} s", file=sys.stderr)

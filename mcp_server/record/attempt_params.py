@@ -1,7 +1,9 @@
-"""The parameters of a run's attempt, and how that came: the launch's values as retries changed them. Pure."""
+"""A run's attempts: how those before ended, and the parameters of the newest as retries changed them. Pure."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,9 @@ from typing import Any
 from mcp_server.record.events import Event
 from mcp_server.record.script import AttemptInputs, name_attempt
 from mcp_server.record.spec import RunSpec
+from mcp_server.text.formatting import join_ranges
+
+_MOST_ENDS = 5  # told one by one
 
 
 @dataclass(frozen=True)
@@ -66,3 +71,30 @@ def _note(histories: dict[str, str], old: Mapping[str, Any], new: Mapping[str, A
 
 def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
+
+
+def list_earlier_ends(events: Iterable[Event]) -> list[tuple[int, str]]:
+    """Return the attempts after which the recovery policy tried again, and how each ended: ``(1, "oom_gpu")``."""
+    return [(int(event.get("attempt") or 1), _name_end(event)) for event in events if event["kind"] == "retrying"]
+
+
+def describe_earlier_ends(events: Iterable[Event]) -> str | None:
+    """Return how they ended, of many how often in which way: ``attempt 1 oom_gpu, 2-3 stall``. None without any."""
+    ends = list_earlier_ends(events)
+    groups = [(why, [number for number, _ in same]) for why, same in itertools.groupby(ends, lambda end: end[1])]
+    if len(groups) > _MOST_ENDS:
+        return f"{len(ends)} attempts: {count_ends(why for _, why in ends)}"
+    texts = [f"{join_ranges(numbers)} {why}" for why, numbers in groups]
+    return f"attempt {', '.join(texts)}" if texts else None
+
+
+def count_ends(ends: Iterable[str]) -> str:
+    """Return how often attempts ended in which way, the commonest first: ``2 oom_gpu, 1 stall``."""
+    return ", ".join(f"{count} {why}" for why, count in Counter(ends).most_common())
+
+
+def _name_end(event: Event) -> str:
+    kind, signal, code = (event.get("failure") or {}).get("kind"), event.get("signal"), event.get("exit_code")
+    if kind == "killed" and signal:
+        return f"killed by {signal}"
+    return str(kind or signal or ("unknown" if code is None else f"exit code {code}"))

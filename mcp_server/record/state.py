@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from mcp_server.record.attempt_params import AttemptParams, find_attempt_params
+from mcp_server.record.attempt_params import AttemptParams, describe_earlier_ends, find_attempt_params
 from mcp_server.record.codec import decode, encode
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.exit_status import STOPPERS
@@ -139,6 +139,11 @@ class Run:
     def attempt_params(self) -> AttemptParams:
         """The parameters of its newest attempt."""
         return find_attempt_params(self.spec, self.events)
+
+    @property
+    def earlier(self) -> str | None:
+        """How the attempts before ended: ``attempt 1 oom_gpu, 2-3 stall``. None without a retry."""
+        return describe_earlier_ends(self.events)
 
     @cached_property
     def command(self) -> str:

@@ -114,7 +114,7 @@ def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
         "run": run.run_id,
         "state": run.state,
         "why": describe_end(run),
-        "attempts": str(run.attempt) if run.started_at else "",
+        "attempts": f"{run.attempt}{f' ({run.earlier})' if run.earlier else ''}" if run.started_at else "",
         "step": run.last_known_step or ("" if step is None else str(step)),
         "time": "" if elapsed_s is None else _elapsed(elapsed_s),
         "peak GPU GiB": _peak_memory(run),

@@ -228,6 +228,7 @@ def read_end(run: Run, rundir: RunDir) -> RunEnd:
         log=rundir.log(run.attempt),
         exit_code=run.exit_code,
         signal=run.signal,
+        earlier=run.earlier,
         failure=run.failure,
         changed=tuple(run.attempt_params.changed.values()),
         tracker=read_tracker_link(rundir.log(run.attempt)),

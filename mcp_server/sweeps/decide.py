@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcp_server.diagnosis.failure.kinds import CRASH_SIGNALS
+from mcp_server.record.attempt_params import list_earlier_ends
 from mcp_server.record.events import EventKind
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
@@ -222,7 +223,7 @@ def describe_end(
         "state": end.state,
         "then": "again" if end.again else None,
         "attempt": run.attempt,
-        "tries": _list_tries(run),
+        "tries": [why for _, why in list_earlier_ends(run.events)] or None,
         "why": stop_reason or None,
         "exit_code": run.exit_code,
         "signal": run.signal,
@@ -240,11 +241,6 @@ def describe_end(
         "peak_mib": _peak_mib(run),
     }
     return "cell_failed" if failed else "cell_ended", text, facts
-
-
-def _list_tries(run: Run) -> list[str] | None:
-    failures = [(e.get("failure") or {}).get("kind") for e in run.events if e["kind"] == "retrying"]
-    return [str(kind or "unknown") for kind in failures] or None
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcp_server.record.attempt_params import count_ends
 from mcp_server.record.sweeps.sweep_ranking import (
     Best,
     Group,
@@ -90,7 +90,7 @@ def describe_ranking(groups: Sequence[Group], by: Ranking, home: Path) -> Rankin
     behind = find_better_with_fewer(groups, by.goal)
     notes = []
     if behind is not None:
-        notes.append(f'{describe_behind(behind)}: metrics=["{ANY_COUNT}"] ranks it first.')
+        notes.append(f'{describe_behind(behind, groups[0])}: metrics=["{ANY_COUNT}"] ranks it first.')
     found = None if by.metric is None else _build_benchmarks(groups, by)
     if found is not None:
         tables, name = found
@@ -184,7 +184,7 @@ def make_rows(
         row |= {f"{name} mean±sd" if has_seeds else name: text for name, text in further.items()}
         row |= {
             "cell": group.first.cell.name,
-            "retries": _describe_retries(group),
+            "retries": count_ends(kind for cell in group.cells for kind in cell.tries),
             "state": describe_states(group, by.metric),
             "note": _join_notes(group, remarks),
             CHECKPOINT: columns.checkpoints.get(group.first.cell.name, "") if columns else "",
@@ -208,12 +208,6 @@ def _best(group: Group) -> str:
         return spread(*average([value for value, _ in known]))
     ((value, step),) = known
     return f"{value:.4g}{'' if step is None else f'@{step}'}"
-
-
-def _describe_retries(group: Group) -> str:
-    """Return how many retries there were, by how the attempts before them ended: ``2 oom_gpu``."""
-    kinds = Counter(kind for cell in group.cells for kind in cell.tries)
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 
 
 def describe_states(group: Group, metric: str | None) -> str:

@@ -24,6 +24,7 @@ from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.support.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.support.schema import tool
+from mcp_server.views.brevity import line_of
 from mcp_server.views.run_status import Leftover
 from mcp_server.views.sweep_status import describe_continuation, describe_sweep_for_confirmation
 
@@ -224,8 +225,8 @@ def _describe(server: ServerContext, targets: _Targets) -> tuple[str, str]:
 
 
 def _describe_ended(targets: _Targets) -> str:
-    if targets.one is not None:
-        return f"{targets.one.run_id} has ended already: {targets.one.state}."
+    if isinstance(targets.one, Run):
+        return f"It has ended already: {line_of(targets.one)}."
     return f"All {len(targets.ended)} have ended already."
 
 

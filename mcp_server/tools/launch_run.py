@@ -50,8 +50,10 @@ class Launched(Answer):
     run_id: str | None = None
     state: RunState | None = None
     attempt: int | None = None
+    earlier: str | None = None
     exit_code: int | None = None
     signal: str | None = None
+    stopped_by: str | None = None
     elapsed_s: float | None = None
     failure: Failure | None = None
     tail: list[str] | None = None
@@ -295,8 +297,11 @@ def _describe(
     if run.ended:
         status = status_of(server.store, run, since=run.last_seq)
         tail = read_tail(server.store, run, _TAIL_LINES, _TAIL_BYTES)
-        end = {name: getattr(status, name) for name in ("attempt", "exit_code", "signal", "elapsed_s", "failure")}
+        names = ("attempt", "earlier", "exit_code", "signal", "stopped_by", "elapsed_s", "failure")
+        end = {name: getattr(status, name) for name in names}
         answer = answer.model_copy(update={**end, "tail": tail or None})
+    elif run.earlier:
+        answer = answer.model_copy(update={"attempt": run.attempt, "earlier": run.earlier})
     if verbose:
         places = {
             "name": spec.name,

@@ -83,6 +83,8 @@ def row_of(status: RunStatus, *, dated: bool = False) -> RunStatus:
         row["exit_code"] = status.exit_code
     if status.state == "killed" and status.stopped_by:
         row["stopped_by"] = status.stopped_by
+    if status.state in ENDED and status.earlier:
+        row |= {"attempt": status.attempt, "earlier": status.earlier}
     if dated and status.started_at:
         row |= {"started_at": f"{status.started_at[:_MINUTE]}Z", "elapsed_s": status.elapsed_s}
     return RunStatus.model_validate(row)
@@ -110,7 +112,8 @@ def line_of(run: Run) -> str:
     elapsed_s = run.elapsed_s(0.0) if run.ended else None
     took = f", {duration(round_seconds(elapsed_s))}" if elapsed_s is not None else ""
     odd = ", printed an exception" if printed_exception(run) is not None else ""
-    return f"{run.run_id} {run.state}{kind}{end}{took}{odd}"
+    before = f" (before: {run.earlier})" if run.earlier else ""
+    return f"{run.run_id} {run.state}{kind}{end}{took}{odd}{before}"
 
 
 def sort_by_urgency(runs: Iterable[Run]) -> list[Run]:

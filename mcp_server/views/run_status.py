@@ -39,11 +39,12 @@ _PROGRAM_CHARS, _MOST_PROGRAMS = 60, 3
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
 
 _AS_THEY_ARE = (
-    *("run_id", "state", "job_id", "attempt", "exit_code", "signal", "stopped_by", "started_at", "ended_at"),
-    "queue_position",
+    *("run_id", "state", "job_id", "attempt", "earlier", "exit_code", "signal", "stopped_by"),
+    *("started_at", "ended_at", "queue_position"),
 )
 # The fields that an answer leaves out: what its reader knows, what has no room beside a failure, and what may be stale.
 _LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "goes on": ("earlier",),
     "brief": ("name", "host", "backend", "sweep", "cell", "started_at", "params", "note"),
     "begun before": ("gpus", "params_changed"),
     "not in line": ("job_id",),
@@ -118,7 +119,8 @@ class RunStatus(Answer):
     """The state of one run. Durations in seconds, times in ISO 8601 UTC.
 
     ``round``: the present one of several trainings in the run, whose are step, total, times and metrics; absent for 1.
-    ``params``: those of the newest attempt. ``params_changed``: which of them, and which variables, retries changed.
+    ``earlier``: how the attempts before ended. ``params``: those of the newest attempt. ``params_changed``: which of
+    them, and which variables, retries changed.
     ``command``, ``cwd``: as the newest attempt ran, in run://ID and in the list of one name.
     """
 
@@ -134,6 +136,7 @@ class RunStatus(Answer):
     cell: str | None = None
     reason: str | None = None
     attempt: int | None = None
+    earlier: str | None = None
     exit_code: int | None = None
     signal: str | None = None
     stopped_by: str | None = None
@@ -277,6 +280,7 @@ def _choose_left_out(run: Run, since: int, *, brief: bool, listed: bool) -> set[
     failed = run.failure is not None
     begun_before = brief and not any(e["kind"] == "started" and e["seq"] > since for e in run.events)
     cases = {
+        "goes on": brief and not run.ended,
         "brief": brief,
         "begun before": begun_before,
         "not in line": brief and run.state != "queued",

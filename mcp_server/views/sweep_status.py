@@ -10,8 +10,9 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
+from mcp_server.record.attempt_params import count_ends
 from mcp_server.record.state import Run, RunState
-from mcp_server.record.sweeps.sweep_ranking import Best, describe_behind, find_best, find_changed
+from mcp_server.record.sweeps.sweep_ranking import Best, find_best, find_changed
 from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
@@ -26,6 +27,7 @@ SWEEP_TOKENS = 600
 _FRAME_TOKENS = 30  # of the reason and the times around it, and of the names of the tails
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
+_BEST_CHARS = 400  # of a phase's end: the best, the next, and the test between them
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
 _SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"})
 
@@ -53,12 +55,15 @@ class BestCell(Answer):
 class FailedCell(Answer):
     """A cell that is not started again, why, and what to do. ``note``: why there is no failure to show.
 
+    ``earlier``: how often its attempts before had ended so.
+
     ``tail``: the last lines of its output, once the sweep has ended, as far as they fit.
     """
 
     cell: str
     run_id: str | None = None
     kind: str | None = None
+    earlier: str | None = None
     line: str | None = None
     advice: str | None = None
     note: str | None = None
@@ -196,7 +201,7 @@ def describe_best(best: Best) -> BestCell:
         mean=significant(group.mean or 0.0) if several else None,
         deviation=significant(group.deviation, 2) if group.deviation is not None else None,
         n=len(group.results) if several else None,
-        runner_up=(describe_behind(best.behind) if best.behind is not None else best.runner_up_text) or None,
+        runner_up=(best.behind_text if best.behind is not None else best.runner_up_text) or None,
         code=best.doubt or None,
     )
 
@@ -208,6 +213,7 @@ def _describe_failed(cell: CellState) -> FailedCell:
         cell=cell.cell.name,
         run_id=cell.run_id,
         kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
+        earlier=count_ends(cell.tries) or None,
         line=shorten_middle(line, _LINE_CHARS) if line else None,
         advice=shorten_facts(advice, _ADVICE_CHARS) if advice else None,
         note=None if failure else shorten_facts(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
@@ -256,4 +262,7 @@ def _explain(sweep: Sweep) -> str | None:
 
 def _describe_events(sweep: Sweep, since: int) -> list[str]:
     news = [event for event in sweep.round_events if event["seq"] > since and event["kind"] in _SHOWN]
-    return [shorten_facts(str(event.get("text", event["kind"])), _EVENT_CHARS) for event in news[-_MOST_EVENTS:]]
+    return [
+        shorten_facts(str(e.get("text", e["kind"])), _BEST_CHARS if e["kind"] == "phase_done" else _EVENT_CHARS)
+        for e in news[-_MOST_EVENTS:]
+    ]

@@ -51,7 +51,13 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
             cwd=str(sandbox.path),
         )
         end = await agent.end(run_id)
+        (row,) = (await agent.call("list_runs"))["runs"]
+        compared = await agent.call("compare_runs", run_ids=[run_id])
+        ended = await agent.call("kill_run", run_id=run_id)
     assert (end["state"], end["attempt"], end["exit_code"]) == ("finished", 3, 0)
+    assert end["earlier"] == row["earlier"] == "attempt 1-2 oom_gpu"
+    assert "|3 (attempt 1-2 oom_gpu)|" in compared["rows"][0]
+    assert "attempt 1-2 oom_gpu" in ended["message"]
     first, second, third = logs(sandbox, run_id)
     assert "attempt 1 num_envs 4096 resume False" in first
     assert "CUDA out of memory" in first
@@ -76,7 +82,7 @@ async def test_a_launch_says_what_its_recovery_cannot_halve_and_at_the_end_how_m
     wish = {"command": [*script(sandbox, TRAIN), "--num_envs", "4096"], "cwd": str(sandbox.path), "recovery": halving}
     async with sandbox.agent_in_process() as agent:
         end = await agent.call("launch_run", **wish, wait_s=60)
-        assert (end["state"], end["attempt"]) == ("failed", 2)
+        assert (end["state"], end["attempt"], end["earlier"]) == ("failed", 2, "attempt 1 oom_gpu")
         assert [text for text in end["warnings"] if "@batch can halve nothing" in text]
         fits = await agent.call("launch_run", **wish | {"params": {"num_envs": 1024}}, wait_s=60)
         assert (fits["state"], fits["attempt"], fits.get("warnings")) == ("finished", 1, None)

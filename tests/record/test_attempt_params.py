@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mcp_server.record.attempt_params import find_attempt_params
+from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt_params
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from tests.record.test_state import event
@@ -66,3 +66,27 @@ def test_a_retry_that_changes_nothing_keeps_earlier_changes() -> None:
 def test_damaged_events_change_nothing() -> None:
     found = find_attempt_params(SPEC, [started(1, 1), retrying(2, 1, params=[1], environment="x"), started(3, 2)])
     assert (found.params, found.changed) == (SPEC.params, {})
+
+
+def test_each_end_before_the_newest_attempt_is_told_with_its_number_and_cause() -> None:
+    kinds = ["oom_gpu", "oom_gpu", "stall"]
+    events = [retrying(2 * n, n, failure={"kind": kind}) for n, kind in enumerate(kinds, 1)]
+    assert describe_earlier_ends([started(1, 1)]) is None
+    assert describe_earlier_ends([*events, started(9, 4)]) == "attempt 1-2 oom_gpu, 3 stall"
+    assert describe_earlier_ends(events[2:]) == "attempt 3 stall"
+
+
+def test_an_end_without_a_known_kind_says_its_signal_or_its_exit_code() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"failure": {"kind": "killed"}, "signal": "SIGKILL"}, "killed by SIGKILL"),
+        ({"signal": "SIGTERM"}, "SIGTERM"),
+        ({"exit_code": 7}, "exit code 7"),
+        ({}, "unknown"),
+    ]
+    for facts, words in cases:
+        assert describe_earlier_ends([retrying(2, 1, **facts)]) == f"attempt 1 {words}"
+
+
+def test_many_different_ends_are_counted() -> None:
+    ends = [retrying(n, n, failure={"kind": "stall" if n % 2 else "oom_gpu"}) for n in range(1, 8)]
+    assert describe_earlier_ends(ends) == "7 attempts: 4 stall, 3 oom_gpu"

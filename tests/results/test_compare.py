@@ -157,12 +157,15 @@ def add_with(runs: Runs, run_id: str, events: list[dict[str, Any]], **facts: Any
 
 
 def test_a_halved_run_is_compared_with_the_value_that_ran(runs: Runs) -> None:
-    halved = {"seq": 2, "kind": "retrying", "attempt": 1, "params": {"num_envs": 4096}}
+    halved = {"seq": 2, "kind": "retrying", "attempt": 1, "params": {"num_envs": 4096}, "failure": {"kind": "oom_gpu"}}
     events = [halved, {"seq": 3, "kind": "started", "attempt": 2}]
     add_with(runs, "cfm-aaaa", events, params={"num_envs": 8192})
     runs.add("cfm-bbbb", params={"num_envs": 8192})
     comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
-    assert [(row["num_envs"], row["attempts"]) for row in table(comparison)] == [("4096", "2"), ("8192", "1")]
+    assert [(row["num_envs"], row["attempts"]) for row in table(comparison)] == [
+        ("4096", "2 (attempt 1 oom_gpu)"),
+        ("8192", "1"),
+    ]
     assert "cfm-aaaa: num_envs 8192 → 4096 after attempt 1." in (comparison.notes or [])
 
 

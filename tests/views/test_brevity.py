@@ -111,6 +111,15 @@ def test_an_ended_run_is_one_line_of_text() -> None:
     assert line_of(failed).startswith(f"{SHORT} failed oom_gpu, exit 1")
 
 
+def test_a_row_and_a_line_of_an_ended_run_say_how_its_earlier_attempts_ended() -> None:
+    retried = EventRecord(seq=2, kind="retrying", attempt=1, failure={"kind": "stall"})
+    assert line_of(Run(RunSpec(run_id=SHORT), "finished", (retried,), attempt=2)) == (
+        f"{SHORT} finished (before: attempt 1 stall)"
+    )
+    row = row_of(RunStatus(run_id=SHORT, state="finished", attempt=2, earlier="attempt 1 stall"))
+    assert row.model_dump() == {"run_id": SHORT, "state": "finished", "attempt": 2, "earlier": "attempt 1 stall"}
+
+
 def test_as_many_are_answered_as_fit_and_never_none() -> None:
     lines = [f"cell-{number:02}-ab3d finished" for number in range(100)]
     assert 0 < fit(lines, 200) < 100

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mcp_server.record.attempt_params import find_attempt_params
+from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt_params
 from mcp_server.record.events import read_events
 from mcp_server.record.results.experiment_log import append_end, list_later_launches
 from mcp_server.record.results.result_directory import (
@@ -58,6 +58,7 @@ def write_end(
     run_spec = RunSpec.from_facts(spec)
 
     def write_all() -> str | None:
+        events = read_events(rundir.events)
         first, last = (read_json(rundir.exit(number)) or {} for number in (1, attempts))
         end = RunEnd(
             run_id=rundir.run_id,
@@ -70,8 +71,9 @@ def write_end(
             log=rundir.log(attempts),
             exit_code=last.get("exit_code"),
             signal=last.get("signal"),
+            earlier=describe_earlier_ends(events),
             failure=failure,
-            changed=tuple(find_attempt_params(run_spec, read_events(rundir.events)).changed.values()),
+            changed=tuple(find_attempt_params(run_spec, events).changed.values()),
             tracker=read_tracker_link(rundir.log(attempts)),
         )
         return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec, flag=flag)) or None

@@ -30,6 +30,7 @@ class RunEnd:
     log: Path
     exit_code: int | None = None
     signal: str | None = None
+    earlier: str | None = None  # how the attempts before ended
     failure: Mapping[str, Any] | None = None
     changed: Sequence[str] = ()  # what retries changed, e.g. `num_envs 8192 → 4096 after attempt 1`
     tracker: TrackerLink | None = None
@@ -52,7 +53,7 @@ class RunEnd:
             f"- End: {' '.join(self.text.split()) or self.state}",
             f"- Started: {self.started_at or 'never'}",
             f"- Ended: {self.ended_at or 'unknown when'}",
-            f"- Attempts: {self.attempts}",
+            f"- Attempts: {self.attempts}{f' ({self.earlier})' if self.earlier else ''}",
             f"- Log: `{self.log}`",
         ]
         if self.elapsed_s is not None:
