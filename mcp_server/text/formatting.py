@@ -35,7 +35,7 @@ def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
 
 
 def shorten_facts(text: str, chars: int) -> str:
-    """Return ``text`` of sentences and clauses in at most ``chars`` characters: the first that fit, then "(2 more)".
+    """Return ``text`` in at most ``chars`` characters: its first sentences, clauses or lines, then how many it lacks.
 
     Each is a fact. To cut out what is between two of them would join the beginning of one to the end of another. The
     first ends in "…" where it does not fit even alone.
@@ -43,22 +43,26 @@ def shorten_facts(text: str, chars: int) -> str:
     if len(text) <= chars:
         return text
     facts = _FACT_END.split(text)
+    what = "line" if "\n" in text else "clause" if ";" in text else "sentence"
     kept = ""
     for number, fact in enumerate(facts):
         longer = f"{kept} {fact}".lstrip()
-        left = f" ({len(facts) - number - 1} more)"
-        if len(longer) + len(left) > chars:
+        if len(longer) + len(_count_left(len(facts) - number - 1, what)) > chars:
             break
         kept = longer
     else:
         return kept
     if kept:
-        return f"{kept.rstrip(';,')} ({len(facts) - number} more)"
-    left = f" ({len(facts) - 1} more)" if len(facts) > 1 else ""
+        return f"{kept.rstrip(';,')}{_count_left(len(facts) - number, what)}"
+    left = _count_left(len(facts) - 1, what)
     room = max(chars - 1 - len(left), chars // 2)
     left = left if room + 1 + len(left) <= chars else ""
     words = facts[0][:room].rsplit(" ", 1)[0]
     return f"{words if len(words) > room // 2 else facts[0][:room]}…{left}"
+
+
+def _count_left(count: int, what: str) -> str:
+    return f" ({count} more {what}{'s' if count > 1 else ''})" if count else ""
 
 
 def shorten_quotes(message: str, chars: int) -> str:

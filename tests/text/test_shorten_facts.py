@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mcp_server.text.formatting import shorten_facts
 
+SAYS_HOW_MANY = re.compile(r" \(\d more (clause|sentence|line)s?\)$")
 LEASES = "cpu-0: leased by confighang-json-d9aj (root); cpu-1: leased by confignan-json-y2zx (root); cpu-2: in use."
 
 
@@ -14,26 +17,30 @@ def test_a_text_that_fits_is_left_as_it_is() -> None:
 
 
 def test_a_holder_stays_with_its_own_slot() -> None:
-    assert shorten_facts(LEASES, 70) == "cpu-0: leased by confighang-json-d9aj (root) (2 more)"
+    assert shorten_facts(LEASES, 72) == "cpu-0: leased by confighang-json-d9aj (root) (2 more clauses)"
 
 
 @pytest.mark.parametrize("chars", range(12, len(LEASES)))
 def test_each_part_that_is_left_stands_in_the_text_as_it_is(chars: int) -> None:
     short = shorten_facts(LEASES, chars)
     assert len(short) <= chars
-    kept = short[: short.rindex(" (")] if short.endswith("more)") else short
+    kept = short[: short.rindex(" (")] if SAYS_HOW_MANY.search(short) else short
     assert LEASES.startswith(kept.removesuffix("…"))
     assert kept.endswith("…") or LEASES[len(kept)] in ";."
-    assert len(short) < 30 or short.endswith("more)"), "how many facts are left out is said"
+    assert len(short) < 42 or SAYS_HOW_MANY.search(short), "how many facts are left out is said"
 
 
 def test_sentences_are_facts_and_numbers_are_not_torn() -> None:
     text = "Best so far: 21.79 by num_envs8192. Within the deviation of 2048: 21.35±0.63 (n 2). Next phase: final."
-    assert shorten_facts(text, 60) == "Best so far: 21.79 by num_envs8192. (2 more)"
+    assert shorten_facts(text, 60) == "Best so far: 21.79 by num_envs8192. (2 more sentences)"
 
 
 def test_a_first_fact_that_does_not_fit_is_cut_at_a_word_and_the_others_are_counted() -> None:
-    assert shorten_facts(LEASES, 40) == "cpu-0: leased by… (2 more)"
+    assert shorten_facts(LEASES, 42) == "cpu-0: leased by… (2 more clauses)"
     assert (
         shorten_facts("one sentence that has no end and no second one beside it", 30) == "one sentence that has no end…"
     )
+
+
+def test_lines_that_are_left_out_are_called_lines() -> None:
+    assert shorten_facts("first line\nsecond line, which is longer\nthird", 30) == "first line (2 more lines)"

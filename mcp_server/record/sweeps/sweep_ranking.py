@@ -12,9 +12,10 @@ from typing import Any, Optional
 
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState, Sweep
 from mcp_server.text.equal_settings import Place, find_equal_forms
-from mcp_server.text.formatting import plain_value, significant
+from mcp_server.text.formatting import duration, plain_value, significant
 from mcp_server.text.regex import compile_lazily
 
+_SAME_LENGTH = 0.9  # of the longer training: an early end by a step or two is none
 _SEED = compile_lazily(r"(?:^|[$._-])(?:random_)?seed$", re.IGNORECASE)
 
 Form = Optional[str]  # of a value; None: the cell does not set it
@@ -130,7 +131,7 @@ class Best:
     @property
     def _against(self) -> str:
         if self.behind is not None:
-            text = f"; {describe_behind(self.behind)}"
+            text = f"; {self.behind_text}"
         elif self.runner_up is not None:
             text = f"; within the deviation: {self.runner_up_text}"
         else:
@@ -143,12 +144,17 @@ class Best:
         return "" if self.runner_up is None else self.other_text
 
     @property
+    def behind_text(self) -> str:
+        """The better setting that ranks behind. Empty without one."""
+        return "" if self.behind is None else describe_behind(self.behind, self.group)
+
+    @property
     def other_text(self) -> str:
         """The next setting with its value, and the test. Empty where there is none."""
         if self.other is None:
             return ""
         tested = "" if self.test is None else f", {self.test.text}"
-        return f"{self.other.label} {self.other.text}{tested}"
+        return f"{self.other.label} {self.other.text}{tested}{compare_lengths(self.other, self.group)}"
 
 
 def find_best(sweep: Sweep, *, by_mean_alone: bool = False) -> Best | None:
@@ -169,9 +175,34 @@ def find_better_with_fewer(groups: Sequence[Group], goal: str) -> Group | None:
     return max(better, key=lambda group: sign * (group.mean or 0.0), default=None)
 
 
-def describe_behind(group: Group) -> str:
-    """Return the sentence about a better setting that ranks behind."""
-    return f"{group.label} {group.text} is better, with fewer seeds"
+def describe_behind(group: Group, first: Group) -> str:
+    """Return the sentence about a setting with a better value that ranks behind the ``first``."""
+    return f"{group.label} {group.text} is better, with fewer seeds{compare_lengths(group, first)}"
+
+
+def compare_lengths(group: Group, best: Group) -> str:
+    """Return that trainings of other lengths are compared: ``, trained to step 500, the best to 150``. Else empty.
+
+    Where no step is known, the time limits say so.
+    """
+    for unit, lengths in (("step ", _list_lengths(group, "step")), ("", _list_lengths(group, "limit"))):
+        others = _list_lengths(best, "step" if unit else "limit")
+        if lengths and others:
+            one, other = max(lengths), max(others)
+            if min(one, other) >= _SAME_LENGTH * max(one, other):
+                return ""
+            named = [f"{each:g}" if unit else duration(each) for each in (one, other)]
+            return f", trained to {unit}{named[0]}, the best to {named[1]}"
+    return ""
+
+
+def _list_lengths(group: Group, by: str) -> list[float]:
+    """Return the last steps of its results, or their time limits where they ended there."""
+    if by == "step":
+        found = [cell.end.get("step") for cell in group.results]
+    else:
+        found = [cell.cell.launch.get("time_limit_s") for cell in group.results if cell.state == "timed_out"]
+    return [float(each) for each in found if isinstance(each, (int, float)) and not isinstance(each, bool)]
 
 
 def choose_best(ranked: Sequence[Group]) -> Best | None:
@@ -189,8 +220,11 @@ def describe_test(ranked: Sequence[Group]) -> str:
     best = choose_best(ranked)
     if best is None or best.other is None or best.test is None:
         return ""
-    chosen = f", best of {best.count} uncorrected" if best.count > 2 else ""  # noqa: PLR2004 - two make no choice
-    return f"Best against {best.other.label}: {best.test.text} (two-sided{chosen})."
+    chosen = ""
+    if best.count > 2:  # noqa: PLR2004 - two make no choice
+        chosen = f"; chosen among {best.count} settings with a value, for which p is not corrected"
+    lengths = compare_lengths(best.other, best.group)
+    return f"Best against {best.other.label}{lengths}: {best.test.text} (two-sided{chosen})."
 
 
 def is_seed(name: str) -> bool:

@@ -202,3 +202,27 @@ def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_ru
     assert best_of(*others, metric=None) is None
     assert best_of(replace(cell("n"), bad_end="nan")) is None
     assert best_of(cell("k", 9.0, "killed", lr=0.1)) is None
+
+
+def trained(name: str, value: float, step: int | None, **more: Any) -> CellState:
+    launch = more.pop("launch", {})
+    one = Cell(name, "1", {**more}, launch)
+    return CellState(one, 1, more.pop("state", "finished"), params=one.params, value=value, end={"step": step})
+
+
+def test_a_training_that_took_more_steps_is_not_simply_better() -> None:
+    seeds = [trained(f"a{seed}", 100.0 + seed, 150, n=1, seed=seed) for seed in range(4)]
+    longer = best_of(*seeds, trained("p", 110.0, 500, n=2))
+    alike = best_of(*seeds, trained("p", 110.0, 148, n=2))
+    assert longer is not None
+    assert alike is not None
+    assert longer.behind_text == "p 110 is better, with fewer seeds, trained to step 500, the best to 150"
+    assert alike.behind_text == "p 110 is better, with fewer seeds"
+    pairs = [
+        trained(f"{name}{seed}", value + seed, step, n=name, seed=seed)
+        for name, value, step in (("b", 5.0, 900), ("c", 3.0, 300), ("d", 1.0, 300))
+        for seed in (1, 2)
+    ]
+    told = describe_test(rank_groups(pairs, "max"))
+    assert told.startswith("Best against c2, trained to step 300, the best to 900: Welch t ")
+    assert told.endswith("(two-sided; chosen among 3 settings with a value, for which p is not corrected).")
