@@ -17,68 +17,42 @@ from mcp_server.system.files import is_absent, read_regular_file, write_atomic
 from mcp_server.text.formatting import format_time
 
 LAYOUT = 3
-CODE_STATE = (
-    "code.json"  # of a run or a sweep: its source files at the launch, see ``record/code/code_state``; the launcher's
-)
+CODE_STATE = "code.json"  # source files at the launch of a run or sweep, see ``record/code/code_state``; the launcher's
 Facts = dict[str, Any]
+
+
+def path_below(name: str) -> functools.cached_property[Path]:
+    """Return an attribute of a directory's class: the path ``name`` below its ``path``, made once."""
+    return functools.cached_property(lambda self: self.path / name)
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """Names every file of one run. The names that each look at a run needs are made once."""
+    """Names every file of one run, and the files of an attempt, which are counted from 1."""
 
     path: Path
+
+    spec = path_below("spec.json")  # the launch request; secrets by name only
+    script = path_below("run.sh")  # an attempt with other variables or arguments has one of its own
+    # A FIFO: the environment passes through it in memory. Gone once the command has started. For a scheduler's job a
+    # file, which only its user can read, until the run has ended.
+    handover = path_below("handover")
+    events = path_below("events.jsonl")  # append-only facts, one JSON object a line, numbered by ``seq`` from 1
+    lock = path_below("supervisor.lock")  # held with ``flock`` as long as the supervisor lives
+    stop = path_below("stop.json")  # who asked for a stop, and why
+    job = path_below("job.json")  # the job that a scheduler made of the run; the launcher's
+    job_end = path_below("job_end.json")  # its end, kept by the server that heard it first: schedulers forget
+    attribution = path_below("attribution.json")  # files that a person calls the run's; the servers write it
+    finding = path_below("finding.json")  # the conclusion of an agent, and where its document is; the servers write it
+    account = path_below("attempts.md")  # for people: why each attempt of a run that was retried ended
 
     @property
     def run_id(self) -> str:
         """The directory's name is the run's id."""
         return self.path.name
 
-    @functools.cached_property
-    def spec(self) -> Path:
-        """The launch request. Secrets by name only."""
-        return self.path / "spec.json"
-
-    @property
-    def script(self) -> Path:
-        """The command, as bash runs it. An attempt with other variables or arguments has a script of its own."""
-        return self.path / "run.sh"
-
-    @property
-    def handover(self) -> Path:
-        """A FIFO: the environment passes through it in memory. Gone once the command has started.
-
-        For a scheduler's job a file, which only its user can read, until the run has ended.
-        """
-        return self.path / "handover"
-
-    @functools.cached_property
-    def events(self) -> Path:
-        """Append-only facts, one JSON object a line, numbered by ``seq`` from 1."""
-        return self.path / "events.jsonl"
-
-    @functools.cached_property
-    def lock(self) -> Path:
-        """Held with ``flock`` as long as the supervisor lives."""
-        return self.path / "supervisor.lock"
-
-    @functools.cached_property
-    def stop(self) -> Path:
-        """A request to stop the run: who asked, and why."""
-        return self.path / "stop.json"
-
-    @property
-    def job(self) -> Path:
-        """The job that a scheduler made of the run: its id, and when it was handed in. The launcher's."""
-        return self.path / "job.json"
-
-    @property
-    def job_end(self) -> Path:
-        """How a scheduler says that the job ended, kept by the server that heard it first: schedulers forget."""
-        return self.path / "job_end.json"
-
     def attempt(self, number: int) -> Path:
-        """Directory of one attempt, counted from 1."""
+        """Directory of one attempt."""
         return self.path / f"attempts/{number}"
 
     def log(self, attempt: int) -> Path:
@@ -93,24 +67,9 @@ class RunDir:
         """Files that the attempt wrote. Appears atomically, see ``record/written_files``."""
         return self.path / f"attempts/{attempt}/outputs.json"
 
-    @property
-    def attribution(self) -> Path:
-        """The files that a person calls the run's, see ``store/attribution/claims``. The servers write it."""
-        return self.path / "attribution.json"
-
-    @property
-    def finding(self) -> Path:
-        """The conclusion of an agent about the run, and the place of its results document. The servers write it."""
-        return self.path / "finding.json"
-
-    @property
-    def account(self) -> Path:
-        """For people: every attempt of a run that was retried, why it ended, and what was done."""
-        return self.path / "attempts.md"
-
     def code(self, attempt: int) -> Path:
         """Directory of what ran: configuration files, commit, uncommitted changes, versions, as at the start."""
-        return self.attempt(attempt) / "code"
+        return self.path / f"attempts/{attempt}/code"
 
     def exit(self, attempt: int) -> Path:
         """How the attempt ended. Appears atomically."""

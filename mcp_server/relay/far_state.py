@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import RunNotFound
-from mcp_server.record.run_directory import RunDir
+from mcp_server.record.run_directory import RunDir, path_below
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,8 @@ class State:
 
     path: Path
 
-    @property
-    def runs(self) -> Path:
-        """Holds one directory per run."""
-        return self.path / "runs"
-
-    @property
-    def withdrawn(self) -> Path:
-        """Holds one empty file for each run that is never started."""
-        return self.path / "withdrawn"
+    runs = path_below("runs")  # one directory per run
+    withdrawn = path_below("withdrawn")  # one empty file for each run that is never started
 
     def create(self) -> None:
         """Create the directories, with access for their owner alone.

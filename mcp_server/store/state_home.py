@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
 from mcp_server.record.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
+from mcp_server.record.run_directory import path_below
 from mcp_server.system.files import is_shortage, read_configuration
 from mcp_server.system.lock_files import user_name
 
@@ -114,20 +115,12 @@ class StateHome:
                 raise StateUnusable(Path("~"), "this user has no home directory") from error
         return cls(state / "runward")
 
-    @property
-    def runs(self) -> Path:
-        """Holds one directory per run."""
-        return self.path / "runs"
-
-    @property
-    def sweeps(self) -> Path:
-        """Holds one directory per sweep."""
-        return self.path / "sweeps"
-
-    @property
-    def hosts(self) -> Path:
-        """Holds one directory per host reached by ssh, with a mirror of its runs. See ``backends/ssh/mirror``."""
-        return self.path / "hosts"
+    runs = path_below("runs")  # one directory per run
+    sweeps = path_below("sweeps")  # one directory per sweep
+    hosts = path_below("hosts")  # one per host reached by ssh, with a mirror of its runs, see ``backends/ssh/mirror``
+    keys = path_below("keys")  # one file per idempotency key, with the id of its run
+    waits = path_below("waits")  # those that outlive their server, see ``store/wait_files``
+    secrets = path_below("secrets.env")  # ``NAME=VALUE`` lines, mode 0600
 
     def list_mirrors(self) -> list[Path]:
         """Return the directories of the hosts that were reached by ssh."""
@@ -135,21 +128,6 @@ class StateHome:
             return sorted(path for path in self.hosts.iterdir() if not path.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
-
-    @property
-    def keys(self) -> Path:
-        """Holds one file per idempotency key, with the id of its run."""
-        return self.path / "keys"
-
-    @property
-    def waits(self) -> Path:
-        """Holds the waits that outlive their server. See :mod:`mcp_server.store.wait_files`."""
-        return self.path / "waits"
-
-    @property
-    def secrets(self) -> Path:
-        """The secrets file: ``NAME=VALUE`` lines, mode 0600."""
-        return self.path / "secrets.env"
 
     def create(self) -> None:
         """Create the directories, with access for their owner alone.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.record.run_directory import path_below
+
 
 @dataclass(frozen=True)
 class SweepDir:
@@ -16,47 +18,16 @@ class SweepDir:
 
     path: Path
 
+    spec = path_below("spec.json")  # the plan: every cell with the arguments of its launch; secrets by name only
+    events = path_below("events.jsonl")  # append-only facts, one JSON object a line, numbered by ``seq`` from 1
+    lock = path_below("conductor.lock")  # held with ``flock`` as long as the conductor lives
+    log = path_below("sweep_log.md")  # for people: the plan, and what became of every cell; appears atomically
+    results = path_below("results.tsv")  # for programs: one row a cell, with tabs between; appears atomically
+    requests = path_below("requests")  # directory of requests to the conductor, which watches it
+    stop = path_below("requests/stop.json")  # who asked for a stop, and why
+    notes = path_below("requests/notes.jsonl")  # about cells, one JSON object a line; agents and people append
+
     @property
     def sweep_id(self) -> str:
         """The directory's name is the sweep's id."""
         return self.path.name
-
-    @property
-    def spec(self) -> Path:
-        """The plan: every cell with the arguments of its launch. Secrets by name only."""
-        return self.path / "spec.json"
-
-    @property
-    def events(self) -> Path:
-        """Append-only facts, one JSON object a line, numbered by ``seq`` from 1."""
-        return self.path / "events.jsonl"
-
-    @property
-    def lock(self) -> Path:
-        """Held with ``flock`` as long as the conductor lives."""
-        return self.path / "conductor.lock"
-
-    @property
-    def log(self) -> Path:
-        """For people: the plan, and what became of every cell. Appears atomically."""
-        return self.path / "sweep_log.md"
-
-    @property
-    def results(self) -> Path:
-        """For programs: one row a cell, with tabs between. Appears atomically."""
-        return self.path / "results.tsv"
-
-    @property
-    def requests(self) -> Path:
-        """Directory of requests to the conductor, which watches it."""
-        return self.path / "requests"
-
-    @property
-    def stop(self) -> Path:
-        """A request to stop the sweep: who asked, and why."""
-        return self.requests / "stop.json"
-
-    @property
-    def notes(self) -> Path:
-        """Notes about cells, one JSON object a line. Agents and people append."""
-        return self.requests / "notes.jsonl"
