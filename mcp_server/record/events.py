@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -153,7 +154,7 @@ class Event(_Numbered, total=False):
     environment: dict[str, str]
     at_start: dict[str, Any]
     failure: dict[str, Any]
-    gpus: Any  # a list of UUIDs, or by UUID what samples came to
+    gpus: list[str] | dict[str, Any]  # a list of UUIDs, or by UUID what samples came to
     gpu_indices: list[int]
     leftovers: list[Any]
     survivors: list[Any]
@@ -162,7 +163,7 @@ class Event(_Numbered, total=False):
     not_free: str
     stack: str
     cpu_used_s: float
-    waits_in: str
+    waits_in: dict[str, str]
     needs: list[str]
     cell: str
     run_id: str
@@ -306,64 +307,25 @@ def read_stop(path: Path) -> Facts | None:
     return record
 
 
-# The types that readers rely on.
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "text": str,
-    "then": str,
-    "stopped_by": str,
-    "far_side": str,
-    "exit_code": int,
-    "signal": str,
-    "state": str,
-    "attempt": int,
-    "at_start": dict,
-    "leftovers": list,
-    "survivors": list,
-    "signals_sent": list,
-    "failure": dict,
-    "step": int,
-    "total_steps": int,
-    "round": int,
-    "step_s": (int, float),
-    "eta_s": (int, float),
-    "metrics": dict,
-    "gpus": (list, dict),
-    "position": int,
-    "needs": list,
-    "elapsed_s": (int, float),
-    "cell": str,
-    "run_id": str,
-    "phase": str,
-    "session": str,
-    "pid": int,
-    "value": (int, float),
-    "value_step": int,
-    "figures": dict,
-    "overrides": dict,
-    "bad_end": str,
-    "tries": list,
-    "code": int,
-    "why": str,
-    "curves": str,
-    "peak_mib": (int, float),
-    "fps": (int, float),
-    "params": dict,
-    "changed_files": list,
-    "perhaps_changed": list,
+def _read_types(annotation: Any) -> tuple[type, ...]:
+    """Return the types of JSON that the annotation of a field allows, in its words."""
+    words = re.sub(r"\[[^|]*\]", "", annotation.__forward_arg__).split(" | ")
+    return tuple(kind for word in words for kind in _PLAIN.get(word, (object,)))
+
+
+# The types that readers rely on: those of an event's fields, and of the others of an attempt's progress.
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "float": (int, float),
+    **{k.__name__: (k,) for k in (str, int, bool, list, dict)},
 }
+_TYPES = {name: _read_types(kind) for name, kind in Event.__annotations__.items()}
+_TYPES |= {"total_steps": (int,), "round": (int,), "eta_s": (int, float)}
 _TIMES = ("at", "started_at", "ended_at")
-
-
-_FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
-    "kind": str,
-    "line": str,
-    "line_number": int,
-    "retryable": bool,
-    "action": str,
-    "advice": str,
-    "correction": str,
-    "far_side": str,
-    "context": list,
+_FAILURE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("kind", "line", "action", "advice", "correction", "far_side"), (str,)),
+    "line_number": (int,),
+    "retryable": (bool,),
+    "context": (list,),
 }
 _MOST_BYTES = 2**28
 _LARGEST = 1e18  # larger numbers are damage
@@ -382,8 +344,8 @@ def _typed(facts: Facts) -> Facts:
     return typed
 
 
-def _has_type(name: str, value: object, types: dict[str, type | tuple[type, ...]]) -> bool:
-    if not isinstance(value, types.get(name, object)) or (name in _TIMES and not is_time(value)):
+def _has_type(name: str, value: object, types: dict[str, tuple[type, ...]]) -> bool:
+    if not isinstance(value, types.get(name, (object,))) or (name in _TIMES and not is_time(value)):
         return False
     return isinstance(value, bool) or not isinstance(value, (int, float)) or _is_number(value)
 
