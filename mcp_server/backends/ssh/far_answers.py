@@ -85,14 +85,12 @@ class _Hello(TypedDict):
     time: NotRequired[Annotated[float, Field(ge=0, lt=2**40)]]
 
 
-@_FINITE
 class _Unreachable(TypedDict):
     host: Text
     since: When
     why: Text
 
 
-@_FINITE
 class _Failure(TypedDict):
     kind: Literal["killed", "oom_host", "timeout"]
     line: Text
@@ -101,7 +99,6 @@ class _Failure(TypedDict):
     advice: Text
 
 
-@_FINITE
 class _JobEnd(TypedDict):
     state: EndedState
     reason: Text
@@ -110,7 +107,6 @@ class _JobEnd(TypedDict):
     failure: _Failure | None
 
 
-@_FINITE
 class _Report(TypedDict):
     liveness: Literal["alive", "dead", "pending", "unknown", "unreachable"]
     reason: Text
@@ -119,100 +115,20 @@ class _Report(TypedDict):
     end: NotRequired[_JobEnd]
 
 
-@_FINITE
-class _Empty(TypedDict):
-    pass
-
-
-@_FINITE
-class _Ping(TypedDict):
-    time: float
-
-
-@_FINITE
-class _Withdraw(TypedDict):
-    withdrawn: bool
-
-
-@_FINITE
-class _Interrupt(TypedDict):
-    reached: bool
-
-
-@_FINITE
-class _Reap(TypedDict):
-    signals_sent: list[Text]
-    survivors: Annotated[list[tuple[_Pid, Text]], Field(max_length=_MOST_ENTRIES)]
-    unsupervised: bool
-
-
-@_FINITE
-class _Leftovers(TypedDict):
-    processes: Annotated[list[tuple[_Pid, Text]], Field(max_length=_MOST_ENTRIES)]
-
-
-@_FINITE
-class _Screen(TypedDict):
-    is_log: NotRequired[bool]
-
-
-@_FINITE
-class _Sessions(TypedDict):
-    sessions: list[str]
-
-
-@_FINITE
-class _Read(TypedDict):
-    size: Count
-    mtime_ns: Time
-
-
-@_FINITE
-class _Files(TypedDict):
-    files: Annotated[dict[FarPath, tuple[Count, Time, Count]], Field(max_length=_MOST_ENTRIES)]
-    cut: NotRequired[bool]
-
-
-@_FINITE
-class _Gpus(TypedDict):
-    snapshot: Snapshot
-    holders: dict[Text, Text]
-
-
-@_FINITE
 class _There(TypedDict):
     kind: Literal["directory", "file"]
     path: FarPath
 
 
-@_FINITE
 class _Missing(TypedDict):
     kind: Literal["missing"]
     near: NotRequired[list[Text]]
 
 
-@_FINITE
 class _Unknown(TypedDict):
     kind: Literal["unknown"]
 
 
-@_FINITE
-class _Paths(TypedDict):
-    paths: dict[str, Annotated[_There | _Missing | _Unknown, Field(discriminator="kind")]]
-
-
-@_FINITE
-class _Trees(TypedDict):
-    directories: Annotated[dict[FarPath, list[tuple[FarPath, Count, Time]]], AfterValidator(_check_number)]
-    cut: bool
-
-
-@_FINITE
-class _Contents(TypedDict):
-    sizes: list[Annotated[int, Field(ge=-1, lt=2**40)]]
-
-
-@_FINITE
 class _Repository(TypedDict):
     path: FarPath
     own: bool
@@ -220,63 +136,39 @@ class _Repository(TypedDict):
     tips: NotRequired[list[Digest]]
 
 
-@_FINITE
-class _CodeLook(TypedDict):
-    directory: FarPath
-    there: bool
-    repositories: NotRequired[list[_Repository]]
-    missing: NotRequired[list[Digest]]
+def _fields(**types: Any) -> Any:
+    """Return the type of an answer with these fields, whose numbers are finite."""
+    return _FINITE(TypedDict("Answer", types))  # type: ignore[operator]
 
 
-@_FINITE
-class _CodeMake(TypedDict):
-    directory: FarPath
-
-
-@_FINITE
-class _FreePort(TypedDict):
-    port: Port | None
-
-
-@_FINITE
-class _Check(TypedDict):
-    problems: list[tuple[Text, Text, Text]]
-    found: list[Text]
-
-
-@_FINITE
-class _Disk(TypedDict):
-    path: Text
-    free: Count
-    writable: bool
-
-
-@_FINITE
-class _Preview(TypedDict):
-    lines: Annotated[list[Text], Field(max_length=_MOST_LINES)]
-
-
-_KINDS: Mapping[str, type] = {
-    "ping": _Ping,
-    "withdraw": _Withdraw,
-    "interrupt": _Interrupt,
-    "reap": _Reap,
-    "leftovers": _Leftovers,
-    "screen": _Screen,
-    "sessions": _Sessions,
-    "read": _Read,
-    "files": _Files,
-    "gpus": _Gpus,
-    "paths": _Paths,
-    "trees": _Trees,
-    "contents": _Contents,
-    "code_look": _CodeLook,
-    "code_make": _CodeMake,
-    "free_port": _FreePort,
-    "check": _Check,
-    "disk": _Disk,
-    "preview_job": _Preview,
-    "preview_array": _Preview,
+_PROCESSES = Annotated[list[tuple[_Pid, Text]], Field(max_length=_MOST_ENTRIES)]
+_FILES = Annotated[dict[FarPath, tuple[Count, Time, Count]], Field(max_length=_MOST_ENTRIES)]
+_PATH = Annotated[_There | _Missing | _Unknown, Field(discriminator="kind")]
+_TREES = Annotated[dict[FarPath, list[tuple[FarPath, Count, Time]]], AfterValidator(_check_number)]
+_LINES = Annotated[list[Text], Field(max_length=_MOST_LINES)]
+_DIGESTS = NotRequired[list[Digest]]
+_NO_FIELDS = _fields()
+_ANSWERS = {
+    "ping": _fields(time=float),
+    "withdraw": _fields(withdrawn=bool),
+    "interrupt": _fields(reached=bool),
+    "reap": _fields(signals_sent=list[Text], survivors=_PROCESSES, unsupervised=bool),
+    "leftovers": _fields(processes=_PROCESSES),
+    "screen": _fields(is_log=NotRequired[bool]),
+    "sessions": _fields(sessions=list[str]),
+    "read": _fields(size=Count, mtime_ns=Time),
+    "files": _fields(files=_FILES, cut=NotRequired[bool]),
+    "gpus": _fields(snapshot=Snapshot, holders=dict[Text, Text]),
+    "paths": _fields(paths=dict[str, _PATH]),
+    "trees": _fields(directories=_TREES, cut=bool),
+    "contents": _fields(sizes=list[Annotated[int, Field(ge=-1, lt=2**40)]]),
+    "code_look": _fields(directory=FarPath, there=bool, repositories=NotRequired[list[_Repository]], missing=_DIGESTS),
+    "code_make": _fields(directory=FarPath),
+    "free_port": _fields(port=Port | None),
+    "check": _fields(problems=list[tuple[Text, Text, Text]], found=list[Text]),
+    "disk": _fields(path=Text, free=Count, writable=bool),
+    "preview_job": _fields(lines=_LINES),
+    "preview_array": _fields(lines=_LINES),
 }
 
 _ERRORS = {kind.__name__: kind for kind in (LaunchFailed, ScreenNotFound, ScreenNotAnswering)}
@@ -290,7 +182,7 @@ def read_answer(
     Raises:
         HostUnreachable: it is not an answer to that request; says what is wrong with it.
     """
-    answer = _check(host, f"its answer to {name}", _KINDS.get(name, _Empty), facts)
+    answer = _check(host, f"its answer to {name}", _ANSWERS.get(name, _NO_FIELDS), facts)
     if name == "paths" and not set(asked["paths"]) <= answer["paths"].keys():
         raise HostUnreachable(host, "its answer to paths lacks one of them")
     if most_bytes := REQUESTS[name].most_bytes:
