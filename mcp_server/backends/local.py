@@ -144,9 +144,6 @@ class LocalBackend(Backend):
 
         Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
         ``dead``.
-
-        Raises:
-            OSError: the lock cannot be read now.
         """
         return self._host.liveness(directory, spec)
 
@@ -263,11 +260,7 @@ async def capture_session(name: str, environ: Mapping[str, str], *, history: boo
 
 
 async def list_sessions(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the tmux sessions beside which runs have theirs.
-
-    Raises:
-        ScreenNotAnswering: tmux does not answer.
-    """
+    """Return the names of the tmux sessions beside which runs have theirs."""
     return await tmux_client.query_in_thread(partial(tmux_client.list_sessions, tmux_socket(environ)))
 
 

@@ -67,11 +67,7 @@ class Source(NamedTuple):
 
 @functools.cache
 def read_sources() -> tuple[Source, ...]:
-    """Return the supervisor's program in a fixed order, read once: a package that is replaced later changes nothing.
-
-    Raises:
-        OSError: a source file cannot be read.
-    """
+    """Return the supervisor's program in a fixed order, read once: a package that is replaced later changes nothing."""
     paths = [PACKAGE / name for name in MODULES]
     for room in ROOMS:
         paths += sorted(path for path in (PACKAGE / room).rglob("*.*") if path.suffix in _SUFFIXES)
@@ -79,20 +75,12 @@ def read_sources() -> tuple[Source, ...]:
 
 
 def build_zipapp(path: Path) -> None:
-    """Write the file; the same sources give the same bytes, wherever and whenever it is built.
-
-    Raises:
-        OSError: nothing was changed.
-    """
+    """Write the file; the same sources give the same bytes, wherever and whenever it is built."""
     write_atomic(path, pack_zipapp(), mode=_FILE_MODE)
 
 
 def pack_zipapp() -> bytes:
-    """Return the content of the file.
-
-    Raises:
-        OSError: a source file cannot be read.
-    """
+    """Return the content of the file."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:  # compressed, bytes depend on zlib's version
         for name, text in _sources():

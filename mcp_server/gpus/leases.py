@@ -7,6 +7,8 @@ ticket requires the allocation mutex (``.door``), so the two are atomic. Files o
 
 Who made a lease's file owns it, and can remove it under a living run of another user. Such a run therefore locks a
 file of its own as well, ``UUID~`` and eight digits, which nobody else can remove.
+
+Taking raises LeaseError where a file cannot be used or written, or another process holds the mutex for too long.
 """
 
 from __future__ import annotations
@@ -115,11 +117,7 @@ class Leases:
         self.queue = path / _QUEUE
 
     def prepare(self) -> None:
-        """Create the directories, or check existing ones.
-
-        Raises:
-            LeaseError: they cannot be used.
-        """
+        """Create the directories, or check existing ones."""
         if not self.path.parent.is_dir():
             with contextlib.suppress(OSError):
                 self.path.parent.mkdir(parents=True)
@@ -168,9 +166,6 @@ class Leases:
         """Take all of these leases or none. ``Unavailable`` names one that is held, and its holder.
 
         Does not respect the queue and does not see a lease whose file was removed: see ``acquire_leases``.
-
-        Raises:
-            LeaseError: a UUID cannot name a file, or its file cannot be used.
         """
         if odd := next((uuid for uuid in uuids if not NAME.fullmatch(uuid)), None):
             raise LeaseError(f"{odd[:100]!r} cannot be leased: it is not a UUID.")
@@ -209,11 +204,7 @@ class Leases:
 
     @contextlib.contextmanager
     def mutex(self) -> Iterator[None]:
-        """Hold the allocation mutex, without which no process takes leases or tickets.
-
-        Raises:
-            LeaseError: another process holds it for too long, or it cannot be used.
-        """
+        """Hold the allocation mutex, without which no process takes leases or tickets."""
         fd = lock_files.take_shared_lock(self.path / _MUTEX, _MUTEX_TIMEOUT_S)
         if fd is None:
             with _open_lock(self.path / _MUTEX) as mutex:
@@ -227,11 +218,7 @@ class Leases:
 
 
 class QueueTicket:
-    """The ticket of this process in the queue, until it withdraws or dies.
-
-    Raises:
-        LeaseError: the ticket cannot be written, or the mutex cannot be used.
-    """
+    """The ticket of this process in the queue, until it withdraws or dies."""
 
     def __init__(self, leases: Leases, holder: LeaseHolder, request: GpuRequest) -> None:
         self._leases, self.request = leases, request
@@ -281,9 +268,6 @@ def acquire_leases(
     All waiters that may compete are ahead of a process without a ``ticket``. A ticket whose
     request is met is withdrawn. A lease whose file was removed still counts, unless its holder is a process of another
     user, which cannot be inspected: then only the snapshot shows that its GPU is in use, once it computes.
-
-    Raises:
-        LeaseError: the leases cannot be used.
     """
     with leases.mutex():
         holders = {uuid: lease_holder.text for uuid, lease_holder in leases.holders().items()}

@@ -110,11 +110,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot of which ``facts`` is the JSON object.
-
-        Raises:
-            ValueError: ``facts`` is not a snapshot.
-        """
+        """Return the snapshot of which ``facts`` is the JSON object."""
         return decode(cls, facts)
 
     @property

@@ -218,11 +218,7 @@ def read_hosts_file(home: StateHome) -> HostsFile:
 
 
 def _check(site: HostsFile) -> None:
-    """Refuse contradictions between tables.
-
-    Raises:
-        ValueError: a name that is malformed, used twice, or refers to no table.
-    """
+    """Refuse contradictions between tables."""
     for kind, names in (("hosts", site.hosts), ("environments", site.environments)):
         if bad := next((name for name in names if not _NAME.fullmatch(name)), None):
             raise ValueError(f"{kind}.{bad[:80]}: a name has letters, digits, '.', '_' and '-'")
@@ -267,22 +263,13 @@ def find_host(site: HostsFile, name: str | None) -> tuple[Host, bool]:
 
 
 def find_mirror(home: StateHome, name: str) -> str:
-    """Return the mirror of the host ``name``, `hosts/NAME` in the state directory; empty for this machine.
-
-    Raises:
-        BadArgument: there is no such host, or hosts.toml does not reach it.
-        ConfigInvalid: as ``read_hosts_file``.
-    """
+    """Return the mirror of the host ``name``, `hosts/NAME` in the state directory; empty for this machine."""
     host, is_far = find_host(read_hosts_file(home), name)
     return str(home.hosts / host.name) if is_far else ""
 
 
 def read_gpu_limits(home: StateHome) -> Requirements:
-    """Return what this machine's table in hosts.toml requires of a launch of more than one GPU.
-
-    Raises:
-        ConfigInvalid: as ``read_hosts_file``.
-    """
+    """Return what this machine's table in hosts.toml requires of a launch of more than one GPU."""
     return find_this_host(read_hosts_file(home)).gpu_limits
 
 

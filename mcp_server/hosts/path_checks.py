@@ -198,11 +198,7 @@ def find_foreign_command_path(command: ReadCommand, roots: Roots) -> ForeignPath
 
 
 def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
-    """Yield the lines of ``config`` that name another host's path. Files over 1 MB are not read.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Yield the lines of ``config`` that name another host's path. Files over 1 MB are not read."""
     data = read_regular_file(config, max_bytes=_LONGEST_CONFIG + 1)
     if len(data) > _LONGEST_CONFIG:
         return

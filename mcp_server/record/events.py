@@ -1,6 +1,7 @@
 """Events of a run: their kinds, what each kind means to readers, and reading and appending ``events.jsonl``.
 
-A file may have been damaged, or written by another version: fields of a wrong type are dropped on reading.
+A file may have been damaged, or written by another version: fields of a wrong type are dropped on reading. Readers
+raise OSError where a file is there and cannot be read now.
 """
 
 from __future__ import annotations
@@ -251,11 +252,7 @@ class EventLog:
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:
-    """Return the events with ``seq`` above ``after``, oldest first. An incomplete last line is left for later.
-
-    Raises:
-        OSError: the file is there, and cannot be read now.
-    """
+    """Return the events with ``seq`` above ``after``, oldest first. An incomplete last line is left for later."""
     try:
         data = read_regular_file(path, max_bytes=_MOST_BYTES)
     except OSError as error:
@@ -279,11 +276,7 @@ def parse_events(data: bytes) -> list[Event]:
 
 
 def read_record(path: Path) -> Facts | None:
-    """Return an attempt's exit record or progress, None if missing. Fields of a wrong type are dropped.
-
-    Raises:
-        OSError: the file is there, and cannot be read now.
-    """
+    """Return an attempt's exit record or progress, None if missing. Fields of a wrong type are dropped."""
     record = load_json(path)
     return None if record is None else _typed(record)
 
@@ -293,9 +286,6 @@ def read_stop(path: Path) -> Facts | None:
 
     ``carried_out``, and ``killed_paused`` of a stop whose SIGKILL waits until the supervisor is resumed, are dropped
     unless they are records with a time.
-
-    Raises:
-        OSError: the file is there, and cannot be read now.
     """
     record = load_json(path)
     if record is None:
@@ -391,9 +381,6 @@ def read_new_events(path: Path, earlier: EventsRead | None = None, *, end_bytes:
 
     An incomplete last line is left for later. Where there are more than twice ``end_bytes`` (by default 2 MiB), as
     many at each end are read.
-
-    Raises:
-        OSError: the file is there, and cannot be read now.
     """
     end_bytes = end_bytes or _END_BYTES
     try:

@@ -149,11 +149,7 @@ _RECORD_BYTES = 512
 
 
 class ExitRecord:
-    """The record of one attempt's end. Its disk space is reserved when the attempt starts.
-
-    Raises:
-        OSError: the space cannot be reserved.
-    """
+    """The record of one attempt's end. Its disk space is reserved when the attempt starts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

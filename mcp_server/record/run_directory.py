@@ -119,9 +119,5 @@ def read_json(path: Path) -> Facts | None:
 
 
 def write_json(path: Path, value: Facts) -> None:
-    """Replace ``path`` by one JSON line, atomically.
-
-    Raises:
-        OSError: nothing was changed.
-    """
+    """Replace ``path`` by one JSON line, atomically."""
     write_atomic(path, json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n")

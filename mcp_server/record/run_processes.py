@@ -69,9 +69,6 @@ class ThisHost:
 
         Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
         ``dead``.
-
-        Raises:
-            OSError: the lock cannot be read now.
         """
         if is_locked(directory.lock):
             return LivenessReport(Liveness.ALIVE)
@@ -126,11 +123,7 @@ class Reaping:
         self._living: list[processes.Process] = []
 
     def step(self) -> ReapResult | None:
-        """Send what is due and return the result once nothing is left to do.
-
-        Raises:
-            OSError: no descriptor or memory is left to look for processes.
-        """
+        """Send what is due and return the result once nothing is left to do."""
         if self._sent is None:
             supervisor = supervisor_of(self._path, self._run)
             self._living = self._find_living(supervisor)
@@ -221,11 +214,7 @@ def _is_guard(leader: processes.Process, run: Run) -> bool:
 
 
 def read_run(directory: RunDir, host: ThisHost, supervisor: LivenessReport | None = None) -> Run:
-    """Return a run as it is now. ``supervisor``: that of a run whose supervisor is on another host.
-
-    Raises:
-        OSError: its record cannot be read now.
-    """
+    """Return a run as it is now. ``supervisor``: that of a run whose supervisor is on another host."""
     spec = RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
     if supervisor is None:
         supervisor = host.liveness(directory, spec)

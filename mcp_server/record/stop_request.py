@@ -15,11 +15,7 @@ LAUNCHED_AGAIN = "launched again with the same key"
 
 
 def put_stop_request(directory: RunDir, request: Mapping[str, Any] | None) -> None:
-    """Write ``stop.json``, or remove it.
-
-    Raises:
-        OSError: nothing was changed.
-    """
+    """Write ``stop.json``, or remove it."""
     if request is None:
         directory.stop.unlink(missing_ok=True)
     else:
@@ -27,11 +23,7 @@ def put_stop_request(directory: RunDir, request: Mapping[str, Any] | None) -> No
 
 
 def forbid_launch(directory: RunDir, reason: str) -> None:
-    """Leave a stop request for a supervisor that starts late: it does not start its command.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Leave a stop request for a supervisor that starts late: it does not start its command."""
     write_json(directory.stop, {"by": "launch_run", "reason": reason, "at": now()})
 
 

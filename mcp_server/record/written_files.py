@@ -94,11 +94,7 @@ def read_outputs(path: Path) -> Outputs | None:
 
 
 def write_outputs(path: Path, outputs: Outputs) -> None:
-    """Replace ``path`` atomically. Where there are more files or bytes than are kept, the first are left out.
-
-    Raises:
-        OSError: nothing was changed.
-    """
+    """Replace ``path`` atomically. Where there are more files or bytes than are kept, the first are left out."""
     files = [encode(file) for file in outputs.files]
     cut = outputs.cut or len(files) > MOST_FILES
     files = files[-MOST_FILES:]

@@ -51,11 +51,7 @@ class CodeStore:
         self.path = path
 
     def look(self, wish: Facts) -> dict[str, Any]:
-        """Return the directory for a content, whether it is there, and what is missing for it. Changes nothing.
-
-        Raises:
-            LaunchFailed: this host cannot take it.
-        """
+        """Return the directory for a content, whether it is there, and what is missing for it. Changes nothing."""
         directory, is_there = self._find_directory(wish)
         facts: dict[str, Any] = {"directory": str(directory), "there": is_there}
         if is_there:
@@ -66,11 +62,7 @@ class CodeStore:
         return {**facts, "missing": sorted({each[3] for each in wish["files"] if each[1] != _LINK} - copies.keys())}
 
     def put(self, token: str, offset: int, data: bytes) -> None:
-        """Write a part of an upload.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a part of an upload."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         upload = self._upload(token)
         fd = os.open(upload, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -296,20 +288,12 @@ def _hash(data: bytes) -> str:
 
 
 def _git_unfiltered(directory: str, *words: str, data: bytes = b"") -> bytes:
-    """Return the output of git, which starts no filter program of a clone's settings.
-
-    Raises:
-        OSError, subprocess.SubprocessError: it failed; says why.
-    """
+    """Return the output of git, which starts no filter program of a clone's settings."""
     return _git(directory, *list_filter_options(Path(directory), os.environ), *words, data=data)
 
 
 def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
-    """Return the output of git.
-
-    Raises:
-        OSError, subprocess.SubprocessError: it failed; says why.
-    """
+    """Return the output of git."""
     # GIT_DIR and its like would lead git to another repository than `directory`.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}

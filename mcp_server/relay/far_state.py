@@ -21,11 +21,7 @@ class State:
     withdrawn = path_below("withdrawn")  # one empty file for each run that is never started
 
     def create(self) -> None:
-        """Create the directories, with access for their owner alone.
-
-        Raises:
-            OSError: they cannot be created.
-        """
+        """Create the directories, with access for their owner alone."""
         for path in (self.path, self.runs, self.withdrawn):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)

@@ -75,11 +75,7 @@ class RunWatch:
         threading.Thread(target=self._run, daemon=True).start()
 
     def push_now(self, run_id: str) -> None:
-        """Push a run, also one that has ended: something was changed, or it is new. What follows comes after it.
-
-        Raises:
-            OSError: the server has gone.
-        """
+        """Push a run, also one that has ended: something was changed, or it is new. What follows comes after it."""
         with self._lock:
             self._dead.discard(run_id)
             self._watch(run_id, 0)
@@ -148,11 +144,7 @@ class RunWatch:
         return False
 
     def _push(self, run_ids: Iterable[str]) -> None:
-        """Push what is new of these runs.
-
-        Raises:
-            OSError: the server has gone.
-        """
+        """Push what is new of these runs."""
         for run_id in list(run_ids):
             with self._push_lock:
                 self._push_run(run_id)

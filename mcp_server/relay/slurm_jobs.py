@@ -36,7 +36,12 @@ _PROGRAM = "supervisor.pyz"
 
 
 class SlurmJobs:
-    """The jobs of one state directory, which the nodes share. All methods may be called by any thread."""
+    """The jobs of one state directory, which the nodes share. All methods may be called by any thread.
+
+    Raises:
+        LaunchFailed: Slurm, or its nodes, refuse or cannot be used, and nothing is left of the run; or Slurm did not
+            answer, which the message says.
+    """
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -50,11 +55,7 @@ class SlurmJobs:
     # --- what is known
 
     def report(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return what is known of a run's supervisor now, without asking Slurm, which is asked from now on.
-
-        Raises:
-            OSError: the record cannot be read now.
-        """
+        """Return what is known of a run's supervisor now, without asking Slurm, which is asked from now on."""
         report = self._watch.judge_by_last_answer(directory, spec) or self._reports.get(directory.run_id)
         if report is None or report.liveness is not Liveness.DEAD:
             self._begin_to_watch(directory, spec)
@@ -124,39 +125,23 @@ class SlurmJobs:
             self._sees_disk = True
 
     def preview(self, run_id: str, options: Mapping[str, str]) -> str:
-        """Return the batch script of a run, with Slurm's estimate of its start.
-
-        Raises:
-            LaunchFailed: it would be refused.
-        """
+        """Return the batch script of a run, with Slurm's estimate of its start."""
         self.check_usable()
         return job.preview(*self._render(self._home / "runs" / run_id, options))
 
     def prepare(self, directory: RunDir, facts: Mapping[str, Any], options: Mapping[str, str]) -> None:
-        """Make a run's directory appear whole, with its batch script and its program.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
+        """Make a run's directory appear whole, with its batch script and its program."""
         archive = find_archive()
         script, _ = self._render(directory.path, options)
         job.make_directory(directory, facts, script, {} if archive is None else {_PROGRAM: archive})
 
     def hand_in(self, directory: RunDir, spec: RunSpec, options: Mapping[str, str], handover: Handover) -> None:
-        """Hand a prepared run in.
-
-        Raises:
-            LaunchFailed: Slurm refused it, and nothing is left; or it did not answer, which the message says.
-        """
+        """Hand a prepared run in."""
         job.hand_in(directory, handover, self._render(directory.path, options)[1])
         self.refresh(directory, spec)
 
     def preview_array(self, name: str, count: int, options: Mapping[str, str], most_at_once: int | None) -> str:
-        """Return the batch script of an array of ``count`` runs.
-
-        Raises:
-            LaunchFailed: Slurm is not here, or its nodes do not see the state directory.
-        """
+        """Return the batch script of an array of ``count`` runs."""
         self.check_usable()
         return array.preview_array(self._home, name, count, options, most_at_once, self._find_program)
 
@@ -167,11 +152,7 @@ class SlurmJobs:
         name: str,
         most_at_once: int | None,
     ) -> None:
-        """Hand prepared runs in as one array of jobs.
-
-        Raises:
-            LaunchFailed: see ``hand_in``.
-        """
+        """Hand prepared runs in as one array of jobs."""
 
         def find_program(path: Path) -> list[str]:
             if (archive := find_archive()) is not None:

@@ -1,5 +1,7 @@
 """Starts a supervisor on this host for a server elsewhere, at most once for each run id.
 
+Launches raise LaunchFailed where nothing runs, or where that is unknown, which the message says.
+
 A launch whose answer was lost is looked up by its run id: its directory is there, or it is withdrawn for good. Both are
 decided under one lock, so that a launch that is still under way cannot come after its withdrawal.
 """
@@ -41,11 +43,7 @@ _SCOPE_CHECK_S = 3.0
 
 
 def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dict[str, Any]:
-    """Start the run of ``facts``, a spec, unless it was started before, and return whether it was.
-
-    Raises:
-        LaunchFailed: nothing runs; a supervisor that comes late finds a stop request.
-    """
+    """Start the run of ``facts``, a spec, unless it was started before, and return whether it was."""
     spec = complete_spec(RunSpec.from_facts(facts))
     directory = RunDir(state.runs / spec.run_id)
 
@@ -61,11 +59,7 @@ def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dic
 def launch_job(
     state: State, jobs: SlurmJobs, facts: dict[str, Any], options: dict[str, str], handover: dict[str, Any]
 ) -> dict[str, Any]:
-    """Hand the run of ``facts`` in to Slurm, unless that was done before, and return whether it was.
-
-    Raises:
-        LaunchFailed: nothing was handed in, or that is unknown, which the message says.
-    """
+    """Hand the run of ``facts`` in to Slurm, unless that was done before, and return whether it was."""
     spec = replace(complete_spec(RunSpec.from_facts(facts)), session="")
     directory = RunDir(state.runs / spec.run_id)
     try:
@@ -95,11 +89,7 @@ def launch_array(
     name: str,
     most_at_once: int | None,
 ) -> dict[str, Any]:
-    """Hand runs in to Slurm as one array, unless that was done before, and return whether it was.
-
-    Raises:
-        LaunchFailed: nothing was handed in, or that is unknown, which the message says.
-    """
+    """Hand runs in to Slurm as one array, unless that was done before, and return whether it was."""
     specs = [replace(complete_spec(RunSpec.from_facts(each["spec"])), session="") for each in runs]
     directories = [RunDir(state.runs / spec.run_id) for spec in specs]
     try:
@@ -118,11 +108,7 @@ def launch_array(
 def _make_all_once(
     state: State, jobs: SlurmJobs, specs: list[RunSpec], directories: list[RunDir], options: dict[str, str]
 ) -> bool:
-    """Make the directories of an array's runs and return whether they were not there.
-
-    Raises:
-        LaunchFailed: a run was withdrawn, or they cannot be made; nothing is left of them.
-    """
+    """Make the directories of an array's runs and return whether they were not there."""
     with _decide(state):
         if all(directory.path.exists() for directory in directories):
             return False
@@ -143,11 +129,7 @@ def _make_all_once(
 def _make_once(
     state: State, directory: RunDir, spec: RunSpec, handover: dict[str, Any], create: Callable[[], None]
 ) -> Handover | None:
-    """Make the directory of a run by ``create`` and return its handover; None where it is there.
-
-    Raises:
-        LaunchFailed: it was withdrawn, or cannot be made.
-    """
+    """Make the directory of a run by ``create`` and return its handover; None where it is there."""
     with _decide(state):
         if directory.path.exists():
             return None

@@ -30,11 +30,7 @@ def read_notes(directory: SweepDir) -> dict[str, str]:
 
 
 def append_note(directory: SweepDir, cell: str, note: str, by: str) -> None:
-    """Add a note about a cell.
-
-    Raises:
-        OSError: it was not written.
-    """
+    """Add a note about a cell."""
     line = json.dumps({"cell": cell, "note": note[:LONGEST_NOTE], "by": by, "at": now()}, ensure_ascii=False)
     fd = open_private(str(directory.notes), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:

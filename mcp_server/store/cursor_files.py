@@ -45,11 +45,7 @@ class CursorFiles:
         self._directory = home.path / "cursors"
 
     def keep(self, seen: SeenRuns) -> str:
-        """Return the word for what was seen.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Return the word for what was seen."""
         facts = {
             "runs": {run_id: list(position) for run_id, position in sorted(seen.runs.items())},
             "left_out": None if seen.left_out is None else sorted(seen.left_out),

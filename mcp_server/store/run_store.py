@@ -40,6 +40,11 @@ class RunStore:
 
     A spec, and a run that has ended, never change: they are read once, and dropped when their directory is removed.
     Which runs are meant is asked of an index; what is said of one comes from its record.
+
+    Raises:
+        RunNotFound: no run, or sweep, has this id or name; names similar ids.
+        RunNameAmbiguous: several runs have this name; names their ids.
+        RunUnreadable: the state of a run is unknown now.
     """
 
     def __init__(self, home: StateHome) -> None:
@@ -77,12 +82,7 @@ class RunStore:
         return directory
 
     def observe(self, run_id: str) -> Run:
-        """Return the run as it is now.
-
-        Raises:
-            RunNotFound: no run has this id.
-            RunUnreadable: its state is unknown now.
-        """
+        """Return the run as it is now."""
         try:
             directory = self.run_directory(run_id)
             if (ended := self._ended.get(run_id)) is not None:
@@ -112,33 +112,18 @@ class RunStore:
         return {*self._directories, *self._specs}
 
     def observe_all(self, run_ids: Iterable[str]) -> tuple[Watched, ...]:
-        """Return these runs and sweeps as they are now.
-
-        Raises:
-            RunNotFound: a run is gone.
-            RunUnreadable: the state of a run is unknown now.
-        """
+        """Return these runs and sweeps as they are now."""
         return tuple(self.observe_any(run_id) for run_id in run_ids)
 
     def observe_any(self, run_id: str) -> Watched:
-        """Return the run, or the sweep, as it is now.
-
-        Raises:
-            RunNotFound: neither has this id.
-            RunUnreadable: its state is unknown now.
-        """
+        """Return the run, or the sweep, as it is now."""
         try:
             return self.observe(run_id)
         except NotOfSweeps:
             return self.sweeps.observe(run_id)
 
     def find_any(self, name: str) -> Watched:
-        """Return the run, or the sweep, with this id or name: see ``find`` of both stores.
-
-        Raises:
-            RunNotFound: no run and no sweep has this id or name; names similar ids.
-            RunNameAmbiguous: several runs have this name; names their ids.
-        """
+        """Return the run, or the sweep, with this id or name: see ``find`` of both stores."""
         try:
             return self.find(name)
         except NotOfSweeps:
@@ -157,21 +142,12 @@ class RunStore:
         return next((runs / run_id for runs in places if (runs / run_id).is_dir()), self.sweeps.path / run_id)
 
     def resolve(self, names: Iterable[str]) -> list[Run]:
-        """Return the runs that ``names`` mean (see ``find``), in their order and each once.
-
-        Raises:
-            RunNotFound: a name means no run, or several.
-        """
+        """Return the runs that ``names`` mean (see ``find``), in their order and each once."""
         runs = (self.find(name) for name in names)
         return list({run.run_id: run for run in runs}.values())
 
     def find(self, name: str) -> Run:
-        """Return the run with this id, else the only run with this name, else that of the blueprint with this name.
-
-        Raises:
-            RunNotFound: no run has this id or name; names similar ids.
-            RunNameAmbiguous: several runs have this name; names their ids.
-        """
+        """Return the run with this id, else the only run with this name, else that of the blueprint with this name."""
         if self._find_directory(name) is not None or name in self.sweeps.list_ids():
             return self.observe(name)
         ids = self._list_ids_named(name)

@@ -36,7 +36,12 @@ class _Folded:
 
 
 class SweepStore:
-    """Returns sweeps as their directories prove them. A spec is read again where a call has changed it."""
+    """Returns sweeps as their directories prove them. A spec is read again where a call has changed it.
+
+    Raises:
+        SweepNotFound: no sweep has this id or name; names similar ones.
+        RunUnreadable: its state is unknown now.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,11 +50,7 @@ class SweepStore:
         self._folded: dict[str, _Folded] = {}
 
     def directory(self, sweep_id: str) -> SweepDir:
-        """Return the directory of a sweep.
-
-        Raises:
-            SweepNotFound: no sweep has this id; names similar ones.
-        """
+        """Return the directory of a sweep."""
         directory = SweepDir(self.path / sweep_id)
         if not _SWEEP_ID.fullmatch(sweep_id) or not directory.spec.is_file():
             others = [each for each in self.list_ids() if each != sweep_id]
@@ -61,12 +62,7 @@ class SweepStore:
         return SweepDir(self.path / sweep.sweep_id)
 
     def observe(self, sweep_id: str) -> Sweep:
-        """Return the sweep as it is now.
-
-        Raises:
-            SweepNotFound: no sweep has this id.
-            RunUnreadable: its state is unknown now.
-        """
+        """Return the sweep as it is now."""
         directory = self.directory(sweep_id)
         try:
             spec = self._read_spec(directory)
@@ -91,11 +87,7 @@ class SweepStore:
         return sweep
 
     def find(self, name: str) -> Sweep:
-        """Return the sweep with this id, else the newest with this name.
-
-        Raises:
-            SweepNotFound: no sweep has this id or name; names similar ones.
-        """
+        """Return the sweep with this id, else the newest with this name."""
         try:
             return self.observe(name)
         except SweepNotFound:

@@ -52,6 +52,10 @@ class Tokens:
     """The tokens of one state directory, read again when the file changes.
 
     Once a file was seen, a missing file rejects every request: a lost file must not open the server.
+
+    Raises:
+        BadArgument: a name that is not valid, or has a token already, or none.
+        TokensUnusable: other users can read the file, or it is not a token file.
     """
 
     def __init__(self, home: StateHome) -> None:
@@ -62,30 +66,18 @@ class Tokens:
 
     @property
     def required(self) -> bool:
-        """Whether every request needs a token: a token file was seen since this object was made.
-
-        Raises:
-            TokensUnusable: other users can read the file, or it is not a token file.
-        """
+        """Whether every request needs a token: a token file was seen since this object was made."""
         self._refresh()
         return self._required
 
     @property
     def names(self) -> list[str]:
-        """The names that have a token.
-
-        Raises:
-            TokensUnusable: as above.
-        """
+        """The names that have a token."""
         self._refresh()
         return sorted(self._hashes)
 
     def holder(self, token: str) -> str | None:
-        """Return the name that ``token`` belongs to, in a time that is independent of the stored hashes.
-
-        Raises:
-            TokensUnusable: as above.
-        """
+        """Return the name that ``token`` belongs to, in a time that is independent of the stored hashes."""
         self._refresh()
         if not token or len(token) > _LONGEST:
             return None
@@ -116,12 +108,7 @@ class Tokens:
             self._file_version = file_version
 
     def add(self, name: str) -> str:
-        """Give ``name`` a token and return it, only its hash is kept.
-
-        Raises:
-            BadArgument: the name is not valid, or has a token already.
-            TokensUnusable: as above.
-        """
+        """Give ``name`` a token and return it, only its hash is kept."""
         if not _NAME.fullmatch(name):
             raise BadArgument("NAME", f"letters, digits, . _ @ and - only, at most 64: {name[:80]!r}.")
         with self._changing() as hashes:
@@ -132,12 +119,7 @@ class Tokens:
         return token
 
     def remove(self, name: str) -> None:
-        """Remove the token of ``name``. Running servers refuse it from the next request on.
-
-        Raises:
-            BadArgument: the name has no token.
-            TokensUnusable: as above.
-        """
+        """Remove the token of ``name``. Running servers refuse it from the next request on."""
         with self._changing() as hashes:
             if hashes.pop(name, None) is None:
                 raise BadArgument(

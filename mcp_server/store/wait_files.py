@@ -75,17 +75,19 @@ class WaitRecord:
 
 
 class WaitFiles:
-    """The directory of waits. Any number of servers may use it at the same time. An owner is None for this user."""
+    """The directory of waits. Any number of servers may use it at the same time. An owner is None for this user.
+
+    Raises:
+        WaitNotFound: there is no such wait, or it is another owner's.
+        WaitUnreadable: its file, or that of its end, is damaged or cannot be read now.
+        OSError: it could not be written; nothing is kept.
+    """
 
     def __init__(self, home: StateHome) -> None:
         self._directory = home.waits
 
     def create(self, owner: str | None, facts: Mapping[str, Any]) -> WaitRecord | None:
-        """Keep a wait so that it survives a power cut, or None where this owner has too many that are still polled.
-
-        Raises:
-            OSError: it could not be written; nothing is kept.
-        """
+        """Keep a wait so that it survives a power cut, or None where this owner has too many that are still polled."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark = _mark(owner)
         if not self._make_room(mark):
@@ -96,12 +98,7 @@ class WaitFiles:
         return record
 
     def read(self, wait_id: str, owner: str | None) -> WaitRecord:
-        """Return a wait of ``owner``, and keep it for longer.
-
-        Raises:
-            WaitNotFound: there is none, or it is another owner's.
-            WaitUnreadable: its file is damaged, or cannot be read now.
-        """
+        """Return a wait of ``owner``, and keep it for longer."""
         if not _ID.fullmatch(wait_id) or not wait_id.startswith(f"{_mark(owner)}-"):
             raise WaitNotFound
         path = self._path(wait_id)
@@ -114,13 +111,7 @@ class WaitFiles:
         return WaitRecord(wait_id, facts["created_at"], polled_s, facts, _read(self._path(wait_id + _END)))
 
     def end(self, record: WaitRecord, end: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Keep how a wait ended, and return that. The first end counts, whichever server wrote it.
-
-        Raises:
-            WaitNotFound: it was removed.
-            WaitUnreadable: the first end is damaged.
-            OSError: it could not be written.
-        """
+        """Keep how a wait ended, and return that. The first end counts, whichever server wrote it."""
         path = self._path(record.wait_id + _END)
         with _locked(self._path(record.wait_id)):
             if (first := _read(path)) is not None:
@@ -176,11 +167,7 @@ def _mark(owner: str | None) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the facts in a file; None where there is none.
-
-    Raises:
-        WaitUnreadable: it is damaged, or cannot be read now.
-    """
+    """Return the facts in a file; None where there is none."""
     try:
         facts = json.loads(read_regular_file(path, follow_links=False))
     except OSError as error:
@@ -196,11 +183,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of an existing file.
-
-    Raises:
-        WaitNotFound: there is no such file.
-    """
+    """Hold the lock of an existing file."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(hold_lock(path, create=False))

@@ -46,11 +46,7 @@ class Notifier:
 
 
 def start_notifier(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> Notifier:
-    """Start the process. Call it before this process is a subreaper: it shall not be a child of the supervisor.
-
-    Raises:
-        OSError: there are too many processes, or files.
-    """
+    """Start the process. Call it before this process is a subreaper: it shall not be a child of the supervisor."""
     read_fd, write_fd = os.pipe()
     try:
         child = os.fork()

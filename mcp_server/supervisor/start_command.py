@@ -63,11 +63,7 @@ def start_command(
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a script that no other user may read.
-
-    Raises:
-        OSError: it was not written.
-    """
+    """Write a script that no other user may read."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
         file.write(text)
 

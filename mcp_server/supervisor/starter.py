@@ -195,11 +195,7 @@ def _adopt(pane: Path, tmux_server: int) -> None:
 
 
 def _open_holder(fifo: str) -> int:
-    """Return the writing end of the FIFO that the pane's process reads, once it does: then the name may go.
-
-    Raises:
-        OSError: it does not open it.
-    """
+    """Return the writing end of the FIFO that the pane's process reads, once it does: then the name may go."""
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:

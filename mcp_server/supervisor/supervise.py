@@ -212,10 +212,6 @@ class Supervision:
         """Wait for the runs that this one needs, and lease the GPUs or cpu slots that it requested.
 
         A run that queues for GPUs holds none while it waits. One that does not has them since its launch.
-
-        Raises:
-            GpusUnavailable, StoppedBeforeStart: see ``GpuAllocation.obtain``.
-            ServiceEnded: see ``Services.await_answers``.
         """
         if self._code is not None and self._waits:
             self._code.look()
@@ -350,11 +346,7 @@ class Supervision:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."
 
     def _start_once_there_is_room(self, number: int) -> Attempt:
-        """Start attempt ``number``. While the state directory takes no writes, wait: a retry that is owed is made up.
-
-        Raises:
-            OSError, StoppedBeforeStart: it was not started.
-        """
+        """Start attempt ``number``, once the state directory takes writes: a retry that is owed is made up."""
         control, until_s, is_shown = self._control, time.monotonic() + self._control.held_s, False
         while True:
             try:

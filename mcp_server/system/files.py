@@ -52,11 +52,7 @@ def open_regular_file(path: Path, *, follow_links: bool = True) -> int:
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Return a regular file, open to be read.
-
-    Raises:
-        OSError: as ``open_regular_file``.
-    """
+    """Return a regular file, open to be read."""
     return os.fdopen(open_regular_file(path, follow_links=follow_links), "rb")
 
 
@@ -64,7 +60,7 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
     """Return the content of a regular file, at most its first ``max_bytes``. Without a limit, whole.
 
     Raises:
-        OSError: as ``open_regular_file``; without a limit, also of a file with more than 16 MiB.
+        OSError: also of a file with more than 16 MiB, without a limit.
     """
     with open_regular(path, follow_links=follow_links) as file:
         if max_bytes is not None:
@@ -76,11 +72,7 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
 
 
 def read_end(path: Path, count: int, *, after: int = 0) -> bytes:
-    """Return the last ``count`` bytes of a regular file, without its first ``after``.
-
-    Raises:
-        OSError: as ``open_regular_file``.
-    """
+    """Return the last ``count`` bytes of a regular file, without its first ``after``."""
     with open_regular(path) as file:
         file.seek(max(after, file.seek(0, os.SEEK_END) - count))
         return file.read(count)
@@ -90,7 +82,7 @@ def read_configuration(path: Path) -> bytes:
     """Return the content of a file that a person wrote by hand: a regular one, of at most 1 MiB.
 
     Raises:
-        OSError: as ``open_regular_file``; also of a larger file. Its text says which, as a sentence's end.
+        OSError: also of a larger file. Its text says which, as a sentence's end.
     """
     data = read_regular_file(path, max_bytes=_MOST_CONFIGURATION_BYTES + 1)
     if len(data) > _MOST_CONFIGURATION_BYTES:

@@ -118,11 +118,7 @@ def list_filter_options(directory: Path, environ: Mapping[str, str]) -> list[str
 
 
 def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _MOST_NAMES) -> tuple[str, bool]:
-    """Return the output of git, at most ``most`` bytes, and whether it was longer.
-
-    Raises:
-        OSError, subprocess.SubprocessError: git is missing, there is no repository, or the time limit passed.
-    """
+    """Return the output of git, at most ``most`` bytes, and whether it was longer."""
     output, cut = read_git(directory, environ, *words, most=most)
     return output.decode(errors="replace"), cut
 
@@ -166,11 +162,7 @@ def read_git(
 
 
 def _read_output(process: subprocess.Popen[bytes], most: int, timeout_s: float) -> tuple[bytes, str, bool]:
-    """Return stdout and stderr of a process, and whether stdout or stderr was longer than ``most`` bytes.
-
-    Raises:
-        subprocess.TimeoutExpired: it did not close them in time.
-    """
+    """Return stdout and stderr of a process, and whether stdout or stderr was longer than ``most`` bytes."""
     streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
     parts: dict[int, bytearray] = {stream.fileno(): bytearray() for stream in streams}
     deadline_s = time.monotonic() + timeout_s

@@ -1,4 +1,7 @@
-"""Processes of this machine: finding all that belong to a run, measuring them, signalling one, stopping a set."""
+"""Processes of this machine: finding all that belong to a run, measuring them, signalling one, stopping a set.
+
+Functions that find processes raise OSError where no descriptor or memory is left to find out.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,7 @@ def leave_parent(kept: Collection[int], *, ignored: Collection[signal.Signals] =
 
 
 def find_process(pid: int) -> Process | None:
-    """Return the living process ``pid``, or None when it has exited or is a zombie.
-
-    Raises:
-        OSError: no descriptor or memory is left to find out.
-    """
+    """Return the living process ``pid``, or None when it has exited or is a zombie."""
     stat = _read(f"/proc/{pid}/stat")
     if not stat:
         return None
@@ -142,11 +141,7 @@ def _groups(pid: int) -> tuple[int, int]:
 
 
 def _read(path: str) -> bytes:
-    """Return a file of a process; nothing when the process has exited, or is hidden from this user.
-
-    Raises:
-        OSError: no descriptor or memory is left to read it.
-    """
+    """Return a file of a process; nothing when the process has exited, or is hidden from this user."""
     try:
         return _read_whole(path)
     except OSError as error:
@@ -173,11 +168,7 @@ def command_words(pid: int) -> list[str]:
 
 
 def list_processes() -> list[Process]:
-    """Return every living process that this user may see.
-
-    Raises:
-        OSError: no descriptor or memory is left to find out.
-    """
+    """Return every living process that this user may see."""
     processes = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - hot path
     return [p for p in processes if p is not None]
 
@@ -353,11 +344,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 def find_by_variable(name: str, value: str) -> list[Process]:
-    """Return this user's processes whose environment holds ``name=value``.
-
-    Raises:
-        OSError: no descriptor or memory is left to find out.
-    """
+    """Return this user's processes whose environment holds ``name=value``."""
     needle = f"{name}={value}".encode()
     return [p for p in list_processes() if needle in _read(f"/proc/{p.pid}/environ").split(b"\0")]
 

@@ -35,11 +35,7 @@ class _TimedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read what is there, or wait for it.
-
-        Raises:
-            TimeoutError: the moment has come.
-        """
+        """Read what is there, or wait for it."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError

@@ -1,6 +1,7 @@
 """tmux by its program alone, for processes without libraries: start a session, and capture one.
 
-tmux is never the source of a run's state.
+tmux is never the source of a run's state. Changes raise LaunchFailed where tmux refuses, with its message, or does not
+answer; questions raise ScreenNotAnswering then.
 """
 
 from __future__ import annotations
@@ -33,11 +34,7 @@ _INHERITED = (
 
 
 def check_installed() -> None:
-    """Check that tmux is installed.
-
-    Raises:
-        TmuxMissing: it is not.
-    """
+    """Check that tmux is installed."""
     if shutil.which("tmux") is None:
         raise TmuxMissing
 
@@ -46,9 +43,6 @@ def new_session(name: str, argv: Sequence[str], *, socket: str, starts_server: b
     """Start a detached session whose pane runs ``argv`` and stays readable after it has ended; return the pane's pid.
 
     ``starts_server``: False saves a process where a tmux server was heard of a moment ago.
-
-    Raises:
-        LaunchFailed: tmux refused, with its error message, or does not answer.
     """
     # One invocation, and so not libtmux: as two, a pane that ends at once is gone before the option is set.
     target = f"={name}:"
@@ -66,11 +60,7 @@ def new_session(name: str, argv: Sequence[str], *, socket: str, starts_server: b
 
 
 def restart_session(name: str, argv: Sequence[str], *, socket: str) -> None:
-    """Replace the process of a session's pane by ``argv``.
-
-    Raises:
-        LaunchFailed: see ``new_session``.
-    """
+    """Replace the process of a session's pane by ``argv``."""
     _check(_change(["respawn-pane", "-k", "-t", f"={name}:", "--", *argv], socket))
 
 
@@ -80,19 +70,12 @@ def start_server(socket: str) -> None:
     A server that exits when its last session is closed looks like one that died. A run survives tmux's death, but not
     the closing of its session. A command of its own: the tmux server keeps the command line of the client that started
     it, and `pkill -f python` shall not find the name of a program there.
-
-    Raises:
-        LaunchFailed: it does not answer.
     """
     _change(["start-server", ";", "set-option", "-s", "exit-empty", "off"], socket)
 
 
 def run_in_background(command: str, *, socket: str) -> None:
-    """Have the tmux server run a shell command.
-
-    Raises:
-        LaunchFailed: tmux refused, or does not answer.
-    """
+    """Have the tmux server run a shell command."""
     _check(_change(["run-shell", "-b", command], socket))
 
 
@@ -109,11 +92,7 @@ def _describe_end(returncode: int) -> str:
 
 
 def _change(command: list[str], socket: str) -> subprocess.CompletedProcess[str]:
-    """Run tmux and return its result.
-
-    Raises:
-        LaunchFailed: it does not answer.
-    """
+    """Run tmux and return its result."""
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
     try:
@@ -159,11 +138,7 @@ def read_capture(output: Sequence[str] | None, session: str, *, history: bool) -
 
 
 def query(socket: str, arguments: Sequence[str]) -> list[str] | None:
-    """Return the lines that a tmux command prints, or None when tmux refuses it, does not run, or is not installed.
-
-    Raises:
-        ScreenNotAnswering: it does not answer.
-    """
+    """Return the lines that a tmux command prints, or None when tmux refuses it, does not run, or is not installed."""
     try:
         result = subprocess.run(
             ["tmux", "-L", socket, *arguments],

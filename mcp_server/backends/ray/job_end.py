@@ -19,12 +19,7 @@ _POLL_S = 0.1
 
 
 async def end_job(head: RayHead, job_id: str, mark: str) -> bool:
-    """Return whether a job that was asked to stop is over, or unknown to the head. One that waits is taken back.
-
-    Raises:
-        HostUnreachable: the head does not answer.
-        RayRefused: it answers with an error.
-    """
+    """Return whether a job that was asked to stop is over, or unknown to the head. One that waits is taken back."""
     if await _await_end(head, job_id, mark, waits_s=_WAITS_S):
         return True
     is_near = await run_in_thread(_withdraw, head, job_id, mark)
@@ -32,12 +27,7 @@ async def end_job(head: RayHead, job_id: str, mark: str) -> bool:
 
 
 def describe_pending(head: RayHead, job_id: str, mark: str, then: str) -> str:
-    """Return what Ray keeps of a job that it was asked to stop while it waits. ``then``: what becomes of it.
-
-    Raises:
-        HostUnreachable: the head does not answer.
-        RayRefused: it answers with an error.
-    """
+    """Return what Ray keeps of a job that it was asked to stop while it waits. ``then``: what becomes of it."""
     job = head.find(job_id, mark)
     if job is None or job.status != "PENDING":
         return ""

@@ -28,11 +28,7 @@ class ArrayBackend(Protocol):
     most_in_array: int
 
     def preview_array(self, spec: RunSpec, name: str, count: int, most_at_once: int | None) -> str:
-        """Return the batch script of an array of ``count`` runs like ``spec``. May block for some seconds.
-
-        Raises:
-            HostUnreachable: the login node does not answer.
-        """
+        """Return the batch script of an array of ``count`` runs like ``spec``. May block for some seconds."""
 
     async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
         """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once.

@@ -59,22 +59,13 @@ class FarSlurmBackend(ScheduledGpus, SshBackend):
         await super().start(directory, spec, handover, _await_nothing)
 
     def preview_array(self, spec: RunSpec, name: str, count: int, most_at_once: int | None) -> str:
-        """Return the batch script of an array of ``count`` runs like ``spec``, as the login node writes it.
-
-        Raises:
-            LaunchFailed: Slurm is not there.
-            HostUnreachable: the host does not answer.
-        """
+        """Return the batch script of an array of ``count`` runs like ``spec``, as the login node writes it."""
         words = {"name": name, "count": count, "most_at_once": most_at_once, **self.list_launch_words(spec)}
         answer, _ = channel_of(Path(spec.mirror)).ask("preview_array", **words)
         return "\n".join([*answer["lines"], ""])
 
     async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
-        """Let the login node hand prepared runs in as one array of jobs, once whatever becomes of the connection.
-
-        Raises:
-            LaunchFailed: nothing was handed in, or that is unknown, which the message says.
-        """
+        """Let the login node hand prepared runs in as one array of jobs, once whatever becomes of the connection."""
         spec = elements[0].spec
         runs = [{"spec": each.spec.facts(), "handover": json.loads(each.handover.encode())} for each in elements]
         words = {"runs": runs, "name": name, "most_at_once": most_at_once, **self.list_launch_words(spec)}

@@ -82,11 +82,7 @@ class SlurmBackend(ScheduledGpus, Backend):
         return array.preview_array(run_dir.parents[1], name, count, options, most_at_once, lambda _: program)
 
     async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
-        """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once.
-
-        Raises:
-            LaunchFailed: Slurm refused, and nothing is left of the runs; or it did not answer, as in ``start``.
-        """
+        """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once."""
         first, runs = elements[0], [(each.directory, each.handover) for each in elements]
         home, options = first.directory.path.parents[1], batch_script.list_shared_options(first.spec)
         program = supervisor_argv(sys.executable, first.directory.path)[:-1]

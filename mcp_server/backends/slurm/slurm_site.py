@@ -26,11 +26,7 @@ class Site:
 
 
 def describe_site() -> Site:
-    """Return what Slurm says of itself. Three short queries.
-
-    Raises:
-        SlurmError: it does not answer.
-    """
+    """Return what Slurm says of itself. Three short queries."""
     version = run_program(["sbatch", "--version"]).strip().rpartition(" ")[2]
     config = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", run_program(["scontrol", "show", "config"]), re.MULTILINE))
     lines = [line.split("|") for line in run_program(["sinfo", "-h", "-N", "-o", "%R|%a|%n"]).splitlines()]

@@ -1,7 +1,7 @@
 """The answers of a relay: each request with the types of its answer. Checked once, where the answer arrives.
 
-The other host may be broken, hostile, or of another version: what is not as it should be is no answer, and the host one
-that cannot be asked. Texts that people and models read lose control characters, and have a length.
+The other host may be broken, hostile, or of another version. An answer that fails its check is discarded: readers raise
+HostUnreachable, which says what is wrong. Texts that people and models read lose control characters, and have a length.
 """
 
 from __future__ import annotations
@@ -177,11 +177,7 @@ _ERRORS = {kind.__name__: kind for kind in (LaunchFailed, ScreenNotFound, Screen
 def read_answer(
     host: str, name: str, asked: Mapping[str, Any], facts: object, data: bytes
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the answer of ``host`` to the request ``name`` with the words ``asked``, and its bytes, unpacked.
-
-    Raises:
-        HostUnreachable: it is not an answer to that request; says what is wrong with it.
-    """
+    """Return the answer of ``host`` to the request ``name`` with the words ``asked``, and its bytes, unpacked."""
     answer = _check(host, f"its answer to {name}", _ANSWERS.get(name, _NO_FIELDS), facts)
     if name == "paths" and not set(asked["paths"]) <= answer["paths"].keys():
         raise HostUnreachable(host, "its answer to paths lacks one of them")
@@ -198,20 +194,12 @@ def read_answer(
 
 
 def read_hello(host: str, facts: object) -> dict[str, Any]:
-    """Return the first words of a relay.
-
-    Raises:
-        HostUnreachable: these are other words.
-    """
+    """Return the first words of a relay."""
     return _check(host, "its greeting", _Hello, facts)
 
 
 def read_report(host: str, facts: object) -> LivenessReport:
-    """Return what a relay says of a run's supervisor.
-
-    Raises:
-        HostUnreachable: these are other words.
-    """
+    """Return what a relay says of a run's supervisor."""
     return LivenessReport.from_facts(_check(host, "its report on a run", _Report, facts))
 
 

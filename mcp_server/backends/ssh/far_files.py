@@ -2,7 +2,7 @@
 
 What a run's processes had open for writing, as its supervisor saw it, is the run's: such files come with `read_tb` and
 `compare_runs`, into ``files/`` of the mirrored run, under their own absolute paths. Checkpoints and data are never
-copied.
+copied. All raise HostUnreachable where the host does not answer, but for those that say what is missing then.
 """
 
 from __future__ import annotations
@@ -46,11 +46,7 @@ def fetch_scalar_files(directory: RunDir, attempts: int, roots: Sequence[str], b
 def _fetch_newest(
     channel: Channel, directory: RunDir, root: Path, attempts: int, roots: Sequence[str], begun_s: float
 ) -> str | None:
-    """Bring the files of the newest attempt that wrote some up to date; return what is missing, None without any.
-
-    Raises:
-        HostUnreachable: the host does not answer.
-    """
+    """Bring the files of the newest attempt that wrote some up to date; return what is missing, None without any."""
     left_bytes, notes = _MOST_NEW_BYTES, ""
     for number in range(attempts, 0, -1):
         outputs = read_outputs(directory.outputs(number))
@@ -79,12 +75,7 @@ def _describe_silence(error: HostUnreachable, root: Path) -> str:
 
 
 def fetch_whole_log(directory: RunDir, attempt: int) -> Path:
-    """Bring the log of an attempt up to date, however large it is, at most 1 GiB at once, and return its path.
-
-    Raises:
-        HostUnreachable: the host does not answer; what came stays.
-        OSError: it has no such file, or the copy cannot be written.
-    """
+    """Bring the log of an attempt up to date, however large it is, at most 1 GiB at once, and return its path."""
     path, channel = f"runs/{directory.run_id}/attempts/{attempt}/output.log", channel_of(directory.path.parents[1])
     _fetch(channel, path, directory.log(attempt), _MOST_LOG_BYTES)
     return directory.log(attempt)
@@ -113,11 +104,7 @@ def fetch_record_files(directory: RunDir, attempt: int) -> None:
 
 
 def _find_by_process(channel: Channel, outputs: Outputs, roots: Sequence[str], begun_s: float) -> list[str]:
-    """Return the event files a few levels below ``roots`` whose names hold a process of the run.
-
-    Raises:
-        HostUnreachable: the host does not answer.
-    """
+    """Return the event files a few levels below ``roots`` whose names hold a process of the run."""
     patterns = [
         f"{root.rstrip('/')}/{'*/' * depth}*tfevents*.{pid}.*"
         for root in roots
@@ -143,12 +130,7 @@ def _is_own(file: WrittenFile, outputs: Outputs, run_id: str) -> bool:
 
 
 def _fetch(channel: Channel, path: str, target: Path, most_bytes: int) -> int:
-    """Append what is new of a far file to its copy; return the number of bytes.
-
-    Raises:
-        HostUnreachable: the host does not answer.
-        OSError: it has no such file, or the copy cannot be written.
-    """
+    """Append what is new of a far file to its copy; return the number of bytes."""
     have = target.stat().st_size if target.exists() else 0
     fetched = 0
     while fetched < most_bytes:

@@ -37,11 +37,7 @@ class Mirror:
         self.path, self.runs = path, path / "runs"
 
     def create(self) -> None:
-        """Create the directories, with access for their owner alone.
-
-        Raises:
-            OSError: they cannot be created.
-        """
+        """Create the directories, with access for their owner alone."""
         for directory in (self.path.parent, self.path, self.runs):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 

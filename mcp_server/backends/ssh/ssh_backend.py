@@ -70,11 +70,7 @@ class SshBackend(Backend):
 
     @override
     def create(self, directory: RunDir, spec: RunSpec) -> None:
-        """Make the run known here before its host hears of it, so that a launch whose answer is lost can be found.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
+        """Make the run known here before its host hears of it, so that a launch whose answer is lost can be found."""
         _channel(spec).mirror.create()
         with whole_directory(directory.path) as new:
             marker = take_lock(new / LAUNCHING)
@@ -102,12 +98,7 @@ class SshBackend(Backend):
     async def launch_there(
         self, channel: Channel, name: str, directories: Sequence[RunDir], words: Mapping[str, Any], within_s: float
     ) -> None:
-        """Ask for the launch of prepared runs by the request ``name``.
-
-        Raises:
-            LaunchFailed, HostUnreachable: none runs.
-            LaunchUnanswered: whether they run is unknown.
-        """
+        """Ask for the launch of prepared runs by the request ``name``."""
         markers = [self._markers.pop(directory.run_id) for directory in directories]
         try:
             await _in_thread(partial(_launch, channel, name, directories, words, within_s))
@@ -252,11 +243,7 @@ def query_host_gpus(
     query: bool = True,
     since_s: float | None = None,
 ) -> GpuState:
-    """Return the GPUs of the host whose mirror is ``mirror``, and who holds them and its cpu slots.
-
-    Raises:
-        HostUnreachable: it does not answer.
-    """
+    """Return the GPUs of the host whose mirror is ``mirror``, and who holds them and its cpu slots."""
     answer, _ = channel_of(mirror).ask("gpus", env=dict(env or {}), near=near, query=query, since_s=since_s)
     return GpuState(answer["snapshot"], answer["holders"])
 
@@ -278,13 +265,7 @@ async def _in_thread(act: Callable[[], T]) -> T:
 def _launch(
     channel: Channel, name: str, directories: Sequence[RunDir], words: Mapping[str, Any], within_s: float
 ) -> None:
-    """Ask for a launch by the request ``name``, again where the answer is lost, for ``within_s``.
-
-    Raises:
-        LaunchFailed: nothing runs.
-        HostUnreachable: the same, as there is no connection.
-        LaunchUnanswered: whether it runs is unknown.
-    """
+    """Ask for a launch by the request ``name``, again where the answer is lost, for ``within_s``."""
     try:
         channel.open()
     except HostUnreachable as error:

@@ -303,11 +303,7 @@ class Channel:
         return link
 
     def _check_state(self, hello: Mapping[str, Any]) -> None:
-        """Refuse another state directory than that of runs that may still live: to its relay they would be gone.
-
-        Raises:
-            HostUnreachable: it is another one.
-        """
+        """Refuse another state directory than that of runs that may still live: to its relay they would be gone."""
         before = read_json(self.mirror.path / _HOST_FILE) or {}
         known, now_id = before.get("state_id"), hello.get("state_id")
         if not known or not now_id or known == now_id:
@@ -316,11 +312,7 @@ class Channel:
             raise HostUnreachable(self.name, _explain_other_state(before, hello, runs, self.mirror.path))
 
     def _read(self, link: SshLink) -> None:
-        """Read frames until the connection ends.
-
-        Raises:
-            ValueError, TypeError, KeyError: one is none of this protocol.
-        """
+        """Read frames until the connection ends."""
         have, dead = self.mirror.list_known()
         begun_s = time.monotonic()
         silence = SilenceWatch(link, lambda: self._find_awaited(begun_s), lambda: self._keep_last_contact(link))

@@ -68,11 +68,7 @@ class Driver:
         self._events: Any = None
 
     def call(self, function: Callable[[], T], timeout_s: float | None = None) -> T:
-        """Make one call. Without ``timeout_s`` it gets half of the time that is left, to leave some for the others.
-
-        Raises:
-            CallTimeout: it did not return.
-        """
+        """Make one call. Without ``timeout_s`` it gets half of the time that is left, to leave some for the others."""
         left_s = (self._until_s - time.monotonic()) / 2
         return self._caller.call(function, timeout_s or max(_SHORTEST_S, min(self._call_timeout_s, left_s)))
 

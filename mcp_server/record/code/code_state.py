@@ -48,11 +48,7 @@ class CodeState:
     files: Mapping[str, SourceFile] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write it into the directory of a run or a sweep.
-
-        Raises:
-            OSError: it was not written.
-        """
+        """Write it into the directory of a run or a sweep."""
         files = {path: [one.size, one.changed_ns, one.sha256] for path, one in self.files.items()}
         write_json(directory / CODE_STATE, {"layout": 1, "files": files})
 

@@ -113,11 +113,7 @@ class DeliveryFailed(Exception):
 
 
 def deliver(target: Target, notice: Notice, env: Mapping[str, str]) -> None:
-    """Bring ``notice`` to ``target`` once. ``env``: the environment of a command.
-
-    Raises:
-        DeliveryFailed: it did not arrive.
-    """
+    """Bring ``notice`` to ``target`` once. ``env``: the environment of a command."""
     if target.command:
         _run_command(target, notice, env)
     else:

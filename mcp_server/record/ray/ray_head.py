@@ -68,7 +68,12 @@ class RayRefused(RunwardError):
 
 
 class RayHead:
-    """The head of a cluster. ``address`` begins with http:// or https://."""
+    """The head of a cluster. ``address`` begins with http:// or https://.
+
+    Raises:
+        HostUnreachable: the head does not answer.
+        RayRefused: it answers with an error.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -95,10 +100,6 @@ class RayHead:
         """Return a job, None where the head does not know it, or has another with that id, which lacks the mark.
 
         ``mark``: see ``record/ray/ray_job``; empty for a job of a former version, which has none.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-            RayRefused: it answers with an error.
         """
         facts = self._call("GET", f"/api/jobs/{submission_id}", None, LOOK_S)
         metadata = {} if facts is None else facts.get("metadata")
@@ -114,22 +115,12 @@ class RayHead:
         )
 
     def stop(self, submission_id: str, mark: str) -> None:
-        """Ask the head to stop a job; one that it does not know, that is over, or another's, is left alone.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-            RayRefused: it answers with an error.
-        """
+        """Ask the head to stop a job; one that it does not know, that is over, or another's, is left alone."""
         if self.find(submission_id, mark) is not None:
             self._call("POST", f"/api/jobs/{submission_id}/stop", {}, SUBMIT_S)
 
     def delete(self, submission_id: str) -> None:
-        """Let the head forget a job that is over, so that another may have its id.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-            RayRefused: it answers with an error.
-        """
+        """Let the head forget a job that is over, so that another may have its id."""
         self._call("DELETE", f"/api/jobs/{submission_id}", None, LOOK_S)
 
     def read_log(self, submission_id: str, take: Callable[[str], None], after: int = 0) -> int:
@@ -155,12 +146,7 @@ class RayHead:
         return count
 
     def read_resources(self) -> dict[str, tuple[float, float]]:
-        """Return the cluster's resources by name, such as GPU: how many are in use, and how many there are.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-            RayRefused: it answers with an error.
-        """
+        """Return the cluster's resources by name, such as GPU: how many are in use, and how many there are."""
         value: Any = self._call("GET", "/api/cluster_status", None, LOOK_S) or {}
         for name in ("data", "clusterStatus", "loadMetricsReport", "usage"):
             value = value.get(name) if isinstance(value, dict) else None

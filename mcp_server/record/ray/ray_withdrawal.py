@@ -39,10 +39,6 @@ def withdraw(head: RayHead, job_ids: Collection[str]) -> bool:
     """Take jobs back that were PENDING just now, and return whether Ray was told so; it says FAILED a moment later.
 
     The job that does it stays in Ray's list, as SUCCEEDED.
-
-    Raises:
-        HostUnreachable: the head does not answer.
-        RayRefused: it answers with an error.
     """
     helper, mark = f"{min(job_ids)}-withdraw-{uuid4().hex[:8]}", uuid4().hex
     entrypoint = _ENTRYPOINT.format(program=shlex.quote(_KILL), job_ids=shlex.join(sorted(job_ids)))
@@ -67,12 +63,7 @@ class Withdrawals:
         self._lock, self._turn = threading.Lock(), threading.Lock()
 
     def withdraw(self, job_id: str) -> bool:
-        """Take a job back, as ``withdraw``. True also where another's withdrawal took it along, which may have failed.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-            RayRefused: it answers with an error.
-        """
+        """Take a job back, as ``withdraw``. True also where another's withdrawal took it along, perhaps in vain."""
         with self._lock:
             self._waiting.add(job_id)
         with self._turn:

@@ -89,9 +89,6 @@ def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[st
     """Append the end of a run to the experiment log, once. Before it its launch with the command, if that is missing.
 
     It is missing where the run was not launched from a blueprint, or a person removed the log.
-
-    Raises:
-        OSError: the log is not a regular file, or cannot be written.
     """
     path = result_dir / EXPERIMENT_LOG
     marker = f"<!-- runward end of {end.run_id} -->"
@@ -146,11 +143,7 @@ def _fence(script: str, secrets: Mapping[str, str]) -> str:
 
 
 def _open_log(log: Path) -> int:
-    """Return a descriptor that appends to the experiment log, which is created if missing.
-
-    Raises:
-        OSError: the log is a link or not a regular file, or cannot be opened.
-    """
+    """Return a descriptor that appends to the experiment log, which is created if missing."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(log, flags)
@@ -168,9 +161,6 @@ def _append_whole(fd: int, log: Path, entry: str) -> int:
     """Append all of ``entry`` or nothing.
 
     Return the former size of the log in bytes.
-
-    Raises:
-        OSError: nothing was appended.
     """
     size = os.fstat(fd).st_size
     head = _LOG_HEADING

@@ -30,11 +30,7 @@ _MAX_REPORT_CHARS, _MAX_ADDITIONS_CHARS = 20_000, 1_000_000
 
 
 def make_directory(path: Path) -> None:
-    """Create a result directory and the missing directories above it, as readable as the files in it.
-
-    Raises:
-        OSError: it is not a directory, or cannot be created.
-    """
+    """Create a result directory and the missing directories above it, as readable as the files in it."""
     missing = [above for above in (path, *path.parents) if not os.path.lexists(above)]
     path.mkdir(parents=True, exist_ok=True)
     for directory in missing:
@@ -43,11 +39,7 @@ def make_directory(path: Path) -> None:
 
 
 def remove_flag(result_dir: str | Path) -> None:
-    """Remove the flag of an earlier run, so that a waiting program does not take it for the next run's flag.
-
-    Raises:
-        OSError: a flag remains.
-    """
+    """Remove the flag of an earlier run, so that a waiting program does not take it for the next run's flag."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (Path(result_dir) / FINISH_FLAG).unlink()
 
@@ -73,9 +65,6 @@ def choose_document_path(result_dir: Path, run_id: str) -> Path:
     """Return the path for a run's results document: `results.md`, or `results-<run_id>.md` if that is a person's.
 
     A document of an earlier run is renamed to `results-<its run id>.md`.
-
-    Raises:
-        OSError: the directory cannot be used.
     """
     path, own = result_dir / RESULTS_DOCUMENT, result_dir / f"results-{run_id}.md"
     if not os.path.lexists(path):
@@ -118,9 +107,6 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file for people atomically.
 
     A link at ``path`` is replaced, not followed.
-
-    Raises:
-        OSError: nothing was changed.
     """
     write_atomic(path, text.encode(errors="replace"), mode=FILE_MODE)
 

@@ -89,11 +89,7 @@ def _array_directory(home: Path, name: str) -> Path:
 
 
 def _make_array(home: Path, name: str, directories: Sequence[RunDir]) -> Path:
-    """Make the directory of an array, with a link to each run by its index, and return it.
-
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
-    """
+    """Make the directory of an array, with a link to each run by its index, and return it."""
     path, number = _array_directory(home, name), 1
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while path.exists():

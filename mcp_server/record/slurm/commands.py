@@ -1,4 +1,7 @@
-"""The programs of Slurm that a login node has: what they print, as values. Never their JSON, which changes shape."""
+"""The programs of Slurm that a login node has: what they print, as values. Never their JSON, which changes shape.
+
+All that ask Slurm raise SlurmError where it refuses or does not answer: then nothing is known.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,7 @@ def clean_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -> 
 
 
 def run_program(words: Sequence[str], *, timeout_s: float = _TIMEOUT_S, named: Sequence[str] = ()) -> str:
-    """Return what a program of Slurm prints.
-
-    Raises:
-        SlurmError: it failed, or did not answer in time; says so in its own words.
-    """
+    """Return what a program of Slurm prints."""
     try:
         code, output, complaint = _run(words, clean_environment(os.environ, named), timeout_s)
     except subprocess.TimeoutExpired as error:
@@ -91,12 +90,7 @@ def _run(words: Sequence[str], env: Mapping[str, str], timeout_s: float) -> tupl
 
 
 def _read_all(process: subprocess.Popen[bytes], give_up_s: float) -> tuple[str, str]:
-    """Return what a program prints, on both ways.
-
-    Raises:
-        SlurmError: it is too much.
-        subprocess.TimeoutExpired: it goes on after ``give_up_s`` (monotonic).
-    """
+    """Return what a program prints, on both ways."""
     assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
     texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as selector:
@@ -136,22 +130,14 @@ def is_unsure(error: SlurmError) -> bool:
 
 
 def estimate(script: Path, named: Sequence[str]) -> str:
-    """Return when Slurm would start a script, in its own words.
-
-    Raises:
-        SlurmError: it would refuse it.
-    """
+    """Return when Slurm would start a script, in its own words."""
     text = run_program(["sbatch", "--test-only", str(script)], named=named)
     text = re.sub(r"(?<=start at )\d+", lambda found: read_time(found[0]), text.replace("sbatch: ", ""))
     return " ".join(text.split())
 
 
 def list_own_jobs() -> dict[str, tuple[Job, str]]:
-    """Return the user's jobs with their names, by id, also those that ended and are still known.
-
-    Raises:
-        SlurmError: Slurm does not answer.
-    """
+    """Return the user's jobs with their names, by id, also those that ended and are still known."""
     return parse_queue(run_program(["squeue", "--me", "-h", "-r", "-t", "all", "-o", _FORMAT]))
 
 
@@ -175,11 +161,7 @@ def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
 
 
 def list_node_hosts() -> frozenset[str]:
-    """Return the names of the hosts that run jobs.
-
-    Raises:
-        SlurmError: Slurm does not answer.
-    """
+    """Return the names of the hosts that run jobs."""
     return frozenset(run_program(["sinfo", "-h", "-N", "-o", "%n"]).split())
 
 
@@ -188,9 +170,6 @@ def describe_job(job_id: str) -> Job:
 
     A job that the controller has started again, or will, is as the controller sees it: sacct knows its last end. One
     that nobody knows has no state. Its source is ``UNLISTED`` where a list of all jobs that began was read.
-
-    Raises:
-        SlurmError: Slurm does not answer, so that nothing is known.
     """
     accounted = _ask_accounting(job_id)
     ended = accounted if accounted is not None and accounted.state else None
@@ -235,9 +214,6 @@ def ask_controller(job_id: str) -> Job:
     """Return a job as the controller sees it now, without a state where it has forgotten the job, which is then gone.
 
     Only the controller says when a job has left its nodes: sacct has its end from the moment that Slurm ends it.
-
-    Raises:
-        SlurmError: Slurm does not answer.
     """
     try:
         facts = parse_facts(run_program(["scontrol", "show", "job", job_id, "-o"]))
@@ -278,11 +254,7 @@ def _read_completions(job_id: str) -> Job | None:
 
 
 def read_memory() -> tuple[float, float]:
-    """Return for how many seconds the controller remembers ended jobs, and since when it runs (POSIX time).
-
-    Raises:
-        SlurmError: Slurm does not say.
-    """
+    """Return for how many seconds the controller remembers ended jobs, and since when it runs (POSIX time)."""
     config = _read_config()
     age, boot = config.get("MinJobAge", "").partition(" ")[0], config.get("BOOT_TIME", "")
     if not (age.isdecimal() and boot.isdecimal() and len(age) <= _TIME_DIGITS and len(boot) <= _TIME_DIGITS):

@@ -83,11 +83,7 @@ def _quote(value: str) -> str:
 def make_directory(
     directory: RunDir, facts: Mapping[str, Any], script: str, files: Mapping[str, Path] | None = None
 ) -> None:
-    """Make a run's directory appear whole, with its spec, its batch script, and ``files`` by their names in it.
-
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
-    """
+    """Make a run's directory appear whole, with its spec, its batch script, and ``files`` by their names in it."""
     with whole_directory(directory.path, anew=True) as own:
         with open(script_of(own), "w", opener=open_private) as file:
             file.write(script)
@@ -99,11 +95,7 @@ def make_directory(
 
 
 def link_or_copy(path: Path, copy: Path) -> None:
-    """Make ``copy`` a file of the same content.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Make ``copy`` a file of the same content."""
     try:
         os.link(path, copy)
     except OSError:  # a file system without links, or with too many of this file
@@ -111,11 +103,7 @@ def link_or_copy(path: Path, copy: Path) -> None:
 
 
 def keep_handover(directory: RunDir, handover: Handover) -> None:
-    """Keep the environment for the job in a file that this user alone can read.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Keep the environment for the job in a file that this user alone can read."""
     with open(directory.handover, "wb", opener=open_private) as file:
         file.write(handover.encode())
         os.fsync(file.fileno())
@@ -246,12 +234,7 @@ def was_started_in(run: Run, boot_id: str) -> bool:
 
 
 def _describe_own_job(directory: RunDir, job_id: str) -> str:
-    """Return the state of a run's job.
-
-    Raises:
-        RunwardError: another job has its number, or its name; nothing was signalled.
-        SlurmError: Slurm does not answer.
-    """
+    """Return the state of a run's job."""
     job, name = ask_controller(job_id), expected_name(directory, job_id)
     if job.is_other(name):
         raise RunwardError(

@@ -36,28 +36,24 @@ _AHEAD_S = 60.0  # of this host's clock, which that of the launcher's may be
 
 
 class JobWatch:
-    """Judges jobs of one state directory, with one query of Slurm for all of them."""
+    """Judges jobs of one state directory, with one query of Slurm for all of them.
+
+    Raises:
+        OSError: the record cannot be read now.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self._outputs: dict[str, tuple[int, float]] = {}  # by run: the size of its job's output, and since when
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return what the record and Slurm say together. An end in the record needs no word of Slurm.
-
-        Raises:
-            OSError: the record cannot be read now.
-        """
+        """Return what the record and Slurm say together. An end in the record needs no word of Slurm."""
         report = self._judge(directory, spec, asks=True)
         assert report is not None  # noqa: S101 - who asks hears
         return report
 
     def judge_by_last_answer(self, directory: RunDir, spec: RunSpec) -> LivenessReport | None:
-        """Return what the record and Slurm's last answer say together, at once; None where that is too little.
-
-        Raises:
-            OSError: the record cannot be read now.
-        """
+        """Return what the record and Slurm's last answer say together, at once; None where that is too little."""
         return self._judge(directory, spec, asks=False)
 
     def _judge(self, directory: RunDir, spec: RunSpec, *, asks: bool) -> LivenessReport | None:
@@ -169,11 +165,7 @@ def _id_of(facts: Mapping[str, Any]) -> str:
 
 
 def keep_job(directory: RunDir, job_id: str) -> None:
-    """Write the id of the run's job.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the id of the run's job."""
     write_json(directory.job, {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time()})
 
 
@@ -225,9 +217,6 @@ def _keep_end(
     ``left``: when a job that never wrote a record was listed last, as waiting, and when it was not any more.
 
     A job that Slurm has started again since is returned as it is, and not kept.
-
-    Raises:
-        SlurmError: Slurm does not answer.
     """
     kept = read_json(directory.job_end)
     if kept is not None:
@@ -299,9 +288,6 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float, bool]:
     """Return how far the record is, by a fresh look at its end, when it was written (POSIX), and a doubt of its end.
 
     The command can write an end too, while a supervisor holds the lock.
-
-    Raises:
-        OSError: it cannot be read now.
     """
     try:
         events, status = _read_newest_events(directory)
@@ -317,11 +303,7 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float, bool]:
 
 
 def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_result]:
-    """Return the last events of a run, and the status of their file.
-
-    Raises:
-        OSError: there is no such file, or it cannot be read now.
-    """
+    """Return the last events of a run, and the status of their file."""
     with directory.events.open("rb") as file:
         status = os.fstat(file.fileno())
         offset = max(0, status.st_size - _TAIL_BYTES)

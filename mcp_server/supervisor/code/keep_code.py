@@ -39,11 +39,7 @@ class KeptAttempt:
 
 
 def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) -> None:
-    """Keep what ``attempt`` runs. ``on_done`` is called before the wait for a Python that the command does not name.
-
-    Raises:
-        OSError: its directory cannot be written.
-    """
+    """Keep what ``attempt`` runs. ``on_done`` is called before the wait for a Python that the command does not name."""
     directory, cwd = attempt.rundir.code(attempt.number), attempt.spec.cwd or "/"
     directory.mkdir(mode=0o700, exist_ok=True)
     snapshot = CodeSnapshot(taken_at=now(), notes=("The state of git was not read in time.",))

@@ -47,11 +47,7 @@ def find_running_python(pid: int) -> str:
 
 
 def read_packages(python: str) -> PythonPackages:
-    """Return version and packages of the Python at ``python``, from the names of files in its directories.
-
-    Raises:
-        OSError: its directories cannot be read.
-    """
+    """Return version and packages of the Python at ``python``, from the names of files in its directories."""
     if not python or not os.path.exists(python):  # noqa: PTH110 - of a word that may not be a path
         return PythonPackages()
     # A virtual environment is where the link is, not where it leads.

@@ -104,12 +104,7 @@ class JobMirror:
             time.sleep(_PERIOD_S)
 
     def _stop(self) -> None:
-        """Ask for the end of the job, once, and once more by other means where it waits for resources.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-            RayRefused: it answers with an error.
-        """
+        """Ask for the end of the job, once, and once more by other means where it waits for resources."""
         if not self._has_asked:
             self._head.stop(self._job_id, self._mark)
             self._has_asked, self._withdraw_s = True, time.monotonic() + _STARTS_S
@@ -149,11 +144,7 @@ class JobMirror:
         return code or 1
 
     def _print_log(self, *, is_last: bool) -> None:
-        """Print what is new in the log. A part that Ray cannot read, or does not send, keeps no job from its end.
-
-        Raises:
-            HostUnreachable: the head does not answer.
-        """
+        """Print what is new in the log. A part that Ray cannot read, or does not send, keeps no job from its end."""
         begun_s = time.monotonic()
         if begun_s < self._log_due_s and not is_last:
             return

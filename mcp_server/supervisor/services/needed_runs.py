@@ -94,11 +94,7 @@ class Services:
         yield from ((need, why) for need in self._places if (why := _explain_address(need)))
 
     def _explain_silence(self, need: Need, run: Run) -> str:
-        """Return why a service does not answer yet, empty where it does.
-
-        Raises:
-            ServiceEnded: it has ended.
-        """
+        """Return why a service does not answer yet, empty where it does."""
         if run.ended and not self._goes_on(need, run):
             raise ServiceEnded(f"{need.run}, which it needs, ended before it answered: {self._describe_end(run)}")
         if run.started_at is None or run.state in ("queued", "starting", "retrying"):
@@ -196,11 +192,7 @@ class Services:
         return report is not None and report.liveness is not Liveness.DEAD
 
     def _read(self, need: Need) -> Run | None:
-        """Return a service as it is now, None where its directory is gone, or Slurm has not answered yet.
-
-        Raises:
-            OSError: it cannot be read now.
-        """
+        """Return a service as it is now, None where its directory is gone, or Slurm has not answered yet."""
         spec = self._find_spec(need)
         if spec is None or spec.backend != "slurm":
             return None if spec is None else read_run(self._directory(need), self._host)

@@ -21,9 +21,6 @@ class TmuxProbe:
     """A tmux client, of the same program as the server, that asks for one option and all panes.
 
     ``fd`` yields the answer, and its end when the client has ended. ``pid`` is the client's.
-
-    Raises:
-        OSError: the server is gone, or the client cannot be started.
     """
 
     def __init__(self) -> None:
