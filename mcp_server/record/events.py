@@ -155,7 +155,7 @@ class Event(_Numbered, total=False):
     environment: dict[str, str]
     at_start: dict[str, Any]
     failure: dict[str, Any]
-    gpus: list[str] | dict[str, Any]  # a list of UUIDs, or by UUID what samples came to
+    gpus: Any  # a list of UUIDs, or by UUID what samples came to
     gpu_indices: list[int]
     leftovers: list[Any]
     survivors: list[Any]
@@ -309,7 +309,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     **{k.__name__: (k,) for k in (str, int, bool, list, dict)},
 }
 _TYPES = {name: _read_types(kind) for name, kind in Event.__annotations__.items()}
-_TYPES |= {"total_steps": (int,), "round": (int,), "eta_s": (int, float)}
+_TYPES |= {"gpus": (list, dict), "total_steps": (int,), "round": (int,), "eta_s": (int, float)}
 _TIMES = ("at", "started_at", "ended_at")
 _FAILURE_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("kind", "line", "action", "advice", "correction", "far_side"), (str,)),
