@@ -23,7 +23,7 @@ answer(pydantic)  threads(anyio)
 backends(anyio libtmux typing_extensions)  store(backends anyio pydantic inotify_simple regex)
 hosts(store pydantic yaml)
 backends.ssh.far_answers(pydantic)
-blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib)
+blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib typing_extensions)
 views
 runs(anyio pydantic)  results(yaml)
 sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.halving(optuna)  sweeps.optuna_extra(optuna)

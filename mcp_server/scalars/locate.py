@@ -61,8 +61,7 @@ def find_scalars(path: Path) -> list[DatedLocation]:
 
 def find_event_locations(path: Path) -> list[DatedLocation]:
     """Return the directories with event files at or below ``path``, newest first."""
-    directories = find_event_directories(path) if path.is_dir() else []
-    return [DatedLocation(directory.path, directory.newest_s) for directory in directories]
+    return [DatedLocation(*directory) for directory in find_event_directories(path)] if path.is_dir() else []
 
 
 def find_tables(path: Path) -> list[DatedLocation]:
@@ -75,8 +74,7 @@ def find_tables(path: Path) -> list[DatedLocation]:
     for directory in (directory for directory, _ in tree) if path.is_dir() else [path]:
         for source in find_sources(directory):
             with contextlib.suppress(OSError):
-                if source.kind != "events":
-                    tables.append(DatedLocation(source, source.path.stat().st_mtime))
+                tables.append(DatedLocation(source, source.path.stat().st_mtime))
     return sorted({table.location: table for table in tables}.values(), key=lambda table: -table.newest_s)
 
 

@@ -15,7 +15,6 @@ from mcp_server.backends.ssh.far_files import fetch_scalar_files
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.scalars.formats.detect import SourceReader
 from mcp_server.scalars.locate import (
     EventFiles,
     LookupCache,
@@ -25,10 +24,10 @@ from mcp_server.scalars.locate import (
     locate_run_scalars,
     run_span,
 )
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import ScalarsUnreadable, Series
 from mcp_server.scalars.tensorboard.find import has_event_files, list_event_files
-from mcp_server.scalars.tensorboard.reader import EventReader
 from mcp_server.store.attribution.attribution import Attribution, describe_uncertain
 from mcp_server.store.attribution.claims import FileFacts
 from mcp_server.store.run_store import RunStore
@@ -103,12 +102,9 @@ class Scalars:
     """
 
     def __init__(self, home: StateHome, store: RunStore | None = None, *, apart: bool = False) -> None:
-        self._apart = apart
         self.attribution = Attribution(store or RunStore(home))
-        self._cache = home.path / "scalars"
-        self._event_reader: EventReader | None = None
-        self._source_reader: SourceReader | None = None
-        self._lookups: LookupCache | None = None
+        self._reader = ScalarReader(home.path / "scalars", ReadingProcess() if apart else None)
+        self._lookups = LookupCache()
         self._lock = threading.Lock()
         self._locations: dict[str, tuple[object, float, RunLocations]] = {}
 
@@ -120,7 +116,6 @@ class Scalars:
         begun_s = time.monotonic()
         with self._lock:
             earlier, until_s, run_locations = self._locations.get(run.run_id, (None, 0.0, RunLocations()))
-            self._lookups = self._lookups or LookupCache()
         if earlier == (key, _stamp_directories(run_locations.locations)) and begun_s < until_s:
             return run_locations
         own = self.attribution.of(run)
@@ -141,16 +136,12 @@ class Scalars:
         Raises:
             NoScalars: nothing there can be read; says why.
         """
-        event_reader, source_reader = self._readers()
         notes: dict[str, None] = {}
         failures: list[str] = []
         series: dict[str, Series] = {}
         for location, label in zip(locations, label_locations(locations), strict=True):
             try:
-                if isinstance(location, EventFiles):
-                    part = event_reader.read(location.path, location.attempts)
-                else:
-                    part = event_reader.read(location) if isinstance(location, Path) else source_reader.read(location)
+                part = self._reader.read(location)
             except (ScalarsUnreadable, OSError) as error:
                 failures.append(str(error))
                 continue
@@ -174,17 +165,9 @@ class Scalars:
         known = {name for files in found.values() for name in files.attempts}
         rest = dict.fromkeys((path.name for path in list_event_files(directory) if path.name not in known), 0)
         if rest:
-            programs = self._readers()[0].read(directory, rest if found else None).programs or (tuple(rest),)
+            programs = self._reader.read(EventFiles(directory, rest) if found else directory).programs or (tuple(rest),)
             found |= {str(directory / names[0]): EventFiles(directory, dict.fromkeys(names, 0)) for names in programs}
         return found
-
-    def _readers(self) -> tuple[EventReader, SourceReader]:
-        with self._lock:
-            if self._event_reader is None or self._source_reader is None:
-                process = ReadingProcess() if self._apart else None
-                self._event_reader = EventReader(self._cache, process)
-                self._source_reader = SourceReader(process)
-            return self._event_reader, self._source_reader
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ logged. Other points that come late are sorted by step.
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,20 +29,43 @@ _MOST_STRETCHES = 64  # that are examined in a file, each as expensive as a sort
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
-    """One tag of one run, by step. Points of one step keep the order in which they were logged.
-
-    ``steps``, ``walls`` (POSIX seconds) and ``values`` have the same shape (n,) and are read-only. Where a
-    logger passes no step, all steps are 0. ``restarts``: the steps from which a restart replaced earlier points, in
-    order. ``writers`` > 1: so many processes wrote this tag at the same time; all their points are kept, in the order
-    of ``walls``. ``cycles``: how often the steps fall back to their beginning; the points keep the order logged.
-    ``late``: points that were logged after a higher step, and are sorted. ``replaced``: points that are not kept since
-    another process began again at the beginning, and which may be another program's.
-    """
+class Points:
+    """Points of one tag: ``steps``, ``walls`` (POSIX seconds) and ``values`` have the same shape (n,)."""
 
     steps: NDArray[np.int64]
     walls: NDArray[np.float64]
     values: NDArray[np.float64]
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The three arrays."""
+        return self.steps, self.walls, self.values
+
+    def where(self, index: NDArray[Any] | slice) -> Self:
+        """Return the selected points, with all else that is known of them."""
+        return replace(self, steps=self.steps[index], walls=self.walls[index], values=self.values[index])
+
+
+def join_points(parts: Sequence[Points]) -> Points:
+    """Return the points of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    steps = np.concatenate([np.empty(0, np.int64), *(part.steps for part in parts)])
+    walls, values = ([part.walls for part in parts], [part.values for part in parts])
+    return Points(steps, np.concatenate([np.empty(0), *walls]), np.concatenate([np.empty(0), *values]))
+
+
+@dataclass(frozen=True, eq=False)
+class Series(Points):
+    """One tag of one run, by step. Points of one step keep the order in which they were logged.
+
+    The arrays are read-only. Where a logger passes no step, all steps are 0. ``restarts``: the steps from which a
+    restart replaced earlier points, in order. ``writers`` > 1: so many processes wrote this tag at the same time; all
+    their points are kept, in the order of ``walls``. ``cycles``: how often the steps fall back to their beginning; the
+    points keep the order logged. ``late``: points that were logged after a higher step, and are sorted. ``replaced``:
+    points that are not kept since another process began again at the beginning, perhaps another program.
+    """
+
     restarts: tuple[int, ...] = ()
     writers: int = 1
     cycles: int = 0
@@ -53,16 +75,14 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class RunScalars:
-    """The series of the run stored directly in ``path``, by tag.
+    """The series of a run by tag.
 
-    ``notes``: what a reader of the numbers should know, such as damage, restarts, two writers. ``bytes``: the total
-    size of its files. ``programs``: the names of each one's event files, where several wrote there.
+    ``notes``: what a reader of the numbers should know, such as damage, restarts, two writers. ``programs``: the names
+    of each one's event files, where several wrote there.
     """
 
-    path: Path
     series: Mapping[str, Series]
     notes: tuple[str, ...] = ()
-    bytes: int = 0
     programs: tuple[tuple[str, ...], ...] = ()
 
 
@@ -71,16 +91,13 @@ class ScalarsUnreadable(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class FilePoints:
-    """The points of one tag in one event file, in file order, as arrays of the same shape (n,), n > 0.
+class FilePoints(Points):
+    """The points of one tag in one event file, in file order, n > 0.
 
     ``starts``: the START events of this file as (number of points before it, its step).
     ``later``: the steps of START events in other files that purge this one, in order. ``writer``: for ``is_same``.
     """
 
-    steps: NDArray[np.int64]
-    walls: NDArray[np.float64]
-    values: NDArray[np.float64]
     starts: Sequence[tuple[int, int]] = ()
     later: Sequence[int] = ()
     writer: Any = None
@@ -108,7 +125,7 @@ def merge_files(files: Sequence[FilePoints], is_same: Callable[[Any, Any], bool]
         first = _find_start(newest.steps, [part.steps for part in merged]) if merged else None
         if first is not None:
             restarts.append((group[0].number, -1, first))
-            before, merged = merged, [rest for part in merged if len((rest := part.where(part.steps < first)).steps)]
+            before, merged = merged, [rest for part in merged if len((rest := _keep(part, part.steps < first)).steps)]
             if not merged and not is_same(files[before[-1].number].writer, files[group[0].number].writer):
                 replaced += sum(len(part.steps) for part in before)
         merged.append(newest)
@@ -119,14 +136,14 @@ def join_programs(series: Sequence[Series]) -> Series:
     """Return the series of several programs that wrote one tag as one, in the order of time."""
     if len(series) == 1:
         return series[0]
-    order = np.argsort(np.concatenate([one.walls for one in series]), kind="stable")
-    steps, walls, values = (np.concatenate(arrays)[order] for arrays in zip(*map(_arrays, series), strict=True))
     restarts = tuple(step for one in series for step in one.restarts)
-    return Series(steps, walls, values, restarts, sum(one.writers for one in series), max(one.cycles for one in series))
+    joined = _join_by_time(series)
+    return Series(*joined.arrays, restarts, sum(one.writers for one in series), max(one.cycles for one in series))
 
 
-def _arrays(series: Series) -> tuple[NDArray[Any], ...]:
-    return series.steps, series.walls, series.values
+def _join_by_time(parts: Sequence[Points]) -> Points:
+    joined = join_points(parts)
+    return joined.where(np.argsort(joined.walls, kind="stable"))
 
 
 def describe_series(series: Mapping[str, Series]) -> list[str]:
@@ -187,27 +204,18 @@ _Restart = tuple[int, int, int]  # number of the file, position in it, step
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _Part(Points):
     """The remaining points of one file, or of several files that were written at the same time."""
 
     number: int
-    steps: NDArray[np.int64]
-    walls: NDArray[np.float64]
-    values: NDArray[np.float64]
     restarts: tuple[_Restart, ...] = ()
     writers: int = 1
     cycles: int = 0
 
-    def where(self, keep: NDArray[np.bool_]) -> "_Part":
-        """Return the part with only the selected points, or itself if all are selected."""
-        if keep.all():
-            return self
-        return replace(self, steps=self.steps[keep], walls=self.walls[keep], values=self.values[keep])
-
 
 def _purge(file: FilePoints, number: int) -> _Part:
     """Return the points of a file that no START event purges."""
-    part = _Part(number, file.steps, file.walls, file.values)
+    part = _Part(*file.arrays, number)
     restarts: list[_Restart] = []
     count = len(file.steps)
     keep: NDArray[np.bool_] | None = None
@@ -268,7 +276,7 @@ def _drop_repeated_stretches(part: _Part) -> _Part:
     count = int(cycles.sum())
     if count == 1:  # evaluations between earlier ones begin a little later
         count = int((cycles & (steps[falls] <= lowest[falls - 1])).sum())
-    return replace(part.where(keep), restarts=tuple(restarts), cycles=count)
+    return replace(_keep(part, keep), restarts=tuple(restarts), cycles=count)
 
 
 def _is_repeated(earlier: NDArray[np.int64], stretch: NDArray[np.int64]) -> bool:
@@ -304,30 +312,21 @@ def _interleave(group: Sequence[_Part]) -> _Part:
     """Return the points of concurrent writers as one part, in the order of wall times."""
     if len(group) == 1:
         return group[0]
-    walls = np.concatenate([part.walls for part in group])
-    order = np.argsort(walls, kind="stable")
-    return _Part(
-        group[0].number,
-        np.concatenate([part.steps for part in group])[order],
-        walls[order],
-        np.concatenate([part.values for part in group])[order],
-        tuple(restart for part in group for restart in part.restarts),
-        len(group),
-        max(part.cycles for part in group),
-    )
+    restarts = tuple(restart for part in group for restart in part.restarts)
+    cycles = max(part.cycles for part in group)
+    return _Part(*_join_by_time(group).arrays, group[0].number, restarts, len(group), cycles)
+
+
+def _keep(part: _Part, which: NDArray[np.bool_]) -> _Part:
+    """Return the part with the selected points, or itself, and no copies, where all are."""
+    return part if which.all() else part.where(which)
 
 
 def _build_series(parts: Sequence[_Part], restarts: list[_Restart]) -> Series:
-    if len(parts) == 1:
-        steps, walls, values = parts[0].steps, parts[0].walls, parts[0].values
-    else:
-        steps = np.concatenate([np.empty(0, np.int64), *(part.steps for part in parts)])
-        walls = np.concatenate([np.empty(0), *(part.walls for part in parts)])
-        values = np.concatenate([np.empty(0), *(part.values for part in parts)])
+    points = join_points(parts)
     writers = max((part.writers for part in parts), default=1)
     cycles, late = max((part.cycles for part in parts), default=0), 0
-    if writers == 1 and not cycles and not is_rising(steps):
-        late = int((steps < np.maximum.accumulate(steps)).sum())
-        order = np.argsort(steps, kind="stable")
-        steps, walls, values = steps[order], walls[order], values[order]
-    return Series(steps, walls, values, tuple(step for _, _, step in sorted(restarts)), writers, cycles, late)
+    if writers == 1 and not cycles and not is_rising(points.steps):
+        late = int((points.steps < np.maximum.accumulate(points.steps)).sum())
+        points = points.where(np.argsort(points.steps, kind="stable"))
+    return Series(*points.arrays, tuple(step for _, _, step in sorted(restarts)), writers, cycles, late)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -68,12 +68,6 @@ class SeriesSummary:
     steps_per_s: float | None = None
     restarts: tuple[int, ...] = ()
     writers: int = 1
-
-
-def points_since(series: Series, step: int) -> Series:
-    """Return the points of ``series`` from ``step`` on."""
-    later = series.steps >= step
-    return replace(series, steps=series.steps[later], walls=series.walls[later], values=series.values[later])
 
 
 def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> SeriesSummary:

@@ -29,7 +29,7 @@ from mcp_server.scalars.run_scalars import (
     resolve_target,
 )
 from mcp_server.scalars.series import ScalarsUnreadable
-from mcp_server.scalars.summary import points_since, summarise_series
+from mcp_server.scalars.summary import summarise_series
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds
@@ -222,7 +222,7 @@ def _read_target(
         reading = replace(of_output[1], source=str(of_output[0].path))  # its event file has no scalars yet
     if since_step is None:
         return reading
-    later = {tag: points_since(series, since_step) for tag, series in reading.series.items()}
+    later = {tag: series.where(series.steps >= since_step) for tag, series in reading.series.items()}
     later = {tag: series for tag, series in later.items() if len(series.values)}
     return replace(reading, series=later, notes=(*reading.notes, f"Only steps from {since_step} on."))
 

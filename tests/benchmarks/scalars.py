@@ -17,8 +17,9 @@ from tensorboard.context import RequestContext
 from tensorboard.data import grpc_provider
 from tensorboard.util import tensor_util
 
-from mcp_server.scalars.tensorboard.reader import EventReader
-from mcp_server.scalars.tensorboard.scan import TagPoints, read_newest, scan
+from mcp_server.scalars.reading import ScalarReader
+from mcp_server.scalars.series import Points
+from mcp_server.scalars.tensorboard.scan import scan
 from tests.benchmarks import event_files
 from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, measured, median
@@ -35,9 +36,9 @@ print(int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) /
 """
 _SECOND = """import sys, time
 from pathlib import Path
-from mcp_server.scalars.tensorboard.reader import EventReader
+from mcp_server.scalars.reading import ScalarReader
 begun_s = time.perf_counter()
-EventReader(Path(sys.argv[1])).read(Path(sys.argv[2]))
+ScalarReader(Path(sys.argv[1])).read(Path(sys.argv[2]))
 print(1000 * (time.perf_counter() - begun_s))
 """
 _EVERYTHING = {"scalars": 0, "tensors": 0, "images": 0, "histograms": 0}
@@ -67,7 +68,6 @@ async def measure(sandbox: Sandbox) -> Table:
     few_runs = _corpus(root / "runs-few", [_POINTS_OF_A_RUN] * _FEW_RUNS, kinds["simple"][0])
     rows += _compared(f"{_RUNS} runs of 2 MiB", runs, few_runs, _RUNS, _FEW_RUNS, ratio_at_most=0.025)
     rows += _followed(root, root / "simple" / "run000")
-    rows.append(_newest(_files(root / "media")[0]))
     rows.append(_peak(f"peak memory, {_POINTS:,} points", _files(root / "simple")[0], 100))
     large = _corpus(root / "large", [50_000], lambda points: event_files.among_media(points, 2**30, _TAGS))
     rows.append(_peak("peak memory, a file of 1 GiB with images", _files(large)[0], 150))
@@ -175,7 +175,7 @@ def _served(provider: grpc_provider.GrpcDataProvider) -> int:
     return sum(len(series) for tags in series_by_run.values() for series in tags.values())
 
 
-def _scanned(path: Path) -> list[TagPoints]:
+def _scanned(path: Path) -> list[Points]:
     fd = os.open(path, os.O_RDONLY)
     try:
         return list(scan(fd, 0, path.stat().st_size).points.values())
@@ -185,7 +185,7 @@ def _scanned(path: Path) -> list[TagPoints]:
 
 def _followed(root: Path, run: Path) -> list[Row]:
     """Return the cost of a run that was read before: with a thousand more events, and for another process."""
-    reader, more = EventReader(root / "cache"), event_files.simple_values(1000, _TAGS, behind=_POINTS)
+    reader, more = ScalarReader(root / "cache"), event_files.simple_values(1000, _TAGS, behind=_POINTS)
     begun_s = time.perf_counter()
     reader.read(run)
     first_ms = elapsed_ms(begun_s)
@@ -198,22 +198,6 @@ def _followed(root: Path, run: Path) -> list[Row]:
         measured("1,000 events more in a known file of 60 MiB", elapsed_ms(begun_s), "ms", at_most=5),
         measured("that file for another process, from the cache", cached_ms, "ms", baseline=first_ms, at_most=100),
     ]
-
-
-def _newest(path: Path) -> Row:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        size = path.stat().st_size
-        times_ms = []
-        for _ in range(20):
-            begun_s = time.perf_counter()
-            newest, _ = read_newest(fd, size)
-            times_ms.append(elapsed_ms(begun_s))
-    finally:
-        os.close(fd)
-    if len(newest) != _TAGS:
-        raise NotMeasured(f"the newest values of {len(newest)} tags, not of {_TAGS}")
-    return measured(f"newest values of {_TAGS} tags of {size / 2**20:,.0f} MiB", median(times_ms), "ms", at_most=20)
 
 
 def _peak(what: str, path: Path, at_most: float) -> Row:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server import threads
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader
-from mcp_server.scalars.tensorboard.reader import EventReader
+from mcp_server.scalars.formats.detect import ScalarSource
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.threads import CallAbandoned
 from mcp_server.views.log_excerpt import grep_lines, slice_lines
 from tests.support.event_records import header
@@ -30,7 +30,7 @@ def abandoned(act: Callable[[], object]) -> None:
 
 
 def test_a_table_is_read_whole_by_the_next_caller(tmp_path: Path) -> None:
-    source, reader = ScalarSource("csv", csv_file(tmp_path, "step,loss\n1,1\n2,2\n")), SourceReader()
+    source, reader = ScalarSource("csv", csv_file(tmp_path, "step,loss\n1,1\n2,2\n")), ScalarReader()
     with pytest.raises(CallAbandoned):
         abandoned(lambda: reader.read(source))
     assert len(reader.read(source).series["loss"].values) == 2
@@ -44,7 +44,7 @@ def test_a_table_is_read_whole_by_the_next_caller(tmp_path: Path) -> None:
 def test_event_files_are_read_whole_by_the_next_caller(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1700000000.host.1.0"
     path.write_bytes(header() + records(range(50)))
-    reader = EventReader()
+    reader = ScalarReader()
     with pytest.raises(CallAbandoned):
         abandoned(lambda: reader.read(tmp_path))
     assert len(reader.read(tmp_path).series["loss"].values) == 50

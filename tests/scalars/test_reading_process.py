@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mcp_server.scalars import reading_process
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
-from mcp_server.scalars.tensorboard.reader import EventReader
 from mcp_server.system import processes
 from mcp_server.threads import CallAbandoned
 from tests.benchmarks.event_files import simple_values, write
@@ -25,8 +25,7 @@ HERE = os.getpid()
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadingProcess]:
-    for module in ("formats.detect", "tensorboard.reader"):
-        monkeypatch.setattr(f"mcp_server.scalars.{module}.LARGE_BYTES", 20)
+    monkeypatch.setattr("mcp_server.scalars.reading.LARGE_BYTES", 20)
     process = ReadingProcess()
     yield process
     process.close()
@@ -42,7 +41,7 @@ def has_ended(child: int) -> bool:
 
 def everything(run: RunScalars) -> object:
     series = {tag: [a.tobytes() for a in (s.steps, s.walls, s.values)] for tag, s in run.series.items()}
-    return run.path, series, run.notes, run.bytes
+    return series, run.notes
 
 
 def mlflow(directory: Path) -> Path:
@@ -74,17 +73,16 @@ def test_what_the_process_read_is_what_this_one_reads(tmp_path: Path, process: R
         }
         csv_file(tmp_path, text[kind], names[kind])
     (source,) = find_sources(tmp_path)
-    there, here = SourceReader(process), SourceReader()
+    there, here = ScalarReader(process=process), ScalarReader()
     run = there.read(source)
     assert everything(run) == everything(here.read(source))
     assert not any(array.flags.writeable for one in run.series.values() for array in (one.steps, one.values))
     assert pid_of(process) != HERE
-    assert not there.changed(source)
 
 
 def test_what_is_appended_to_a_file_that_the_process_read_is_read_here(tmp_path: Path, process: ReadingProcess) -> None:
     path = csv_file(tmp_path, "step,loss\n1,3\n2,2\n3,1\n4,1\n")
-    reader, source = SourceReader(process), ScalarSource("csv", path)
+    reader, source = ScalarReader(process=process), ScalarSource("csv", path)
     reader.read(source)
     process.close()
     with path.open("a") as file:
@@ -96,19 +94,19 @@ def test_what_is_appended_to_a_file_that_the_process_read_is_read_here(tmp_path:
 def test_event_files_come_back_by_the_cache(tmp_path: Path, process: ReadingProcess) -> None:
     write(tmp_path / "logs" / "events.out.tfevents.1.h", simple_values(4000))
     (tmp_path / "home").mkdir(mode=0o700)
-    run = EventReader(tmp_path / "home" / "scalars", process).read(tmp_path / "logs")
+    run = ScalarReader(tmp_path / "home" / "scalars", process).read(tmp_path / "logs")
     assert pid_of(process) != HERE
-    assert everything(run) == everything(EventReader().read(tmp_path / "logs"))
+    assert everything(run) == everything(ScalarReader().read(tmp_path / "logs"))
     assert sum(len(one.steps) for one in run.series.values()) == 4000
     process.close()
-    EventReader(tmp_path / "home" / "scalars", process).read(tmp_path / "logs")
+    ScalarReader(tmp_path / "home" / "scalars", process).read(tmp_path / "logs")
     assert process._process is None, "another reader starts from the cache"
 
 
 def test_the_reason_why_a_file_is_unreadable_comes_back(tmp_path: Path, process: ReadingProcess) -> None:
     path = csv_file(tmp_path, '{"log_history": [' + " " * 100, "trainer_state.json")
     with pytest.raises(ScalarsUnreadable, match="not a trainer state"):
-        SourceReader(process).read(ScalarSource("trainer_state", path))
+        ScalarReader(process=process).read(ScalarSource("trainer_state", path))
 
 
 def test_an_abandoned_read_ends_the_process(process: ReadingProcess, monkeypatch: pytest.MonkeyPatch) -> None:

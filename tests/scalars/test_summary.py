@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.scalars import text
 from mcp_server.scalars.downsample import median_curve, pick_points
-from mcp_server.scalars.summary import points_since, summarise_series
+from mcp_server.scalars.summary import summarise_series
 from tests.support.series import BEGUN_S, figures, noise, series
 
 
@@ -164,11 +164,6 @@ def test_no_values_of_a_series_warn_or_fail(values: list[float], steps: str) -> 
 def test_steps_beyond_doubles_are_exact() -> None:
     summary = figures([1, 2], [2**53 + 1, 2**62 + 1])
     assert (summary.first_step, summary.last_step) == (2**53 + 1, 2**62 + 1)
-
-
-def test_only_later_steps_are_kept() -> None:
-    later = points_since(series([1, 2, 3], [10, 20, 30]), 20)
-    assert (later.steps.tolist(), later.values.tolist()) == ([20, 30], [2, 3])
 
 
 @pytest.mark.parametrize("count", [20_000, 100_000, 1_000_000])

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcp_server.scalars.formats.detect import SourceReader, find_sources
+from mcp_server.scalars.formats.detect import find_sources
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import RunScalars
 
 START_S = 1_700_000_000.0
@@ -16,7 +17,7 @@ BLOCK_BYTES = 32_768  # of a chunked log
 def read(path: Path) -> RunScalars:
     """The scalars of the only source at ``path``."""
     (source,) = find_sources(path)
-    return SourceReader().read(source)
+    return ScalarReader().read(source)
 
 
 def points(run: RunScalars, tag: str) -> list[tuple[int, float]]:

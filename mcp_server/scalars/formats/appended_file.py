@@ -1,18 +1,24 @@
-"""Follows a file of rows: reads what was appended after its last complete row, or everything where it was rewritten.
+"""The two ways to read a source again: what was appended to its rows, or the whole of it where it has changed.
 
-Loggers rewrite a CSV file when a column appears. A file is identified by device, inode, its first bytes and the last
-bytes that were read.
+Loggers rewrite a CSV file when a column appears. A file of rows is identified by device, inode, its first bytes and the
+last bytes that were read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
+
+from typing_extensions import override
 
 from mcp_server.scalars.formats.rows import Rows, WrongStepColumn
+from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.system.files import open_regular_file
 from mcp_server.threads import stop_if_abandoned
@@ -20,36 +26,12 @@ from mcp_server.threads import stop_if_abandoned
 _CHUNK_BYTES = 4 * 2**20
 _HEAD_BYTES = 4096
 _BEFORE_BYTES = 256
-
-
-def describe_skipped(left_out_bytes: int, counts: Mapping[str, int]) -> list[str]:
-    """Return one sentence per kind of skipped data: the bytes at the beginning, and ``counts`` by kind."""
-    beginning = f"Only the end was read: the first {left_out_bytes / 2**20:,.0f} MiB were left out."
-    skipped = [f"{kind} skipped: {count:,}." for kind, count in counts.items() if count]
-    return [beginning, *skipped] if left_out_bytes else skipped
+_TICK_S = 2.0  # the coarsest clock of a file system
 
 
 def unreadable_error(path: Path, cause: str) -> ScalarsUnreadable:
     """Return the error for a file that cannot be read."""
     return ScalarsUnreadable(f"{path} cannot be read: {cause}.")
-
-
-class Parser(Protocol):
-    """Turns the bytes of one format into rows."""
-
-    rows: Rows
-
-    def begin(self, fd: int, size: int) -> int:
-        """Drop all rows, and return the offset to read from."""
-
-    def feed(self, data: bytes, at: int) -> int:
-        """Parse the complete rows of ``data``, which begins at offset ``at``. Return their length in bytes."""
-
-    def feed_end(self, data: bytes) -> int:
-        """Parse what follows the last complete row if it is a row. Return its length in bytes, or 0."""
-
-    def notes(self) -> Sequence[str]:
-        """Return one sentence per kind of skipped rows."""
 
 
 @contextmanager
@@ -85,35 +67,82 @@ def file_size(path: Path) -> int:
     return (*file_signature(path), 0, 0, 0)[2]
 
 
-class AppendedFile:
-    """One file, parsed as it grows. ``nbytes``: memory that its points take."""
+class SourceReader(ABC):
+    """Reads one source repeatedly. ``nbytes``: memory that its points take."""
 
-    def __init__(self, path: Path, parser: Parser) -> None:
-        self.path = path
-        self.nbytes = 0
-        self._parser = parser
-        self._signature: tuple[int, ...] | None = None
+    nbytes = 0
+
+    @abstractmethod
+    def read(self) -> RunScalars:
+        """Return its scalars as they are now.
+
+        Raises:
+            ScalarsUnreadable: the source is missing, damaged, locked, or needs a package that is not installed.
+        """
+
+    @abstractmethod
+    def count_unread(self) -> int:
+        """Return how many bytes a read passes over, or has left to parse."""
+
+    def read_apart(self, process: ReadingProcess) -> tuple[SourceReader, RunScalars]:
+        """Return a reader that has read, in ``process``, what there is, and its scalars."""
+        return process.call(_read_on, self)
+
+
+def _read_on(reader: SourceReader) -> tuple[SourceReader, RunScalars]:
+    return reader, reader.read()
+
+
+class Parser(ABC):
+    """Turns the bytes of one format into ``rows``. ``skipped``: how much damage was passed over, by its kind."""
+
+    most_bytes = 64 * 2**20  # of a larger file only the end is read
+    kinds: ClassVar[tuple[str, ...]]
+
+    def __init__(self, path: Path, step_key: str | None = None) -> None:
+        self.path, self.rows = path, Rows(step_key)
+        self.left_out = 0
+        self.skipped = Counter[str]()
+
+    def begin(self, fd: int, size: int) -> int:  # noqa: ARG002
+        """Begin to read a file, and return the offset to read from."""
+        self.skipped = Counter(dict.fromkeys(self.kinds, 0))
+        self.left_out = max(0, size - self.most_bytes)
+        return self.left_out
+
+    @abstractmethod
+    def feed(self, data: bytes, at: int) -> int:
+        """Parse the complete rows of ``data``, which begins at offset ``at``. Return their length in bytes."""
+
+    def feed_end(self, data: bytes) -> int:  # noqa: ARG002
+        """Parse what follows the last complete row if it is a row. Return its length in bytes, or 0."""
+        return 0
+
+    def describe_skipped(self) -> list[str]:
+        """Return one sentence per kind of skipped data, after that on the beginning of the file."""
+        beginning = f"Only the end was read: the first {self.left_out / 2**20:,.0f} MiB were left out."
+        skipped = [f"{kind} skipped: {count:,}." for kind, count in self.skipped.items() if count]
+        return [beginning, *skipped] if self.left_out else skipped
+
+
+class AppendedFile(SourceReader):
+    """One file, parsed as it grows."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._path, self._parser = parser.path, parser
         self._inode: tuple[int, int] | None = None  # device and inode
         self._offset = 0
         self._head = self._before = b""
         self._scalars: RunScalars | None = None
 
-    def changed(self) -> bool:
-        """Return whether the file differs from what was read."""
-        return file_signature(self.path) != self._signature
-
+    @override
     def count_unread(self) -> int:
-        """Return how many bytes a read passes over, or has left to parse."""
-        size, is_same = file_size(self.path), file_signature(self.path)[:2] == self._inode
+        size, is_same = file_size(self._path), file_signature(self._path)[:2] == self._inode
         return size - self._offset if is_same and size >= self._offset else size
 
+    @override
     def read(self) -> RunScalars:
-        """Return the scalars in the file as they are now.
-
-        Raises:
-            ScalarsUnreadable: the file is missing or cannot be read.
-        """
-        with open_scalar_file(self.path) as fd:
+        with open_scalar_file(self._path) as fd:
             status = os.fstat(fd)
             same_inode = (status.st_dev, status.st_ino) == self._inode
             if not (same_inode and self._offset and self._is_same(fd, status.st_size)):
@@ -138,11 +167,10 @@ class AppendedFile:
             self.nbytes = self._parser.rows.nbytes
         else:
             series = dict(self._scalars.series)
-        self._signature = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        notes = [*self._parser.notes(), *self._parser.rows.notes]
+        notes = [*self._parser.describe_skipped(), *self._parser.rows.notes]
         if self._offset and (rest := status.st_size - self._offset) > 0:
-            notes.append(f"{self.path.name}: the last {rest:,} bytes are not a whole row: being written, or cut off")
-        self._scalars = RunScalars(self.path, series, tuple(notes), status.st_size)
+            notes.append(f"{self._path.name}: the last {rest:,} bytes are not a whole row: being written, or cut off")
+        self._scalars = RunScalars(series, tuple(notes))
         return self._scalars
 
     def _begin(self, fd: int, size: int) -> None:
@@ -166,3 +194,44 @@ class AppendedFile:
             rest = data[taken:]
         if rest:
             self._offset += self._parser.feed_end(rest)
+
+
+class WholeSource(SourceReader):
+    """A source that is read from its beginning, but only where its files have changed: a wait reads it each second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._scalars: RunScalars | None = None
+        self._signatures: tuple[tuple[int, ...], ...] = ()
+        self._is_settled = False
+
+    def list_files(self) -> list[Path]:
+        """Return the files that hold it."""
+        return [self.path]
+
+    @abstractmethod
+    def read_whole(self) -> RunScalars:
+        """Return its scalars as they are now. Raises as ``read`` does."""
+
+    @override
+    def count_unread(self) -> int:
+        signatures = self._sign()
+        return 0 if self._is_read(signatures) else sum(one[2] for one in signatures if one)
+
+    @override
+    def read(self) -> RunScalars:
+        signatures, now_s = self._sign(), time.time()
+        if self._scalars is None or not self._is_read(signatures):
+            self._scalars, self._signatures = None, ()
+            self._scalars = self.read_whole()
+            self._signatures = signatures
+            # A write in the same clock tick as the read leaves the time unchanged, so the source is read once more.
+            self._is_settled = all(abs(now_s - one[3] / 1e9) > _TICK_S for one in signatures if one)
+            self.nbytes = sum(array.nbytes for one in self._scalars.series.values() for array in one.arrays)
+        return self._scalars
+
+    def _is_read(self, signatures: tuple[tuple[int, ...], ...]) -> bool:
+        return self._scalars is not None and self._is_settled and signatures == self._signatures
+
+    def _sign(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(file_signature, self.list_files()))

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mcp_server.scalars.formats.appended_file import describe_skipped, unreadable_error
-from mcp_server.scalars.formats.rows import Rows, collect_columns
+from typing_extensions import override
 
-MOST_BYTES = 128 * 2**20  # of a larger file only the end is read
+from mcp_server.scalars.formats.appended_file import Parser, unreadable_error
+from mcp_server.scalars.formats.rows import collect_columns
+
 _HEADER_BYTES = 7
 _BLOCK_BYTES = 32 * 2**10
 _LONGEST_RECORD = 64 * 2**20
@@ -24,47 +25,33 @@ _CHUNK = struct.Struct("<IHB")  # CRC-32 of kind and content, bytes of content, 
 _DAMAGED, _FULL, _FIRST, _LAST = 0, 1, 2, 4  # 3 is between first and last
 
 
-class ChunkedLog(ABC):
+class ChunkedLog(Parser):
     """Parses the records that hold metrics in the log of one run, and skips all others."""
 
     magic: ClassVar[bytes]  # with which the header begins
     program: ClassVar[str]  # that writes such files
+    kinds = ("Damaged places",)
+    most_bytes = 128 * 2**20
 
     def __init__(self, path: Path) -> None:
-        self.rows = Rows(step_key="_step")
-        self.path = path
-        self.damaged = 0
-        self._left_out = 0
+        super().__init__(path, "_step")
 
+    @override
     def begin(self, fd: int, size: int) -> int:
-        """Drop all state, and return the offset to read from.
-
-        Raises:
-            ScalarsUnreadable: the file is not the program's.
-        """
         head = os.pread(fd, len(self.magic), 0)
         if not self.magic.startswith(head):
             raise unreadable_error(self.path, f"it does not begin like {self.program}'s files")
-        self.damaged = 0
-        self._left_out = max(0, size - MOST_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
-        return self._left_out
+        self.left_out = super().begin(fd, size) // _BLOCK_BYTES * _BLOCK_BYTES
+        return self.left_out
 
+    @override
     def feed(self, data: bytes, at: int) -> int:
-        """Parse the complete records of ``data``, which begins at offset ``at``. Return their length in bytes."""
         end, read = 0, []
         for end, record in self._records(data, at):  # noqa: B007
             if record and (values := self._read_record(record)) is not None:
                 read.append(values)
         self.rows.add(*collect_columns(read))
         return end
-
-    def feed_end(self, data: bytes) -> int:  # noqa: ARG002
-        """Leave an incomplete record."""
-        return 0
-
-    def notes(self) -> list[str]:
-        """Return one sentence per kind of skipped data."""
-        return describe_skipped(self._left_out, {"Damaged places": self.damaged})
 
     def _records(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         """Yield each record with its end in ``data``, and b"" with the end of skipped data.
@@ -82,7 +69,7 @@ class ChunkedLog(ABC):
                 return
             kind, content = chunk
             if kind == _DAMAGED or len(record or b"") > _LONGEST_RECORD:
-                self.damaged += 1
+                self.note_damage()
                 position, record = block_end, None
                 yield position, b""
                 continue
@@ -94,6 +81,10 @@ class ChunkedLog(ABC):
             if kind in {_FULL, _LAST}:
                 yield position, record or b""
                 record = None
+
+    def note_damage(self) -> None:
+        """Count a damaged place."""
+        self.skipped["Damaged places"] += 1
 
     @abstractmethod
     def _read_record(self, record: bytes) -> Iterable[tuple[str, Any]] | None:

@@ -1,47 +1,45 @@
-"""Finds files and databases with scalars at a path, and reads those that are not TensorBoard's."""
+"""Finds the files and databases with scalars at a path that are not TensorBoard's, and who reads each."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
 from mcp_server.scalars.formats import sqlite
-from mcp_server.scalars.formats.appended_file import AppendedFile, file_signature, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, open_scalar_file
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.formats.tracker_logs import SwanlabLog, WandbLog
-from mcp_server.scalars.reading_process import LARGE_BYTES, ReadingProcess
-from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
-from mcp_server.scalars.tensorboard.find import list_event_files
+from mcp_server.scalars.series import ScalarsUnreadable
 
-SourceKind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
+SourceKind = Literal["csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _TRACKER_RUN = re.compile(r"(offline-)?run-\d")
 _TRACKER_DIRECTORIES = {"wandb", "swanlog"}
+_PARSERS: dict[str, type[Csv | JsonLines | WandbLog | SwanlabLog]] = {
+    "csv": Csv,
+    "jsonl": JsonLines,
+    "wandb": WandbLog,
+    "swanlab": SwanlabLog,
+}
 _TRACKER_KINDS: dict[str, SourceKind] = dict(zip(TRACKER_LOGS, ("wandb", "swanlab"), strict=True))
 _TEXT = (".log", ".txt")  # endings of tables that are those of any output as well
 _MOST_ENTRIES = 100_000  # of a directory
-_MOST_READERS = 256  # sources that are remembered
-_KEPT_BYTES = 128 * 2**20  # of their points
 _SNIFFED_BYTES = 64 * 2**10
-_TICK_S = 2.0  # the coarsest clock of a file system
 
 
 @dataclass(frozen=True)
 class ScalarSource:
-    """The scalars of one run: a directory of event files, a file, or a run in a database.
+    """The scalars of one run in a file, or in a database, that is not TensorBoard's.
 
     ``name``: the run in a database, as project/run; "" where the path is one run.
     """
@@ -51,132 +49,14 @@ class ScalarSource:
     name: str = ""
 
 
-class _FormatReader(Protocol):
-    nbytes: int  # of the points that it keeps
-
-    def read(self) -> RunScalars: ...
-    def changed(self) -> bool: ...
-    def count_unread(self) -> int: ...  # bytes, of which some may be passed over
-
-
-class _WholeReader(Protocol):
-    """Reads a source from its beginning each time."""
-
-    def list_files(self) -> Sequence[Path]: ...
-    def read(self) -> RunScalars: ...
-
-
-class _CachedReader:
-    """Reads a source that is always read whole only when its files have changed, since a wait reads it every second."""
-
-    def __init__(self, reader: _WholeReader) -> None:
-        self.nbytes = 0
-        self._reader = reader
-        self._scalars: RunScalars | None = None
-        self._signatures: tuple[tuple[int, ...], ...] | None = None
-        self._is_settled = False
-
-    def changed(self) -> bool:
-        return self._sign() != self._signatures
-
-    def count_unread(self) -> int:
-        signatures = self._sign()
-        return 0 if self._is_read(signatures) else sum(one[2] for one in signatures if one)
-
-    def read(self) -> RunScalars:
-        signatures, now_s = self._sign(), time.time()
-        if self._scalars is None or not self._is_read(signatures):
-            self._scalars = self._signatures = None
-            self._scalars = self._reader.read()
-            self._signatures = signatures
-            # A write in the same clock tick as the read leaves the time unchanged, so the source is read once more.
-            self._is_settled = all(abs(now_s - one[3] / 1e9) > _TICK_S for one in signatures if one)
-            arrays = (array for one in self._scalars.series.values() for array in (one.steps, one.walls, one.values))
-            self.nbytes = sum(array.nbytes for array in arrays)
-        return self._scalars
-
-    def _is_read(self, signatures: tuple[tuple[int, ...], ...]) -> bool:
-        return self._is_settled and signatures == self._signatures
-
-    def _sign(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(map(file_signature, self._reader.list_files()))
-
-
-class SourceReader:
-    """Reads sources other than event files, and remembers how far. May be shared by threads.
-
-    ``process`` reads what is large.
-    """
-
-    def __init__(self, process: ReadingProcess | None = None) -> None:
-        self._process = process
-        self._lock = threading.Lock()
-        self._readers: OrderedDict[ScalarSource, tuple[threading.Lock, _FormatReader]] = OrderedDict()
-
-    def read(self, source: ScalarSource) -> RunScalars:
-        """Return the series of a run as they are now. A second read costs only what was added.
-
-        Raises:
-            ScalarsUnreadable: the source is missing, damaged, locked, or needs a package that is not installed.
-        """
-        lock, reader = self._reader_of(source)
-        with lock:
-            if self._process is not None and reader.count_unread() > LARGE_BYTES:
-                reader, scalars = self._process.call(_read_on, reader)
-                with self._lock:
-                    self._readers[source] = lock, reader
-            else:
-                scalars = reader.read()
-        self._forget_oldest()
-        return scalars
-
-    def changed(self, source: ScalarSource) -> bool:
-        """Return whether the files differ from what was last read, or was never read."""
-        lock, reader = self._reader_of(source)
-        with lock:
-            return reader.changed()
-
-    def _reader_of(self, source: ScalarSource) -> tuple[threading.Lock, _FormatReader]:
-        with self._lock:
-            reader_and_lock = self._readers.get(source)
-        if reader_and_lock is None:  # built without the lock: a source may not answer
-            reader_and_lock = threading.Lock(), _build_reader(source)
-        with self._lock:
-            reader_and_lock = self._readers.setdefault(source, reader_and_lock)
-            self._readers.move_to_end(source)
-            return reader_and_lock
-
-    def _forget_oldest(self) -> None:
-        with self._lock:
-            size = sum(reader.nbytes for _, reader in self._readers.values())
-            while len(self._readers) > 1 and (size > _KEPT_BYTES or len(self._readers) > _MOST_READERS):
-                size -= self._readers.popitem(last=False)[1][1].nbytes
-
-
-def _read_on(reader: _FormatReader) -> tuple[_FormatReader, RunScalars]:
-    """Return a reader that has read what there is, and its scalars."""
-    return reader, reader.read()
-
-
-def _build_reader(source: ScalarSource) -> _FormatReader:
-    path = source.path
-    match source.kind:
-        case "csv":
-            return AppendedFile(path, Csv(path))
-        case "jsonl":
-            return AppendedFile(path, JsonLines(path))
-        case "wandb":
-            return AppendedFile(path, WandbLog(path))
-        case "swanlab":
-            return AppendedFile(path, SwanlabLog(path))
-        case "trainer_state":
-            return _CachedReader(TrainerState(path))
-        case "mlflow" if path.is_dir():
-            return _CachedReader(MlflowStore(path))
-        case "trackio" | "mlflow":
-            return _CachedReader(DatabaseRun(path, source.name))
-        case "events":
-            raise unreadable_error(path, "event files are read by another reader")
+def build_reader(source: ScalarSource) -> SourceReader:
+    """Return a reader of ``source``."""
+    if (parser := _PARSERS.get(source.kind)) is not None:
+        return AppendedFile(parser(source.path))
+    if source.kind == "trainer_state":
+        return TrainerState(source.path)
+    is_store = source.kind == "mlflow" and source.path.is_dir()
+    return MlflowStore(source.path) if is_store else DatabaseRun(source.path, source.name)
 
 
 def find_sources(path: Path) -> list[ScalarSource]:
@@ -196,9 +76,7 @@ def find_sources(path: Path) -> list[ScalarSource]:
 def _list_file(path: Path) -> Iterator[ScalarSource]:
     """Yield the sources of a file that was named itself."""
     suffix = path.suffix.lower()
-    if "tfevents" in path.name:
-        yield ScalarSource("events", path)
-    elif suffix in JSON_LINES:
+    if suffix in JSON_LINES:
         yield ScalarSource("jsonl", path)
     elif suffix in _TRACKER_KINDS:
         yield ScalarSource(_TRACKER_KINDS[suffix], path)
@@ -217,8 +95,6 @@ def _list_directory(path: Path) -> Iterator[ScalarSource]:
         listed = [entry for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
     files = {entry.name for entry in listed if _is_kind(entry, directory=False)}
     directories = {entry.name for entry in listed if _is_kind(entry, directory=True)}
-    if list_event_files(path):
-        yield ScalarSource("events", path)
     for name in sorted(files):
         file = path / name
         if (name in TABLES and (file.suffix not in _TEXT or _holds_table(file))) or file.suffix in _TRACKER_KINDS:

@@ -22,8 +22,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
-from mcp_server.scalars.formats.appended_file import file_signature, file_size, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.appended_file import (
+    WholeSource,
+    file_signature,
+    file_size,
+    open_scalar_file,
+    unreadable_error,
+)
 from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
 from mcp_server.threads import is_abandoned, stop_if_abandoned
@@ -72,52 +79,40 @@ def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
         return kind, list(_runs(path, database)) if kind else []
 
 
-class DatabaseRun:
+class DatabaseRun(WholeSource):
     """One run in a database of Trackio or MLflow."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._path = path
+        super().__init__(path)
         self._name = name
 
+    @override
     def list_files(self) -> list[Path]:
-        """Return the files that a change of the database changes."""
-        return [self._path, _companion(self._path, "-wal")]
+        return [self.path, _companion(self.path, "-wal")]
 
-    def read(self) -> RunScalars:
-        """Return the scalars of the run as they are now. The only run of a database needs no name.
-
-        Raises:
-            ScalarsUnreadable: the database cannot be read, is locked, is of another program, or has no such run.
-        """
-        size = file_size(self._path)
-        with _connected(self._path) as database:
-            runs = _runs(self._path, database)
+    @override
+    def read_whole(self) -> RunScalars:
+        with _connected(self.path) as database:
+            runs = _runs(self.path, database)
             if self._name not in runs and (self._name or len(runs) != 1):
-                raise unreadable_error(self._path, _no_such_run(self._name, list(runs)))
+                raise unreadable_error(self.path, _no_such_run(self._name, list(runs)))
             run = runs[self._name or next(iter(runs))]
             kind = _kind(database)
             series, notes = (_trackio if kind == "trackio" else _mlflow)(database, run)
-        return RunScalars(self._path, series, notes, size)
+        return RunScalars(series, notes)
 
 
-class MlflowStore:
+class MlflowStore(WholeSource):
     """One run in MLflow's file store: ``metrics/KEY`` with a line "timestamp value step" for each value."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> RunScalars:
-        """Return the scalars in the files as they are now.
-
-        Raises:
-            ScalarsUnreadable: the files are too large.
-        """
+    @override
+    def read_whole(self) -> RunScalars:
         size, series, skipped = 0, {}, []
         for file in self.list_files():
             size += file_size(file)
             if size > _MOST_STORE_BYTES:
-                raise unreadable_error(self._path, "its metrics are larger than 64 MiB")
-            tag = str(file.relative_to(self._path / "metrics"))
+                raise unreadable_error(self.path, "its metrics are larger than 64 MiB")
+            tag = str(file.relative_to(self.path / "metrics"))
             try:
                 with open_scalar_file(file) as fd, os.fdopen(fd, "rb", closefd=False) as lines:
                     points = [_point(line) for line in lines if line.endswith(b"\n")]
@@ -125,13 +120,13 @@ class MlflowStore:
                 skipped.append(str(error))
                 continue
             if complete := [point for point in points if point]:
-                series[tag] = _series(complete)
-        return RunScalars(self._path, series, tuple(skipped), size)
+                series[tag] = _series_of_columns(list(zip(*complete, strict=True)))
+        return RunScalars(series, tuple(skipped))
 
+    @override
     def list_files(self) -> list[Path]:
-        """Return the metric files."""
         files: list[Path] = []
-        for directory, _, names in os.walk(self._path / "metrics"):
+        for directory, _, names in os.walk(self.path / "metrics"):
             files += [Path(directory, name) for name in names]
             if len(files) > _MOST_METRICS:
                 break
@@ -148,10 +143,6 @@ def _point(line: bytes) -> tuple[float, float, float] | None:
         case [float(wall_ms), float(value), float(step)] if abs(step) < 2**62:
             return step, wall_ms / 1000, value
     return None
-
-
-def _series(points: Sequence[tuple[float, float, float]]) -> Series:
-    return _series_of_columns(list(zip(*points, strict=True)))
 
 
 def _series_of_columns(columns: Sequence[Sequence[float]]) -> Series:

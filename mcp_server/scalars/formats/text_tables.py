@@ -13,18 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from mcp_server.scalars.formats.appended_file import (
-    describe_skipped,
-    open_scalar_file,
-    unreadable_error,
-)
+from mcp_server.scalars.formats.appended_file import Parser, WholeSource, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import NumberColumn, Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import RunScalars
 from mcp_server.threads import stop_if_abandoned
 
-# Of a larger table only the end is read: its points take about three times as much memory, and twice that at the end.
-MOST_BYTES = 64 * 2**20
 LONGEST_ROW = 2**20
 _MOST_STATE_BYTES = 64 * 2**20
 _LOG_HISTORY = re.compile(r'"log_history"\s*:\s*\[')
@@ -36,25 +31,20 @@ _TEXT = bytes([0, *b"\t\n\v\f\r\x1b", *range(32, 256)])  # text in any encoding;
 _BOM = b"\xef\xbb\xbf"
 
 
-class _LineParser:
+class _LineParser(Parser):
     """Common base of CSV and JSON lines: rows end with a newline, and rows that are too long are skipped."""
 
-    def __init__(self) -> None:
-        self.rows = Rows()
-        self._too_long = 0
-        self._left_out = 0
-        self._bad = 0
-        self._inside = False  # a row that is skipped
+    kinds = (_TOO_LONG, _BAD) = ("Rows over 1 MiB", "Damaged rows")
+    _inside = False  # a row that is skipped
 
-    def begin(self, fd: int, size: int) -> int:  # noqa: ARG002
-        """Drop all state, and return the offset to read from."""
-        self._too_long = self._bad = 0
-        self._left_out = max(0, size - MOST_BYTES)
-        self._inside = self._left_out > 0
-        return self._left_out
+    @override
+    def begin(self, fd: int, size: int) -> int:
+        at = super().begin(fd, size)
+        self._inside = at > 0
+        return at
 
-    def feed(self, data: bytes, at: int) -> int:  # noqa: ARG002
-        """Parse the complete rows of ``data``. Return their length in bytes."""
+    @override
+    def feed(self, data: bytes, at: int) -> int:
         start = 0
         if self._inside:
             start = data.find(b"\n") + 1
@@ -64,7 +54,7 @@ class _LineParser:
         end = self._end(data, start)
         while len(data) - end > LONGEST_ROW:
             self._parse(data[start:end])
-            self._too_long += 1
+            self.skipped[self._TOO_LONG] += 1
             start = data.find(b"\n", end) + 1
             if not start:
                 self._inside = True
@@ -72,14 +62,6 @@ class _LineParser:
             end = self._end(data, start)
         self._parse(data[start:end])
         return end
-
-    def feed_end(self, data: bytes) -> int:  # noqa: ARG002
-        """Leave a last row without a newline: its last number may be cut off."""
-        return 0
-
-    def notes(self) -> list[str]:
-        """Return one sentence per kind of skipped rows."""
-        return describe_skipped(self._left_out, {"Rows over 1 MiB": self._too_long, "Damaged rows": self._bad})
 
     def _end(self, data: bytes, start: int) -> int:
         """Return the end of the last complete row of ``data`` from ``start`` on."""
@@ -92,12 +74,8 @@ class _LineParser:
 class JsonLines(_LineParser):
     """One JSON object per line."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
-    def feed_end(self, data: bytes) -> int:
-        """Parse a last line without a newline where it is a whole object."""
+    @override
+    def feed_end(self, data: bytes) -> int:  # a last line without a newline where it is a whole object
         if self._inside or not data.rstrip().endswith(b"}") or len(data) > LONGEST_ROW:
             return 0
         try:
@@ -115,16 +93,16 @@ class JsonLines(_LineParser):
             try:
                 record = json.loads(line) if len(line) <= LONGEST_ROW else None
             except (ValueError, RecursionError):
-                self._bad += 1
+                self.skipped[self._BAD] += 1
                 continue
             if isinstance(record, dict):
                 records.append(flatten(record))
             elif len(line) > LONGEST_ROW:
-                self._too_long += 1
+                self.skipped[self._TOO_LONG] += 1
             else:
-                self._bad += 1
-        if self._bad and not records and not self.rows.count:
-            raise unreadable_error(self._path, "none of its lines is a JSON object")
+                self.skipped[self._BAD] += 1
+        if self.skipped[self._BAD] and not records and not self.rows.count:
+            raise unreadable_error(self.path, "none of its lines is a JSON object")
         self.rows.add(*collect_columns(records))
 
 
@@ -132,27 +110,22 @@ class Csv(_LineParser):
     """A table with a header line, separated by comma, semicolon or tab."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
+        super().__init__(path)
         self._names: list[str] = []
         self._separator = ","
 
+    @override
     def begin(self, fd: int, size: int) -> int:
-        """Read the header, and return the offset to read from.
-
-        Raises:
-            ScalarsUnreadable: the file does not begin with the names of columns.
-        """
         super().begin(fd, size)
         head = os.pread(fd, LONGEST_ROW, 0)
         if head[:_SNIFFED_BYTES].translate(None, _TEXT) != b"":
-            raise unreadable_error(self._path, "it is not text")
+            raise unreadable_error(self.path, "it is not text")
         at = len(_BOM) if head.startswith(_BOM) else 0
         while (end := head.find(b"\n", at) + 1) and (head[at:end].isspace() or head[at : at + 1] == b"#"):
             at = end
         self._names = []
         if b"\0" in head[:end] if end else b"\0" in head or len(head) == LONGEST_ROW:
-            raise unreadable_error(self._path, "it does not begin with a line of text")
+            raise unreadable_error(self.path, "it does not begin with a line of text")
         if not end:
             return 0
         line = head[at:end].decode("utf-8", "replace")
@@ -160,10 +133,10 @@ class Csv(_LineParser):
         try:
             self._set_names(next(csv.reader([line], delimiter=self._separator)))
         except csv.Error as error:
-            raise unreadable_error(self._path, f"Python's csv module rejects its first line: {error}") from None
+            raise unreadable_error(self.path, f"Python's csv module rejects its first line: {error}") from None
         if all(parse_number(name) is not None for name in self._names):
-            raise unreadable_error(self._path, "it does not begin with the names of columns")
-        return max(end, self._left_out)
+            raise unreadable_error(self.path, "it does not begin with the names of columns")
+        return max(end, self.left_out)
 
     def _set_names(self, header: Sequence[str]) -> None:
         self._names = [name.strip() for name in header]
@@ -179,8 +152,8 @@ class Csv(_LineParser):
             end = line
         return end
 
+    @override
     def feed(self, data: bytes, at: int) -> int:
-        """Parse the complete rows of ``data``, or none while the header is incomplete."""
         return super().feed(data, at) if self._names else 0
 
     def _parse(self, data: bytes) -> None:
@@ -200,7 +173,7 @@ class Csv(_LineParser):
                         rows.append(row)
                 break
             except csv.Error:
-                self._bad += 1
+                self.skipped[self._BAD] += 1
         self._add(rows)
 
     def _is_header(self, row: list[str]) -> bool:
@@ -223,25 +196,14 @@ class Csv(_LineParser):
         self.rows.add(len(rows), columns)
 
 
-class TrainerState:
+class TrainerState(WholeSource):
     """The log history in a trainer_state.json, tags as the TensorBoard callback of Hugging Face names them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def list_files(self) -> list[Path]:
-        """Return the file."""
-        return [self._path]
-
-    def read(self) -> RunScalars:
-        """Return the scalars in the file as they are now.
-
-        Raises:
-            ScalarsUnreadable: the file is missing, larger than 64 MiB, or not written by a Trainer.
-        """
-        with open_scalar_file(self._path) as fd:
+    @override
+    def read_whole(self) -> RunScalars:
+        with open_scalar_file(self.path) as fd:
             if os.fstat(fd).st_size > _MOST_STATE_BYTES:
-                raise unreadable_error(self._path, "it is larger than 64 MiB")
+                raise unreadable_error(self.path, "it is larger than 64 MiB")
             with os.fdopen(fd, "rb", closefd=False) as file:
                 data = file.read(_MOST_STATE_BYTES)
         rows, count = Rows(step_key="step"), 0
@@ -251,11 +213,11 @@ class TrainerState:
                 stop_if_abandoned()
                 count += len(block)
                 if count > _MOST_ENTRIES:
-                    raise unreadable_error(self._path, f"it has more than {_MOST_ENTRIES:,} entries")
+                    raise unreadable_error(self.path, f"it has more than {_MOST_ENTRIES:,} entries")
                 rows.add(*collect_columns(_tagged_values(entry) for entry in block if isinstance(entry, dict)))
         except (ValueError, RecursionError):
-            raise unreadable_error(self._path, "it is not a trainer state, or is just being written") from None
-        return RunScalars(self._path, rows.series(), rows.notes, len(data))
+            raise unreadable_error(self.path, "it is not a trainer state, or is just being written") from None
+        return RunScalars(rows.series(), rows.notes)
 
 
 def iter_log_history(text: str) -> Iterator[Any]:

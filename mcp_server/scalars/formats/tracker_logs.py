@@ -42,7 +42,7 @@ class WandbLog(ChunkedLog):
                 if number == _HISTORY:
                     return _read_history(content)
         except (ValueError, IndexError, struct.error):
-            self.damaged += 1
+            self.note_damage()
         return None
 
 
@@ -110,7 +110,7 @@ class SwanlabLog(ChunkedLog):
             scalar = dict(read_fields(record)).get(_SCALAR)
             return None if scalar is None else _read_scalar(scalar)
         except (ValueError, LookupError, TypeError, RecursionError, struct.error):
-            self.damaged += 1
+            self.note_damage()
             return None
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from mcp_server.scalars.tensorboard.scan import TagPoints
+from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, SessionStart
 from mcp_server.system.files import open_regular_file
 
@@ -152,11 +152,8 @@ def _pack(identity: list[int | str], event_file: EventFile, position: FilePositi
     }
     text = json.dumps(header).encode()
     text += b" " * (-(_FRAME.size + len(text)) % 8)  # arrays of 8-byte numbers follow
-    arrays = [
-        b"".join(one.steps.tobytes() for one in points),
-        b"".join(one.walls.tobytes() for one in points),
-        b"".join(one.values.tobytes() for one in points),
-    ]
+    columns = zip(*(one.arrays for one in points), strict=True)
+    arrays = [b"".join(array.tobytes() for array in column) for column in columns]
     rest = [struct.pack("<I", len(text)), text, *arrays]
     checksum = 0
     for part in rest:
@@ -164,7 +161,7 @@ def _pack(identity: list[int | str], event_file: EventFile, position: FilePositi
     return [_MAGIC, struct.pack("<I", checksum), *rest]
 
 
-def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
+def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, Points]]:
     """Return header and points of an entry.
 
     Raises:
@@ -180,12 +177,10 @@ def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
     if len(data) != first + 24 * total:
         raise ValueError("not as long as its header says")
     steps = np.frombuffer(data, np.int64, total, first)
-    walls = np.frombuffer(data, np.float64, total, first + 8 * total)
-    values = np.frombuffer(data, np.float64, total, first + 16 * total)
-    points, at = {}, 0
+    numbers = np.frombuffer(data, np.float64, 2 * total, first + 8 * total)
+    everything, points, at = Points(steps, numbers[:total], numbers[total:]), {}, 0
     for tag, count in header["tags"]:
-        part = slice(at, at := at + count)
-        points[tag] = TagPoints(steps[part], walls[part], values[part])
+        points[tag] = everything.where(slice(at, at := at + count))
     return header, points
 
 
@@ -196,7 +191,7 @@ def _position(header: Mapping[str, Any]) -> FilePosition:
     return FilePosition(device, inode, -1, header["offset"], head, before, 0)
 
 
-def _restore(header: Mapping[str, Any], points: Mapping[str, TagPoints], position: FilePosition) -> EventFile:
+def _restore(header: Mapping[str, Any], points: Mapping[str, Points], position: FilePosition) -> EventFile:
     event_file = EventFile()
     event_file.position = position
     event_file.columns = {tag: GrowingPoints(one) for tag, one in points.items()}

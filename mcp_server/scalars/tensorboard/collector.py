@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.series import MOST_TAGS
+from mcp_server.scalars.series import MOST_TAGS, Points
 from mcp_server.scalars.tensorboard.batch_decode import (
     TEXT_BYTES,
     DecodedBatch,
@@ -90,18 +90,6 @@ def _words(data: Bytes, span: Span, rows: Positions) -> Iterator[NDArray[np.uint
 _FEW = 24  # records: decoding them one by one takes as long as one batch
 _MOST_BATCHES = 32  # a block of records has two or three layouts; 32 batches take as long as the slow path
 _MOST_DAMAGE = 20  # reports with an offset of their own
-
-
-@dataclass(frozen=True, eq=False)
-class TagPoints:
-    """Points of one tag in the order of the file, each array of shape (n,). ``walls``: seconds since 1970, UTC."""
-
-    steps: NDArray[np.int64]
-    walls: NDArray[np.float64]
-    values: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.steps)
 
 
 class _Piece(NamedTuple):
@@ -225,12 +213,12 @@ class Collector:
         for tag, piece in fresh.items():
             self._counts[tag] = self._counts.get(tag, 0) + len(piece.offsets)
 
-    def points(self) -> dict[str, TagPoints]:
+    def points(self) -> dict[str, Points]:
         """Return all points by tag, and drop them here."""
         series, self._series = self._series, {}
         # One column after the other: the parts of one are freed before the next is joined.
         columns = [{tag: _concatenate(parts.pop(0)) for tag, parts in series.items()} for _ in range(3)]
-        return {tag: TagPoints(*(column[tag] for column in columns)) for tag in series}
+        return {tag: Points(*(column[tag] for column in columns)) for tag in series}
 
     def start_positions(self) -> dict[str, tuple[int, ...]]:
         """Return how many points of each tag precede each of ``starts``."""

@@ -4,26 +4,12 @@ import os
 import re
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.system.directory_scan import DirectoryScan
 
 _WRITTEN_SINCE = re.compile(r"tfevents\.(\d{1,18})(?:\D|$)")  # s, by the clock of the writer
 _MOST_ENTRIES = 200_000  # of all directories together: a data set of a million images may be stored next to the logs
-
-
-@dataclass(frozen=True)
-class EventDirectory:
-    """A directory with event files. ``files`` and ``bytes`` are totals.
-
-    ``newest_s``: POSIX time of the newest change. Network file systems report it wrongly: use it only for sorting.
-    """
-
-    path: Path
-    newest_s: float
-    files: int
-    bytes: int
 
 
 def list_event_files(directory: Path) -> list[Path]:
@@ -47,18 +33,16 @@ def has_event_files(path: Path) -> bool:
         return False
 
 
-def find_event_directories(root: Path, *, deepest: int = 8, most: int = 2000) -> list[EventDirectory]:
+def find_event_directories(root: Path, *, deepest: int = 8, most: int = 2000) -> list[tuple[Path, float]]:
     """Return the directories with event files, ``root`` and at most ``deepest`` levels below, newest change first.
 
+    Each with the POSIX time of that change, which network file systems report wrongly: it is good enough for sorting.
     No link to a directory is followed except ``root`` itself, so the search stays below it and ends. Unreadable
     directories are skipped. Reads at most 200,000 directory entries and returns at most ``most`` directories.
     """
-    directories = []
-    for path, files in DirectoryScan(deepest, max_entries=_MOST_ENTRIES).walk(root, _event_file_status):
-        if files:
-            newest_s, size = max(status.st_mtime for status in files), sum(status.st_size for status in files)
-            directories.append(EventDirectory(path, newest_s, len(files), size))
-    return sorted(directories, key=lambda directory: (-directory.newest_s, directory.path))[:most]
+    found = DirectoryScan(deepest, max_entries=_MOST_ENTRIES).walk(root, _event_file_status)
+    dated = [(path, max(status.st_mtime for status in files)) for path, files in found if files]
+    return sorted(dated, key=lambda one: (-one[1], one[0]))[:most]
 
 
 def _event_file_status(entry: os.DirEntry[str]) -> os.stat_result | None:

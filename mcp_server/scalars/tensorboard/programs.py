@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcp_server.record.scalar_files import parse_event_name
-from mcp_server.scalars.tensorboard.scan import TagPoints
+from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.tail import EventFile
 
 _MOST_TAGS, _MOST_POINTS = 50, 500  # that are compared: two programs with the same tags differ at once
@@ -63,24 +63,23 @@ def _interfere(one: EventFile, other: EventFile) -> bool:
     """Return whether two files log the same or lower steps of a tag in turn, at the same time."""
     tags = [tag for tag in one.tags() if tag in set(other.tags())]
     for tag in tags[:_MOST_TAGS]:
-        pair = one.points(tag), other.points(tag)
-        if pair[0] is None or pair[1] is None:
+        pair = [points for points in (one.points(tag), other.points(tag)) if points is not None]
+        begun_s = max((points.walls[0] for points in pair), default=np.nan)
+        end_s = min((points.walls[-1] for points in pair), default=np.nan)
+        if len(pair) == 1 or not begun_s <= end_s:
             continue
-        begun_s, end_s = max(p.walls[0] for p in pair if p), min(p.walls[-1] for p in pair if p)
-        if not begun_s <= end_s:
-            continue
-        parts = [_cut(points, begun_s, end_s) for points in pair if points]
+        parts = [_cut(points, begun_s, end_s) for points in pair]
         order = np.argsort(np.concatenate([part.walls for part in parts]), kind="stable")
         steps = np.concatenate([part.steps for part in parts])[order]
-        source = np.repeat([0, 1], [len(part) for part in parts])[order]
+        source = np.repeat([0, 1], [len(part.steps) for part in parts])[order]
         goes_back = (steps[1:] <= steps[:-1]) & (source[1:] != source[:-1])
         if steps.any() and int(goes_back.sum()) >= _CERTAIN:
             return True
     return False
 
 
-def _cut(points: TagPoints, begun_s: float, end_s: float) -> TagPoints:
+def _cut(points: Points, begun_s: float, end_s: float) -> Points:
     """Return the points between two times, and one before and behind them."""
     first = max(0, int(np.searchsorted(points.walls, begun_s)) - 1)
     last = min(int(np.searchsorted(points.walls, end_s, "right")) + 1, first + _MOST_POINTS)
-    return TagPoints(points.steps[first:last], points.walls[first:last], points.values[first:last])
+    return points.where(slice(first, last))

@@ -1,19 +1,15 @@
-"""Reads the event files of runs repeatedly. Each read costs only what was appended since the one before.
+"""Reads the event files of a run repeatedly. Each read costs only what was appended since the one before."""
 
-An :class:`EventReader` may be shared by threads and live for weeks. It keeps the points of the runs read most recently,
-64 MiB of them. Other runs are read again, through the cache.
-"""
+from __future__ import annotations
 
 import math
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mcp_server.scalars.reading_process import LARGE_BYTES, ReadingProcess
+from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import (
     MOST_TAGS,
     FilePoints,
@@ -26,125 +22,29 @@ from mcp_server.scalars.series import (
     merge_files,
     shorten_list,
 )
-from mcp_server.scalars.tensorboard import scan
 from mcp_server.scalars.tensorboard.cache import Cache
 from mcp_server.scalars.tensorboard.collector import describe_left_out
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.scalars.tensorboard.programs import Writer, group_programs
-from mcp_server.scalars.tensorboard.scan import TagPoints
-from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts
+from mcp_server.scalars.tensorboard.tail import EventFile, GrowingPoints, later_starts
 from mcp_server.system.files import open_regular_file
-from mcp_server.threads import CallAbandoned, stop_if_abandoned
+from mcp_server.threads import stop_if_abandoned
 
-_KEPT_BYTES = 64 * 2**20
-_MOST_POSITIONS = 4096  # runs whose read positions are kept: about 1 KB each
-_TAILS = 32  # files of a run whose ends are read for the newest values
 _SAVED_FIRST_BYTES = 64 * 2**10  # less is read again in a millisecond
 _SAVED_BYTES = 2**20
 
 
-class EventReader:
-    """Reads runs and remembers them. Other readers start from the files in the directory ``cache``.
+class EventRun:
+    """The event files directly in ``directory`` as one run, and the series that were last built from them.
 
-    ``process`` reads what is large, and leaves it in that directory.
+    ``attempts``: only these files are the run's, each of this attempt of it, 0 where that is unknown. ``cache``: where
+    another reader of them begins. ``nbytes``: memory that their points take.
     """
 
-    def __init__(self, cache: Path | None = None, process: ReadingProcess | None = None) -> None:
-        self._cache = None if cache is None else Cache(cache)
-        self._process = process
-        self._lock = threading.Lock()  # guards the two tables; each run has its own lock
-        self._runs: OrderedDict[str, _RunFiles] = OrderedDict()
-        self._positions: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
-
-    def read(self, directory: Path, attempts: Mapping[str, int] | None = None) -> RunScalars:
-        """Return the series of the run whose event files are directly in ``directory``, without tags without points.
-
-        ``attempts``: only these files are the run's, each of this attempt of it, 0 where that is unknown.
-
-        Raises:
-            ScalarsUnreadable: there is no such directory, it has no event files, or none that can be read.
-        """
-        key = os.path.realpath(directory)
-        if attempts is not None:
-            key = "\0".join([key, *(f"{attempts[name]}/{name}" for name in sorted(attempts))])
-        with self._lock:
-            run = self._runs.setdefault(key, _RunFiles())
-            self._runs.move_to_end(key)
-        try:
-            with run.lock:
-                cache, process = self._cache, self._process
-                if cache and process and run.count_unread(directory, cache, attempts) > LARGE_BYTES:
-                    process.call(_fill_cache, cache, directory, attempts)
-                scalars = run.read(directory, self._cache, attempts)
-                positions = run.positions()
-        except (ScalarsUnreadable, CallAbandoned):
-            with self._lock:
-                self._runs.pop(key, None)
-                self._positions.pop(key, None)
-            raise
-        with self._lock:
-            self._positions[key] = positions
-            self._positions.move_to_end(key)
-            while len(self._positions) > _MOST_POSITIONS:
-                self._positions.popitem(last=False)
-            size = sum(run.nbytes for run in self._runs.values())
-            while size > _KEPT_BYTES and len(self._runs) > 1:
-                size -= self._runs.popitem(last=False)[1].nbytes
-        return scalars
-
-    def newest(self, directory: Path) -> dict[str, tuple[int, float, float]]:
-        """Return step, wall time and value of the newest point of each tag, from the ends of the newest 32 files.
-
-        Reads at most the last 4 MiB of a file: a tag without recent points may be missing.
-
-        Raises:
-            ScalarsUnreadable: as for :meth:`read`.
-        """
-        newest: dict[str, tuple[int, float, float]] = {}
-        for path in _list_files(directory)[-_TAILS:]:
-            with suppress(OSError), _open_file(path) as fd:
-                for tag, point in scan.read_newest(fd, os.fstat(fd).st_size)[0].items():
-                    if tag not in newest or not point[1] < newest[tag][1]:
-                        newest[tag] = point
-        return newest
-
-    def changed(self, directory: Path) -> bool:
-        """Return whether :meth:`read` would find anything new. Costs an open, a few bytes and a close per file."""
-        with self._lock:
-            earlier = self._positions.get(os.path.realpath(directory))
-        try:
-            paths = list_event_files(directory)
-        except OSError:
-            return earlier is not None
-        if earlier is None:
-            return bool(paths)
-        positions = dict(earlier)
-        unchanged = set()
-        for path in paths:
-            try:
-                with _open_file(path) as fd:
-                    status = os.fstat(fd)
-                    position = positions.get(path.name)
-                    if position is None or position.has_changed(fd, status):
-                        return True
-            except OSError:
-                continue
-            unchanged.add(path.name)
-        return unchanged != positions.keys()
-
-
-def _fill_cache(cache: Cache, directory: Path, attempts: Mapping[str, int] | None) -> None:
-    _RunFiles().read(directory, cache, attempts)
-
-
-class _RunFiles:
-    """The event files of one directory, and the series that were last built from them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, directory: Path, attempts: Mapping[str, int] | None = None, cache: Cache | None = None) -> None:
         self.nbytes = 0
+        self._directory, self._attempts, self._cache = directory, attempts, cache
         self._files: dict[tuple[int, int], EventFile] = {}
-        self._names: dict[str, tuple[int, int]] = {}  # two names of one file where a link points to it
         self._saved: dict[tuple[int, int], int] = {}  # offset
         self._merged: dict[str, _MergedSeries] = {}
         self._structure: object = None
@@ -152,35 +52,33 @@ class _RunFiles:
         self._left_out = 0  # tags
         self._scalars: RunScalars | None = None
 
-    def positions(self) -> frozenset[tuple[str, FilePosition]]:
-        """Return the read position of each file, by name."""
-        positions = ((name, self._files[key].position) for name, key in self._names.items())
-        return frozenset((name, position) for name, position in positions if position is not None)
-
-    def count_unread(self, directory: Path, cache: Cache, attempts: Mapping[str, int] | None) -> int:
-        """Return how many bytes of the files are neither in memory nor in the cache."""
+    def count_unread(self) -> int:
+        """Return how many bytes of the files are neither in memory nor in the cache; 0 without a cache."""
         count = 0
-        for path in _list_files(directory):
-            if attempts is None or path.name in attempts:
-                with suppress(OSError):
-                    status = path.stat()
-                    known = self._files.get((status.st_dev, status.st_ino))
-                    position = known.position if known is not None else None
-                    count += status.st_size - (position.offset if position is not None else cache.find_offset(path))
+        for path in self._list_files() if self._cache is not None else ():
+            with suppress(OSError):
+                status = path.stat()
+                known = self._files.get((status.st_dev, status.st_ino))
+                position = known.position if known is not None else None
+                read = position.offset if position is not None else self._cache and self._cache.find_offset(path)
+                count += status.st_size - (read or 0)
         return count
 
-    def read(self, directory: Path, cache: Cache | None, attempts: Mapping[str, int] | None = None) -> RunScalars:
-        """Return the series as they are now.
+    def read_apart(self, process: ReadingProcess) -> tuple[EventRun, RunScalars]:
+        """Have ``process`` read the files, which leaves them in the cache, and read them from there."""
+        process.call(_fill_cache, self._directory, self._attempts, self._cache)
+        return self, self.read()
+
+    def read(self) -> RunScalars:
+        """Return the series as they are now, without tags without points.
 
         Raises:
-            ScalarsUnreadable: as for :meth:`EventReader.read`.
+            ScalarsUnreadable: there is no such directory, it has no event files, or none that can be read.
         """
-        problems, files, names, total = [], {}, {}, 0
+        problems, files, names = [], {}, {}  # two names of one file where a link points to it
         changed = False
         scalars, self._scalars = self._scalars, None  # if anything fails half-way, the next read rebuilds it
-        for path in _list_files(directory):
-            if attempts is not None and path.name not in attempts:
-                continue
+        for path in self._list_files():
             try:
                 with _open_file(path) as fd:
                     status = os.fstat(fd)
@@ -188,36 +86,46 @@ class _RunFiles:
                     if key in files:
                         continue
                     cached = self._files.get(key)
-                    event_file = cached or (cache and cache.load(path, fd)) or EventFile()
+                    event_file = cached or (self._cache and self._cache.load(path, fd)) or EventFile()
                     if cached is None and event_file.position is not None:
                         self._saved[key] = event_file.position.offset
                     changed |= event_file.read_new(fd)
                     files[key] = event_file
-                    total += status.st_size
             except OSError as error:
                 names.pop(path.name, None)
                 problems.append(f"{path.name} cannot be read: {error.strerror or error}")
                 continue
-            if cache is not None:
-                self._save(cache, path, key, event_file)
+            if self._cache is not None:
+                self._save(self._cache, path, key, event_file)
         if not files:
             why = problems[0] if problems else "Those of the run are gone"
-            raise ScalarsUnreadable(f"No event file in {directory} can be read. {why}.")
+            raise ScalarsUnreadable(f"No event file in {self._directory} can be read. {why}.")
         if scalars is None or changed or list(files) != list(self._files) or problems != self._problems:
             self._files, self._problems = files, problems
-            writers = {key: Writer.of(name, (attempts or {}).get(name, 0)) for name, key in names.items()}
-            series, groups = self._merge(list(files.values()), [writers[key] for key in files])
-            keys = list(files)
-            programs = [tuple(name for name, key in names.items() if key in {keys[n] for n in one}) for one in groups]
-            damage = [f"{name}: {text}" for name, key in names.items() for text in files[key].all_damage()]
-            left_out = [f"All files together: {text}." for text in describe_left_out(self._left_out)]
-            notes = (*problems, *left_out, *shorten_list(damage), *describe_series(series))
-            scalars = RunScalars(directory, series, notes, total, tuple(programs) if len(programs) > 1 else ())
-            self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._merged.values())
-        self._names = names
+            scalars = self._build(names)
         self._saved = {key: self._saved[key] for key in self._saved.keys() & files.keys()}
         self._scalars = scalars
-        return replace(scalars, path=directory)
+        return scalars
+
+    def _build(self, names: Mapping[str, tuple[int, int]]) -> RunScalars:
+        files, keys = self._files, list(self._files)
+        writers = {key: Writer.of(name, (self._attempts or {}).get(name, 0)) for name, key in names.items()}
+        series, groups = self._merge(list(files.values()), [writers[key] for key in keys])
+        programs = [tuple(name for name, key in names.items() if key in {keys[n] for n in one}) for one in groups]
+        damage = [f"{name}: {text}" for name, key in names.items() for text in files[key].all_damage()]
+        left_out = [f"All files together: {text}." for text in describe_left_out(self._left_out)]
+        notes = (*self._problems, *left_out, *shorten_list(damage), *describe_series(series))
+        self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._merged.values())
+        return RunScalars(series, notes, tuple(programs) if len(programs) > 1 else ())
+
+    def _list_files(self) -> list[Path]:
+        try:
+            paths = list_event_files(self._directory)
+        except OSError as error:
+            raise ScalarsUnreadable(f"{self._directory} cannot be listed: {error.strerror or error}.") from error
+        if not paths:
+            raise ScalarsUnreadable(f"No event file is directly in {self._directory}.")
+        return [path for path in paths if self._attempts is None or path.name in self._attempts]
 
     def _save(self, cache: Cache, path: Path, key: tuple[int, int], event_file: EventFile) -> None:
         """Save the file in the cache, but not after every few points: each save writes the whole entry."""
@@ -254,12 +162,7 @@ class _RunFiles:
             if merged is None or not merged.extend(columns):
                 parts = {
                     n: FilePoints(
-                        points.steps,
-                        points.walls,
-                        points.values,
-                        [(s.before.get(tag, 0), s.step) for s in starts[n]],
-                        later[n],
-                        writers[n],
+                        *points.arrays, [(s.before.get(tag, 0), s.step) for s in starts[n]], later[n], writers[n]
                     )
                     for n, file in enumerate(files)
                     if (points := file.points(tag)) is not None
@@ -316,7 +219,7 @@ class _MergedSeries:
             points = column.points()
         else:
             if self._column is None:
-                self._column = GrowingPoints(TagPoints(steps, self.series.walls, self.series.values))
+                self._column = GrowingPoints(self.series)
             self._column.append(new)
             points = self._column.points()
         self.series = replace(self.series, steps=points.steps, walls=points.walls, values=points.values)
@@ -328,14 +231,8 @@ def _counts(columns: Sequence[GrowingPoints | None]) -> list[int]:
     return [0 if column is None else column.count for column in columns]
 
 
-def _list_files(directory: Path) -> list[Path]:
-    try:
-        paths = list_event_files(directory)
-    except OSError as error:
-        raise ScalarsUnreadable(f"{directory} cannot be listed: {error.strerror or error}.") from error
-    if not paths:
-        raise ScalarsUnreadable(f"No event file is directly in {directory}.")
-    return paths
+def _fill_cache(directory: Path, attempts: Mapping[str, int] | None, cache: Cache | None) -> None:
+    EventRun(directory, attempts, cache).read()
 
 
 @contextmanager

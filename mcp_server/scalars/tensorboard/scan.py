@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import google_crc32c
 import numpy as np
 
+from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.batch_decode import SLACK_BYTES
-from mcp_server.scalars.tensorboard.collector import Collector, TagPoints
+from mcp_server.scalars.tensorboard.collector import Collector
 from mcp_server.scalars.tensorboard.decode import decode_event
 from mcp_server.scalars.tensorboard.protobuf import Malformed, read_varint
 from mcp_server.scalars.tensorboard.records import (
@@ -30,15 +31,11 @@ from mcp_server.scalars.tensorboard.records import (
 )
 from mcp_server.threads import stop_if_abandoned
 
-__all__ = ["ScanResult", "TagPoints", "read_newest", "scan"]
-
 _CHUNK_BYTES = 4 * 2**20  # of records at once: arrays of these stay within a second-level cache
 _LARGE_BYTES = 64 * 2**10  # of a larger payload only the heads of fields are read
 _TAIL_BYTES = 2**20  # damage in the last MiB may be a page that is not written yet
 _WRONG_LENGTH = "the checksum of the length is wrong"
 _WRONG_PAYLOAD = "the checksum of the payload is wrong"
-_NEWEST_BYTES = (2**20, 4 * 2**20)
-_HEAD_BYTES = 2**18  # holds the first events of tags, which name their plugins
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +48,7 @@ class ScanResult:
     ``consumed`` is incomplete or not yet right, and must be read again once the file has grown.
     """
 
-    points: Mapping[str, TagPoints]
+    points: Mapping[str, Points]
     plugins: Mapping[str, str]
     starts: tuple[tuple[int, float], ...]
     start_positions: Mapping[str, tuple[int, ...]]
@@ -84,27 +81,6 @@ def scan(
     )
 
 
-def read_newest(fd: int, size: int) -> tuple[dict[str, tuple[int, float, float]], bool]:
-    """Return step, wall time and value of the newest point of every tag in the last MiB of an event file.
-
-    The last 4 MiB where the last one has no scalar. The second result is whether the part began at the file's start.
-    Takes some milliseconds for a file of any size. A tag whose tensors are stored without their plugin name in these
-    parts or in the first 256 KiB is left out.
-    """
-    plugins = scan(fd, 0, min(size, _HEAD_BYTES)).plugins if size > _NEWEST_BYTES[0] else {}
-    for length in _NEWEST_BYTES:
-        scanner = _Scanner(fd, size, Collector(plugins), final=True)
-        begin = max(0, size - length)
-        start = scanner.next_header(begin) if begin else 0
-        if start is not None:
-            scanner.run(start)
-        points = scanner.collector.points()
-        if points or not begin:
-            break
-    last = {tag: (int(part.steps[-1]), float(part.walls[-1]), float(part.values[-1])) for tag, part in points.items()}
-    return last, not begin
-
-
 class _Incomplete(Exception):
     """The record at an offset must be read again later."""
 
@@ -133,7 +109,7 @@ class _Scanner:
             return incomplete.offset, True
         return at, False
 
-    def next_header(self, at: int) -> int | None:
+    def _next_header(self, at: int) -> int | None:
         """Return the offset of the next header with a right checksum."""
         while (at := self._after_hole(at)) + HEADER_BYTES <= self._size:
             stop_if_abandoned()
@@ -195,7 +171,7 @@ class _Scanner:
             held, damage[stop] = stop, "the record is incomplete"
         elif records.end == "lost":
             damage[stop] = _WRONG_LENGTH
-            header = self.next_header(stop + 1)
+            header = self._next_header(stop + 1)
             if header is not None:
                 return header, None, damage
             held = stop

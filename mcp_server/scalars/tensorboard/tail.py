@@ -10,13 +10,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
-from mcp_server.scalars.series import MOST_TAGS
+from mcp_server.scalars.series import MOST_TAGS, Points, join_points
 from mcp_server.scalars.tensorboard.collector import describe_left_out
-from mcp_server.scalars.tensorboard.scan import ScanResult, TagPoints, scan
+from mcp_server.scalars.tensorboard.scan import ScanResult, scan
 
 _HEAD_BYTES = 64  # a writer begins with a record of its start time, in which two files differ
 _BEFORE_BYTES = 32  # these end with the checksum of a record
@@ -75,36 +77,27 @@ def _tail(fd: int, offset: int, size: int) -> int:
 class GrowingPoints:
     """Points of one tag in arrays with spare room, so that appending does not copy the earlier points."""
 
-    def __init__(self, points: TagPoints) -> None:
+    def __init__(self, points: Points) -> None:
         self.count = 0
         room = _room(len(points.steps))
-        self._steps = np.empty(room, np.int64)
-        self._walls = np.empty(room)
-        self._values = np.empty(room)
+        self._arrays: list[NDArray[Any]] = [np.empty(room, array.dtype) for array in points.arrays]
         self.append(points)
 
-    def append(self, points: TagPoints) -> None:
+    def append(self, points: Points) -> None:
         """Append points. Arrays that ``points`` returned before keep their values."""
         first, self.count = self.count, self.count + len(points.steps)
-        if self.count > len(self._steps):
+        if self.count > len(self._arrays[0]):
             behind = _room(self.count) - first
-            self._steps = np.concatenate([self._steps[:first], np.empty(behind, np.int64)])
-            self._walls = np.concatenate([self._walls[:first], np.empty(behind)])
-            self._values = np.concatenate([self._values[:first], np.empty(behind)])
-        self._steps[first : self.count] = points.steps
-        self._walls[first : self.count] = points.walls
-        self._values[first : self.count] = points.values
+            self._arrays = [np.concatenate([array[:first], np.empty(behind, array.dtype)]) for array in self._arrays]
+        for array, new in zip(self._arrays, points.arrays, strict=True):
+            array[first : self.count] = new
 
-    def points(self, first: int = 0) -> TagPoints:
+    def points(self, first: int = 0) -> Points:
         """Return the points from index ``first`` on as read-only views."""
-        steps, walls, values = (
-            self._steps[first : self.count],
-            self._walls[first : self.count],
-            self._values[first : self.count],
-        )
-        for array in (steps, walls, values):
-            array.flags.writeable = False
-        return TagPoints(steps, walls, values)
+        views = [array[first : self.count] for array in self._arrays]
+        for view in views:
+            view.flags.writeable = False
+        return Points(*views)
 
     @property
     def nbytes(self) -> int:
@@ -188,17 +181,11 @@ class EventFile:
         """Return the tags of all points."""
         return [*self.columns, *(self.ahead.points.keys() - self.columns.keys() if self.ahead is not None else ())]
 
-    def points(self, tag: str) -> TagPoints | None:
+    def points(self, tag: str) -> Points | None:
         """Return the points of ``tag``, including those that are not final yet, or None without points."""
         ahead = self.ahead.points.get(tag) if self.ahead is not None else None
         here = self.columns[tag].points() if tag in self.columns else None
-        if here is None or ahead is None:
-            return here or ahead
-        return TagPoints(
-            np.concatenate([here.steps, ahead.steps]),
-            np.concatenate([here.walls, ahead.walls]),
-            np.concatenate([here.values, ahead.values]),
-        )
+        return here or ahead if here is None or ahead is None else join_points([here, ahead])
 
     def all_starts(self) -> list[SessionStart]:
         """Return the START events, including those that are not final yet."""

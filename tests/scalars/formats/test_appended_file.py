@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import csv_file, points
 
 
 def test_a_partial_last_line_waits_for_its_newline(tmp_path: Path) -> None:
-    path, reader = csv_file(tmp_path, '{"step": 1, "loss": 1}\n{"step": 2, "lo', "a.jsonl"), SourceReader()
+    path, reader = csv_file(tmp_path, '{"step": 1, "loss": 1}\n{"step": 2, "lo', "a.jsonl"), ScalarReader()
     (source,) = find_sources(path)
     assert points(reader.read(source), "loss") == [(1, 1)]
     with path.open("a") as file:
@@ -26,7 +27,7 @@ def test_a_file_read_as_it_grows_has_the_series_of_the_whole_file(tmp_path: Path
         rows[100:100] = rows[70:90] if chance.random() < 0.5 else []
         ending = chance.choice(["\n", "\r\n"])
         whole = ending.join(["step,loss,acc", *rows, ""]).encode()
-        path, reader, at = tmp_path / f"{seed}.csv", SourceReader(), 0
+        path, reader, at = tmp_path / f"{seed}.csv", ScalarReader(), 0
         source = ScalarSource("csv", path)
         while at < len(whole):
             with path.open("ab") as file:
@@ -34,7 +35,7 @@ def test_a_file_read_as_it_grows_has_the_series_of_the_whole_file(tmp_path: Path
                 file.write(whole[at : at + more])
             at += more
             run = reader.read(source)
-        expected = SourceReader().read(source)
+        expected = ScalarReader().read(source)
         for tag in ("loss", "acc"):
             assert str(points(run, tag)) == str(points(expected, tag)), seed
             assert run.series[tag].restarts == expected.series[tag].restarts
@@ -45,27 +46,24 @@ def test_a_file_read_as_it_grows_has_the_series_of_the_whole_file(tmp_path: Path
 )
 @pytest.mark.parametrize("way", ["in place", "replaced", "removed first"])
 def test_a_rewritten_file_is_read_from_its_start(tmp_path: Path, new: str, way: str) -> None:
-    path, reader = csv_file(tmp_path, "step,loss\n1,1\n2,2\n3,3\n"), SourceReader()
+    path, reader = csv_file(tmp_path, "step,loss\n1,1\n2,2\n3,3\n"), ScalarReader()
     (source,) = find_sources(path)
     reader.read(source)
     if way == "removed first":
         path.unlink()
-        assert reader.changed(source)
         with pytest.raises(ScalarsUnreadable, match="No such file"):
             reader.read(source)
     target = path if way == "in place" else tmp_path / "new"
     target.write_text(new)
     target.replace(path)
-    run, fresh = reader.read(source), SourceReader().read(source)
+    run, fresh = reader.read(source), ScalarReader().read(source)
     assert {tag: points(run, tag) for tag in run.series} == {tag: points(fresh, tag) for tag in fresh.series}
     assert points(run, "loss")[-1][1] in {9, 3}
 
 
 def test_an_unchanged_file_gives_the_same_series_again(tmp_path: Path) -> None:
-    source, reader = ScalarSource("csv", csv_file(tmp_path, "step,loss\n1,1\n")), SourceReader()
-    assert reader.changed(source)
+    source, reader = ScalarSource("csv", csv_file(tmp_path, "step,loss\n1,1\n")), ScalarReader()
     first = reader.read(source)
-    assert not reader.changed(source)
     assert reader.read(source).series["loss"] is first.series["loss"]
     with pytest.raises(ValueError, match="read-only"):
         first.series["loss"].values[0] = 2

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceKind, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, SourceKind, find_sources
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import csv_file, points, read
 
@@ -39,7 +40,7 @@ def test_a_pipe_a_socket_a_device_and_a_loop_of_links_are_errors_and_nothing_han
     directory = tmp_path_factory.mktemp("d")
     for source in named(directory, make):
         with pytest.raises(ScalarsUnreadable, match="cannot be read"):
-            SourceReader().read(source)
+            ScalarReader().read(source)
         assert find_sources(source.path) == []
     assert find_sources(directory) == []
 
@@ -49,7 +50,7 @@ def test_directories_with_the_names_of_logs_are_not_read(tmp_path: Path) -> None
         assert find_sources(source.path) == []
         if source.kind != "mlflow":
             with pytest.raises(ScalarsUnreadable, match="not a regular file"):
-                SourceReader().read(source)
+                ScalarReader().read(source)
     assert find_sources(tmp_path) == []
 
 
@@ -58,11 +59,11 @@ def test_binary_junk_is_an_error_or_nothing_and_never_a_crash(tmp_path: Path) ->
         junk = random.Random(seed).randbytes(5_000)
         for source in named(tmp_path, lambda path, junk=junk: path.write_bytes(junk)):  # type: ignore[misc]
             with pytest.raises(ScalarsUnreadable):
-                SourceReader().read(source)
+                ScalarReader().read(source)
         header = b"SQLite format 3\0" + junk
         for source in named(tmp_path, lambda path, header=header: path.write_bytes(header)):  # type: ignore[misc]
             with pytest.raises(ScalarsUnreadable):
-                SourceReader().read(source)
+                ScalarReader().read(source)
         find_sources(tmp_path)
 
 
@@ -71,9 +72,9 @@ def test_an_empty_file_is_a_run_without_series(tmp_path: Path) -> None:
         run = (
             read(csv_file(tmp_path, "", name))
             if name.endswith("csv")
-            else SourceReader().read(ScalarSource("jsonl", csv_file(tmp_path, "", name)))
+            else ScalarReader().read(ScalarSource("jsonl", csv_file(tmp_path, "", name)))
         )
-        assert (run.series, run.notes, run.bytes) == ({}, (), 0)
+        assert (run.series, run.notes) == ({}, ())
 
 
 @pytest.mark.parametrize("text", ["1,2\n3,4\n", "a\0b,c\n1,2\n", "x" * 2**20])
@@ -83,7 +84,7 @@ def test_a_table_without_names_of_columns_is_an_error(tmp_path: Path, text: str)
 
 
 def test_only_the_end_of_an_enormous_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_server.scalars.formats.text_tables.MOST_BYTES", 8 * 2**20)
+    monkeypatch.setattr("mcp_server.scalars.formats.text_tables.Csv.most_bytes", 8 * 2**20)
     path = csv_file(tmp_path, "step,loss\n1,1\n")
     with path.open("r+b") as file:
         file.seek(5 * 2**30)
@@ -98,7 +99,7 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
         if os.access(source.path, os.R_OK):
             pytest.skip("root reads everything")
         with pytest.raises(ScalarsUnreadable, match="Permission denied"):
-            SourceReader().read(source)
+            ScalarReader().read(source)
     assert {source.kind for source in find_sources(tmp_path)} == {"csv", "trainer_state", "wandb"}
 
 
@@ -108,7 +109,7 @@ def test_a_data_set_next_to_the_logs_is_not_a_log(tmp_path: Path) -> None:
     csv_file(tmp_path, "name,label\na,1\n", "labels.csv")
     csv_file(tmp_path, '{"epoch": 1, "train_lr": 0.5, "text": "x"}\n', "log.txt")
     (tmp_path / "events.out.tfevents.1.host").touch()
-    assert find_sources(tmp_path) == [ScalarSource("events", tmp_path), ScalarSource("jsonl", tmp_path / "log.txt")]
+    assert find_sources(tmp_path) == [ScalarSource("jsonl", tmp_path / "log.txt")]
     assert find_sources(tmp_path / "labels.csv") == [ScalarSource("csv", tmp_path / "labels.csv")]
     assert find_sources(tmp_path / "none") == []
 
@@ -116,16 +117,16 @@ def test_a_data_set_next_to_the_logs_is_not_a_log(tmp_path: Path) -> None:
 def test_a_file_with_new_keys_in_each_line_has_limited_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_server.scalars.formats.rows.MOST_TAGS", 100)
     path = csv_file(tmp_path, "".join(f'{{"step": {n}, "k{n}": 1}}\n' for n in range(110)), "a.jsonl")
-    run = SourceReader().read(ScalarSource("jsonl", path))
+    run = ScalarReader().read(ScalarSource("jsonl", path))
     assert len(run.series) == 100
     assert run.notes == ("Only the first 100 tags were kept.",)
 
 
 def test_a_whole_file_is_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [time.time()]
-    monkeypatch.setattr("mcp_server.scalars.formats.detect.time.time", lambda: now_s[0])
+    monkeypatch.setattr("mcp_server.scalars.formats.appended_file.time.time", lambda: now_s[0])
     state = csv_file(tmp_path, '{"log_history": [{"step": 1, "loss": 3}]}', "trainer_state.json")
-    reader, source = SourceReader(), ScalarSource("trainer_state", state)
+    reader, source = ScalarReader(), ScalarSource("trainer_state", state)
     first = reader.read(source)
     assert reader.read(source) is not first, "it may be written twice in one tick of the clock"
     now_s[0] += 3

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from mcp_server.threads import CallAbandoned
 from tests.support.scalar_files import START_S, points, read, unchanged
@@ -47,7 +48,7 @@ def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
     with closing(trackio(tmp_path / "proj.db", TWO_RUNS)), unchanged(tmp_path):
         sources = find_sources(tmp_path)
         assert sources == [ScalarSource("trackio", tmp_path / "proj.db", name) for name in ("proj/one", "proj/two")]
-        run = SourceReader().read(sources[0])
+        run = ScalarReader().read(sources[0])
     assert run.series["loss"].steps.tolist() == [0, 1]
     assert math.isnan(run.series["loss"].values[1])
     assert run.series["loss"].walls.tolist() == [START_S, START_S]
@@ -58,21 +59,19 @@ def test_runs_of_the_same_name_in_a_database_have_different_names(tmp_path: Path
     trackio(tmp_path / "p.db", [("a" * 32, "x", 0, b'{"l":1}'), ("b" * 32, "x", 0, b'{"l":2}')]).close()
     sources = find_sources(tmp_path)
     assert [source.name for source in sources] == ["p/x-aaaaaaaa", "p/x-bbbbbbbb"]
-    assert [points(SourceReader().read(source), "l") for source in sources] == [[(0, 1)], [(0, 2)]]
+    assert [points(ScalarReader().read(source), "l") for source in sources] == [[(0, 1)], [(0, 2)]]
     with pytest.raises(ScalarsUnreadable, match="name one of its runs: p/x-aaaaaaaa, p/x-bbbbbbbb"):
-        SourceReader().read(ScalarSource("trackio", tmp_path / "p.db"))
+        ScalarReader().read(ScalarSource("trackio", tmp_path / "p.db"))
     with pytest.raises(ScalarsUnreadable, match="it has no run 'p/y', but p/x-aaaaaaaa"):
-        SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/y"))
+        ScalarReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/y"))
 
 
 def test_a_database_that_is_written_is_followed(tmp_path: Path) -> None:
-    reader, source = SourceReader(), ScalarSource("trackio", tmp_path / "p #1?.db", "p #1?/one")
+    reader, source = ScalarReader(), ScalarSource("trackio", tmp_path / "p #1?.db", "p #1?/one")
     with closing(trackio(source.path, TWO_RUNS)) as writer:
         assert len(reader.read(source).series["loss"].steps) == 2
-        assert not reader.changed(source)
         writer.execute(TRACKIO_ROW, ("a1" * 16, "one", 2, b'{"loss":3}'))
         writer.commit()
-        assert reader.changed(source)
         with unchanged(tmp_path):
             assert len(reader.read(source).series["loss"].steps) == 3
 
@@ -110,14 +109,14 @@ def test_a_locked_database_is_one_source_and_reading_it_says_why(
         with unchanged(tmp_path):
             assert find_sources(tmp_path) == [ScalarSource("trackio", tmp_path / "p.db")]
             with pytest.raises(ScalarsUnreadable, match="database is locked"):
-                SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
+                ScalarReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
 
 
 def test_a_database_that_ends_within_its_header_is_one_source_and_reading_it_says_why(tmp_path: Path) -> None:
     (tmp_path / "p.db").write_bytes(b"SQLite format 3\0")
     assert find_sources(tmp_path) == [ScalarSource("trackio", tmp_path / "p.db")]
     with pytest.raises(ScalarsUnreadable, match="not an SQLite database"):
-        SourceReader().read(ScalarSource("trackio", tmp_path / "p.db"))
+        ScalarReader().read(ScalarSource("trackio", tmp_path / "p.db"))
 
 
 def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path:
             (died / file).write_bytes((tmp_path / file).read_bytes())
         writer.rollback()
     with unchanged(died), pytest.raises(ScalarsUnreadable, match="SQLite says"):
-        SourceReader().read(ScalarSource("trackio", died / "p.db", "p/one"))
+        ScalarReader().read(ScalarSource("trackio", died / "p.db", "p/one"))
 
 
 def test_a_view_that_never_ends_is_not_a_table_of_metrics(tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_an_mlflow_database_names_its_runs_by_experiment(tmp_path: Path) -> None
             ("mlflow", "mnist/bold-crow-1"),
             ("mlflow", "mnist/bb"),
         ]
-        series = SourceReader().read(sources[0]).series["val/loss"]
+        series = ScalarReader().read(sources[0]).series["val/loss"]
     assert series.steps.tolist() == [10, 20, 30]
     assert str(series.values.tolist()) == "[0.5, nan, -inf]"
     assert series.walls.tolist() == [START_S + 0.5, START_S + 1, START_S + 2]
@@ -186,7 +185,7 @@ def test_of_an_mlflow_run_with_too_many_points_and_tags_the_newest_points_are_re
         )
     monkeypatch.setattr("mcp_server.scalars.formats.sqlite._MOST_POINTS", 50)
     monkeypatch.setattr("mcp_server.scalars.formats.sqlite.MOST_TAGS", 4)
-    run = SourceReader().read(ScalarSource("mlflow", tmp_path / "mlflow.db", "mnist/bold-crow-1"))
+    run = ScalarReader().read(ScalarSource("mlflow", tmp_path / "mlflow.db", "mnist/bold-crow-1"))
     assert {tag: series.steps.tolist() for tag, series in run.series.items()} == {
         f"tag{n}": [50 + n, 60 + n, 70 + n, 80 + n, 90 + n] for n in range(4)
     }
@@ -202,13 +201,13 @@ def test_of_a_trackio_run_with_too_much_text_the_newest_rows_are_read_and_a_huge
     rows = [("a1" * 16, "one", step, b'{"loss":%7d}' % step) for step in range(100)]
     huge = ("a1" * 16, "one", 100, b'{"loss":1,"x":"' + b"x" * 2**20 + b'"}')
     with closing(trackio(tmp_path / "p.db", [*rows, huge, ("a1" * 16, "one", 101, b'{"loss":101}')])):
-        run = SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
+        run = ScalarReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
     assert run.series["loss"].steps.tolist() == [*range(100), 101]
     assert run.notes == ()
     (tmp_path / "q").mkdir()
     monkeypatch.setattr("mcp_server.scalars.formats.sqlite._MOST_STORE_BYTES", 16 * 25)
     with closing(trackio(tmp_path / "q" / "p.db", rows)):
-        run = SourceReader().read(ScalarSource("trackio", tmp_path / "q" / "p.db", "p/one"))
+        run = ScalarReader().read(ScalarSource("trackio", tmp_path / "q" / "p.db", "p/one"))
     assert run.series["loss"].steps.tolist() == [*range(75, 100)]
     assert run.notes == ("The 75 oldest rows are left out: together they exceed 64 MiB.",)
 
@@ -229,7 +228,7 @@ def test_a_query_whose_caller_has_gone_ends(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("mcp_server.threads.is_abandoned", has_gone)
     monkeypatch.setattr("mcp_server.scalars.formats.sqlite.is_abandoned", has_gone)
     with pytest.raises(CallAbandoned):
-        SourceReader().read(ScalarSource("mlflow", tmp_path / "mlflow.db", "mnist/bold-crow-1"))
+        ScalarReader().read(ScalarSource("mlflow", tmp_path / "mlflow.db", "mnist/bold-crow-1"))
     assert len(looks) >= 2  # one interrupted the query
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import chunked_log, field, points, read, varint
 
@@ -43,7 +44,7 @@ def test_swanlab_runs_are_found_and_what_it_wrote_is_read(tmp_path: Path) -> Non
     (run / "run-p4ruwmdd.swanlab").write_bytes(chunked_log(HEADER, *RECORDS))
     expected = [ScalarSource("swanlab", run / "run-p4ruwmdd.swanlab")]
     assert find_sources(tmp_path) == find_sources(tmp_path / "swanlog") == find_sources(run) == expected
-    scalars = SourceReader().read(expected[0])
+    scalars = ScalarReader().read(expected[0])
     assert points(scalars, "train/loss") == [(0, 1.0), (10, 0.5)]
     assert points(scalars, "val/acc") == [(0, 0.0), (10, 0.1)]
     assert scalars.series["val/acc"].walls[0] == pytest.approx(1_795_370_478.685, abs=1e-3)
@@ -53,7 +54,7 @@ def test_swanlab_runs_are_found_and_what_it_wrote_is_read(tmp_path: Path) -> Non
 def test_a_growing_log_is_read_to_its_last_whole_record_and_around_damage(tmp_path: Path) -> None:
     records = [record for n in range(2_000) for record in (scalar("loss", n, n / 8), field(12, b"x" * 20))]
     whole = chunked_log(HEADER, *records, scalar("loss", 5_000, math.nan))
-    part, reader = ScalarSource("swanlab", tmp_path / "part.swanlab"), SourceReader()
+    part, reader = ScalarSource("swanlab", tmp_path / "part.swanlab"), ScalarReader()
     for end in (3, 7, 20, 32_770, 40_000, len(whole) - 3, len(whole)):
         part.path.write_bytes(whole[:end])
         grown = reader.read(part)
@@ -61,7 +62,7 @@ def test_a_growing_log_is_read_to_its_last_whole_record_and_around_damage(tmp_pa
     assert math.isnan(grown.series["loss"].values[-1])
 
     part.path.write_bytes(whole[:40_000] + b"\xff" * 500 + whole[40_500:])
-    damaged = SourceReader().read(part)
+    damaged = ScalarReader().read(part)
     assert damaged.notes == ("Damaged places skipped: 1.",)
     assert 1_000 < len(damaged.series["loss"].steps) < 2_000
 
@@ -72,7 +73,7 @@ def test_records_that_are_no_scalars_are_skipped_and_broken_ones_are_counted(tmp
         chunked_log(HEADER, field(14, b"image"), broken, b"\xff" * 12, scalar("loss", 1, 2.0))
     )
     (source,) = find_sources(tmp_path)
-    scalars = SourceReader().read(source)
+    scalars = ScalarReader().read(source)
     assert points(scalars, "loss") == [(1, 2.0)]
     assert scalars.notes == ("Damaged places skipped: 2.",)
 
@@ -88,7 +89,7 @@ def test_the_json_records_of_older_versions_are_read(tmp_path: Path) -> None:
     )
     data = chunked_log(HEADER, *(f"{text}\n".encode() for text in texts))
     (tmp_path / "backup.swanlab").write_bytes(data[:6] + b"\x01" + data[7:])
-    scalars = SourceReader().read(ScalarSource("swanlab", tmp_path / "backup.swanlab"))
+    scalars = ScalarReader().read(ScalarSource("swanlab", tmp_path / "backup.swanlab"))
     assert set(scalars.series) == {"train/loss"}
     assert points(scalars, "train/loss") == [(10, 0.5)]
     assert scalars.series["train/loss"].walls[0] == pytest.approx(1_795_370_753.483, abs=1e-3)

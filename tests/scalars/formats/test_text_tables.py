@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.formats.text_tables import iter_log_history
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import START_S, csv_file, points, read
 
@@ -53,14 +54,12 @@ class StableBaselines3Csv:
 
 
 def test_stable_baselines_rewrites_its_file_when_a_column_appears(tmp_path: Path) -> None:
-    logger, reader = StableBaselines3Csv(tmp_path / "progress.csv"), SourceReader()
+    logger, reader = StableBaselines3Csv(tmp_path / "progress.csv"), ScalarReader()
     (source,) = find_sources(tmp_path)
     assert reader.read(source).series == {}
     logger.write({"rollout/ep_rew_mean": 20.5, "time/total_timesteps": 2048})
     assert points(reader.read(source), "rollout/ep_rew_mean") == [(2048, 20.5)]
-    assert not reader.changed(source)
     logger.write({"rollout/ep_rew_mean": 21.5, "time/total_timesteps": 4096, "train/loss": 0.5})
-    assert reader.changed(source)
     run = reader.read(source)
     assert points(run, "rollout/ep_rew_mean") == [(2048, 20.5), (4096, 21.5)]
     assert points(run, "train/loss") == [(4096, 0.5)]
@@ -91,7 +90,7 @@ def test_a_csv_file_may_have_a_mark_crlf_quotes_text_and_booleans(tmp_path: Path
 
 
 def test_a_row_inside_a_quoted_cell_waits_for_its_end(tmp_path: Path) -> None:
-    path, reader = csv_file(tmp_path, 'step,loss,note\n1,0.5,"one\n'), SourceReader()
+    path, reader = csv_file(tmp_path, 'step,loss,note\n1,0.5,"one\n'), ScalarReader()
     (source,) = find_sources(path)
     assert reader.read(source).series == {}
     with path.open("a") as file:
@@ -135,7 +134,7 @@ def test_a_batch_number_that_restarts_with_each_epoch_is_not_a_step(tmp_path: Pa
 
 
 def test_an_epoch_with_fractions_is_not_a_step_even_where_they_come_late(tmp_path: Path) -> None:
-    path, reader = csv_file(tmp_path, "epoch,loss\n0,1\n1,2\n"), SourceReader()
+    path, reader = csv_file(tmp_path, "epoch,loss\n0,1\n1,2\n"), ScalarReader()
     (source,) = find_sources(path)
     assert points(reader.read(source), "loss") == [(0, 1), (1, 2)]
     with path.open("a") as file:
@@ -147,7 +146,7 @@ def test_an_epoch_with_fractions_is_not_a_step_even_where_they_come_late(tmp_pat
 
 def test_a_stretch_of_steps_that_is_repeated_is_a_restart(tmp_path: Path) -> None:
     text = "step,loss\n10,1\n20,2\n30,3\n40,4\n50,5\n60,6\n40,7\n50,8\n"
-    path, reader = csv_file(tmp_path, text), SourceReader()
+    path, reader = csv_file(tmp_path, text), ScalarReader()
     (source,) = find_sources(path)
     both = [(10, 1), (20, 2), (30, 3), (40, 4), (40, 7), (50, 5), (50, 8), (60, 6)]
     assert points(reader.read(source), "loss") == both, "two points may be late ones"

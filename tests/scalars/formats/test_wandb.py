@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
+from mcp_server.scalars.reading import ScalarReader
 from tests.support.scalar_files import chunked_log, field, points, varint
 
 HEADER = b":W&B\xe1\xbe\x00"
@@ -39,7 +40,7 @@ def test_wandb_runs_are_found_once_and_what_wandb_wrote_is_read(tmp_path: Path) 
     (tmp_path / "wandb" / "latest-run").symlink_to(run.name)
     expected = [ScalarSource("wandb", run / "run-fpjajw8p.wandb")]
     assert find_sources(tmp_path) == find_sources(tmp_path / "wandb") == find_sources(run) == expected
-    scalars = SourceReader().read(expected[0])
+    scalars = ScalarReader().read(expected[0])
     assert set(scalars.series) == {"loss", "eval/acc"}  # and not wandb's own clock
     assert points(scalars, "loss") == [(0, 1.5), (300, -math.inf)]
     assert math.isnan(scalars.series["eval/acc"].values[0])
@@ -50,14 +51,14 @@ def test_wandb_runs_are_found_once_and_what_wandb_wrote_is_read(tmp_path: Path) 
 def test_a_growing_log_is_read_to_its_last_whole_record_and_around_damage(tmp_path: Path) -> None:
     records = [history(n, item("loss", field(16, str(n / 8).encode())), item("text", b"x" * 90)) for n in range(600)]
     whole = chunked_log(HEADER, *records, history(1_000, item("big", b"x" * 100_000), item("loss", field(16, b"-1"))))
-    part, reader = ScalarSource("wandb", tmp_path / "part.wandb"), SourceReader()
+    part, reader = ScalarSource("wandb", tmp_path / "part.wandb"), ScalarReader()
     for end in (3, 7, 20, 40_000, 40_001, 100_000, len(whole)):
         part.path.write_bytes(whole[:end])
         grown = reader.read(part)
     assert points(grown, "loss") == [*((n, n / 8) for n in range(600)), (1_000, -1.0)]
 
     part.path.write_bytes(whole[:40_000] + b"\xff" * 500 + whole[40_500:])
-    damaged = SourceReader().read(part)  # a reader that knew the file would not look there again
+    damaged = ScalarReader().read(part)  # a reader that knew the file would not look there again
     assert damaged.notes == ("Damaged places skipped: 1.",)
     assert 300 < len(damaged.series["loss"].steps) < 600
     assert points(damaged, "loss")[-1] == (1_000, -1.0)
@@ -74,7 +75,7 @@ def test_values_that_wandb_declares_are_read_and_records_that_are_not_messages_a
     record = history(3, *(item(key, value) for key, value in values.items()))
     (tmp_path / "run-a.wandb").write_bytes(chunked_log(HEADER, b"\xff" * 12, field(3, b"summary"), record))
     (source,) = find_sources(tmp_path)
-    scalars = SourceReader().read(source)
+    scalars = ScalarReader().read(source)
     assert {tag: points(scalars, tag) for tag in scalars.series} == {
         "whole": [(3, -3.0)],
         "double": [(3, 0.25)],

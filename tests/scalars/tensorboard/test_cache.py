@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.tensorboard.cache import Cache
-from mcp_server.scalars.tensorboard.reader import EventReader
 from mcp_server.scalars.tensorboard.scan import ScanResult, scan
 from tests.support.event_records import FIRST, SECOND, append, everything, header, points, start, steps_of, write
 
@@ -50,21 +50,21 @@ def entry_of(cache: Path) -> Path:
 def test_a_second_reader_starts_where_the_first_stopped(
     run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = EventReader(cache).read(run)
+    first = ScalarReader(cache).read(run)
     assert stat.S_IMODE(cache.stat().st_mode) == stat.S_IMODE(cache.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(entry_of(cache).stat().st_mode) == 0o600
     scans = Scans(monkeypatch)
-    second = EventReader(cache).read(run)
-    assert (everything(second), second.notes, second.bytes) == (everything(first), first.notes, first.bytes)
+    second = ScalarReader(cache).read(run)
+    assert (everything(second), second.notes) == (everything(first), first.notes)
     assert scans.bytes == 0
     append(run / FIRST, points(range(2_100, 2_200), wall=4e3))
-    third = EventReader(cache).read(run)
-    assert everything(third) == everything(EventReader().read(run))
+    third = ScalarReader(cache).read(run)
+    assert everything(third) == everything(ScalarReader().read(run))
     assert steps_of(third)[-1] == 2_199
 
 
 def test_a_few_points_more_do_not_write_the_cache_again(run: Path, cache: Path) -> None:
-    reader = EventReader(cache)
+    reader = ScalarReader(cache)
     reader.read(run)
     before = entry_of(cache).stat()
     append(run / FIRST, points(range(2_100, 2_200), wall=4e3))
@@ -73,7 +73,7 @@ def test_a_few_points_more_do_not_write_the_cache_again(run: Path, cache: Path) 
 
 
 def test_a_damaged_entry_is_never_used(run: Path, cache: Path) -> None:
-    expected = everything(EventReader(cache).read(run))
+    expected = everything(ScalarReader(cache).read(run))
     whole = entry_of(cache).read_bytes()
     chance = random.Random(1)
     for _ in range(60):
@@ -86,31 +86,31 @@ def test_a_damaged_entry_is_never_used(run: Path, cache: Path) -> None:
         else:
             data[at] ^= 1 << chance.randrange(8)
         entry_of(cache).write_bytes(data)
-        assert everything(EventReader(cache).read(run)) == expected
+        assert everything(ScalarReader(cache).read(run)) == expected
         assert entry_of(cache).read_bytes() == whole, "made again"
 
 
 def test_an_entry_of_another_version_or_that_others_can_write_is_none(
     run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    EventReader(cache).read(run)
+    ScalarReader(cache).read(run)
     scans, size = Scans(monkeypatch), (run / FIRST).stat().st_size
     with monkeypatch.context() as patch:
         patch.setattr("mcp_server.scalars.tensorboard.cache._MAGIC", b"rwscal99")
-        EventReader(cache).read(run)
+        ScalarReader(cache).read(run)
     assert scans.bytes == size
-    EventReader(cache).read(run)
+    ScalarReader(cache).read(run)
     assert scans.bytes == 2 * size, "the entry of the other version was none for this one"
     entry_of(cache).chmod(0o666)
-    EventReader(cache).read(run)
+    ScalarReader(cache).read(run)
     assert scans.bytes == 3 * size
     cache.chmod(0o777)
-    EventReader(cache).read(run)
+    ScalarReader(cache).read(run)
     assert scans.bytes == 4 * size
 
 
 def test_an_entry_is_of_one_file_as_it_was(run: Path, cache: Path) -> None:
-    EventReader(cache).read(run)
+    ScalarReader(cache).read(run)
     file = run / FIRST
     changes: tuple[Callable[[], object], ...] = (
         lambda: write(file, header(), points(range(3_000), wall=5)),  # in place, and longer
@@ -120,16 +120,16 @@ def test_an_entry_is_of_one_file_as_it_was(run: Path, cache: Path) -> None:
     )
     for change in changes:
         change()
-        assert everything(EventReader(cache).read(run)) == everything(EventReader().read(run))
+        assert everything(ScalarReader(cache).read(run)) == everything(ScalarReader().read(run))
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(run: Path, tmp_path: Path) -> None:
     place = write(tmp_path / "file") / "cache"
-    assert len(EventReader(place).read(run).series) == 2
+    assert len(ScalarReader(place).read(run).series) == 2
 
 
 def test_the_oldest_entries_and_abandoned_parts_are_removed(tmp_path: Path, cache: Path) -> None:
-    reader = EventReader(cache)
+    reader = ScalarReader(cache)
     for number in range(4):
         write(tmp_path / str(number) / FIRST, header(), points(range(2_000), wall=number))
         reader.read(tmp_path / str(number))
@@ -146,7 +146,7 @@ def test_the_oldest_entries_and_abandoned_parts_are_removed(tmp_path: Path, cach
 
 
 def test_threads_may_read_at_the_same_time(run: Path, cache: Path) -> None:
-    expected = everything(EventReader().read(run))
-    reader = EventReader(cache)
+    expected = everything(ScalarReader().read(run))
+    reader = ScalarReader(cache)
     with ThreadPoolExecutor(8) as pool:
         assert all(everything(one) == expected for one in pool.map(reader.read, [run] * 40))

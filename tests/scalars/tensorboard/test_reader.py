@@ -13,9 +13,10 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from mcp_server.scalars.locate import EventFiles
+from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
-from mcp_server.scalars.tensorboard.reader import EventReader
 from tests.support.event_records import (
     FIRST,
     SECOND,
@@ -53,22 +54,22 @@ def test_a_real_writer_s_run_is_read_as_tensorboard_reads_it(tmp_path: Path) -> 
         Event(step=200, wall_time=1e9 + 200, summary=Summary(value=[Summary.Value(tag="eval", simple_value=1)]))
     )
     writer.close()
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert {tag: points_of(one) for tag, one in run.series.items()} == accumulated(tmp_path)
-    assert (run.path, run.notes, run.bytes) == (tmp_path, (), list_event_files(tmp_path)[0].stat().st_size)
+    assert run.notes == ()
     assert all((one.restarts, one.writers) == ((), 1) for one in run.series.values())
 
 
 def test_a_point_that_is_nan_or_infinite_is_a_point(tmp_path: Path) -> None:
     values = [1.0, float("nan"), float("inf"), float("-inf"), 2.0]
     write(tmp_path / FIRST, header(), *(scalar_record(n, n, value) for n, value in enumerate(values)))
-    assert np.array_equal(EventReader().read(tmp_path).series["loss"].values, values, equal_nan=True)
+    assert np.array_equal(ScalarReader().read(tmp_path).series["loss"].values, values, equal_nan=True)
 
 
 def test_without_steps_all_points_keep_the_order_logged(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), *(scalar_record(0, n, value) for n, value in enumerate([3, 1, 2])))
     write(tmp_path / SECOND, header(), *(scalar_record(0, 100 + n, value) for n, value in enumerate([5, 4])))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert points_of(run.series["loss"]) == [(0, 0, 3), (0, 1, 1), (0, 2, 2), (0, 100, 5), (0, 101, 4)]
     assert (run.series["loss"].restarts, run.series["loss"].writers, run.notes) == ((), 1, ())
 
@@ -82,21 +83,21 @@ def test_a_step_logged_again_keeps_all_its_points(tmp_path: Path) -> None:
         header(),
         *(scalar_record(step, n, value) for n, (step, value) in enumerate(zip(steps, values, strict=True))),
     )
-    reader = EventReader()
+    reader = ScalarReader()
     run = reader.read(tmp_path)
     assert steps_of(run) == steps
     assert np.array_equal(run.series["loss"].values, values, equal_nan=True)
     assert (run.series["loss"].restarts, run.notes) == ((), ())
     append(file, scalar_record(3, 9, 30), scalar_record(3, 10, 31))
     assert values_of(reader.read(tmp_path))[-3:] == [3, 30, 31]
-    assert everything(reader.read(tmp_path)) == everything(EventReader().read(tmp_path))
+    assert everything(reader.read(tmp_path)) == everything(ScalarReader().read(tmp_path))
 
 
 def test_a_million_steps_of_several_episodes_each_keep_every_episode(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     steps = np.sort(rng.integers(0, 785, 1957)) * 128
     write(tmp_path / FIRST, header(), *(scalar_record(int(step), n, n) for n, step in enumerate(steps)))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert values_of(run) == list(range(1957))
 
 
@@ -115,7 +116,7 @@ def test_a_million_steps_of_several_episodes_each_keep_every_episode(tmp_path: P
 )
 def test_a_late_or_early_point_deletes_none_and_points_are_in_order_of_step(tmp_path: Path, steps: list[int]) -> None:
     write(tmp_path / FIRST, header(), points(steps))
-    series = EventReader().read(tmp_path).series["loss"]
+    series = ScalarReader().read(tmp_path).series["loss"]
     assert series.steps.tolist() == sorted(steps)
     assert (series.restarts, series.cycles) == ((), 0)
 
@@ -125,7 +126,7 @@ def test_one_low_point_of_a_later_file_deletes_none(tmp_path: Path, steps: list[
     """Each asynchronous evaluation may write a file of its own; a resumed run may test at step 0 first."""
     write(tmp_path / FIRST, header(), points(range(100)))
     write(tmp_path / SECOND, header(), points(steps, wall=1_000))
-    series = EventReader().read(tmp_path).series["loss"]
+    series = ScalarReader().read(tmp_path).series["loss"]
     assert series.steps.tolist() == sorted([*range(100), *steps])
     assert series.restarts == ()
 
@@ -133,14 +134,14 @@ def test_one_low_point_of_a_later_file_deletes_none(tmp_path: Path, steps: list[
 def test_a_resumed_run_that_tests_at_step_0_first_replaces_from_where_it_resumed(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(100)))
     write(tmp_path / SECOND, header(), points([0, *range(80, 90)], wall=1_000, plus=0.5))
-    series = EventReader().read(tmp_path).series["loss"]
+    series = ScalarReader().read(tmp_path).series["loss"]
     assert series.values.tolist() == [0, 0.5, *range(1, 80), *(n + 0.5 for n in range(80, 90))]
     assert series.restarts == (80,)
 
 
 def test_a_step_that_counts_batches_keeps_all_points_in_the_order_logged(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points([*range(0, 100, 10)] * 3))
-    reader = EventReader()
+    reader = ScalarReader()
     run = reader.read(tmp_path)
     assert steps_of(run) == [*range(0, 100, 10)] * 3
     assert (run.series["loss"].cycles, run.series["loss"].restarts) == (2, ())
@@ -151,14 +152,14 @@ def test_a_step_that_counts_batches_keeps_all_points_in_the_order_logged(tmp_pat
 
 def test_many_late_points_are_named(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points([*range(0, 100, 10), *range(5, 100, 10)]))
-    assert EventReader().read(tmp_path).notes == (
+    assert ScalarReader().read(tmp_path).notes == (
         "Up to 9 points of loss were logged after higher steps: all are kept, sorted by step.",
     )
 
 
 def test_a_falling_step_replaces_earlier_points_from_there_on(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(1), points(range(10)), points(range(4, 7), wall=100, plus=0.5))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert {"loss": points_of(run.series["loss"])} == accumulated(tmp_path)
     assert values_of(run) == [0, 1, 2, 3, 4.5, 5.5, 6.5]
     assert run.series["loss"].restarts == (4,)
@@ -168,7 +169,7 @@ def test_a_falling_step_replaces_earlier_points_from_there_on(tmp_path: Path) ->
 def test_a_later_file_that_starts_lower_replaces_the_tail_of_its_tags_alone(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points(range(0, 10, 3), tag="eval"))
     write(tmp_path / SECOND, header(), points(range(6, 8), wall=1_000, plus=0.5))
-    run = EventReader().read(tmp_path)  # TensorBoard takes the header of the second file for the restart, at step 0
+    run = ScalarReader().read(tmp_path)  # TensorBoard takes the header of the second file for the restart, at step 0
     assert (values_of(run), run.series["loss"].restarts) == ([0, 1, 2, 3, 4, 5, 6.5, 7.5], (6,))
     assert (steps_of(run, "eval"), run.series["eval"].restarts) == ([0, 3, 6, 9], ())
 
@@ -176,7 +177,7 @@ def test_a_later_file_that_starts_lower_replaces_the_tail_of_its_tags_alone(tmp_
 def test_a_start_event_replaces_the_tail_of_all_tags(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points(range(0, 10, 3), tag="eval"))
     write(tmp_path / SECOND, header(), start(5, 999), points(range(5, 8), wall=1_000, plus=0.5))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert {tag: points_of(one) for tag, one in run.series.items()} == accumulated(tmp_path)
     assert (values_of(run), run.series["loss"].restarts) == ([0, 1, 2, 3, 4, 5.5, 6.5, 7.5], (5,))
     assert (steps_of(run, "eval"), run.series["eval"].restarts) == ([0, 3], (5,))
@@ -184,7 +185,7 @@ def test_a_start_event_replaces_the_tail_of_all_tags(tmp_path: Path) -> None:
 
 def test_a_start_event_in_the_same_file_replaces_only_earlier_points(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), start(0, 0), points(range(10)), start(4, 50), points([6, 7], wall=60, plus=0.5))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert {"loss": points_of(run.series["loss"])} == accumulated(tmp_path)
     assert (values_of(run), run.series["loss"].restarts) == ([0, 1, 2, 3, 6.5, 7.5], (4,))
 
@@ -192,14 +193,14 @@ def test_a_start_event_in_the_same_file_replaces_only_earlier_points(tmp_path: P
 def test_a_tag_of_which_a_restart_left_no_points_is_omitted(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points([8, 9], tag="eval"))
     write(tmp_path / SECOND, header(), start(5, 999))
-    assert list(EventReader().read(tmp_path).series) == ["loss"]
+    assert list(ScalarReader().read(tmp_path).series) == ["loss"]
 
 
 def test_restarts_are_in_order_and_the_notes_stay_short(tmp_path: Path) -> None:
     write(
         tmp_path / FIRST, header(), points(range(100)), *(points(range(n, 100), wall=200 * n) for n in (50, 20, 70, 60))
     )
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert run.series["loss"].restarts == (50, 20, 70, 60)
     assert run.notes == (
         "Restarted 4 times, last at steps 20, 70, 60: later points replace earlier ones from there on.",
@@ -209,7 +210,7 @@ def test_restarts_are_in_order_and_the_notes_stay_short(tmp_path: Path) -> None:
 def test_two_live_writers_keep_all_their_points_in_the_order_of_time(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points([1, 2, 3], wall=10.0), points([1, 2], wall=0, tag="lr"))
     write(tmp_path / SECOND, header(), start(0, 9.0), points([1, 2, 3], wall=10.5, plus=0.5))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert values_of(run) == [1, 1.5, 2, 2.5, 3, 3.5]
     assert (run.series["loss"].writers, run.series["loss"].restarts, run.series["lr"].writers) == (2, (), 1)
     assert run.notes == ("2 processes wrote loss here, at the same time: all points are kept, in order of time.",)
@@ -221,7 +222,7 @@ def test_nothing_says_which_of_two_programs_a_later_file_goes_on_with(tmp_path: 
     write(tmp_path / FIRST, header(), points(range(5), wall=10.0))
     write(tmp_path / SECOND, header(), points(range(5), wall=10.5, plus=0.5))
     write(tmp_path / THIRD, header(), start(0, 99), points(range(3, 6), wall=100, plus=0.25))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert values_of(run) == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 3.25, 4.25, 5.25]
     assert (run.series["loss"].writers, run.series["loss"].restarts) == (3, ())
     assert run.programs == ((FIRST,), (SECOND,), (THIRD,))
@@ -231,7 +232,7 @@ def test_a_program_that_resumed_beside_another_keeps_its_restart(tmp_path: Path)
     write(tmp_path / FIRST, header(), points(range(5), wall=10.0))
     write(tmp_path / SECOND, header(), points(range(5), wall=10.5, plus=0.5))
     write(tmp_path / "events.out.tfevents.1700002000.host.1.1", header(), points(range(3, 6), wall=100))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert values_of(run) == [0, 0.5, 1, 1.5, 2, 2.5, 3.5, 4.5, 3, 4, 5]
     assert run.programs == ((FIRST, "events.out.tfevents.1700002000.host.1.1"), (SECOND,))
 
@@ -240,7 +241,7 @@ def test_processes_that_write_different_steps_or_tags_are_one_program(tmp_path: 
     write(tmp_path / FIRST, header(), points(range(0, 100, 10), wall=10.0))
     write(tmp_path / SECOND, header(), points(range(5), wall=12.0, tag="eval"))
     write(tmp_path / THIRD, header(), points([15], wall=11.5))
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert run.programs == ()
     assert run.notes == ("2 processes wrote loss here, at the same time: all points are kept, in order of time.",)
 
@@ -252,7 +253,7 @@ def test_a_process_that_begins_again_may_be_another_program_but_not_another_atte
     second = f"events.out.tfevents.1700001000.host.{pid}.1"
     write(tmp_path / FIRST, header(), points(range(1, 9)))
     write(tmp_path / second, header(), points(range(1, 4), wall=100, plus=0.5))
-    run = EventReader().read(tmp_path, {FIRST: 1, second: attempt} if attempt else None)
+    run = ScalarReader().read(EventFiles(tmp_path, {FIRST: 1, second: attempt}) if attempt else tmp_path)
     assert values_of(run) == [1.5, 2.5, 3.5]
     assert (run.series["loss"].restarts, run.series["loss"].replaced) == ((1,), 8 if is_doubtful else 0)
     doubt = (
@@ -265,29 +266,29 @@ def test_a_process_that_begins_again_may_be_another_program_but_not_another_atte
 def test_files_of_one_second_count_in_the_order_of_their_points(tmp_path: Path) -> None:
     write(tmp_path / "events.out.tfevents.1700000000.host.999.0", header(), points(range(10)))
     write(tmp_path / "events.out.tfevents.1700000000.host.1001.0", header(), points(range(5, 8), wall=100, plus=0.5))
-    assert values_of(EventReader().read(tmp_path)) == [0, 1, 2, 3, 4, 5.5, 6.5, 7.5]
+    assert values_of(ScalarReader().read(tmp_path)) == [0, 1, 2, 3, 4, 5.5, 6.5, 7.5]
 
 
 def test_subdirectories_are_runs_of_their_own(tmp_path: Path) -> None:
     write(tmp_path / "train" / FIRST, header(), points(range(3)))
     write(tmp_path / "eval" / FIRST, header(), points(range(2)))
-    assert [steps_of(EventReader().read(tmp_path / name)) for name in ("train", "eval")] == [[0, 1, 2], [0, 1]]
+    assert [steps_of(ScalarReader().read(tmp_path / name)) for name in ("train", "eval")] == [[0, 1, 2], [0, 1]]
     with pytest.raises(ScalarsUnreadable, match="No event file is directly in"):
-        EventReader().read(tmp_path)
+        ScalarReader().read(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", header(), b"\0" * 4096, header() + b"\0" * 4096, header()[:7]])
 def test_a_file_without_scalars_is_a_run_without_series(tmp_path: Path, content: bytes) -> None:
     write(tmp_path / FIRST, content)
-    run = EventReader().read(tmp_path)
-    assert (dict(run.series), run.bytes) == ({}, len(content))
+    run = ScalarReader().read(tmp_path)
+    assert dict(run.series) == {}
 
 
 def test_damage_is_named_and_the_records_around_it_are_read(tmp_path: Path) -> None:
     data = bytearray(header() + points(range(100_000 // 40)))
     data[50_000] ^= 0xFF
     write(tmp_path / FIRST, data)
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert len(run.notes) == 1
     assert run.notes[0].startswith(f"{FIRST}: ")
     assert len(set(range(2_500)) - set(steps_of(run))) == 1
@@ -297,18 +298,18 @@ def test_damage_near_the_end_does_not_hide_later_records(tmp_path: Path) -> None
     data = bytearray(header() + points(range(10)))
     data[len(header() + points(range(5))) + 20] ^= 0xFF
     file = write(tmp_path / FIRST, data)
-    reader = EventReader()
+    reader = ScalarReader()
     run = reader.read(tmp_path)
     assert (steps_of(run), len(run.notes)) == ([0, 1, 2, 3, 4, 6, 7, 8, 9], 1)
     append(file, points(range(10, 5_000), wall=10))
     run = reader.read(tmp_path)
     assert set(range(10, 5_000)) < set(steps_of(run))
-    assert everything(run) == everything(EventReader().read(tmp_path))
+    assert everything(run) == everything(ScalarReader().read(tmp_path))
 
 
 def test_metadata_of_the_first_point_counts_for_later_reads(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), tensor(0, 0, 1 / 3, plugin="scalars"))
-    reader = EventReader(tmp_path / "cache")
+    reader = ScalarReader(tmp_path / "cache")
     assert values_of(reader.read(tmp_path)) == [1 / 3]
     append(file, tensor(1, 1, 2 / 3))
     assert values_of(reader.read(tmp_path)) == [1 / 3, 2 / 3]
@@ -316,7 +317,7 @@ def test_metadata_of_the_first_point_counts_for_later_reads(tmp_path: Path) -> N
 
 def test_returned_arrays_do_not_change_and_are_read_only(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points(range(3)))
-    reader = EventReader()
+    reader = ScalarReader()
     before = reader.read(tmp_path)
     append(file, points(range(3, 6), wall=3))
     assert (steps_of(before), steps_of(reader.read(tmp_path))) == ([0, 1, 2], [0, 1, 2, 3, 4, 5])
@@ -324,26 +325,16 @@ def test_returned_arrays_do_not_change_and_are_read_only(tmp_path: Path) -> None
         before.series["loss"].values[0] = 7
 
 
-def test_the_newest_values_come_from_the_ends_of_the_files(tmp_path: Path) -> None:
-    write(tmp_path / FIRST, header(), points(range(10)), points([4], tag="eval"))
-    write(tmp_path / SECOND, header(), points(range(6, 8), wall=1_000, plus=0.5))
-    assert EventReader().newest(tmp_path) == {"loss": (7, 1_001.0, 7.5), "eval": (4, 0.0, 4.0)}
-    with pytest.raises(ScalarsUnreadable):
-        EventReader().newest(tmp_path / "absent")
-
-
-def expect_steps(reader: EventReader, directory: Path, expected: list[int]) -> None:
-    """The next read gives ``expected``, as a first read does, and then nothing is new."""
-    assert reader.changed(directory)
+def expect_steps(reader: ScalarReader, directory: Path, expected: list[int]) -> None:
+    """The next read gives ``expected``, as a first read does, and so does the one after it."""
     run = reader.read(directory)
     assert steps_of(run) == expected
-    assert everything(run) == everything(EventReader().read(directory))
-    assert not reader.changed(directory)
+    assert everything(run) == everything(ScalarReader().read(directory))
     assert everything(reader.read(directory)) == everything(run)
 
 
 def test_a_partial_record_is_read_once_it_is_complete(tmp_path: Path) -> None:
-    last, reader = scalar_record(2, 2, 2), EventReader()
+    last, reader = scalar_record(2, 2, 2), ScalarReader()
     file = write(tmp_path / FIRST, header(), points([0, 1]))
     expect_steps(reader, tmp_path, [0, 1])
     for byte in range(len(last) - 1):
@@ -357,7 +348,7 @@ def test_a_page_of_zeros_is_read_once_it_is_filled_at_the_same_size(tmp_path: Pa
     data = header() + points(range(20))
     cut = len(header() + points(range(10))) + 13
     file = write(tmp_path / FIRST, data[:cut], b"\0" * (len(data) - cut))
-    reader = EventReader()
+    reader = ScalarReader()
     first = steps_of(reader.read(tmp_path))
     assert first == list(range(len(first)))
     assert len(first) == 10
@@ -370,7 +361,7 @@ def test_a_page_of_zeros_is_read_once_it_is_filled_at_the_same_size(tmp_path: Pa
 
 def test_a_file_rewritten_smaller_or_in_place_is_read_from_its_start(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points(range(20)))
-    reader = EventReader()
+    reader = ScalarReader()
     expect_steps(reader, tmp_path, list(range(20)))
     write(file, header(), points(range(5)))
     expect_steps(reader, tmp_path, list(range(5)))
@@ -379,13 +370,12 @@ def test_a_file_rewritten_smaller_or_in_place_is_read_from_its_start(tmp_path: P
     write(file, header(), points(range(70, 90), wall=8))  # of the same length
     expect_steps(reader, tmp_path, list(range(70, 90)))
     write(file)
-    assert reader.changed(tmp_path)
     assert dict(reader.read(tmp_path).series) == {}
 
 
 def test_a_file_that_replaces_another_is_read_from_its_start(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points(range(20)))
-    reader = EventReader()
+    reader = ScalarReader()
     expect_steps(reader, tmp_path, list(range(20)))
     write(tmp_path / "next", header(), points(range(30, 60))).replace(file)
     expect_steps(reader, tmp_path, list(range(30, 60)))
@@ -393,7 +383,7 @@ def test_a_file_that_replaces_another_is_read_from_its_start(tmp_path: Path) -> 
 
 def test_the_first_file_is_still_followed_when_there_is_a_second(tmp_path: Path) -> None:
     first = write(tmp_path / FIRST, header(), points(range(5)))
-    reader = EventReader()
+    reader = ScalarReader()
     expect_steps(reader, tmp_path, [0, 1, 2, 3, 4])
     second = write(tmp_path / SECOND, header(), start(6, 999), points([6, 7], wall=1_000))
     expect_steps(reader, tmp_path, [0, 1, 2, 3, 4, 6, 7])
@@ -408,7 +398,7 @@ def test_the_first_file_is_still_followed_when_there_is_a_second(tmp_path: Path)
 def test_a_start_event_replaces_also_late_points_of_the_file_before(tmp_path: Path) -> None:
     first = write(tmp_path / FIRST, header(), points(range(3)))
     write(tmp_path / SECOND, header(), start(4, 999))
-    reader = EventReader()
+    reader = ScalarReader()
     expect_steps(reader, tmp_path, [0, 1, 2])
     append(first, points([3, 4, 5], wall=3))
     expect_steps(reader, tmp_path, [0, 1, 2, 3])
@@ -417,8 +407,7 @@ def test_a_start_event_replaces_also_late_points_of_the_file_before(tmp_path: Pa
 
 
 def test_files_may_appear_and_disappear(tmp_path: Path) -> None:
-    reader = EventReader()
-    assert not reader.changed(tmp_path)
+    reader = ScalarReader()
     with pytest.raises(ScalarsUnreadable):
         reader.read(tmp_path)
     first = write(tmp_path / FIRST, header(), points(range(5)))
@@ -430,24 +419,22 @@ def test_files_may_appear_and_disappear(tmp_path: Path) -> None:
     (tmp_path / "moved.tfevents.1700000000").unlink()
     expect_steps(reader, tmp_path, [5, 6])
     second.unlink()
-    assert reader.changed(tmp_path)
     with pytest.raises(ScalarsUnreadable, match="No event file is directly in"):
         reader.read(tmp_path)
-    assert not reader.changed(tmp_path)
 
 
 def test_appended_points_are_as_if_read_at_once(tmp_path: Path) -> None:
     """A single file, one whose points a restart replaced, one without steps: each the short way, and not."""
     file = write(tmp_path / FIRST, header(), points(range(50)), points([0], tag="a"), points([0], tag="b"))
     write(tmp_path / SECOND, header(), points(range(30, 40), wall=1_000, tag="other"))
-    reader = EventReader()
+    reader = ScalarReader()
     reader.read(tmp_path)
     wall = 50.0
     for steps in ([50, 51], [52, 52, 53], [40], [41, 42], [43], [43], [0], [0]):
         append(file, points(steps, wall=wall), points([0] * len(steps), wall=wall, tag="a"))
         append(file, points(steps, wall=wall, tag="b"))
         wall += len(steps)
-        assert everything(reader.read(tmp_path)) == everything(EventReader().read(tmp_path))
+        assert everything(reader.read(tmp_path)) == everything(ScalarReader().read(tmp_path))
 
 
 def test_pipes_directories_and_links_that_lead_nowhere_are_passed_over(tmp_path: Path) -> None:
@@ -462,11 +449,11 @@ def test_pipes_directories_and_links_that_lead_nowhere_are_passed_over(tmp_path:
     (run / "events.out.tfevents.17.profile-empty").write_bytes(b"")
     assert list_event_files(run) == []
     with pytest.raises(ScalarsUnreadable):
-        EventReader().read(run)
+        ScalarReader().read(run)
     (run / THIRD).symlink_to(file)  # a linked log is one
     (run / f"{THIRD}.again").symlink_to(file)  # and the same one tells nothing twice
-    reader = EventReader()
-    assert (steps_of(reader.read(run)), reader.changed(run)) == ([0, 1, 2], False)
+    reader = ScalarReader()
+    assert steps_of(reader.read(run)) == [0, 1, 2]
 
 
 def test_an_unreadable_file_is_named_in_the_notes_of_the_others(
@@ -483,23 +470,23 @@ def test_an_unreadable_file_is_named_in_the_notes_of_the_others(
 
     monkeypatch.setattr("mcp_server.scalars.tensorboard.tail.os.open", refuse)
     refused: str | tuple[str, ...] = SECOND
-    run = EventReader().read(tmp_path)
+    run = ScalarReader().read(tmp_path)
     assert (steps_of(run), run.notes) == ([0, 1, 2], (f"{SECOND} cannot be read: Permission denied",))
     refused = (FIRST, SECOND)
     with pytest.raises(ScalarsUnreadable, match=f"{FIRST} cannot be read: Permission denied"):
-        EventReader().read(tmp_path)
+        ScalarReader().read(tmp_path)
 
 
 def test_runs_that_were_not_read_for_long_are_dropped_from_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_server.scalars.tensorboard.reader._KEPT_BYTES", 3 * (24 * 100 + 2**10 + 4 * 2**10))
-    reader = EventReader()
+    monkeypatch.setattr("mcp_server.scalars.reading._KEPT_BYTES", 3 * (24 * 100 + 2**10 + 4 * 2**10))
+    reader = ScalarReader()
     for number in range(6):
         write(tmp_path / str(number) / FIRST, header(), points(range(100)))
         reader.read(tmp_path / str(number))
-    assert [Path(name).name for name in reader._runs] == ["3", "4", "5"]
-    assert not reader.changed(tmp_path / "0"), "how far it was read is still known"
+    directories = [known.reader._directory.name for known in reader._readers.values()]  # type: ignore[union-attr]
+    assert directories == ["3", "4", "5"]
     assert steps_of(reader.read(tmp_path / "0")) == list(range(100))
 
 
@@ -514,7 +501,7 @@ def test_runs_restarted_with_a_start_event_read_as_tensorboard_reads_them(tmp_pa
                 parts += [scalar_record(step, wall, chance.random(), tag) for tag in tags]
             write(directory / f"events.out.tfevents.{int(wall)}.host.1.0", *parts)
             step, wall = max(0, step - chance.randrange(30)), wall + 10
-        told_here = {tag: points_of(one) for tag, one in EventReader().read(directory).series.items()}
+        told_here = {tag: points_of(one) for tag, one in ScalarReader().read(directory).series.items()}
         assert told_here == {tag: told_there for tag, told_there in accumulated(directory).items() if told_there}, seed
 
 
@@ -599,18 +586,17 @@ def test_a_last_read_after_any_history_equals_a_first_read(tmp_path: Path, monke
         monkeypatch.setattr(
             "mcp_server.scalars.tensorboard.scan._TAIL_BYTES", chance.choice([2**20, 700])
         )  # what may yet heal
-        reader = EventReader(tmp_path / "cache")
+        reader = ScalarReader(tmp_path / "cache")
         writers = Writers(directory, chance)
         for _ in range(chance.randrange(3, 15)):
             writers.act()
             if chance.random() < 0.5:
                 reader.read(directory)
             if chance.random() < 0.1:
-                reader = EventReader(tmp_path / "cache")
-        fresh = everything(EventReader().read(directory))
+                reader = ScalarReader(tmp_path / "cache")
+        fresh = everything(ScalarReader().read(directory))
         assert everything(reader.read(directory)) == fresh, seed
-        assert everything(EventReader(tmp_path / "cache").read(directory)) == fresh, seed
-        assert not reader.changed(directory), seed
+        assert everything(ScalarReader(tmp_path / "cache").read(directory)) == fresh, seed
         shutil.rmtree(directory)
 
 
@@ -620,7 +606,7 @@ def test_of_more_tags_than_a_run_may_have_the_first_are_kept_and_the_rest_is_cou
     for module in ("collector", "tail", "reader"):
         monkeypatch.setattr(f"mcp_server.scalars.tensorboard.{module}.MOST_TAGS", 50)
     path = write(tmp_path / FIRST, header(), *(scalar_record(1, 1.0, 1.0, f"tag{n}") for n in range(200)))
-    reader = EventReader()
+    reader = ScalarReader()
     run = reader.read(tmp_path)
     assert set(run.series) == {f"tag{n}" for n in range(50)}
     assert run.notes == (f"{FIRST}: only the first 50 tags are kept, 150 more are left out",)

@@ -21,8 +21,8 @@ from tensorboard.util import tensor_util
 
 from mcp_server.scalars.tensorboard import collector, scan
 from mcp_server.scalars.tensorboard.records import find_header, find_wrong_payloads, mask_crc
-from mcp_server.scalars.tensorboard.scan import ScanResult, read_newest
-from tests.benchmarks.event_files import record, simple_values, tensors, write
+from mcp_server.scalars.tensorboard.scan import ScanResult
+from tests.benchmarks.event_files import record
 
 Point = tuple[int, float, float]
 VERSION = Event(wall_time=1.0, file_version="brain.Event:2")
@@ -309,27 +309,6 @@ def test_a_large_event_that_does_not_parse_is_reported_and_skipped(read: Callabl
     assert values(scanned, "a") == [1.0, 2.0]
     offset = len(file_of(point("a", 1.0)))
     assert scanned.damage == (f"offset {offset}: a field that is cut off in a record whose checksum is right",)
-
-
-# --- the newest
-
-
-def test_the_newest_values_come_from_the_tail_of_any_file(tmp_path: Path) -> None:
-    big = write(tmp_path / "big", simple_values(40_000))
-    whole = read_whole(big)
-    with opened(tmp_path / "copy", big.read_bytes()) as fd:
-        last, from_start = read_newest(fd, os.fstat(fd).st_size)
-    assert not from_start
-    assert last == {tag: points[-1] for tag, points in listed(whole).items()}
-    with opened(tmp_path / "small", file_of(VERSION, point("a", 1.0, 1), point("a", 2.0, 2))) as fd:
-        assert read_newest(fd, os.fstat(fd).st_size) == ({"a": (2, 2.0, 2.0)}, True)
-
-
-def test_the_newest_tensors_are_known_by_the_first_events(tmp_path: Path) -> None:
-    path = write(tmp_path / "big", tensors(30_000))
-    with opened(tmp_path / "copy", path.read_bytes()) as fd:
-        last, _ = read_newest(fd, os.fstat(fd).st_size)
-    assert last == {tag: points[-1] for tag, points in listed(read_whole(path)).items()}
 
 
 def read_whole(path: Path) -> ScanResult:
