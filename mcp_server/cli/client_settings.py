@@ -212,7 +212,6 @@ def out_of_codex_toml(text: str) -> str:
 
 
 def _with_table(text: str, entry: Mapping[str, Any]) -> str:
-    """Return ``text`` with the table of this server replaced, or appended if there is none."""
     tables = {key for key, value in entry.items() if isinstance(value, Mapping)}
     table = _table({key: value for key, value in entry.items() if key not in tables})
     lines = text.splitlines(keepends=True)

@@ -53,7 +53,6 @@ async def _demo(steps: int) -> int:
 
 
 async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
-    """Launch, wait, read the output and the metrics, as an agent does."""
     command = [python, "-m", "mcp_server.cli.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
     directories = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
     run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, verbose=True, **directories)
@@ -84,7 +83,6 @@ def _report(result: dict[str, float], attach: str, run_id: str, console: Console
 
 
 def _command() -> str:
-    """Return the command as the user can type it."""
     script = Path(sys.executable).with_name("runward")
     return "runward" if shutil.which("runward") or not script.exists() else str(script)
 
@@ -94,14 +92,11 @@ class _Refused(Exception):
 
 
 class _Agent:
-    """Calls tools and prints calls and answers."""
-
     def __init__(self, client: Client, console: Console) -> None:
         self._client, self.console = client, console
         self.running = ""
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call a tool, print call and answer, return the structured answer if there is one."""
         words = ", ".join(f"{name}={_shorten_paths(value)}" for name, value in arguments.items())
         self.console.print(Text(f"→ {tool}({words})", style="bold cyan"))
         result = await self._client.call_tool(tool, arguments, read_timeout_seconds=660)

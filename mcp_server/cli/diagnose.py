@@ -42,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str | None]:
-    """Return the log, the exit code and the signal: of a file as given, of a run as recorded."""
     path, signal_name = Path(arguments.log), _signal_name(arguments.signal)
     exit_code: int | None = arguments.exit_code
     if exit_code is not None and exit_code < 0:  # as Python reports a signal
@@ -60,7 +59,6 @@ def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str |
 
 
 def _signal_name(text: str | None) -> str | None:
-    """Return the name of a signal that is given by name or number. BadArgument: there is none."""
     if text is None:
         return None
     name = f"SIG{text.upper().removeprefix('SIG')}"

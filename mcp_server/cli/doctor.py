@@ -102,7 +102,6 @@ def check_machine(home: StateHome) -> Iterator[Finding]:
 
 
 def _preflight(home: StateHome) -> Iterator[Finding]:
-    """Check what a launch without arguments needs: hosts.toml, its default environment, a Ray of its own."""
     try:
         answer = anyio.run(run_preflight, PreflightRequest(), RunStore(home), os.environ)
     except RunwardError as error:
@@ -115,7 +114,6 @@ def _preflight(home: StateHome) -> Iterator[Finding]:
 
 
 def _far_hosts(home: StateHome) -> Iterator[Finding]:
-    """Check the hosts that are reached by ssh: each is connected to."""
     with suppress(RunwardError):  # of hosts.toml, which the preflight reports
         for host in report_hosts(home):
             detail = f"python {host.python}, tmux {host.tmux}, GPUs: {host.gpus}"
@@ -125,7 +123,6 @@ def _far_hosts(home: StateHome) -> Iterator[Finding]:
 
 
 def _slurm(home: StateHome) -> Iterator[Finding]:
-    """Check the Slurm of this host, where there is one: whether it answers, and whether its nodes see the records."""
     if shutil.which("sbatch") is None:
         return
     if missing := find_missing():
@@ -206,7 +203,6 @@ def _state(home: StateHome) -> Iterator[Finding]:
 
 
 def _lost_notices(home: StateHome) -> Iterator[Finding]:
-    """Name the newest notices of the last week that never arrived."""
     with suppress(OSError):
         newest: list[tuple[float, Path]] = []
         for entry in os.scandir(home.runs):
@@ -300,7 +296,6 @@ def _describe(client: str, version: str, entries: dict[str, Any], rules: str) ->
 
 
 def _read_version(program: str) -> str:
-    """Return the version of a client; empty where it is not installed."""
     if (path := shutil.which(program)) is None:
         return ""
     try:

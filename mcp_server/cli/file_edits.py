@@ -93,7 +93,6 @@ def _read(path: Path) -> str | None:
 
 
 def _diff(path: Path, before: str | None, after: str | None) -> str:
-    """Return the change in the form of ``diff -U1``, without control characters."""
     names = ("/dev/null" if before is None else str(path), "/dev/null" if after is None else str(path))
     former, new = (before or "").splitlines(), (after or "").splitlines()
     lines = difflib.unified_diff(former, new, *names, n=1, lineterm="")

@@ -46,7 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _stream_reports() -> int:
-    """Print one JSON report a line until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             print(json.dumps(_query_report()[2].model_dump(mode="json"), ensure_ascii=False), flush=True)
@@ -55,7 +54,6 @@ def _stream_reports() -> int:
 
 
 def _query_report() -> tuple[Snapshot, dict[str, str], GpuReport]:
-    """Return the GPUs, the holder of each lease by UUID, and the report on both."""
     snapshot = query_gpus(sys.executable, os.environ)
     holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
     limits = read_gpu_limits(StateHome.of(os.environ))

@@ -194,7 +194,6 @@ def read_user_entry() -> dict[str, object] | None:
 
 
 def _register_user(command: Sequence[str], *, sure: bool) -> bool:
-    """Register the server with `claude mcp add`; return whether it is registered."""
     add, remove = ["claude", "mcp", "add", "--scope", "user", NAME, "--", *command], _removal()
     if shutil.which("claude") is None:
         print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(add)}")
@@ -238,7 +237,6 @@ def _args_of(entry: dict[str, object]) -> list[object]:
 
 
 def _run_lines(lines: Sequence[Sequence[str]], *, sure: bool) -> bool:
-    """Run programs of a client one after the other, when confirmed; return whether all succeeded."""
     if not confirm(f"Run {' && '.join(map(shlex.join, lines))} ?", sure=sure):
         print("claude mcp: left as it is.")
         return False
@@ -251,7 +249,6 @@ def _run_lines(lines: Sequence[Sequence[str]], *, sure: bool) -> bool:
 
 
 def _run_program(line: Sequence[str]) -> tuple[bool, str]:
-    """Run a program; return whether it succeeded, and its output."""
     try:
         done = subprocess.run(
             line,
@@ -268,7 +265,6 @@ def _run_program(line: Sequence[str]) -> tuple[bool, str]:
 
 
 def _inspect(command: Sequence[str], *, sure: bool) -> int:
-    """Start the MCP Inspector on this server, or print how to start it."""
     line = ["npx", "-y", _INSPECTOR, *command]
     print(f"MCP Inspector, in a browser:\n  {shlex.join(line)}")
     print("Its --cli ends a call after 60 s: with it, pass timeout_s=50 to wait_run.")

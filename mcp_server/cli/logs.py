@@ -51,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _follow(run: Run, store: RunStore, lines: int) -> int:
-    """Print output as it is written, from one attempt to the next, until the run has ended."""
     while True:
         number, path = run.attempt, store.run_directory(run.run_id).log(run.attempt)
         # No --pid: tmux 3.3a leaves a dead supervisor as a zombie at times, which `tail` takes for alive.

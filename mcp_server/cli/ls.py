@@ -66,7 +66,6 @@ def _list_live_sweeps(store: RunStore) -> list[Sweep]:
 
 
 def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
-    """Return the cells of one row, in the order of the columns."""
     code = status.signal or ("" if status.exit_code is None else str(status.exit_code))
     step = (
         "" if status.step is None else f"{status.step}/{status.total_steps}" if status.total_steps else f"{status.step}"

@@ -113,7 +113,6 @@ def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
 
 
 def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verbs by which a person sets up access, notices and clients."""
     token = verbs.add_parser("token", help="access to the server over HTTP: one token an agent")
     actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("add", help="make a token, and print it once").add_argument("name")

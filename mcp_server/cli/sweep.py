@@ -52,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> None:
-    """Print the sweep as CSV or LaTeX, or write that or its picture into a file."""
     output = arguments.output or (f"{sweep.sweep_id}.png" if arguments.plot else None)
     path = None if output is None else Path(output)
     if arguments.plot and path is not None:

@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _target(argument: str | None, store: RunStore) -> str:
-    """Return a run id unchanged, and a path as an absolute one."""
     if argument is None or argument == LATEST:
         return LATEST
     if "/" not in argument and not argument.startswith((".", "~")):
@@ -108,7 +107,6 @@ def _print(report: DrawableReport, console: Console) -> None:
 
 
 def _table(summaries: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table:
-    """Return one row per tag and run, with fewer columns on a narrow terminal, but always with tag and last value."""
     several = len(summaries) > 1
     shape = next((cells for cells, least in _SHAPES if width >= least), 0)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -136,7 +134,6 @@ def _table(summaries: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> 
 
 
 def _cells(summary: SeriesSummary) -> list[str | Text]:
-    """Return the cells of ``_COLUMNS``."""
     return [
         _number(summary.last),
         str(summary.last_step),

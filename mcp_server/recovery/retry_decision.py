@@ -128,7 +128,6 @@ def decide(
 
 
 def _matching(rules: Sequence[Mapping[str, Any]], failure: FailedAttempt) -> int | None:
-    """Return the number of the first rule whose conditions all hold."""
     return next((n for n, rule in enumerate(rules) if _matches(rule["when"], failure)), None)
 
 
@@ -157,7 +156,6 @@ def _since_progress(history: Sequence[FailedAttempt]) -> Sequence[FailedAttempt]
 
 
 def _ceiling(policy: Mapping[str, Any], history: Sequence[FailedAttempt], since: Sequence[FailedAttempt]) -> str | None:
-    """Return which ceiling forbids a further attempt, and None if none does."""
     last = history[-1]
     if max(len(history), last.number) >= MAX_ATTEMPTS:
         return f"A run has at most {MAX_ATTEMPTS} attempts."

@@ -96,7 +96,6 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
 
 
 def _read_sweep(context: ServerContext, name: str) -> str:
-    """Return the log of the sweep with this id or name, as it is now; else the runs with this tag."""
     try:
         sweep = context.store.sweeps.find(name)
     except SweepNotFound:
@@ -148,7 +147,6 @@ def read_guides() -> dict[str, Document]:
 
 
 def _find_document(documents: dict[str, Document], name: str, noun: str) -> Document:
-    """Return the document of this name. ResourceNotFoundError names similar ones, else all."""
     if (document := documents.get(name)) is not None:
         return document
     names = difflib.get_close_matches(name, documents, n=2, cutoff=0.6) or sorted(documents)

@@ -243,7 +243,6 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
 
 
 def _unify(name: str, runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Return the values of a setting, those that mean the same as the first of them is written."""
     values, first = [run.settings.get(name, "") for run in runs], dict[str, str]()
     forms = find_equal_forms(name, values, [run.place for run in runs])
     return [first.setdefault(form, value) for form, value in zip(forms, values, strict=True)]
@@ -350,7 +349,6 @@ def _render(points: Sequence[EvaluationPoint]) -> str:
 
 
 def _name_model(run: EvaluatedRun) -> str:
-    """Return the end of the path or name of the run's model, empty where its settings have none."""
     values = (value for name, value in run.settings.items() if _base(name) in MODEL_NAMES)
     parts = [part for part in next(filter(None, values), "").split("/") if part]
     return next((part for part in reversed(parts) if plain_name(part) not in _PARTS_OF_A_MODEL), "")

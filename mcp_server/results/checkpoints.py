@@ -114,7 +114,6 @@ def _is_weights(name: str) -> bool:
 
 
 def _is_part(entry: FileEntry, files: Iterable[FileEntry]) -> bool:
-    """Return whether a file belongs to the weights in the same directory."""
     return bool(_PARTS.search(entry.path.name)) and any(
         _is_weights(other.path.name) and not _PARTS.search(other.path.name) for other in files
     )

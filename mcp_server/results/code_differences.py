@@ -97,7 +97,6 @@ def _drop_ends(names: Sequence[str]) -> list[str]:
 
 
 def _group(codes: Sequence[CodeOfRun], names: Sequence[str]) -> str:
-    """Return the runs with equal code, in groups of several."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for code in codes:
         # Where all changes to a commit are known, they say more than the files that happen to be kept.

@@ -208,7 +208,6 @@ def _choose_settings(
 
 
 def _count_digits(entries: Sequence[ComparedRun], tags: Collection[str], figures: Collection[str]) -> dict[str, int]:
-    """Return how many significant digits each column of figures needs."""
     values: dict[str, list[float]] = {name: [] for name in (*tags, *figures)}
     for entry in entries:
         for one in entry.metrics:
@@ -221,7 +220,6 @@ def _count_digits(entries: Sequence[ComparedRun], tags: Collection[str], figures
 
 
 def _list_checkpoints(entries: Sequence[ComparedRun], root: str) -> list[str] | None:
-    """Return the newest checkpoints of a single run that has several, as paths below ``root``."""
     if len(entries) != 1 or len(entries[0].checkpoints) < 2:  # noqa: PLR2004 - one is in the table
         return None
     return [describe_checkpoint(one, root) for one in entries[0].checkpoints[:_MOST_CHECKPOINTS]]
@@ -303,7 +301,6 @@ def _read_run(
 def _describe_missing(
     metrics: Sequence[str], entries: Sequence[ComparedRun], scalars: Scalars, store: RunStore
 ) -> list[str]:
-    """Return a sentence for each requested metric that no run has, with the names that it may mean."""
     notes = []
     for pattern in metrics:
         tags = [name for entry in entries for name in (*(one.tag for one in entry.metrics), *entry.figures)]
@@ -365,6 +362,5 @@ def _common_path(paths: Sequence[Path]) -> str:
 
 
 def _ordered(table: Sequence[Cells]) -> list[str]:
-    """Return the columns in order, the checkpoint last."""
     names = dict.fromkeys(name for row in table for name in row if any(other.get(name) for other in table))
     return sorted(names, key=lambda name: name == "checkpoint")

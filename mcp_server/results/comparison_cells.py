@@ -66,7 +66,6 @@ def shorten_paths(values: Sequence[str]) -> list[str]:
 
 
 def _count_shared(paths: Sequence[Sequence[str]]) -> int:
-    """Return how many first parts all paths share."""
     return next((n for n, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), min(map(len, paths)))
 
 
@@ -185,19 +184,16 @@ def _elapsed(seconds: float) -> str:
 
 
 def _peak_memory(run: Run) -> str:
-    """Return the highest memory use among the GPUs of the newest attempt, in GiB."""
     peaks = _usage_figures(run, "peak_mib")
     return f"{max(peaks) / _MIB_PER_GIB:.1f}" if peaks else ""
 
 
 def _mean_use(run: Run) -> str:
-    """Return the mean utilisation over the GPUs of the newest attempt, in percent."""
     means = _usage_figures(run, "mean_util")
     return f"{sum(means) / len(means):.0f}" if means else ""
 
 
 def _usage_figures(run: Run, name: str) -> list[float]:
-    """Return a figure of each GPU of the newest attempt that has it."""
     usages = run.progress.get("gpus")
     return [
         usage[name]

@@ -142,7 +142,6 @@ def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
 
 
 def _find_config_files(run: Run) -> list[Path]:
-    """Return the existing configuration files that the command or the blueprint names, at most five."""
     words = _FILES.findall(run.command)
     if (yaml_path := read_blueprint(run).yaml_path) is not None:
         words.append(yaml_path)

@@ -180,7 +180,6 @@ def read_recorded(paths: Sequence[Path], run_id: str) -> dict[str, str]:
 
 
 def _lower_headings(text: str) -> str:
-    """Return the text with an agent's headings below those of the document."""
     text = text.replace(ADDITIONS_MARK, "")
     if re.search(r"^##?\s", text, re.MULTILINE) is None:
         return text  # already lowered
@@ -283,7 +282,6 @@ def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Ite
 
 
 def _name_packages(packages: Mapping[str, str]) -> str:
-    """Return the packages that results depend on most, or the number of all where none of them is there."""
     named = [f"{name} {packages[name]}" for name in _MAIN_PACKAGES if name in packages]
     return f"{', '.join(named)}." if named else f"{len(packages)}."
 

@@ -109,8 +109,6 @@ def repeats_scalar(series: EvaluationSeries, tag: str, last: float | str, step: 
 
 @dataclass
 class _Labels:
-    """The subject of a row."""
-
     step: int | None = None
     benchmark: str = ""
     model: str = ""
@@ -183,7 +181,6 @@ def _find_steps(points: _Points, other: _Points) -> tuple[int, ...]:
 
 
 def _is_twin(source: Path, one: EvaluationPoint, other_source: Path, other: EvaluationPoint) -> bool:
-    """Return whether two files have the same value of a metric at the same step."""
     return source != other_source and one.step == other.step and _is_equal(one, other)
 
 

@@ -213,7 +213,6 @@ def _lerobot_rows(value: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _rows_by_task(results: Mapping[str, Any], beside: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row per task, with the step, the model and the number of samples that stand ``beside`` the results."""
     steps = {name: one for name, one in beside.items() if isinstance(one, int) and has_step({name: one})}
     models = {name: one for name, one in beside.items() if name in _MODEL_KEYS and isinstance(one, str)}
     samples = beside.get("n-samples")  # of lm-eval
@@ -278,7 +277,6 @@ def _parse_blocks(text: str) -> list[Row]:
 
 
 def _titled(title: str, step: int | None, block: Mapping[str, Value], *, is_label: bool) -> Row:
-    """Return a block with the step and the label of its heading."""
     row: dict[str, Value] = {}
     if step is not None and not has_step(block):
         row["step"] = step

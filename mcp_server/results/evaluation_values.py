@@ -78,7 +78,6 @@ def _parse_annotated(text: str) -> Value:
 
 
 def _count_of(value: float, whole: int) -> Percent | Counted:
-    """Return a value with the number that it was counted of."""
     counted = Percent(value) if isinstance(value, Percent) else Counted(value)
     counted.whole = whole
     return counted

@@ -96,7 +96,6 @@ class _Tree:
         return self._missing
 
     def _place(self, directory: str, name: str, size: int, mtime_ns: int) -> bool:
-        """Let a file stand here; return whether it does."""
         target = self.root / directory.lstrip("/") / name
         is_result = is_evaluation_name(target) or name in _CONFIGS
         if is_result and size > _MOST_FILE_BYTES:

@@ -199,7 +199,6 @@ def write_results(
 def _read_code(
     run: Run, snapshot: CodeSnapshot | None, environ: Mapping[str, str], secrets: Mapping[str, str]
 ) -> GitState:
-    """Return the state of the run's code, with secrets masked."""
     code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
     if run.spec.code and not code.commit:
         code = replace(code, commit=run.spec.code.get("commit", ""))
@@ -279,14 +278,12 @@ def _make_directory(run: Run, result_dir: str | None, record: Path) -> Path:
 
 
 def _find_later_run(directory: Path, later: Sequence[RunSpec]) -> str | None:
-    """Return the newest of the ``later`` runs with this result directory."""
     path = os.path.realpath(directory)
     same = (other for other in later if other.result_dir and os.path.realpath(other.result_dir) == path)
     return next((other.run_id for other in same), None)
 
 
 def _find_later_writer(run: Run, directory: Path, later: Sequence[RunSpec]) -> str | None:
-    """Return the newest of the ``later`` runs that writes where this one did."""
     own = _list_places(run.spec, directory)
     return next((other.run_id for other in later if own & _list_places(other)), None)
 
@@ -297,7 +294,6 @@ def _list_places(spec: RunSpec, directory: Path | None = None) -> set[str]:
 
 
 def _find_secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return every secret that the files of the run could contain, by name."""
     secrets = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
     with contextlib.suppress(RunwardError):  # a secrets file that others can read is not used for launches either
         secrets |= read_secrets_file(store.home.secrets)

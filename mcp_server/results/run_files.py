@@ -76,7 +76,6 @@ def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:
 
 
 def _list_files(path: Path) -> list[tuple[Path, os.stat_result]]:
-    """Return the file at ``path``, or the first files of the directory, with their status."""
     status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
         return [(path, status)]

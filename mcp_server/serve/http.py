@@ -67,16 +67,13 @@ class _Connection(H11Protocol):
 
     @property
     def peer(self) -> str:
-        """The address of the other side."""
         return self.client[0] if self.client else ""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def abort(self) -> None:
-        """Close the connection at once."""
         self.transport.abort()
 
     @property
@@ -139,7 +136,6 @@ class _Server(uvicorn.Server):
     gateway: RequestGateway
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal."""
         with asyncio.Runner() as runner:
             runner.get_loop().set_exception_handler(LoopErrors())
             try:
@@ -169,7 +165,6 @@ class _Server(uvicorn.Server):
         self.should_exit = self.gateway.stopping = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, end open requests, and wait for the rest."""
         for listener in self.servers:
             listener.close()
         # The SDK logs a warning for every wait that ends here.
@@ -335,7 +330,6 @@ def _listener(family: socket.AddressFamily, at: Any, connections: Connections) -
 
 
 def _host_names(host: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the host names that requests may use, besides this machine's addresses."""
     configured = ServerContext.of(environ).home.read_config().http_hosts
     own = [] if _HOST_IS_ADDRESS.fullmatch(host) else [host]  # the gateway accepts the address of arrival itself
     return [*own, socket.gethostname(), *configured]

@@ -79,8 +79,6 @@ class _Targets:
 
 @dataclass
 class _Stopped:
-    """The outcome: of runs, and of sweeps by id."""
-
     runs: Stops
     sweeps: dict[str, SweepStop] = field(default_factory=dict)
 

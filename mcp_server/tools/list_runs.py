@@ -141,7 +141,6 @@ def _list_sweep_sessions(server: ServerContext) -> set[str]:
 
 
 def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | None:
-    """Return a line about each of the newest sweeps that are under way or have runs in the list."""
     if not server.home.sweeps.is_dir():
         return None
     newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)

@@ -82,7 +82,6 @@ TOOL = tool(
 
 
 def _list_attempts(server: ServerContext, run: Run) -> list[int]:
-    """Return the attempts whose logs can be searched; the newest in any case."""
     kept = server.store.run_directory(run.run_id)
     earlier = [number for number in range(1, run.attempt) if run.spec.mirror or kept.log(number).is_file()]
     return [*earlier, run.attempt]

@@ -126,7 +126,6 @@ async def _refuse_session(server: ServerContext, name: str) -> None:
 
 
 async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout_s: float | None) -> WaitOutcome:
-    """Wait until there is news, or ``timeout_s`` has passed; report progress meanwhile."""
     server = server_of(ctx)
 
     async def report(waited_s: float, limit_s: float, runs: Sequence[Watched]) -> None:

@@ -151,7 +151,6 @@ def _read_end(record: WaitRecord, facts: Mapping[str, Any]) -> WaitState:
 
 
 def _updated_at(server: ServerContext, record: WaitRecord, runs: Sequence[Watched]) -> str:
-    """Return when the newest of a wait's beginning and its runs' events and output was."""
     times_s = [posix(record.created_at)]
     for run in runs:
         times_s += [posix(run.events[-1]["at"])] if run.events and "at" in run.events[-1] else []

@@ -409,7 +409,6 @@ def _event(event: Mapping[str, Any]) -> Event:
 
 
 def _failure(failure: Mapping[str, Any], sweep_id: str | None, *, listed: bool) -> Failure:
-    """Return ``failure`` with shortened lines: the whole line is in the log, at its line number."""
     line = shorten_middle(fold_bars(str(failure.get("line", ""))), _LINE_CHARS)
     if listed:
         return Failure(kind=str(failure.get("kind")), line=line)

@@ -188,7 +188,6 @@ def _real(location: MetricLocation) -> object:
 
 
 def _shorten_names(targets: Sequence[ScalarTarget]) -> tuple[list[ScalarTarget], str]:
-    """Return the targets with paths cut to where they differ, and the directory of the paths."""
     paths = [target.name for target in targets if target.name.startswith("/")]
     root = f"{os.path.commonpath(paths)}/" if len(paths) > 1 else paths[0].rpartition("/")[0] + "/" if paths else ""
     return [replace(target, name=target.name.removeprefix(root)) for target in targets], root.rstrip("/")

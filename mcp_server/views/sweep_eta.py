@@ -71,7 +71,6 @@ def _count_slots(sweep: Sweep, live: Mapping[str, Run], begun: int) -> int:
 
 
 def _is_between_cells(sweep: Sweep, now_s: float) -> bool:
-    """Return whether a cell has just ended, so that the next one is about to start though none runs now."""
     return any(now_s - _ended_s(cell) < _UNNOTED_S for cell in sweep.cells if cell.done)
 
 
@@ -116,7 +115,6 @@ class _Lengths:
         return max(0.0, usual_s - elapsed_s)
 
     def length_s(self, cell: CellState) -> float | None:
-        """Return how long a waiting cell will hold its slot."""
         launch = self._read(cell)
         return None if launch is None else launch.fit(cell) * launch.share + launch.between_s
 

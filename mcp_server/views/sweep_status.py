@@ -100,7 +100,6 @@ def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepSta
 
 
 def _add_tails(status: SweepStatus, store: RunStore) -> SweepStatus:
-    """Return ``status`` with the last lines of the failed cells that it shows, as far as they fit."""
     failed = status.failed or []
     tails = [_read_cell_tail(row.run_id, store) for row in failed]
     shared = share_lines(tails, SWEEP_TOKENS - _FRAME_TOKENS - estimate_answer(status))
@@ -221,7 +220,6 @@ def _describe_failed(cell: CellState) -> FailedCell:
 
 
 def _count_earlier(failed: Sequence[CellState]) -> str | None:
-    """Return how many cells failed before those that are shown, as ``failed`` has the newest alone."""
     return f"{len(failed)} before these: {count_kinds(failed)}" if failed else None
 
 

@@ -253,7 +253,6 @@ def _check_param(argument: str, name: str, value: object) -> None:
 
 
 def _check_change(name: str, change: object) -> None:
-    """Refuse a change of a recovery policy that no attempt could be started with."""
     if name.startswith("@"):
         return
     value = "" if isinstance(change, Mapping) else change

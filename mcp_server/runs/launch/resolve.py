@@ -209,7 +209,6 @@ def _choose_param_style(request: LaunchRequest, command: ReadCommand, cwd: Path)
 
 
 def _find_own_ray(request: LaunchRequest, site: ThisSite | FarSite, run_id: str) -> dict[str, str]:
-    """Return the variables of the run's own Ray. A job of a Ray has that one."""
     if site.environment.ray is None or request.backend == "ray":
         return {}
     return find_ray_variables(

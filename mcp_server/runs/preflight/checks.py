@@ -158,7 +158,6 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
 
 
 def _find_killers(context: CheckContext) -> Iterator[Problem]:
-    """Yield what the command runs that ends processes of others, with the live runs that it may end."""
     request = context.request
     spec = RunSpec(command=request.command, cwd=str(context.cwd), params=dict(request.params))
     risk = find_risk([spec], context.store)

@@ -149,7 +149,6 @@ def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Proble
 def _prepare(
     request: PreflightRequest, store: RunStore, environ: Mapping[str, str], problems: list[Problem]
 ) -> CheckContext:
-    """Return the input of all checks; appends problems of hosts.toml to ``problems``."""
     site, host, environment = HostsFile(), Host(), Environment()
     try:
         site = read_hosts_file(store.home)

@@ -342,7 +342,6 @@ def _plain(value: float) -> float | str:
 
 
 def _shorten_rest(run: Run, steps: int) -> Mapping[str, Any]:
-    """Return the time that is left after so many further steps, where it is known."""
     eta_s, step_s = run.progress.get("eta_s"), run.progress.get("step_s")
     if not isinstance(eta_s, int | float) or not isinstance(step_s, int | float):
         return {}

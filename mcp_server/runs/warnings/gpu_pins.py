@@ -74,7 +74,6 @@ def warn_of_pins(
 
 
 def _warn_without_lease(pin: Pin, holders: Mapping[int, str], present: Sequence[int]) -> Iterator[str]:
-    """Yield one sentence for the GPUs of a pin that others lease, and one for those that nobody leases."""
     leased = [index for index in pin.indices if index in holders]
     free = [index for index in pin.indices if index in present and index not in holders]
     if leased:

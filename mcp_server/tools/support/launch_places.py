@@ -49,7 +49,6 @@ def list_params_files(params: object) -> list[str] | None:
 
 
 def _list_directories(blueprint: str, cwd: str | None) -> list[str]:
-    """Return the directories that a blueprint names, none of one that a launch refuses."""
     try:
         paths = resolve_paths(*read_blueprint(blueprint, cwd))
     except (RunwardError, OSError):

@@ -125,7 +125,6 @@ def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> l
 
 
 def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: Sweep) -> Described:
-    """Return the answer to a wait for one sweep; its cells are not listed one by one."""
     is_heartbeat = outcome.reason == "heartbeat"
     # Its counts and lists are told anew each time: nothing is repeated in case that an answer was lost.
     status = describe_sweep(run, server.store, since=find_cursor(spec.cursors, run).seq)
