@@ -12,39 +12,58 @@ _NOT_KEPT = frozenset({"environment", "mirror", "run_dir"})
 _Request = TypeVar("_Request", bound="LaunchRequest")
 
 
+def argument(text: str, default: Any = None, **names: str) -> Any:
+    """Return the field of an argument of a tool, with the text that a model reads; ``name``: another one there."""
+    kind = "default_factory" if callable(default) else "default"
+    return field(**{kind: default}, metadata={"text": text, **names})
+
+
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The arguments of a launch as the caller gave them. A field that the caller left open has its default."""
+    """The arguments of a launch as the caller gave them. A field that the caller left open has its default.
 
-    command: str | list[str] = ""
-    name: str | None = None
-    cwd: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: list[str] = field(default_factory=list)  # names only
-    owner: str | None = None
-    tags: list[str] = field(default_factory=list)
-    time_limit_s: float | None = None
-    idempotency_key: str | None = None
-    first_step_timeout_s: float | None = None
-    first_step_pattern: str | None = None
-    stall_timeout_s: float | None = None
-    recovery: Any = None  # a policy's name or its table
-    params: dict[str, Any] = field(default_factory=dict)
+    launch_run and preflight take those with a text, in this order: see ``tools/support/schema``.
+    """
+
+    command: str | list[str] = argument("Bash command line or argv list. No &, nohup or tee", "")
+    blueprint: str | None = argument("Path; fills in what you omit")
+    name: str | None = argument("Label, part of run_id")
+    cwd: str | None = argument("Absolute directory")
+    env: dict[str, str] = argument("Variables; no secrets", dict)
+    secrets: list[str] = argument('Names, e.g. ["WANDB_API_KEY"]; the server has the values', list)
+    time_limit_s: float | None = argument("Stop it then. Default: never")
+    first_step_timeout_s: float | None = argument("Report no step by then. Default 1200")
+    first_step_pattern: str | None = argument("Regex of its line")
+    stall_timeout_s: float | None = argument("Report a stall then. Default: by pace")
+    recovery: Any = argument(
+        "none: report. default: retry what a retry can cure, stop what hangs or "
+        'diverges. Or a table: {"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}}'
+    )
+    params: dict[str, Any] = argument(
+        "Arguments that recovery may change; at the end or {params}. Or a YAML or JSON file", dict
+    )
     params_file: str | None = None  # where params are read from, unless they are given
-    param_style: str = "--k v"
-    resume_args: list[str] = field(default_factory=list)
-    gpus: Any = None  # a count, a text or a list; None: the launch does not ask for GPUs
-    queue: bool = False
-    require: dict[str, Any] | None = None
-    tensorboard: str | None = None
-    blueprint: str | None = None
-    host: str | None = None
-    environment: str | None = None
-    backend: str = "tmux"
-    backend_options: dict[str, Any] = field(default_factory=dict)
-    needs: list[str] = field(default_factory=list)  # runs that must answer first, see ``record/service``
-    sync: str | None = None  # "git" or "rsync": the code in cwd goes to the host first
-    keep_code: bool = False  # the run executes a private copy of the code in cwd, made at the launch
+    param_style: str = argument("Form of params", "--k v")
+    resume_args: list[str] = argument("Added on retries", list)
+    gpus: Any = argument(  # None: the launch does not ask for GPUs
+        'Leased for it alone: a count, [4, 5], "4-7", or "cpu" for a cpu slot. '
+        "It sees only these, unless it says --device cuda:{gpu_indices}"
+    )
+    queue: bool = argument("Wait for GPUs; else refused", False)
+    require: dict[str, Any] | None = argument(
+        "Per GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"
+    )
+    tensorboard: str | None = argument("Its directory")
+    environment: str | None = argument("One of hosts.toml, or none")
+    host: str | None = argument("In hosts.toml")
+    sync: str | None = argument("Sends cwd")  # "git" or "rsync": the code in cwd goes to the host first
+    keep_code: bool = argument("kept: a copy", False, name="code")  # of the code in cwd, which the run executes
+    backend: str = argument("How it starts", "tmux")
+    backend_options: dict[str, Any] = argument('sbatch\'s: {"partition": "a100"}', dict)
+    needs: list[str] = argument("Runs that must answer first", list)  # see ``record/service``
+    owner: str | None = argument("Default: the server's")
+    tags: list[str] = argument("For tag:WORD", list)
+    idempotency_key: str | None = argument("Repeated: the first run")
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None
 

@@ -27,7 +27,7 @@ from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, ServerContext, caller, server_of, when_answered
 from mcp_server.tools.support.launch_approval import Approval, ask_about_launch, describe_unconfirmed, name_launch
 from mcp_server.tools.support.launch_places import check_launch_places
-from mcp_server.tools.support.schema import tool
+from mcp_server.tools.support.schema import list_arguments, takes, tool
 from mcp_server.views.log_excerpt import read_tail
 from mcp_server.views.run_status import Failure, describe_left_behind, status_of
 
@@ -87,119 +87,61 @@ async def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchReques
     return LaunchRequest.from_arguments({**arguments, **own})
 
 
-async def _ask_person(
-    ctx: Call,
-    command: str | list[str] | None,
-    name: str | None,
-    blueprint: str | None,
-    params: dict[str, Any] | str | None,
-    param_style: str,
-    cwd: str | None,
-    env: dict[str, str] | None,
-    host: str | None,
-    backend: str,
-    environment: str | None,
-    owner: str | None,
-    idempotency_key: str | None,
-    confirm_token: str | None,
-    dry_run: bool,
-) -> Confirm | Elicit[Confirm]:
-    arguments = locals()
+# What the schema of an argument says more than the type of its field.
+_FORMS: dict[str, Any] = {
+    "recovery": Annotated[
+        str | dict[str, Any] | None,
+        WithJsonSchema({"anyOf": [{"enum": ["none", "default"], "type": "string"}, {"type": "object"}]}),
+    ],
+    "params": Annotated[
+        dict[str, str | int | float | bool | None] | str | None,
+        WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
+    ],
+    "param_style": Literal["--k v", "k=v"],
+    "gpus": int | str | list[int | str] | None,
+    "require": Annotated[dict[str, int | float | bool] | None, WithJsonSchema({"type": "object"})],
+    "sync": Annotated[Literal["git", "rsync"] | None, WithJsonSchema({"enum": ["git", "rsync"]})],
+    "code": Annotated[Literal["now", "kept"] | None, WithJsonSchema({"enum": ["now", "kept"]})],
+    "backend": Literal["tmux", "slurm", "ray"],
+    "backend_options": Annotated[dict[str, Any] | None, WithJsonSchema({"type": "object"})],
+}
+_ARGUMENTS = {
+    **list_arguments(LaunchRequest, _FORMS),
+    "dry_run": (Annotated[bool, Field(description="Only check")], False),
+    "wait_s": (
+        Annotated[
+            float | None,
+            WithJsonSchema({"type": "number"}),
+            Field(gt=0, le=_LONGEST_WAIT_S, description="Up to 600: its end, if by then"),
+        ],
+        None,
+    ),
+    "verbose": (Annotated[bool, Field(description="Paths too")], False),
+    "confirm_token": (Annotated[str | None, Field(description="From confirmation_required")], None),
+}
+
+
+@takes(_ARGUMENTS)
+async def _ask_person(ctx: Call, **arguments: Any) -> Confirm | Elicit[Confirm]:
     try:
         request = await _make_request(ctx, arguments)
     except RunwardError:
         return Confirm(run_id="")  # launch_run says why it is refused
-    return await ask_about_launch(ctx, request, confirm_token, dry_run=dry_run)
+    return await ask_about_launch(ctx, request, arguments["confirm_token"], dry_run=arguments["dry_run"])
 
 
+@takes(_ARGUMENTS)
 async def launch_run(
-    ctx: Call,
-    answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
-    command: Annotated[
-        str | list[str] | None,
-        Field(description="Bash command line or argv list. No &, nohup or tee"),
-    ] = None,
-    blueprint: Annotated[str | None, Field(description="Path; fills in what you omit")] = None,
-    name: Annotated[str | None, Field(description="Label, part of run_id")] = None,
-    cwd: Annotated[str | None, Field(description="Absolute directory")] = None,
-    env: Annotated[dict[str, str] | None, Field(description="Variables; no secrets")] = None,
-    secrets: Annotated[
-        list[str] | None,
-        Field(description='Names, e.g. ["WANDB_API_KEY"]; the server has the values'),
-    ] = None,
-    time_limit_s: Annotated[
-        float | None,
-        Field(description="Stop it then. Default: never"),
-    ] = None,
-    first_step_timeout_s: Annotated[float | None, Field(description="Report no step by then. Default 1200")] = None,
-    first_step_pattern: Annotated[str | None, Field(description="Regex of its line")] = None,
-    stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by pace")] = None,
-    recovery: Annotated[
-        str | dict[str, Any] | None,
-        WithJsonSchema({"anyOf": [{"enum": ["none", "default"], "type": "string"}, {"type": "object"}]}),
-        Field(
-            description="none: report. default: retry what a retry can cure, stop what hangs or "
-            'diverges. Or a table: {"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}}'
-        ),
-    ] = None,
-    params: Annotated[
-        dict[str, str | int | float | bool | None] | str | None,
-        WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
-        Field(description="Arguments that recovery may change; at the end or {params}. Or a YAML or JSON file"),
-    ] = None,
-    param_style: Annotated[Literal["--k v", "k=v"], Field(description="Form of params")] = "--k v",
-    resume_args: Annotated[list[str] | None, Field(description="Added on retries")] = None,
-    gpus: Annotated[
-        int | str | list[int | str] | None,
-        Field(
-            description='Leased for it alone: a count, [4, 5], "4-7", or "cpu" for a cpu slot. '
-            "It sees only these, unless it says --device cuda:{gpu_indices}"
-        ),
-    ] = None,
-    queue: Annotated[bool, Field(description="Wait for GPUs; else refused")] = False,
-    require: Annotated[
-        dict[str, int | float | bool] | None,
-        WithJsonSchema({"type": "object"}),
-        Field(description="Per GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
-    ] = None,
-    tensorboard: Annotated[str | None, Field(description="Its directory")] = None,
-    environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
-    host: Annotated[str | None, Field(description="In hosts.toml")] = None,
-    sync: Annotated[
-        Literal["git", "rsync"] | None,
-        WithJsonSchema({"enum": ["git", "rsync"]}),
-        Field(description="Sends cwd"),
-    ] = None,
-    code: Annotated[
-        Literal["now", "kept"] | None, WithJsonSchema({"enum": ["now", "kept"]}), Field(description="kept: a copy")
-    ] = None,
-    backend: Annotated[Literal["tmux", "slurm", "ray"], Field(description="How it starts")] = "tmux",
-    backend_options: Annotated[
-        dict[str, Any] | None,
-        WithJsonSchema({"type": "object"}),
-        Field(description='sbatch\'s: {"partition": "a100"}'),
-    ] = None,
-    needs: Annotated[list[str] | None, Field(description="Runs that must answer first")] = None,
-    owner: Annotated[str | None, Field(description="Default: the server's")] = None,
-    tags: Annotated[list[str] | None, Field(description="For tag:WORD")] = None,
-    idempotency_key: Annotated[str | None, Field(description="Repeated: the first run")] = None,
-    dry_run: Annotated[bool, Field(description="Only check")] = False,
-    wait_s: Annotated[
-        float | None,
-        WithJsonSchema({"type": "number"}),
-        Field(gt=0, le=_LONGEST_WAIT_S, description="Up to 600: its end, if by then"),
-    ] = None,
-    verbose: Annotated[bool, Field(description="Paths too")] = False,
-    confirm_token: Annotated[str | None, Field(description="From confirmation_required")] = None,
+    ctx: Call, answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)], **arguments: Any
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, agent and server.
 
     Use it instead of tmux, nohup or `&`; then call wait_run.
     """
-    arguments = locals()  # the fields of LaunchRequest have the names of these arguments
+    dry_run, wait_s = arguments["dry_run"], arguments["wait_s"]
     server = server_of(ctx)
     request = await _make_request(ctx, arguments)
-    if isinstance(params, str):
+    if isinstance(params := arguments["params"], str):
         arguments |= {"params": None, "params_file": params}
     await run_in_thread(check_launch_places, ctx, arguments, dry_run=dry_run)
     if dry_run:
@@ -218,7 +160,7 @@ async def launch_run(
             next_step=step,
         )
     begun_at = now()
-    approval = Approval(ctx, name_launch(request), answer, confirm_token)
+    approval = Approval(ctx, name_launch(request), answer, arguments["confirm_token"])
     try:
         launched = run = await launch(request, server.store, server.file_watch, server.environ, approval.check)
     except LaunchNotConfirmed as error:
@@ -231,7 +173,7 @@ async def launch_run(
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = await _collect_warnings(run.spec, server)
     repeated = run.spec.created_at < begun_at
-    return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=verbose)
+    return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=arguments["verbose"])
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)

@@ -28,7 +28,7 @@ from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, identity, server_of
 from mcp_server.tools.support.launch_approval import Approval, ask_about_sweep, describe_unconfirmed, name_launch
 from mcp_server.tools.support.launch_places import check_launch_places
-from mcp_server.tools.support.schema import tool
+from mcp_server.tools.support.schema import takes, tool
 
 _PLAN_CHARS = 16_000  # of a dry run's answer
 _Objects = Annotated[list[dict[str, Any]] | None, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
@@ -53,22 +53,14 @@ class StartedSweepAnswer(Answer):
     next_step: str
 
 
-async def _ask_person(
-    ctx: Call,
-    name: str,
-    common: dict[str, Any] | None,
-    grid: dict[str, Any] | None,
-    cells: list[dict[str, Any]] | None,
-    blueprints: list[str] | None,
-    source: str | None,
-    phases: list[dict[str, Any]] | None,
-    owner: str | None,
-    confirm_token: str | None,
-    dry_run: bool,
-) -> Confirm | Elicit[Confirm]:
-    plan = {"name": name, "common": common or {}, "grid": grid, "cells": cells, "blueprints": blueprints}
-    plan |= {"source": source, "phases": phases}
-    return await ask_about_sweep(ctx, plan, owner, confirm_token, dry_run=dry_run)
+_PLANNING = ("name", "common", "grid", "cells", "blueprints", "source", "phases")
+
+
+@takes(dict.fromkeys((*_PLANNING, "owner", "confirm_token", "dry_run"), (Any, None)))
+async def _ask_person(ctx: Call, **arguments: Any) -> Confirm | Elicit[Confirm]:
+    plan = {name: arguments[name] for name in _PLANNING} | {"common": arguments["common"] or {}}
+    owner, token = arguments["owner"], arguments["confirm_token"]
+    return await ask_about_sweep(ctx, plan, owner, token, dry_run=arguments["dry_run"])
 
 
 async def launch_sweep(

@@ -36,7 +36,7 @@ from mcp_server.hosts.path_checks import (
     suggest_names,
 )
 from mcp_server.record.handover import base_environment
-from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.spec import LaunchRequest, RunSpec, argument
 from mcp_server.recovery.changes import describe_halving, find_impossible_changes
 from mcp_server.recovery.policy import describe_policy
 from mcp_server.runs.launch.arguments import normalize_policy
@@ -64,13 +64,13 @@ _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
 class PreflightRequest(LaunchRequest):
     """The needs of a training run. ``python``, ``paths``, ``cwd`` as on a command line. ``disk_gb`` in 10⁹ bytes."""
 
-    python: str | None = None
-    imports: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    result_dir: str | None = None
-    ports: list[int] = field(default_factory=list)
-    disk_gb: float | None = None
-    ray: bool = False
+    python: str | None = argument("Its interpreter; default: the command's")
+    imports: list[str] = argument("Modules or packages it must have", list)
+    paths: list[str] = argument("Configs, data, checkpoints", list)
+    result_dir: str | None = argument("Where it writes")
+    ports: list[int] = argument("To be free", list)
+    disk_gb: float | None = argument("To be free there")
+    ray: bool = argument("A Ray must answer", False)
 
     @property
     def launch(self) -> LaunchRequest:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os.path
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast, get_type_hints
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.store.run_store import RunStore
@@ -161,6 +163,43 @@ def tool(
     model.model_rebuild(force=True)
     registered.parameters = _shorten_schema(model.model_json_schema(by_alias=True))
     return registered
+
+
+def list_arguments(
+    request: type, forms: Mapping[str, Any], names: Iterable[str] = (), inherited: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each argument that the fields of ``request`` declare, or of ``names``.
+
+    ``forms``: what schemas say more than the types of fields. ``inherited``: describes fields of its base class.
+    """
+    declared = {each.metadata.get("name", each.name): each for each in fields(request) if each.metadata}
+    hints, arguments = get_type_hints(request), {}
+    for name in names or declared:
+        one = declared[name]
+        default = None if one.default in (MISSING, "") else one.default
+        kind = forms.get(name, hints[one.name] if default is not None else hints[one.name] | None)
+        if not any(getattr(each, "description", None) for each in getattr(kind, "__metadata__", ())):
+            text = one.metadata["text"] if one.name in request.__annotations__ else inherited
+            kind = Annotated[kind, Field(description=text)]
+        arguments[name] = kind, default
+    return arguments
+
+
+def takes(arguments: Mapping[str, tuple[Any, Any]]) -> Callable[[Callable[..., Any]], Any]:
+    """Let the schema of a function with ``**arguments`` have these, by type and default."""
+
+    def sign(function: Any) -> Any:
+        signature, only = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
+        *own, _ = signature.parameters.values()
+        named = [
+            inspect.Parameter(name, only, annotation=kind, default=each) for name, (kind, each) in arguments.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *named])
+        function.__annotations__ = {each.name: each.annotation for each in (*own, *named)}
+        function.__annotations__["return"] = signature.return_annotation
+        return function
+
+    return sign
 
 
 def _validation_message(name: str, error: ValidationError) -> tuple[str, str]:
