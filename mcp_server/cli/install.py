@@ -25,7 +25,7 @@ from mcp_server.cli.client_settings import NAME
 from mcp_server.cli.file_edits import Edit, apply_edit, confirm, without_controls
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import list_files
-from mcp_server.resources.skills import render_skills
+from mcp_server.resources.register import render_skills
 
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)

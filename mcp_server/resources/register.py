@@ -1,4 +1,4 @@
-"""MCP resources and prompts: the files of prompts/ and agents/, and the runs.
+"""MCP resources and prompts: the files of prompts/ and agents/, and the runs; prompts as skills (``SKILL.md``).
 
 A file of ``prompts/`` with a ``uri`` in its front matter is a resource, one with ``arguments`` is a prompt. In a
 prompt, ``{{name}}`` is replaced by an argument or by another file's text, and ``{{arguments}}`` by a list of all given
@@ -238,3 +238,19 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
         candidates = await run_in_thread(sources.get((template, argument.name), list_nothing))
         values = [value for value in candidates if argument.value in value]
         return Completion(values=values[:_MAX_COMPLETIONS], total=len(values), has_more=len(values) > _MAX_COMPLETIONS)
+
+
+def render_skills() -> dict[str, str]:
+    """Return the text of each skill by its name."""
+    skills = {}
+    for document in read_documents("prompts").values():
+        if "arguments" not in document.tables:
+            continue
+        name = f"runward-{document.name.replace('_', '-')}"
+        arguments = document.tables["arguments"]
+        slots = {argument: argument.upper() for argument in arguments}
+        answers = [f"{slots[argument]} is what your user wrote: {text}." for argument, text in arguments.items()]
+        front = f"---\nname: {name}\ndescription: {json.dumps(document.description)}\n---\n"
+        body = fill_slots(document, slots).strip()
+        skills[name] = front + "\n".join([*answers, "", body]) + "\n"
+    return skills

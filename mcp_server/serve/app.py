@@ -28,8 +28,7 @@ from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
 from mcp_server.threads import run_in_thread, stop_if_abandoned
 from mcp_server.tools.listing import NAMES, import_tool, list_tools
-from mcp_server.tools.support.context import ServerContext
-from mcp_server.tools.support.sweep_revival import revive_all
+from mcp_server.tools.support.context import ServerContext, revive_all
 
 INSTRUCTIONS = """\
 launch_run starts a command or a blueprint, launch_sweep many; wait_run returns when something happened. Before: \

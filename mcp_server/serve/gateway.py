@@ -19,7 +19,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_server import __version__
 from mcp_server.store.tokens import Tokens, TokensUnusable
-from mcp_server.tools.support.call_answer import Delivery
+from mcp_server.tools.support.context import Delivery
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

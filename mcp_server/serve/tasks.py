@@ -23,8 +23,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_server.store.wait_files import WaitNotFound, WaitRecord, WaitUnreadable
 from mcp_server.threads import run_in_thread, use_threads_of
-from mcp_server.tools.support.call_answer import TaskOffer
-from mcp_server.tools.support.context import Call, ServerContext, caller, delivery_of, identity, when_answered
+from mcp_server.tools.support.context import (
+    Call,
+    ServerContext,
+    TaskOffer,
+    caller,
+    delivery_of,
+    identity,
+    when_answered,
+)
 from mcp_server.views.progress_text import describe_progress
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"

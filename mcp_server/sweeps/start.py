@@ -12,7 +12,7 @@ from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep
-from mcp_server.runs.code.code_at_launch import keep_sweep_code_state
+from mcp_server.runs.code.code_copy import keep_sweep_code_state
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch

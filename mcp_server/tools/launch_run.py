@@ -25,8 +25,13 @@ from mcp_server.runs.warnings.warning_inputs import collect_warnings
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, ServerContext, caller, server_of, when_answered
-from mcp_server.tools.support.launch_approval import Approval, ask_about_launch, describe_unconfirmed, name_launch
-from mcp_server.tools.support.launch_places import check_launch_places
+from mcp_server.tools.support.launch_approval import (
+    Approval,
+    ask_about_launch,
+    check_launch_places,
+    describe_unconfirmed,
+    name_launch,
+)
 from mcp_server.tools.support.schema import list_arguments, takes, tool
 from mcp_server.views.log_excerpt import read_tail
 from mcp_server.views.run_status import Failure, describe_left_behind, status_of

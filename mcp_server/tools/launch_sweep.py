@@ -26,8 +26,13 @@ from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, identity, server_of
-from mcp_server.tools.support.launch_approval import Approval, ask_about_sweep, describe_unconfirmed, name_launch
-from mcp_server.tools.support.launch_places import check_launch_places
+from mcp_server.tools.support.launch_approval import (
+    Approval,
+    ask_about_sweep,
+    check_launch_places,
+    describe_unconfirmed,
+    name_launch,
+)
 from mcp_server.tools.support.schema import takes, tool
 
 _PLAN_CHARS = 16_000  # of a dry run's answer

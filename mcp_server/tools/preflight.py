@@ -8,11 +8,10 @@ from mcp_server.command.shell import parse
 from mcp_server.hosts.config import find_mirror
 from mcp_server.runs.launch.params_file import name_for_program, read_params_file
 from mcp_server.runs.preflight.checks import Preflight, PreflightRequest
-from mcp_server.runs.preflight.far_preflight import check_far_host
-from mcp_server.runs.preflight.run_preflight import run_preflight
+from mcp_server.runs.preflight.run_preflight import check_far_host, run_preflight
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
-from mcp_server.tools.support.launch_places import list_params_files
+from mcp_server.tools.support.launch_approval import list_params_files
 from mcp_server.tools.support.schema import READ_ONLY, list_arguments, takes, tool
 
 _NAMES = (

@@ -17,23 +17,22 @@ from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, Sess
 from mcp_server.record.state import ENDED, Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
-from mcp_server.runs.wait.selection import select
-from mcp_server.runs.wait.wait_spec import WaitSpec, look_once
+from mcp_server.runs.wait.selection import WaitSpec, look_once, select
 from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.call_answer import TaskOffer
 from mcp_server.tools.support.context import (
     Call,
     ServerContext,
+    TaskOffer,
     caller,
     delivery_of,
     identity,
+    revive,
     server_of,
     when_answered,
 )
 from mcp_server.tools.support.schema import READ_ONLY, tool
-from mcp_server.tools.support.sweep_revival import revive
 from mcp_server.tools.support.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
 

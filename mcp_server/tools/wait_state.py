@@ -17,15 +17,14 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.wait.cursors import Cursor, MetricPosition
-from mcp_server.runs.wait.wait_spec import WaitSpec, look_once, to_json
+from mcp_server.runs.wait.selection import WaitSpec, look_once, to_json
 from mcp_server.runs.wait.waiting import WaitOutcome
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.store.wait_files import WaitRecord, WaitUnreadable
 from mcp_server.text.formatting import format_time
 from mcp_server.threads import run_in_thread
 from mcp_server.tools import wait_run
-from mcp_server.tools.support.context import ServerContext
-from mcp_server.tools.support.sweep_revival import revive
+from mcp_server.tools.support.context import ServerContext, revive
 from mcp_server.tools.support.wait_answer import describe_outcome
 from mcp_server.views.progress_text import describe_progress
 

@@ -26,9 +26,7 @@ from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import Program, find_programs
 from mcp_server.record.script import name_of, takes_arguments
 from mcp_server.record.spec import RunSpec
-from mcp_server.runs.warnings.gpu_pins import computes, find_pins
-from mcp_server.runs.warnings.live_outputs import _list_names
-from mcp_server.runs.warnings.warning_inputs import _list_scripts
+from mcp_server.runs.warnings.warning_inputs import _list_names, _list_scripts, computes, find_pins
 from mcp_server.store.attribution.other_trainings import _name_program, classify
 from mcp_server.supervisor.outputs.outsiders import _may_train
 from mcp_server.sweeps.sources.run_name import propose_run_name

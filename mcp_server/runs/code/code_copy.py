@@ -7,6 +7,7 @@ where they belong. A sweep has one copy for all its cells, made at its start, an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -14,13 +15,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from mcp_server.command.configs import find_config_files
 from mcp_server.command.outputs import find_in_command
 from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
-from mcp_server.record.run_directory import read_json, write_json
-from mcp_server.record.spec import LaunchRequest
+from mcp_server.record.code.code_state import add_digests, load_code_state, read_code_state
+from mcp_server.record.run_directory import RunDir, read_json, write_json
+from mcp_server.record.script import AttemptInputs, attempt_arguments
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.runs.code.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
+from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import printable
 
 _LIMIT_BYTES = 64 * 2**20
@@ -150,3 +157,36 @@ def _find_first(path: str, held: Collection[str]) -> str:
     below = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
     first = next((each for each in below if each not in held), "")
     return "" if parts[0] in ("..", ".") or "{" in first else first
+
+
+_MOST_CELLS = 100  # whose configurations are looked for
+
+
+def keep_code_state(directory: RunDir, spec: RunSpec, home: StateHome) -> None:
+    """Write the state into a run's directory: of a cell that of its sweep's start. Unreadable files are left out."""
+    with contextlib.suppress(OSError):
+        of_sweep = load_code_state(home.sweeps / spec.sweep) if spec.sweep and not spec.keep_code else None
+        if of_sweep is None and spec.backend == "slurm":
+            inputs = AttemptInputs(spec.params)
+            arguments = attempt_arguments(spec, inputs)
+            named = find_config_files(spec.command, spec.cwd or "/", {**os.environ, **spec.env}, arguments)
+            of_sweep = add_digests(read_code_state([spec.cwd] if spec.cwd else [], named))
+        if of_sweep is not None:
+            of_sweep.write(directory.path)
+
+
+def keep_sweep_code_state(directory: Path, spec: SweepSpec) -> None:
+    """Write the state of the code of all cells into a sweep's directory. Files that cannot be read are left out."""
+    with contextlib.suppress(OSError):
+        launches = [cell.launch for cell in spec.cells if cell.launch.get("code") != "kept"]
+        directories = dict.fromkeys(str(each["cwd"]) for each in launches if each.get("cwd"))
+        add_digests(read_code_state(directories, _find_named(launches))).write(directory)
+
+
+def _find_named(launches: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
+    for launch in launches[:_MOST_CELLS]:
+        if launch.get("command") and launch.get("cwd"):
+            given = RunSpec(params=launch.get("params") or {}, param_style=launch.get("param_style") or "--k v")
+            arguments = attempt_arguments(given, AttemptInputs(given.params))
+            env = {**os.environ, **(launch.get("env") or {})}
+            yield from find_config_files(launch["command"], str(launch["cwd"]), env, arguments)

@@ -1,35 +1,149 @@
-"""Reads what the warnings of a launch need: the scripts that a command names, and the leases of GPUs that it pins."""
+"""The warnings of a launch: its scripts, GPUs that it pins past leases, outputs that it shares with other runs."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from mcp_server.backends.slurm.directives import warn_of_directives
 from mcp_server.command.killers import find_warnings
-from mcp_server.command.outputs import warn_of_redirection
-from mcp_server.command.programs import SHELLS, TEXT_PROGRAMS
+from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected, warn_of_redirection
+from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, SHELLS, TEXT_PROGRAMS
+from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.command.started import Program, find_programs
 from mcp_server.command.texts import MAKE, find_makefile, select_recipes
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
-from mcp_server.gpus.request import parse_gpus
+from mcp_server.gpus.request import GpuRequest, parse_gpus
 from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.script import format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.recovery.changes import describe_halving
 from mcp_server.recovery.policy import NONE
-from mcp_server.runs.warnings.gpu_pins import computes, find_pins, warn_of_pins
-from mcp_server.runs.warnings.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
+
+_VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")
+_CUDA = re.compile(r"(?:[\w.\-+]*=)?[\"']?(?P<pin>cuda:(?P<index>\d+))[\"']?")
+# `--gpus 4` is mostly a count: 0 and lists are not.
+_OPTION = re.compile(r"(?:--?|[\w.]+\.)?(?:gpu|gpu[-_]?ids?|device|device[-_]?ids?|cuda[-_]?device)", re.IGNORECASE)
+_COUNT_OPTION = re.compile(r"(?:--?|[\w.]+\.)?gpus", re.IGNORECASE)
+_LIST = re.compile(r"\[?(\d+(?:,\d+)*)\]?")
+_MOST_DIGITS = 3
+_COMPUTES = re.compile(rf"python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|isaaclab\.sh|ray|tune|trl|vllm")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """GPUs that a command names by index. ``is_absolute``: also where a lease makes other GPUs visible."""
+
+    text: str
+    indices: tuple[int, ...]
+    is_absolute: bool
+
+
+def find_pins(
+    command: str | Sequence[str],
+    env: Mapping[str, str] | None = None,
+    params: Mapping[str, object] | None = None,
+) -> list[Pin]:
+    """Return the GPUs that a command, its environment and its parameters pin it to, in this order."""
+    more = []
+    if env or params:
+        variables = tuple(f"{name}={value}" for name, value in (env or {}).items())
+        options = [(f"--{name.lstrip('-')}", str(value)) for name, value in (params or {}).items()]
+        words = ("params", *(word for option in options for word in option))
+        more = [Program("params", words, variables=variables)]
+    return list(dict.fromkeys(pin for program in (*find_programs(command), *more) for pin in _pins_of(program)))
+
+
+def computes(command: str | Sequence[str]) -> bool:
+    """Return whether one of the programs may compute on a GPU."""
+    return any(_COMPUTES.fullmatch(program.name) for program in find_programs(command))
+
+
+def warn_of_pins(
+    pins: Sequence[Pin], request: GpuRequest | None, holders: Mapping[int, str], present: Sequence[int]
+) -> list[str]:
+    """Return one sentence for each pin that takes GPUs past the leases.
+
+    ``request`` is None where the launch asks for none. ``holders``: which run leases a GPU, by index. ``present``: the
+    indices of this machine's GPUs, empty where it has none, or no driver answers.
+    """
+    if request is not None:
+        leased = {int(name) for name in request.ids if name.isdecimal()}
+        count = 0 if request.cpu or request.is_mig else request.count or len(request.ids)
+        return [
+            f"`{pin.text}` overrides the GPUs that are leased for this run: leave it out of the command."
+            for pin in pins
+            if pin.is_absolute and request and not leased.issuperset(pin.indices)
+        ] + [
+            f"`{pin.text}` is past this run's lease: it sees {count} of the GPUs, as cuda:0"
+            f"{f' to cuda:{count - 1}' if count > 1 else ''}, whatever their indices are."
+            for pin in pins
+            if not pin.is_absolute and count and max(pin.indices) >= count
+        ]
+    return [warning for pin in pins for warning in _warn_without_lease(pin, holders, present)]
+
+
+def _warn_without_lease(pin: Pin, holders: Mapping[int, str], present: Sequence[int]) -> Iterator[str]:
+    leased = [index for index in pin.indices if index in holders]
+    free = [index for index in pin.indices if index in present and index not in holders]
+    if leased:
+        names = list(dict.fromkeys(holders[index] for index in leased))
+        verb = "leases" if len(names) == 1 else "lease"
+        count = f"gpus={len(pin.indices)}"
+        yield (
+            f"`{pin.text}` uses GPU {_join(leased)}, which {' and '.join(names)} {verb}: leave it out and pass {count}."
+        )
+    if free:
+        them, indices = "it" if len(free) == 1 else "them", _join(free)
+        yield f"`{pin.text}` uses GPU {indices} without a lease, so others may take {them}: pass gpus=[{indices}]."
+
+
+def _join(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
+
+
+def _pins_of(program: Program) -> Iterator[Pin]:
+    words = program.words[1:] if program.name in SETS_VARIABLES else ()
+    for assignment in (*program.variables, *words):
+        if (visible := _VISIBLE.fullmatch(assignment)) is not None:
+            yield Pin(assignment, _numbers(visible["list"]), is_absolute=True)
+    if program.name in TEXT_PROGRAMS or program.name in SETS_VARIABLES:
+        return
+    for word, following in zip(program.words, (*program.words[1:], ""), strict=False):
+        if (cuda := _CUDA.fullmatch(word)) is not None:
+            yield Pin(cuda["pin"], (int(cuda["index"]),), is_absolute=False)
+            continue
+        option, equals, value = word.partition("=")
+        if not equals:
+            if not option.startswith("-"):
+                continue
+            value = following
+        listed = _LIST.fullmatch(value)
+        if listed is None:
+            continue
+        numbers = _numbers(listed[1])
+        is_list = _COUNT_OPTION.fullmatch(option) and (len(numbers) > 1 or numbers == (0,))
+        if _OPTION.fullmatch(option) or is_list:
+            yield Pin(f"{option}{equals or ' '}{value}", numbers, is_absolute=False)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if len(number) <= _MOST_DIGITS)
+
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
 _SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".slurm", ".sbatch", ".zsh", ".ksh")
@@ -151,3 +265,84 @@ def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
 
 def _name(holder: LeaseHolder) -> str:
     return holder.run_id or holder.text
+
+
+_NAMES = (*RUN_NAMES, "name", "version", "trial")
+# What makes a path, or a name below it, one of a run alone.
+_OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
+_MOST_NAMED = 3
+_MOST_FORMER = 300  # the newest ended runs, whose commands are read
+_RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
+_OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
+
+
+def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
+    """Return a warning for each live run of the same host that writes where ``spec`` does, at most three."""
+    own = _list_outputs(spec)
+    warnings = []
+    for other in live if own else ():
+        if other.run_id == spec.run_id or other.mirror != spec.mirror or _list_names(spec) != _list_names(other):
+            continue
+        shared = [path for path in own if path in _list_outputs(other)]
+        if shared:
+            warnings.append(
+                f"{other.run_id} is live and writes to {shared[0]} too: their files may mix. Put {{run_id}} into that "
+                "path."
+            )
+    return warnings[:_MOST_NAMED]
+
+
+def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[RunSpec]]) -> list[str]:
+    """Return a warning that names the newest ended run with files where ``spec`` writes, unless it resumes."""
+    own = [
+        path for path in (*_list_outputs(spec), *([spec.result_dir] if spec.result_dir else [])) if _holds_files(path)
+    ]
+    if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
+        return []
+    for other in map(_as_it_ran, list_ended(_MOST_FORMER)):
+        if other.run_id == spec.run_id or _list_names(spec) != _list_names(other):
+            continue
+        theirs = {*_list_outputs(other), other.result_dir}
+        if (path := next((path for path in own if path in theirs), None)) is not None:
+            return [
+                f"The files of {other.run_id}, which has ended, lie in {path}: this run may overwrite its evaluations "
+                "and checkpoints. Put {run_id} into that path, or name another."
+            ]
+    return []
+
+
+def _as_it_ran(spec: RunSpec) -> RunSpec:
+    """Return a spec with its own id in place of ``{run_id}``: so a later launch names its files."""
+    facts = {"command": spec.command, "params": spec.params, "env": spec.env, "tensorboard": spec.tensorboard}
+    text = json.dumps(facts, default=str)
+    return replace(spec, **json.loads(text.replace("{run_id}", spec.run_id))) if "{run_id}" in text else spec
+
+
+def _holds_files(path: str) -> bool:
+    """Return whether a path is a file, or a directory with any entry but those that runward writes."""
+    try:
+        with os.scandir(path) as entries:
+            return any(entry.name not in _OF_RUNWARD for entry in entries)
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
+
+
+def _list_outputs(spec: RunSpec) -> list[str]:
+    spec = replace(spec, command=leave_out_helpers(spec.command))
+    text = json.dumps([spec.command, spec.params, spec.env], default=str)
+    if any(mark in text for mark in _OWN):
+        return []
+    named = find_in_command(spec.command, spec.cwd, spec.params)
+    paths = [*named, *list_redirected(spec.command, spec.cwd), *([spec.tensorboard] if spec.tensorboard else [])]
+    return [path for path in dict.fromkeys(paths) if path not in (spec.cwd, os.path.expanduser("~"))]  # noqa: PTH111
+
+
+def _list_names(spec: RunSpec) -> list[tuple[str, str]]:
+    settings = {**parse(spec.command).split_options()[0], **spec.params}
+    return sorted(
+        (name, str(value))
+        for name, value in settings.items()
+        if name.lstrip("+-~").rpartition(".")[2].replace("-", "_").lower() in _NAMES
+    )

@@ -30,8 +30,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 from mcp_server.runs.launch.gpu_admission import QuotaReached
 from mcp_server.runs.launch.idempotency import has_key, hold_key
-from mcp_server.runs.launch.launch import launch
-from mcp_server.runs.launch.launch_array import launch_array
+from mcp_server.runs.launch.launch import launch, launch_array
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.decide import count_together, find_array, place_of

@@ -16,7 +16,7 @@ from mcp_server.command.inputs import find_named_data
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import is_missing, suggest_names
 from mcp_server.record.script import format_arguments, slug
-from mcp_server.runs.launch.verl_names import NotOfVerl, use_verl_names
+from mcp_server.runs.launch.params_file import NotOfVerl, use_verl_names
 from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
 from mcp_server.sweeps.sources.hydra_values import (
     NotAnOverride,

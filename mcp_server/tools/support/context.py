@@ -1,19 +1,23 @@
-"""The common parts of all tools: the server context, the caller's identity, and the ownership rules."""
+"""The common parts of all tools: the server, its caller and owners, a call's answer, and the revival of sweeps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.stop.confirmation import Confirmations, check_owner
 from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
 from mcp_server.store.attribution.read_roots import check_readable
@@ -22,12 +26,97 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.wait_files import WaitFiles
+from mcp_server.store.wait_files import WaitFiles, WaitRecord
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.call_answer import Delivery
 
 if TYPE_CHECKING:
     from mcp_server.scalars.run_scalars import Scalars
+
+_KEY = "runward.delivery"
+_offered: ContextVar[TaskOffer | None] = ContextVar("task_offer", default=None)
+
+
+class Delivery:
+    """The answer to one HTTP request: open, then sent whole, or lost because its client has gone."""
+
+    def __init__(self) -> None:
+        self._state: Literal["open", "sent", "lost"] = "open"
+        self._scopes: set[anyio.CancelScope] = set()
+        self._callbacks: list[Callable[[], None]] = []
+
+    @classmethod
+    def of(cls, scope: Mapping[str, Any] | None) -> Delivery | None:
+        """Return the delivery that the scope of a request holds, or None over stdio."""
+        return None if scope is None else scope.get(_KEY)
+
+    @classmethod
+    def attach(cls, scope: Any) -> Delivery:
+        """Put a delivery into the scope of a request."""
+        delivery: Delivery = scope.setdefault(_KEY, cls())
+        return delivery
+
+    def finish(self) -> None:
+        """Note that the whole answer was sent."""
+        if self._state == "open":
+            self._state = "sent"
+            for callback in self._callbacks:
+                callback()
+
+    def lose(self) -> None:
+        """Note that the client has gone. Work for it alone is cancelled."""
+        if self._state == "open":
+            self._state = "lost"
+            for scope in tuple(self._scopes):
+                scope.cancel()
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once the answer is sent, never if it is lost."""
+        if self._state == "sent":
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    @contextlib.contextmanager
+    def cancel_when_lost(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Cancel ``scope`` as soon as the client has gone."""
+        if self._state == "lost":
+            scope.cancel()
+        self._scopes.add(scope)
+        try:
+            yield
+        finally:
+            self._scopes.discard(scope)
+
+
+@dataclass(eq=False)
+class TaskOffer:
+    """A task that may answer the present call. Once accepted it has a ``record``, which a power cut does not end."""
+
+    files: WaitFiles
+    owner: str | None
+    record: WaitRecord | None = None
+    runs: Sequence[Watched] = ()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Offer the task to the tool that is called in the block."""
+        token = _offered.set(self)
+        try:
+            yield
+        finally:
+            _offered.reset(token)
+
+    @staticmethod
+    def current() -> TaskOffer | None:
+        """Return the offer to the present call, or None where its client did not declare tasks."""
+        return _offered.get()
+
+    async def accept(self, facts: Mapping[str, Any], runs: Sequence[Watched]) -> bool:
+        """Keep the wait with these ``facts``. False where it cannot be kept, so that the call must block."""
+        with contextlib.suppress(OSError):
+            self.record = await run_in_thread(self.files.create, self.owner, facts)
+        self.runs = runs
+        return self.record is not None
 
 
 @dataclass
@@ -184,3 +273,50 @@ def caller(ctx: Call) -> str | None:
     if ctx.headers is None:
         return "client"
     return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0  # between two conductors of one sweep, when they die at once
+_CALM_S = 60.0  # one that lived so long is replaced at once
+_LONGEST_WAIT_S = 1.0  # of a call, for the end of a pause
+
+
+@dataclass
+class _Pause:
+    """Until when no further conductor of a sweep is started, and the pause after the next one."""
+
+    until_s: float
+    next_s: float
+
+
+_pauses: dict[str, _Pause] = {}
+
+
+async def revive(server: ServerContext, runs: Iterable[Watched]) -> None:
+    """Start a conductor for each of ``runs`` that is a sweep and has none. Its state shows an obstacle."""
+    for run in runs:
+        if not isinstance(run, Sweep) or run.ended or run.conducted:
+            continue
+        pause = _pauses.get(run.run_id)
+        if pause is None or time.monotonic() > pause.until_s + _CALM_S:
+            pause = _Pause(0.0, _FIRST_PAUSE_S)
+        left_s = pause.until_s - time.monotonic()
+        if left_s > _LONGEST_WAIT_S:
+            continue
+        _pauses[run.run_id] = _Pause(time.monotonic() + pause.next_s, min(_LONGEST_PAUSE_S, 2 * pause.next_s))
+        await anyio.sleep(max(0.0, left_s))
+        from mcp_server.sweeps.conducting import ensure_conductor  # noqa: PLC0415 - few servers meet a dead one
+
+        with contextlib.suppress(RunwardError, OSError):
+            await ensure_conductor(run, server.store, server.file_watch, server.environ)
+
+
+async def revive_all(server: ServerContext) -> None:
+    """Start a conductor for each unfinished sweep of this home that has none."""
+
+    def find() -> list[Sweep]:
+        if not server.home.sweeps.is_dir():
+            return []
+        return [sweep for sweep in server.store.sweeps.list_sweeps() if not sweep.ended]
+
+    with contextlib.suppress(RunwardError, OSError):
+        await revive(server, await run_in_thread(find))

@@ -1,26 +1,35 @@
-"""Confirmation of launches that may end live runs: a person is asked, else an agent gets a token."""
+"""Confirmation of launches that may end live runs, and checks of the places that a caller with a token may use.
+
+Its owner may read what is in a run's directories from then on. So where config.toml has ``read_roots``, all of them
+must be below these, or in directories of the owner's runs. Without, a launch may run anywhere, and shows whether
+``cwd`` exists, as its command could.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
 
-from mcp_server.errors import KillNotConfirmed, RunwardError
+from mcp_server.blueprints.apply import read_blueprint
+from mcp_server.blueprints.paths import resolve_paths
+from mcp_server.errors import BadArgument, KillNotConfirmed, RunwardError
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.launch.idempotency import find_run_of_key
 from mcp_server.runs.launch.launch import plan
+from mcp_server.runs.launch.params_file import split_files
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed, Risk, find_killers_of, find_risk
 from mcp_server.store.run_index import RunQuery
 from mcp_server.sweeps.planning import SweepRequest, list_distinct_runs
 from mcp_server.sweeps.start import rehearse_sweep
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
-from mcp_server.tools.support.context import Call, ServerContext, caller, server_of
+from mcp_server.tools.support.context import Call, ServerContext, caller, identity, server_of
 
 if TYPE_CHECKING:
     from mcp_server.sweeps.planning import SweepRequest
@@ -166,3 +175,42 @@ def _may_kill(request: LaunchRequest) -> bool:
 
 def _has_live_runs(server: ServerContext) -> bool:
     return bool(server.store.list_ids(RunQuery("live"), 1))
+
+
+_PARAMETER = re.compile(r"\{(?!(?:run_id|attempt|cell|sweep)\})")  # of a cell of a sweep; those are plain words
+
+
+def check_launch_places(ctx: Call, arguments: Mapping[str, Any], *, dry_run: bool) -> None:
+    """Refuse a launch with places that a caller with a token may not read, without a look at them. Blocks."""
+    if identity(ctx) is None:
+        return
+    server = server_of(ctx)
+    cwd, blueprint = arguments.get("cwd"), arguments.get("blueprint")
+    server.check_readable(ctx, {"blueprint": blueprint, "params": list_params_files(arguments.get("params_file"))}, cwd)
+    has_roots = bool(server.home.read_config().read_roots)
+    if not (has_roots or dry_run):
+        return
+    directory = str(Path.cwd()) if has_roots and cwd is None and blueprint is None else cwd  # the server's
+    places = {"cwd": directory, "tensorboard": arguments.get("tensorboard")}
+    for argument, place in places.items():
+        if isinstance(place, str) and _PARAMETER.search(place):
+            raise BadArgument(argument, "holds a parameter, which may lead out of what this token may read.")
+    server.check_readable(ctx, places, cwd)
+    if blueprint is not None:
+        server.check_readable(ctx, {"blueprint": _list_directories(blueprint, cwd)}, cwd)
+
+
+def list_params_files(params: object) -> list[str] | None:
+    """Return the files that ``params`` names, each of which is read; None where it is a table."""
+    if not isinstance(params, str):
+        return None
+    return split_files(params)
+
+
+def _list_directories(blueprint: str, cwd: str | None) -> list[str]:
+    try:
+        paths = resolve_paths(*read_blueprint(blueprint, cwd))
+    except (RunwardError, OSError):
+        return []
+    own = (None if cwd else paths.codebase_dir, paths.result_dir, paths.tensorboard)
+    return [str(path) for path in own if path is not None]

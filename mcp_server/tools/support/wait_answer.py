@@ -11,7 +11,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.wait.cursors import Cursor
-from mcp_server.runs.wait.wait_spec import WaitSpec
+from mcp_server.runs.wait.selection import WaitSpec
 from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
 from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.runs.launch.verl_names import NotOfVerl, runs_verl, use_verl_names
+from mcp_server.runs.launch.params_file import NotOfVerl, runs_verl, use_verl_names
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 

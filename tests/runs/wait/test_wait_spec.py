@@ -12,8 +12,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.wait.cursors import Cursor, MetricPosition
 from mcp_server.runs.wait.metric_wait import name_source
-from mcp_server.runs.wait.selection import Selection
-from mcp_server.runs.wait.wait_spec import WaitSpec, look_once
+from mcp_server.runs.wait.selection import Selection, WaitSpec, look_once
 from mcp_server.scalars.formats.detect import ScalarSource
 from mcp_server.scalars.locate import EventFiles
 

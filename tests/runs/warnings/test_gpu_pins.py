@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.gpus.request import parse_gpus
-from mcp_server.runs.warnings.gpu_pins import find_pins, warn_of_pins
+from mcp_server.runs.warnings.warning_inputs import find_pins, warn_of_pins
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record.spec import RunSpec
-from mcp_server.runs.warnings.live_outputs import warn_of_former_outputs, warn_of_shared_outputs
+from mcp_server.runs.warnings.warning_inputs import warn_of_former_outputs, warn_of_shared_outputs
 
 
 def other(command: str, **more: Any) -> RunSpec:

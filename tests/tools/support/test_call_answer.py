@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.tools.support.call_answer import Delivery
+from mcp_server.tools.support.context import Delivery
 
 pytestmark = pytest.mark.anyio
 
