@@ -84,7 +84,10 @@ class ThisHost:
 
     def find_leftovers(self, run: Run) -> list[processes.Process]:
         """Return the processes of a run whose supervisor died, found by its id in their environment or by session."""
-        if not run.abandoned or run.started_at is None or not self.is_this_boot(run.spec):
+        return self._find_left_behind(run) if run.abandoned else []
+
+    def _find_left_behind(self, run: Run) -> list[processes.Process]:
+        if run.started_at is None or not self.is_this_boot(run.spec):
             return []
         marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
         return list(dict.fromkeys(marked + _members_of_session(run, marked)))
@@ -99,7 +102,8 @@ class ThisHost:
         if supervisor is not None:
             members = processes.descendants(supervisor.pid)
         else:
-            members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self.find_leftovers(run)
+            # Its supervisor has died, perhaps since the run was read.
+            members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self._find_left_behind(run)
         for process in known:
             if processes.find_process(process.pid) == process:
                 members += [process, *processes.descendants(process.pid)]

@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,12 +108,11 @@ def start(directory: Path) -> Iterator[Starts]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """The future lease directory, which every user can reach."""
-    for above in (tmp_path, *tmp_path.parents[:3]):
-        if above.stat().st_uid == os.geteuid():
-            above.chmod(above.stat().st_mode | 0o011)
-    return tmp_path / "runward"
+def directory() -> Iterator[Path]:
+    """The future lease directory, which every user can reach: pytest closes its own to others at each start."""
+    with tempfile.TemporaryDirectory(prefix="runward-leases-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path) / "runward"
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from mcp.types import ElicitResult
 from mcp_server.backends import local
 from mcp_server.record import stop_request
 from mcp_server.record.run_directory import write_json
+from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ThisHost
 from mcp_server.runs.stop import stop_run as stop
 from mcp_server.system import processes
 from tests.support.sandbox import Agent, Sandbox, until, until_async
@@ -319,6 +320,27 @@ async def test_what_no_environment_shows_is_stopped_although_the_guard_ends_firs
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         done = await agent.kill(run_id)
     assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
+    assert [p for p in hidden if processes.find_process(p.pid) == p] == []
+
+
+async def test_what_no_environment_shows_is_stopped_if_the_supervisor_dies_after_the_run_was_read(
+    sandbox: Sandbox,
+) -> None:
+    gentle(sandbox)
+    deaf = "trap '' HUP INT TERM; touch ready; while :; do sleep 1; done"
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(f'env -i PATH="$PATH" bash -c "{deaf}" & wait', cwd=str(sandbox.path))
+        await until_async((sandbox.path / "ready").exists)
+        read = sandbox.run(run_id)
+        assert read.state == "running"
+        hidden = set(processes.descendants(read.at_start["guard_pid"]))
+        supervisor = sandbox.supervisor(run_id)
+        os.kill(supervisor, signal.SIGKILL)
+        await until_async(lambda: processes.find_process(supervisor) is None)
+        reaping = Reaping(ThisHost(), sandbox.path / "state" / "runs" / run_id, read)
+        while (result := reaping.step()) is None:  # noqa: ASYNC110 - no event announces the end of a process
+            await anyio.sleep(REAP_STEP_S)
+    assert result.survivors == ()
     assert [p for p in hidden if processes.find_process(p.pid) == p] == []
 
 

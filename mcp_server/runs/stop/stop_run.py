@@ -206,6 +206,7 @@ async def _stop_reachable(
         # A shortage came between its supervisor's stop and the answer. A scheduler's word about a job is no event.
         if seen.state == "killed" and seen.events and seen.events[-1].get("state") == "killed":
             return _result_of_supervisor(seen)
+        run = seen
     result = await backend.reap(directory, run)
     lives = await run_in_thread(_lives, directory, run)
     done = {"at": now(), "signals_sent": list(result.signals_sent)}
