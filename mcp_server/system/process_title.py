@@ -17,8 +17,8 @@ SUPERVISOR = "runward-supervisor"
 STARTER = "runward-starter"
 GPU_SAMPLER = "runward-gpu"
 RELAY = "runward-relay"
+CONDUCTOR = "runward-conductor"
 _NOTIFIER = "runward-notifier"
-_CONDUCTOR = "runward-conductor"
 _LEASE_KEEPER = "runward-lease"
 _NAME = "runward"  # at most 15 bytes
 # The command line of a supervisor that could not change it, and of former versions: this, and then the directory.
@@ -36,7 +36,7 @@ def supervisor_title(run_id: str) -> list[str]:
 
 def conductor_title(sweep_id: str) -> list[str]:
     """Return the words that the process shows which advances a sweep."""
-    return [_CONDUCTOR, ".".join(sweep_id)]
+    return [CONDUCTOR, ".".join(sweep_id)]
 
 
 def notifier_title(run_id: str) -> list[str]:

@@ -42,7 +42,7 @@ from tests.benchmarks import (
     tokens,
     watching,
 )
-from tests.benchmarks.faults import clocks, deaths, growth, shortages, silence, versions
+from tests.benchmarks.faults import clocks, deaths, far_deaths, growth, shortages, silence, versions
 from tests.benchmarks.harness import Sandbox, sandbox
 from tests.benchmarks.report import Row, Table, machine
 
@@ -54,6 +54,7 @@ _LONGER_S = {
     "ssh": ssh.LONGEST_S,
     "idle": idle.LONGEST_S,
     "deaths": deaths.LONGEST_S,
+    "far_deaths": far_deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
     "history": history.LONGEST_S,
     "shortages": shortages.LONGEST_S,
@@ -84,6 +85,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "ssh": ssh.measure,
     "canary": canary.measure,
     "deaths": deaths.measure,
+    "far_deaths": far_deaths.measure,
     "clocks": clocks.measure,
     "silence": silence.measure,
     "shortages": shortages.measure,

@@ -118,9 +118,19 @@ class Sandbox:
         """Where the commands write."""
         return self.root / "work"
 
+    @property
+    def run_places(self) -> tuple[Path, ...]:
+        """The directories in which runs keep their records."""
+        return (self.home / "runs",)
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """The tmux servers that runs have their sessions in."""
+        return (self.socket,)
+
     def run_dir(self, run_id: str) -> Path:
         """The directory of one run."""
-        return self.home / "runs" / run_id
+        return next((place / run_id for place in self.run_places if (place / run_id).exists()), self.home / run_id)
 
     def log(self, run_id: str) -> Path:
         """The log of a run's only attempt."""
@@ -162,7 +172,7 @@ class Sandbox:
 
     def close(self) -> list[int]:
         """End all that is left, remove all files; return what could not be ended."""
-        for socket in (self.socket, self.plain_socket):
+        for socket in (*self.sockets, self.plain_socket):
             self.tmux("kill-server", socket=socket)
         left = processes.end_all(self.token)
         shutil.rmtree(self.root, ignore_errors=True)

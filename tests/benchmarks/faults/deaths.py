@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from tests.benchmarks.report import Row, Table
 
 LONGEST_S = 400.0
 MOMENTS, _MEAN_PAUSE_S, _AGENTS, _RUNS_AT_ONCE, _CLIENTS = 300, 0.15, 3, 3, 2
-_SETTLE_S, _PATIENCE_S = 2.0, 180.0
+_SETTLE_S, PATIENCE_S = 2.0, 180.0
 _WITH_SLOT, _STOPPED_ANYWAY = 0.3, 0.1
 _KINDS = ("plain", "deaf", "fails_once", "stays")
 _WEIGHTS = (40, 15, 15, 30)
@@ -50,6 +50,7 @@ class Case:
     kind: str
     status: int
     truth: Path
+    host: str = ""
     run_id: str = ""
     stop_asked: bool = False
     survivors_told: bool = False
@@ -68,6 +69,8 @@ class Campaign:
     count: Counter[str] = field(default_factory=Counter)
     agents: int = _AGENTS
     runs_at_once: int = _RUNS_AT_ONCE
+    hosts: tuple[str, ...] = ("",)  # of the runs; empty is this machine
+    pause_s: float = _MEAN_PAUSE_S  # between two strikes
     over: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -101,22 +104,23 @@ async def measure(sandbox: Sandbox) -> Table:
     with injector(sandbox, seed) as faults:
         campaign = Campaign(sandbox, faults, random.Random(seed + 1))
         await anyio.to_thread.run_sync(run, campaign, moments)
-        return _table(campaign, seed)
+        return table(campaign, seed)
 
 
-def run(campaign: Campaign, moments: int) -> None:
-    """Strike ``moments`` times while agents work, then wait for all ends and check everything."""
+def run(campaign: Campaign, moments: int, others: Sequence[Callable[[], None]] = ()) -> None:
+    """Strike ``moments`` times while agents, and ``others``, work; then wait for all ends and check everything."""
     begun_s = time.monotonic()
     agents = [Agent(campaign, f"agent-{number}") for number in range(campaign.agents)]
-    work = [partial(_work, campaign, agent, share) for agent in agents for share in range(campaign.runs_at_once)]
-    work += [partial(_attach_clients, campaign), partial(_watch, campaign)]
+    work: list[Callable[[], None]] = []
+    work += [partial(_work, campaign, agent, share) for agent in agents for share in range(campaign.runs_at_once)]
+    work += [partial(_attach_clients, campaign), partial(_watch, campaign), *others]
     threads = [threading.Thread(target=campaign.guarded(each)) for each in work]
     for thread in threads:
         thread.start()
     time.sleep(_SETTLE_S)
-    give_up_s = time.monotonic() + max(_PATIENCE_S, moments)
+    give_up_s = time.monotonic() + max(PATIENCE_S, moments)
     while sum(campaign.injector.done.values()) < moments and time.monotonic() < give_up_s:
-        time.sleep(campaign.injector.dice.expovariate(1 / _MEAN_PAUSE_S))
+        time.sleep(campaign.injector.dice.expovariate(1 / campaign.pause_s))
         campaign.injector.strike()
         campaign.injector.resume()
     campaign.over = True
@@ -127,6 +131,15 @@ def run(campaign: Campaign, moments: int) -> None:
         agent.close()
     _check(campaign)
     campaign.count["seconds"] = round(time.monotonic() - begun_s)
+
+
+def patience(campaign: Campaign | None = None, longest_s: float = PATIENCE_S) -> Iterator[None]:
+    """Yield for each try, for so long; the time runs from the end of the campaign on where one is given."""
+    give_up_s = time.monotonic() + longest_s
+    while time.monotonic() < give_up_s:
+        yield
+        if campaign is not None and not campaign.over:
+            give_up_s = time.monotonic() + longest_s
 
 
 class Agent:
@@ -183,30 +196,31 @@ def _work(campaign: Campaign, agent: Agent, share: int) -> None:
 def _one_case(campaign: Campaign, agent: Agent, key: str) -> None:
     dice = campaign.dice
     kind = dice.choices(_KINDS, _WEIGHTS)[0]
-    case = Case(key, kind, dice.choice(_ENDS), campaign.sandbox.work / f"{key}.truth")
+    host = dice.choice(campaign.hosts) if len(campaign.hosts) > 1 else campaign.hosts[0]
+    place = campaign.sandbox.work / host  # a host's slots are its own
+    place.mkdir(exist_ok=True)
+    case = Case(key, kind, dice.choice(_ENDS), place / f"{key}.truth", host)
     campaign.cases.append(case)
     argv = program("witness", case.truth, kind, case.status, round(dice.uniform(0.2, 2.5), 2))
     more: dict[str, Any] = {"gpus": "cpu", "queue": True} if dice.random() < _WITH_SLOT else {}
+    more |= {"host": host, "cwd": str(place)} if host else {}
     if kind == "fails_once":
         more["recovery"] = {"oom_gpu": {"do": "retry", "times": 1, "wait_s": 0.1}}
-    patience_s = time.monotonic() + _PATIENCE_S
-    while not case.run_id and (not campaign.over or time.monotonic() < patience_s):
-        if not campaign.over:
-            patience_s = time.monotonic() + _PATIENCE_S
-        answer = agent.call("launch_run", command=argv, name=key, idempotency_key=key, **more)
-        case.run_id = str(answer["run_id"]) if answer else ""
-    if not case.run_id:
+    for _ in patience(campaign):
+        if answer := agent.call("launch_run", command=argv, name=key, idempotency_key=key, **more):
+            case.run_id = str(answer["run_id"])
+            break
+    else:
         campaign.blame("launches that never succeeded", key)
         return
     if kind == "stays" or dice.random() < _STOPPED_ANYWAY:
         time.sleep(dice.uniform(0, 1.5))
         _stop(campaign, agent, case)
-    _hear_end(campaign, agent, case, "own")
+    hear_end(campaign, agent, case, "own")
 
 
 def _stop(campaign: Campaign, agent: Agent, case: Case) -> None:
-    patience_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < patience_s:
+    for _ in patience():
         asked = agent.call("kill_run", run_id=case.run_id)
         case.stop_asked = True
         if asked is not None and asked["status"] == "confirmation_required":
@@ -216,15 +230,14 @@ def _stop(campaign: Campaign, agent: Agent, case: Case) -> None:
             continue
         if asked["status"] == "killed" and not asked.get("survivors"):
             campaign.note("stops confirmed")
-            if left := _processes_of(case):
+            if left := processes_of(case):
                 campaign.blame("survivors of a stop that told none", f"{case.run_id} {left}: {asked.get('message')}")
         return
     campaign.blame("stops that never succeeded", case.run_id)
 
 
-def _hear_end(campaign: Campaign, agent: Agent, case: Case, who: str) -> None:
-    patience_s = time.monotonic() + 2 * _PATIENCE_S
-    while time.monotonic() < patience_s:
+def hear_end(campaign: Campaign, agent: Agent, case: Case, who: str) -> None:
+    for _ in patience(longest_s=2 * PATIENCE_S):
         answer = agent.call("wait_run", run_ids=case.run_id, until="end", timeout_s=10)
         if answer is not None and answer["reason"] == "ended":
             found = answer["runs"][0]
@@ -247,7 +260,8 @@ def _run_of(pid: int) -> str:
     return words[1][::2] if len(words) > 1 else ""
 
 
-def _processes_of(case: Case) -> list[int]:
+def processes_of(case: Case) -> list[int]:
+    """Return the living processes of a case's command."""
     return processes.with_argument(str(case.truth))
 
 
@@ -273,7 +287,7 @@ def _attach_clients(campaign: Campaign) -> None:
         for client, master in [each for each in clients if each[0].poll() is not None]:
             clients.remove((client, master))
             os.close(master)
-        live = [case for case in list(campaign.cases) if case.run_id and not case.heard]
+        live = [case for case in list(campaign.cases) if case.run_id and not case.heard and not case.host]
         if len(clients) < _CLIENTS and live:
             master, slave = os.openpty()
             argv = ["tmux", "-L", sandbox.socket, "attach", "-t", f"={random.choice(live).run_id}"]
@@ -297,14 +311,14 @@ def _check(campaign: Campaign) -> None:
     launched = [case for case in campaign.cases if case.run_id]
     neighbour = Agent(campaign, "neighbour")
     for case in launched:
-        _hear_end(campaign, neighbour, case, "neighbour")
+        hear_end(campaign, neighbour, case, "neighbour")
     neighbour.close()
     store = RunStore(StateHome(campaign.sandbox.home))
     for case in launched:
-        _check_case(campaign, case, store.observe(case.run_id))
+        check_case(campaign, case, store.observe(case.run_id))
     ids = {case.run_id for case in launched}
     for found in store.list_runs():
-        if found.run_id not in ids and found.started_at is not None:
+        if found.run_id not in ids and found.started_at is not None and found.spec.sweep is None:
             campaign.blame("effects beside the one of their key", f"{found.run_id} {found.spec.name}")
     for lease in (campaign.sandbox.root / "leases").glob("cpu-*"):
         if is_locked(lease):
@@ -334,7 +348,8 @@ class Truth:
         return next((line[1:] for line in reversed(self.lines) if line[1] in ("exit", "signal")), None)
 
 
-def _check_case(campaign: Campaign, case: Case, found: Run) -> None:
+def check_case(campaign: Campaign, case: Case, found: Run) -> None:
+    """Compare one run's record, and what callers heard of it, with its command's own words."""
     truth = Truth.of(case)
     summary = f"{case.run_id} {case.kind} {found.state} {found.exit_code} {found.signal}: {truth.lines} {found.reason}"
     campaign.count[found.state] += 1
@@ -345,16 +360,20 @@ def _check_case(campaign: Campaign, case: Case, found: Run) -> None:
     deaths = {pid for pid, _ in campaign.injector.killed}
     if found.state == "lost" and found.at_start.get("supervisor_pid", -1) not in {*deaths, -1}:
         campaign.blame("runs called lost whose supervisor nobody killed", summary)
-    if not _is_end_right(case, found, truth):
-        campaign.blame("wrong ends", summary)
+    # The injector takes a command for a helper once its guard is dead.
+    is_struck = found.signal == "SIGKILL" and any(line[1] == "start" and int(line[2]) in deaths for line in truth.lines)
+    if not is_end_right(case, found, truth) and not is_struck:
+        told = [f"{event['kind']}: {event['text']}" for event in found.events[-6:]]
+        campaign.blame("wrong ends", f"{summary} {told} {found.stopped_by}")
     for who, (state, exit_code, name) in case.heard.items():
         if (state, exit_code, name) != (found.state, found.exit_code, found.signal) and state != "lost":
             campaign.blame("callers that heard another end", f"{who} {state} {exit_code} {name}: {summary}")
-    if found.state != "lost" and (left := _processes_of(case)):
+    if found.state != "lost" and (left := processes_of(case)):
         campaign.blame("processes left of ended runs", f"{left} {summary}")
 
 
-def _is_end_right(case: Case, found: Run, truth: Truth) -> bool:
+def is_end_right(case: Case, found: Run, truth: Truth) -> bool:
+    """Return whether the end that is told agrees with the command's own words."""
     never_began = not truth.starts
     if found.state == "lost":
         return never_began or "never started" not in (found.reason or "")
@@ -393,19 +412,22 @@ _RULES = (
 )
 
 
-def _table(campaign: Campaign, seed: int) -> Table:
+def table(campaign: Campaign, seed: int, more_rules: Sequence[str] = ()) -> Table:
+    """Return the figures of a campaign."""
     done, count = campaign.injector.done, campaign.count
     if not done:
         raise NotMeasured("nothing was struck")
     size = len(campaign.cases)
     rows = [
-        Row(rule, str(len(campaign.wrong.get(rule, []))), bar="0", ok=not campaign.wrong.get(rule)) for rule in _RULES
+        Row(rule, str(len(campaign.wrong.get(rule, []))), bar="0", ok=not campaign.wrong.get(rule))
+        for rule in (*_RULES, *more_rules)
     ]
     states = ", ".join(f"{count[state]} {state}" for state in ("finished", "failed", "killed", "lost"))
     notes = [
         f"Seed {seed}, {count['seconds']} s. {sum(done.values())} faults: "
         + ", ".join(f"{number} {what}" for what, number in sorted(done.items())),
-        f"{size} launches with a key by {_AGENTS * _RUNS_AT_ONCE} callers, {count['servers']} servers: {states}; "
+        f"{size} launches with a key by {campaign.agents * campaign.runs_at_once} callers, "
+        f"{count['servers']} servers: {states}; {count['cells']} cells, {count['cells given up']} given up; "
         f"{count['stops confirmed']} stops confirmed; {count['states listed']} states listed.",
         "; ".join(f"{what}: {number}" for what, number in sorted(count.items()) if ":" in what),
         *(f"{rule}: {text}" for rule, texts in campaign.wrong.items() for text in texts[:10]),
@@ -414,4 +436,7 @@ def _table(campaign: Campaign, seed: int) -> Table:
         notes.append("Supervisors and guards were not paused: no cgroup could be made.")
     if log := os.environ.get("RUNWARD_BENCH_JOURNAL"):
         Path(log).write_text("\n".join(campaign.injector.journal))
-    return Table(f"{sum(done.values())} deaths and pauses at random moments", tuple(rows), tuple(filter(None, notes)))
+    sites = " here and on another host" if len(campaign.hosts) > 1 else ""
+    return Table(
+        f"{sum(done.values())} deaths and pauses at random moments{sites}", tuple(rows), tuple(filter(None, notes))
+    )

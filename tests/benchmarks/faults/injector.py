@@ -1,4 +1,4 @@
-"""Kills and pauses processes of a sandbox: servers, supervisors, guards, tmux and its clients."""
+"""Kills and pauses processes of a sandbox: servers, supervisors, guards, starters, tmux; conductors, relays and ssh."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mcp_server.system import processes
-from mcp_server.system.process_title import supervised_run
+from mcp_server.system.process_title import CONDUCTOR, RELAY, STARTER, supervised_run
 from mcp_server.system.processes import Process
 from tests.benchmarks.harness import Sandbox
 
 _GROUPS = Path("/sys/fs/cgroup/unified")
-KINDS = ("server", "supervisor", "guard", "helper", "tmux", "tmux client")
 # tmux's server is one for all runs: killed as often as the others, no screen would live for a second.
-_WEIGHTS = (12, 30, 24, 10, 8, 16)
+WEIGHTS = {"server": 12, "supervisor": 30, "guard": 24, "helper": 10, "tmux": 8, "tmux client": 16, "starter": 6}
+_TITLES = {"starter": STARTER, "relay": RELAY, "conductor": CONDUCTOR, "ssh": "ssh"}
+_FROZEN = ("supervisor", "guard", "helper")  # see Freezer
 _TMUX_KILLS = 0.25
 _LONGEST_PAUSE_S = 2.5
 _GUARD = re.compile(rb'"guard_pid": (\d+)')
@@ -80,6 +82,8 @@ class Injector:
     sandbox: Sandbox
     dice: random.Random
     freezer: Freezer
+    weights: Mapping[str, int] = field(default_factory=lambda: WEIGHTS)
+    deaths: float = 0.5  # the share of deaths; the others are pauses
     server_pids: set[int] = field(default_factory=set)
     client_pids: set[int] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)
@@ -89,10 +93,10 @@ class Injector:
 
     def strike(self) -> None:
         """Kill or pause one process that is not paused already; nothing where there is none of the chosen kind."""
-        kind = self.dice.choices(KINDS, _WEIGHTS)[0]
+        kind = self.dice.choices(list(self.weights), list(self.weights.values()))[0]
         paused = {process for _, process, _ in self._paused}
         victims = [p for p in self._find(kind) if p not in paused]
-        is_death = self.dice.random() < (_TMUX_KILLS if kind == "tmux" else 0.5)
+        is_death = self.dice.random() < (_TMUX_KILLS if kind == "tmux" else self.deaths)
         pause_s = self.dice.uniform(0.05, _LONGEST_PAUSE_S)
         if not victims:
             return
@@ -103,7 +107,7 @@ class Injector:
             processes.send_signal(victim, signal.SIGKILL)
             return
         group = None
-        if kind in ("supervisor", "guard", "helper"):
+        if kind in _FROZEN:
             if not self.freezer.works:
                 return
             try:
@@ -141,8 +145,9 @@ class Injector:
         if kind == "tmux client":
             return _living(self.client_pids)
         if kind == "tmux":
-            tmux = find_tmux(self.sandbox)
-            return [] if tmux is None else [tmux]
+            return find_tmux(self.sandbox)
+        if kind in _TITLES:
+            return _find_titled(self.sandbox, _TITLES[kind])
         supervisors = find_supervisors(self.sandbox)
         if kind == "supervisor":
             return supervisors
@@ -155,7 +160,7 @@ class Injector:
 
 def find_supervisors(sandbox: Sandbox) -> list[Process]:
     """Return the living supervisors of the sandbox. A guard shows the same words: it is its child, or recorded."""
-    runs = {path.name: path for path in (sandbox.home / "runs").glob("[!.]*")}
+    runs = {path.name: path for place in sandbox.run_places for path in place.glob("[!.]*")}
     found = []
     for process in processes.list_processes():
         run = supervised_run(processes.command_words(process.pid))
@@ -171,12 +176,25 @@ def _guards(run_dir: Path) -> set[int]:
     return set()
 
 
-def find_tmux(sandbox: Sandbox) -> Process | None:
-    """Return the tmux server of the runs. It is not asked: it may be paused."""
+def find_tmux(sandbox: Sandbox) -> list[Process]:
+    """Return the tmux servers of the runs. They are not asked: they may be paused."""
+    return [
+        process
+        for process in processes.list_processes()
+        if process.name == "tmux: server" and not {*sandbox.sockets}.isdisjoint(processes.command_words(process.pid))
+    ]
+
+
+def _find_titled(sandbox: Sandbox, title: str) -> list[Process]:
+    """Return the sandbox's processes that show ``title`` as the name of their program."""
+    token, found = sandbox.token.encode(), []
     for process in processes.list_processes():
-        if process.name == "tmux: server" and sandbox.socket in processes.command_words(process.pid):
-            return process
-    return None
+        words = processes.command_words(process.pid)
+        if words and Path(words[0]).name == title:
+            with contextlib.suppress(OSError):
+                known = " ".join(words).encode() + Path(f"/proc/{process.pid}/environ").read_bytes()
+                found += [process] if token in known else []
+    return found
 
 
 def _living(pids: set[int]) -> list[Process]:
@@ -190,10 +208,10 @@ def _has_terminal(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def injector(sandbox: Sandbox, seed: int) -> Iterator[Injector]:
+def injector(sandbox: Sandbox, seed: int, **settings: Any) -> Iterator[Injector]:
     """Yield an injector; whatever it has paused goes on afterwards."""
     freezer = Freezer(f"{sandbox.token}-{os.getpid()}")
-    found = Injector(sandbox, random.Random(seed), freezer)
+    found = Injector(sandbox, random.Random(seed), freezer, **settings)
     try:
         yield found
     finally:

@@ -1,8 +1,9 @@
 """Writes what really happens to a run into a file of its own, which the product does not read.
 
-``TRUTH KIND EXIT SECONDS``: one line at each start, one for each signal that arrives, and one just before the end.
-``KIND``: ``plain``; ``deaf`` ignores a hang-up; ``fails_once`` fails in its first attempt; ``stays`` works until it is
-stopped. A run with a cpu slot locks a file of that slot, and notes ``overlap`` where another run has it.
+``TRUTH KIND EXIT SECONDS [LOCK]``: one line at each start, one for each signal that arrives, and one just before the
+end. ``KIND``: ``plain``; ``deaf`` ignores a hang-up; ``fails_once`` fails in its first attempt; ``stays`` works until
+it is stopped. A run with a cpu slot locks a file of that slot, and one with LOCK that file; it notes ``overlap`` where
+another run has it.
 """
 
 import fcntl
@@ -33,12 +34,13 @@ def main() -> None:
     if kind == "deaf":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     note(f"start {os.getpid()}")
-    for slot in filter(None, os.environ.get("RUNWARD_GPUS", "").split(",")):
-        lock = os.open(truth.parent / f"slot-{slot}", os.O_RDWR | os.O_CREAT, 0o600)
+    slots = [f"slot-{slot}" for slot in filter(None, os.environ.get("RUNWARD_GPUS", "").split(","))]
+    for name in [*slots, *sys.argv[5:6]]:
+        lock = os.open(truth.parent / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            note(f"overlap {slot}")
+            note(f"overlap {name}")
     until_s, step = time.monotonic() + seconds, 0
     while kind == "stays" or time.monotonic() < until_s:
         step += 1
