@@ -39,7 +39,9 @@ class CellEnd:
     why: str = ""
 
 
-def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: bool, stopping: bool) -> CellEnd:
+def judge_end(
+    run: Run, cell: CellState, cell_failures: int, *, has_leftovers: bool, stopping: bool, is_reaped: bool = False
+) -> CellEnd:
     """Return what the end of ``run``, the newest of ``cell``, means.
 
     - A run that finished, or ran for its time limit, is a result. So is one that the sweep stopped, as others were
@@ -48,7 +50,7 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     - A job that Ray ended while it waited for resources is handed in again, as often as that happens.
     - A run that ended by nobody's wish (lost, killed from outside, also together with its supervisor, preempted,
       dropped by Ray before it began) is started again, at most three times, and never beside processes of it that
-      could not be stopped (``has_leftovers``).
+      could not be stopped (``has_leftovers``). ``is_reaped``: a conductor that died then had stopped those.
     """
     if run.state in ("finished", "timed_out"):
         return CellEnd(run.state, again=False)
@@ -63,9 +65,10 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)
-    if run.state == "killed" and run.stopped_by == "sweep" and not stopping:
+    is_stopped = run.state == "killed" and (stopping or not is_reaped)
+    if is_stopped and run.stopped_by == "sweep" and not stopping:
         return CellEnd(STOPPED, again=False)
-    if run.state == "killed" and run.stopped_by in ("person", "agent", "sweep", "time_limit"):
+    if is_stopped and run.stopped_by in ("person", "agent", "sweep", "time_limit"):
         return CellEnd("killed", again=False)
     if run.state == "lost" and run.stopped_by in ("person", "agent") and not has_leftovers:
         return CellEnd("killed", again=False)  # its supervisor died of the stop, which is not complete yet

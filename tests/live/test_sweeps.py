@@ -20,8 +20,10 @@ import pytest
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.sweeps.conducting import ensure_conductor
+from mcp_server.sweeps.conductor.conductor import REAPED
 from mcp_server.system import processes
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until, until_async
@@ -286,6 +288,32 @@ async def test_a_cell_that_is_killed_together_with_its_supervisor_is_started_aga
     assert looked["reason"].startswith("Its supervisor died before it judged the end")
     ends = [event["text"] for event in observe(sandbox, sweep_id).events if event["kind"] == "cell_ended"]
     assert ends[0] == "cell: interrupted (SIGKILL). It is started again."
+
+
+async def test_a_cell_goes_on_whose_conductor_died_after_it_stopped_what_a_dead_supervisor_left(
+    sandbox: Sandbox,
+) -> None:
+    go = sandbox.path / "go"
+    common = {"command": f"test -e {go} || exec sleep 600", "cwd": str(sandbox.path), "env": {"N": "{n}"}}
+    async with sandbox.agent() as agent:
+        sweep_id = (await agent.call("launch_sweep", name="reaped", common=common, grid={"n": [1]}))["sweep_id"]
+        await until_async(lambda: [run.state for run in sandbox.store.list_runs()] == ["running"], "the command")
+        (run,) = sandbox.store.list_runs()
+        go.touch()
+        first = conductor(sandbox)
+        os.kill(first, signal.SIGSTOP)
+        os.kill(sandbox.supervisor(run.run_id), signal.SIGKILL)
+        await until_async(lambda: sandbox.run(run.run_id).state == "lost", "the death of its supervisor")
+        watch = FileWatch()
+        stopped = await stop_run(
+            sandbox.run(run.run_id), sandbox.store, watch, by="its sweep", reason=REAPED, stopped_by="sweep"
+        )
+        watch.close()
+        assert (stopped.survivors, sandbox.run(run.run_id).state) == ((), "killed")
+        os.kill(first, signal.SIGKILL)
+        assert (await to_end(agent, sweep_id))[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
+    ends = [event["text"] for event in observe(sandbox, sweep_id).events if event["kind"] == "cell_ended"]
+    assert ends[0] == "cell: interrupted. It is started again."
 
 
 def times(sandbox: Sandbox, run_id: str) -> dict[str, Any]:

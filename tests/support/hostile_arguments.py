@@ -18,7 +18,11 @@ _NESTED, _MANY, _MIB = 1000, 10_000, 1 << 20
 _LAUNCHES = ("launch_run", "launch_sweep")
 # Enough to be called at all; a launch is only rehearsed.
 _REQUIRED: Mapping[str, Any] = {"command": "true", "name": "odd", "common": {"command": "true"}, "grid": {"seed": [1]}}
-_ALWAYS: Mapping[str, Mapping[str, Any]] = {"wait_run": {"timeout_s": 0}, **dict.fromkeys(_LAUNCHES, {"dry_run": True})}
+_ALWAYS: Mapping[str, Mapping[str, Any]] = {
+    "wait_run": {"timeout_s": 0},
+    "launch_run": {"dry_run": True},
+    "launch_sweep": {"dry_run": True},
+}
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,14 @@ def test_an_end_is_a_result_a_failure_or_an_interruption(ended_run: Run, expecte
     assert judge_end(ended_run, cell, 1, has_leftovers=False, stopping=False) == expected
 
 
+def test_a_run_whose_remains_its_sweep_stopped_for_the_next_one_is_an_interruption() -> None:
+    cell, killed = CellState(Cell("c", "1"), 1), run("killed", "sweep")
+    assert judge_end(killed, cell, 1, has_leftovers=False, stopping=False, is_reaped=True) == CellEnd(
+        "interrupted", again=True
+    )
+    assert judge_end(killed, cell, 1, has_leftovers=False, stopping=True, is_reaped=True).state == "killed"
+
+
 def test_failures_and_interruptions_of_a_cell_have_ceilings() -> None:
     cell = CellState(Cell("c", "1"), 1, failures=1, interruptions=3)
     assert judge_end(run("failed"), cell, 3, has_leftovers=False, stopping=False).again

@@ -121,6 +121,8 @@ _LAUNCHED_WITHIN_S = 2.0  # where the loop has to know first what became of a la
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
 _SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 40 ms
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
+# The reason of a stop of processes whose supervisor is dead: a conductor that finds it goes on where another one died.
+REAPED = "its supervisor died, and the cell is started again"
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
 
 
@@ -350,23 +352,23 @@ class Conductor:
         backend = backend_of(run.spec)
         if not await run_in_thread(backend.find_leftovers, run):
             return False
-        by, reason = "its sweep", "its supervisor died, and the cell is started again"
         with contextlib.suppress(RunwardError, OSError):
-            result = await stop_run(run, self.store, self.file_watch, by=by, reason=reason, stopped_by="sweep")
+            result = await stop_run(run, self.store, self.file_watch, by="its sweep", reason=REAPED, stopped_by="sweep")
             return bool(result.survivors)
         return bool(await run_in_thread(backend.find_leftovers, run))
 
     def _note_end(self, cell: CellState, run: Run, sweep: Sweep, has_leftovers: bool) -> None:
+        stop = read_stop(self.store.run_directory(run.run_id).stop) if run.state == "killed" else None
+        why = str((stop or {}).get("reason") or "")
         end = judge_end(
             run,
             cell,
             sweep.spec.cell_failures,
             has_leftovers=has_leftovers,
             stopping=sweep.stop is not None,
+            is_reaped=why == REAPED,
         )
-        is_stopped = end.state in (STOPPED, "killed")
-        stop = read_stop(self.store.run_directory(run.run_id).stop) if is_stopped else None
-        kind, text, facts = describe_end(cell, run, end, str((stop or {}).get("reason") or ""))
+        kind, text, facts = describe_end(cell, run, end, why if end.state in (STOPPED, "killed") else "")
         code = number_code(cell, run.run_id, run.attempt, self.read().cells, self.store.home.path)
         self._note(kind, text, **facts, code=code)
 

@@ -156,7 +156,11 @@ class Sweeps:
 
     def _check_run(self, swept: Swept, run: Run, status: int) -> None:
         truth = swept.place / f"{run.run_id}.truth"
-        case = Case(swept.name, "cell", status, truth, run_id=run.run_id, stop_asked=swept.stop_asked)
+        # A sweep stops what a dead supervisor left, and starts the cell again.
+        is_stopped = swept.stop_asked or run.at_start.get("supervisor_pid") in {
+            pid for pid, _ in self.campaign.injector.killed
+        }
+        case = Case(swept.name, "cell", status, truth, run_id=run.run_id, stop_asked=is_stopped)
         deaths.check_case(self.campaign, case, run)
         if any(line[1] == "overlap" for line in Truth.of(case).lines):
             self.campaign.blame("cells that ran twice at once", _describe(run))
