@@ -26,8 +26,8 @@ from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, RunEls
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
-from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.handover import Handover, prepare_directory
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
     Reaping,
@@ -41,7 +41,6 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes
-from mcp_server.system.files import whole_directory
 from mcp_server.system.lock_files import may_be_locked, take_lock
 from mcp_server.system.starter import start_supervisor
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
@@ -72,10 +71,7 @@ class LocalBackend(Backend):
 
     @override
     def create(self, directory: RunDir, spec: RunSpec) -> None:
-        with whole_directory(directory.path) as path:
-            new = RunDir(path)
-            os.mkfifo(new.handover, 0o600)
-            write_json(new.spec, spec.facts())
+        prepare_directory(directory, spec.facts())
 
     @override
     async def start(

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunwardError
+from mcp_server.record.codec import decode, encode
+from mcp_server.record.run_directory import Facts, RunDir, write_json
+from mcp_server.system.files import whole_directory
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_patterns import holds_a_secret
 
@@ -46,14 +49,14 @@ class Handover:
 
     def encode(self) -> bytes:
         """Return the handover as one JSON line."""
-        value: dict[str, Any] = {
-            "env": dict(self.env),
-            "secrets": dict(self.secrets),
-            "umask": self.umask,
-            "snapshot": self.snapshot,
-        }
-        value |= {"others": dict(self.others), "notify": list(self.notify)}
-        return json.dumps(value).encode() + b"\n"
+        return json.dumps(encode(self)).encode() + b"\n"
+
+
+def prepare_directory(directory: RunDir, facts: Facts) -> None:
+    """Make a run's directory appear whole, with its spec and the handover's FIFO; a failure leaves nothing."""
+    with whole_directory(directory.path, anew=True) as path:
+        os.mkfifo(RunDir(path).handover, 0o600)
+        write_json(RunDir(path).spec, facts)
 
 
 def receive_handover(path: Path, *, keep: bool = False) -> Handover:
@@ -85,11 +88,8 @@ def receive_handover(path: Path, *, keep: bool = False) -> Handover:
         if not keep:
             path.unlink(missing_ok=True)
     try:
-        value = json.loads(data)
-        env, secrets = dict(value["env"]), dict(value["secrets"])
-        others, notify = dict(value.get("others") or {}), tuple(value.get("notify") or ())
-        return Handover(env, secrets, value.get("umask"), value.get("snapshot"), others, notify)
-    except (ValueError, KeyError, TypeError) as error:
+        return decode(Handover, json.loads(data), strict=True)
+    except ValueError as error:
         raise HandoverError("the launching server handed over something that is not an environment") from error
 
 

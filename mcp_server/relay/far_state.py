@@ -18,6 +18,7 @@ class State:
     path: Path
 
     runs = path_below("runs")  # one directory per run
+    launch_lock = path_below("launch.lock")  # held while it is decided whether a run is launched or withdrawn
     withdrawn = path_below("withdrawn")  # one empty file for each run that is never started
 
     def create(self) -> None:

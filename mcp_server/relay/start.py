@@ -17,18 +17,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import lease_directory
+from mcp_server.record.codec import decode
 from mcp_server.record.events import read_new_events
-from mcp_server.record.handover import Handover, base_environment
+from mcp_server.record.handover import Handover, base_environment, prepare_directory
 from mcp_server.record.results.experiment_log import ResultDirUnusable, append_launch
-from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
+from mcp_server.record.run_directory import RunDir, boot_id
 from mcp_server.record.spec import RunSpec
+from mcp_server.record.stop_request import forbid_launch
 from mcp_server.relay.far_state import State
 from mcp_server.relay.slurm_jobs import SlurmJobs
 from mcp_server.system import processes
@@ -48,7 +50,11 @@ def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dic
     directory = RunDir(state.runs / spec.run_id)
 
     def create() -> None:
-        _create(state, directory, spec.facts() | {n: v for n, v in facts.items() if n == "backend"})
+        kept = {"backend": facts["backend"]} if "backend" in facts else {}
+        try:
+            prepare_directory(directory, {**spec.facts(), **kept})
+        except OSError as error:
+            raise _refuse(state, error) from error
 
     values = _make_once(state, directory, spec, handover, create)
     if values is not None:
@@ -109,7 +115,7 @@ def _make_all_once(
     state: State, jobs: SlurmJobs, specs: list[RunSpec], directories: list[RunDir], options: dict[str, str]
 ) -> bool:
     """Make the directories of an array's runs and return whether they were not there."""
-    with _decide(state):
+    with hold_lock(state.launch_lock):
         if all(directory.path.exists() for directory in directories):
             return False
         # Some of them are of a relay that died here: nothing is handed in before all are made.
@@ -130,29 +136,24 @@ def _make_once(
     state: State, directory: RunDir, spec: RunSpec, handover: dict[str, Any], create: Callable[[], None]
 ) -> Handover | None:
     """Make the directory of a run by ``create`` and return its handover; None where it is there."""
-    with _decide(state):
+    with hold_lock(state.launch_lock):
         if directory.path.exists():
             return None
         if (state.withdrawn / spec.run_id).exists():
             raise LaunchFailed(f"{spec.run_id} was withdrawn.", "Nothing was started.")
         values = _complete_handover(handover)
         if spec.result_dir is not None:
-            _note_launch(spec, values)
+            try:
+                append_launch(Path(spec.result_dir), spec, values.masked)
+            except ResultDirUnusable as error:
+                raise LaunchFailed(error.cause, error.state, error.remedy) from error
         create()
     return values
 
 
-def _note_launch(spec: RunSpec, handover: Handover) -> None:
-    """Append the launch to the experiment log of its result directory, which is on this host."""
-    try:
-        append_launch(Path(str(spec.result_dir)), spec, handover.masked)
-    except ResultDirUnusable as error:
-        raise LaunchFailed(error.cause, error.state, error.remedy) from error
-
-
 def withdraw(state: State, run_id: str) -> bool:
     """Make sure that a run which is not there is never started and return whether it is not there."""
-    with _decide(state):
+    with hold_lock(state.launch_lock):
         if (state.runs / run_id).exists():
             return False
         (state.withdrawn / run_id).touch(mode=0o600)
@@ -173,25 +174,6 @@ def complete_spec(spec: RunSpec) -> RunSpec:
     )
 
 
-@contextlib.contextmanager
-def _decide(state: State) -> Iterator[None]:
-    with hold_lock(state.path / "launch.lock"):
-        yield
-
-
-def _create(state: State, directory: RunDir, facts: dict[str, Any]) -> None:
-    new = RunDir(state.runs / f".new-{directory.run_id}")
-    try:
-        shutil.rmtree(new.path, ignore_errors=True)
-        new.path.mkdir(mode=0o700)
-        os.mkfifo(new.handover, 0o600)
-        write_json(new.spec, facts)
-        new.path.rename(directory.path)
-    except OSError as error:
-        shutil.rmtree(new.path, ignore_errors=True)
-        raise _refuse(state, error) from error
-
-
 def _refuse(state: State, error: OSError) -> LaunchFailed:
     remedy = "Have a person free space there, or name another directory as state of this host in hosts.toml."
     return LaunchFailed(f"{state.path}: {error.strerror}.", "Nothing was started.", remedy)
@@ -199,16 +181,8 @@ def _refuse(state: State, error: OSError) -> LaunchFailed:
 
 def _complete_handover(values: dict[str, Any]) -> Handover:
     """Return the handover with the environment of this host below what the server sends."""
-    environment = {**base_environment(os.environ), **values["env"]}
-    umask = processes.read_umask()
-    return Handover(
-        environment,
-        values["secrets"],
-        umask,
-        values.get("snapshot"),
-        values.get("others") or {},
-        values.get("notify") or (),
-    )
+    handover = decode(Handover, values)
+    return replace(handover, env={**base_environment(os.environ), **handover.env}, umask=processes.read_umask())
 
 
 def _start(directory: RunDir, spec: RunSpec, handover: Handover) -> None:
@@ -231,7 +205,7 @@ def _start(directory: RunDir, spec: RunSpec, handover: Handover) -> None:
                 return
             time.sleep(_POLL_S)
         with contextlib.suppress(OSError):
-            write_json(directory.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
+            forbid_launch(directory, "it did not start in time")
     finally:
         os.close(fifo)
     raise LaunchFailed(
