@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import selectors
-import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mcp_server.system.captured_run import run_captured
 from mcp_server.text.regex import compile_lazily
 
 _TIMEOUT_S = 10.0  # per call; a big work tree on a file server takes a while
 _MOST_DIFF, _MOST_NAMES = 1_000_000, 100_000  # bytes
-_CHUNK, _MOST_SUBMODULES = 65_536, 20
+_MOST_SUBMODULES = 20
 # Switches off everything that a repository's own settings could start or write.
 _SAFELY = (
     *("--no-pager", "--no-optional-locks", "--literal-pathspecs"),
@@ -138,50 +135,12 @@ def read_git(
     """
     env = {name: environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME") if name in environ}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
-    env["GIT_ALLOW_PROTOCOL"] = (
-        "none"  # older versions fetch missing objects of a partial clone with a program of its settings
-    )
-    process = subprocess.Popen(
-        ["git", *_SAFELY, "-C", str(directory), *words],
-        stdin=stdin or subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=env,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            output, error_output, cut = _read_output(process, most, timeout_s)
-            if not cut and process.wait(timeout_s):
-                raise subprocess.SubprocessError(quote_git_failure(error_output))
-        finally:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-    return output, cut
-
-
-def _read_output(process: subprocess.Popen[bytes], most: int, timeout_s: float) -> tuple[bytes, str, bool]:
-    """Return stdout and stderr of a process, and whether stdout or stderr was longer than ``most`` bytes."""
-    streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-    parts: dict[int, bytearray] = {stream.fileno(): bytearray() for stream in streams}
-    deadline_s = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as ready:
-        for stream in streams:
-            ready.register(stream, selectors.EVENT_READ)
-        while ready.get_map():
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise subprocess.TimeoutExpired("git", timeout_s)
-            for key, _ in ready.select(left_s):
-                chunk = os.read(key.fd, _CHUNK)
-                parts[key.fd] += chunk
-                if not chunk:
-                    ready.unregister(key.fileobj)
-                elif len(parts[key.fd]) > most:
-                    return bytes(parts[streams[0].fileno()][:most]), "", True
-    output, error_output = (bytes(parts[stream.fileno()]) for stream in streams)
-    return output, error_output.decode(errors="replace"), False
+    env["GIT_ALLOW_PROTOCOL"] = "none"  # older versions fetch a partial clone's objects with a program of its settings
+    command = ["git", *_SAFELY, "-C", str(directory), *words]
+    done = run_captured(command, env, most_bytes=most, limit_s=timeout_s, stdin=stdin)
+    if done.code:
+        raise subprocess.SubprocessError(quote_git_failure(done.complaint))
+    return done.output, done.cut
 
 
 def quote_git_failure(error_output: str) -> str:

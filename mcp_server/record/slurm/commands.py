@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.slurm.job_states import Job
+from mcp_server.system.captured_run import run_captured
 from mcp_server.text.formatting import printable
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -26,7 +25,6 @@ _FORMAT = "%i|%T|%S|%N|%r|%j"  # the name last: those of other jobs may hold any
 _FORGOTTEN = re.compile(r"Invalid job id|Job \S+ not found", re.IGNORECASE)  # of an element of an array, the second
 _COMPLETIONS_BYTES = 4 * 2**20
 _MOST_BYTES = 16 * 2**20  # of an answer: some 200,000 jobs
-_PIECE_BYTES = 65_536
 _TIME_DIGITS = 11  # more are no time
 _REASON_CHARS = 100
 # The controller may have taken the job, although sbatch failed.
@@ -57,58 +55,29 @@ def clean_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -> 
     return {name: environ[name] for name in kept if name in environ} | {"SLURM_TIME_FORMAT": "%s"}
 
 
-def run_program(words: Sequence[str], *, timeout_s: float = _TIMEOUT_S, named: Sequence[str] = ()) -> str:
+def run_program(
+    words: Sequence[str],
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    named: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> str:
     """Return what a program of Slurm prints."""
     try:
-        code, output, complaint = _run(words, clean_environment(os.environ, named), timeout_s)
+        done = run_captured(
+            words, env or clean_environment(os.environ, named), most_bytes=_MOST_BYTES, limit_s=timeout_s
+        )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"{words[0]} did not answer within {timeout_s:g} s.") from error
     except OSError as error:
         raise SlurmError(f"{words[0]}: {error.strerror}.") from error
-    if code != 0:
-        raise SlurmError(f"{' '.join((complaint or output).split())[:400] or f'{words[0]} failed'}.")
+    if done.cut:
+        raise SlurmError(f"A program of Slurm printed more than {_MOST_BYTES >> 20} MiB.")
+    output = done.output.decode(errors="replace")
+    if done.code != 0:
+        raise SlurmError(f"{' '.join((done.complaint or output).split())[:400] or f'{words[0]} failed'}.")
     # --test-only writes its estimate to stderr.
-    return output or complaint
-
-
-def _run(words: Sequence[str], env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
-    """Return exit code, output and complaint of a program, which is killed where it prints too much.
-
-    No limit of the kernel's serves that: sbatch would pass it on to the job.
-    """
-    give_up_s = time.monotonic() + timeout_s
-    with subprocess.Popen(
-        words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        try:
-            texts = _read_all(process, give_up_s)
-            code = process.wait(max(0.0, give_up_s - time.monotonic()))
-        except BaseException:
-            process.kill()
-            raise
-    return code, *texts
-
-
-def _read_all(process: subprocess.Popen[bytes], give_up_s: float) -> tuple[str, str]:
-    """Return what a program prints, on both ways."""
-    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
-    texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    with selectors.DefaultSelector() as selector:
-        for fd in texts:
-            selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
-            left_s = give_up_s - time.monotonic()
-            if left_s <= 0:
-                raise subprocess.TimeoutExpired(process.args, left_s)
-            for key, _ in selector.select(left_s):
-                data = os.read(key.fd, _PIECE_BYTES)
-                texts[key.fd] += data
-                if not data:
-                    selector.unregister(key.fd)
-                elif len(texts[key.fd]) > _MOST_BYTES:
-                    raise SlurmError(f"A program of Slurm printed more than {_MOST_BYTES >> 20} MiB.")
-    output, complaint = (bytes(text).decode(errors="replace") for text in texts.values())
-    return output, complaint
+    return output or done.complaint
 
 
 def submit(script: Path, named: Sequence[str]) -> str:

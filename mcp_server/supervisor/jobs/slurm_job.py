@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.gpus.request import PLACEHOLDERS, VISIBLE_DEVICES
 from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.slurm.commands import SlurmError, parse_facts, run_program
 from mcp_server.record.slurm.job_states import FINAL, REASONS, REQUEUED, WAITING, find_end
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_end
@@ -129,20 +129,11 @@ class SlurmJob:
             return ""
 
     def _ask(self) -> dict[str, str]:
-        pairs = re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("scontrol", "show", "job", self.job_id, "-o"))
-        return dict(reversed(pairs))  # of equal names the first: a comment, which may say anything, comes last
+        return parse_facts(self._run("scontrol", "show", "job", self.job_id, "-o"))
 
     def _run(self, *words: str, limit_s: float = _ANSWER_WITHIN_S) -> str:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(
-                words,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=limit_s,
-                check=False,
-            )
-            return done.stdout.decode(errors="replace")
+        with contextlib.suppress(SlurmError):
+            return run_program(words, timeout_s=limit_s, env=self._environ)
         return ""
 
 
