@@ -53,6 +53,10 @@ class AttemptInputs:
             text = replacement.join(re.split(rf"(?<![${{]){re.escape(placeholder)}", text))
         return text
 
+    def fill_words(self, command: str | list[str]) -> str | list[str]:
+        """Return a command, or its words, with all placeholders replaced."""
+        return self.fill(command) if isinstance(command, str) else [self.fill(word) for word in command]
+
     def fill_command(self, text: str, *, is_template: bool) -> str:
         """Return a command with all placeholders replaced.
 

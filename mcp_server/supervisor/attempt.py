@@ -15,14 +15,13 @@ from mcp_server.record.exit_status import CTRL_C, Ending, ExitRecord, StopReques
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import AttemptInputs, attempt_arguments
-from mcp_server.supervisor.code.code_keeper import CodeKeeper
-from mcp_server.supervisor.companions import keep_code_beside, make_gpu_monitor, record_outputs_beside
+from mcp_server.supervisor.code.code_keeper import CodeKeeper, start_code_keeper
 from mcp_server.supervisor.control import ControlInputs, poll_until
 from mcp_server.supervisor.jobs.ray_command import find_unproven_job
 from mcp_server.supervisor.judging.observer import Observer
 from mcp_server.supervisor.start_command import attempt_identity, start_command
 from mcp_server.supervisor.terminal import pty
-from mcp_server.supervisor.terminal.output_log import OutputLog
+from mcp_server.supervisor.terminal.output_log import OutputLog, SharedLog
 from mcp_server.supervisor.terminal.output_relay import OutputRelay
 from mcp_server.system import processes
 from mcp_server.system.processes import Stage, StopSequence, stop_stages
@@ -95,7 +94,7 @@ class Attempt:
         rundir, events = control.rundir, control.events
         rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
         rundir.attempt(number).mkdir(mode=0o700, exist_ok=True)  # a start that met a full disk is made up
-        log = (_load_shared_log() if control.job else OutputLog)(
+        log = (SharedLog if control.job else OutputLog)(
             rundir.log(number), lambda text: events.append("log_lost", text)
         )
         with contextlib.ExitStack() as undo:  # where nothing starts, no descriptor stays
@@ -107,7 +106,11 @@ class Attempt:
             gpu_environment, lease_fds = (allocation.environment, allocation.lease_fds) if allocation else ({}, ())
             child = start_command(control, handover, number, inputs, gpu_environment, lease_fds)
             undo.pop_all()
-        gpu_monitor = make_gpu_monitor(control, number, allocation.gpus if allocation else (), handover)
+        gpu_monitor = None
+        if allocation and allocation.gpus:
+            from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms, which most runs need not wait
+
+            gpu_monitor = GpuMonitor.for_attempt(control, number, allocation.gpus, handover.env)
         attempt = cls(control, handover, number, child, log, record, gpu_monitor, started_at)
         attempt.arguments = attempt_arguments(control.spec, inputs)
         control.start_time_limit(started_s)
@@ -138,18 +141,24 @@ class Attempt:
                 self._events.append("observer_error", f"Not all of the run is observed: {error}.")
 
     def _record_outputs(self, inputs: AttemptInputs) -> None:
-        def list_helpers() -> set[int | None]:
-            return {self._gpu_monitor.pid if self._gpu_monitor else None, self._code_keeper.pid}
+        """Begin to record which files the attempt writes."""
+        from mcp_server.supervisor.outputs.recorder import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
 
+        def list_living() -> list[processes.Process]:  # a thread asks
+            monitor_pid = self._gpu_monitor.pid if self._gpu_monitor else None
+            living = processes.descendants_of_threads(os.getpid(), {monitor_pid, self._code_keeper.pid})
+            return [p for p in living if p.pid != self._child.guard_pid]
+
+        control = self.control
+        command, path = inputs.fill_words(control.spec.command), control.rundir.outputs(self.number)
         try:
-            self._outputs = record_outputs_beside(
-                self.control, self.number, inputs, self._child.guard_pid, list_helpers
-            )
+            outputs = OutputRecorder(path, list_living, command, control.spec.cwd, inputs.params, control.look_for_stop)
+            outputs.start()
         except (OSError, RuntimeError) as error:  # neither a descriptor nor a thread is left
             self._events.append("observer_error", f"The files of the run are not recorded: {error}.")
-        else:
-            self.observer.on_checkpoint = self._outputs.note_saved
-            self.control.hears_stop_requests = lambda: self._outputs is not None and self._outputs.hears_stop_requests
+            return
+        self._outputs, self.observer.on_checkpoint = outputs, outputs.note_saved
+        control.hears_stop_requests = lambda: self._outputs is not None and self._outputs.hears_stop_requests
 
     def _observe(self, output: bytes) -> None:
         self.observer.feed(output)
@@ -157,9 +166,16 @@ class Attempt:
             self._outputs.note_output()
 
     def _keep_code(self, changed: Mapping[str, str]) -> None:
-        self._code_keeper = keep_code_beside(
-            self.control, self._handover, self.number, self.arguments, changed, self._child.pid
-        )
+        """Begin to keep what the attempt runs: a process of its own does, while the command runs."""
+        spec, secrets, rundir = self.control.spec, self._handover.masked, self.control.rundir
+        env = {**self._handover.env, **spec.env, **changed}
+
+        def keep(on_done: Callable[[], None]) -> None:
+            from mcp_server.supervisor.code.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - only that process
+
+            keep_code(KeptAttempt(rundir, spec, self.number, self.arguments, env, secrets, self._child.pid), on_done)
+
+        self._code_keeper = start_code_keeper(keep)
 
     # --- the loop
 
@@ -425,9 +441,3 @@ class Attempt:
 
     def _describe(self, commands: dict[processes.Process, str]) -> list[dict[str, Any]]:
         return [{"pid": p.pid, "command": self._redactor.text(c)[:_COMMAND_CHARS]} for p, c in commands.items()]
-
-
-def _load_shared_log() -> type[OutputLog]:
-    from mcp_server.supervisor.terminal.output_log import SharedLog  # noqa: PLC0415 - few runs are jobs
-
-    return SharedLog

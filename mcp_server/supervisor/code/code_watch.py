@@ -89,9 +89,8 @@ class CodeWatch:
         return find_change(former, {os.path.abspath(path) for path in self._list_named(inputs)})  # noqa: PTH100
 
     def _list_named(self, inputs: AttemptInputs) -> list[Path]:
-        command, arguments = self._spec.command, attempt_arguments(self._spec, inputs)
-        filled = inputs.fill(command) if isinstance(command, str) else [inputs.fill(word) for word in command]
-        return find_config_files(filled, self._spec.cwd or "/", self._environ, arguments)
+        command, arguments = inputs.fill_words(self._spec.command), attempt_arguments(self._spec, inputs)
+        return find_config_files(command, self._spec.cwd or "/", self._environ, arguments)
 
     def _read(self) -> CodeState:
         named = self._list_named(AttemptInputs(self._spec.params))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_server.gpus.deviations import UsageTracker
 from mcp_server.gpus.snapshot import Snapshot
@@ -19,30 +19,13 @@ from mcp_server.record.run_directory import now
 from mcp_server.system.files import open_private
 
 if TYPE_CHECKING:
+    from mcp_server.gpus.query import GpuSampler
     from mcp_server.supervisor.control import ControlInputs
 
 T = TypeVar("T")
 
 _RESTART_S = 60.0
 _SILENT_SAMPLES, _SILENT_S = 12, 10.0  # so many intervals, and a start
-
-
-class SamplerProcess(Protocol):
-    """A child process that samples GPUs and writes the samples to a pipe."""
-
-    @property
-    def fd(self) -> int | None:
-        """A descriptor that becomes readable with new samples, or None if the process has died."""
-
-    @property
-    def pid(self) -> int | None:
-        """The number of the process."""
-
-    def read(self) -> list[Snapshot] | None:
-        """Return the new samples, or None if the process has died."""
-
-    def close(self) -> None:
-        """Kill and reap it."""
 
 
 class GpuMonitor:
@@ -64,17 +47,18 @@ class GpuMonitor:
         require: Mapping[str, Any] | None = None,
         report: Callable[[EventKind, str, dict[str, Any]], None],
         record: Path,
-        sampler: Callable[[str, Mapping[str, str], Sequence[str], float], SamplerProcess] | None = None,
+        sampler: Callable[[str, Mapping[str, str], Sequence[str], float], GpuSampler] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make = partial(sampler or _start_sampler, python, env, uuids, every_s)
         limits = {name: (require or {}).get(name) for name in ("max_sm_clock_mhz", "power_limit_w")}
         self._usage = UsageTracker(uuids, window_s=window_s, **limits)
         self._every_s, self._report, self._record, self._clock = every_s, report, record, clock
-        self._sampler: SamplerProcess | None = None
+        self._sampler: GpuSampler | None = None
         self._pid: int | None = None
-        # When a living sampler will have been silent for too long, or a dead one is replaced.
-        self._due_s: float | None = None
+        # When ``check_deadline`` has something to do, in monotonic seconds: a living sampler will have been silent for
+        # too long, or a dead one is replaced.
+        self.due_s: float | None = None
         self._reported_loss, self._off = False, not uuids
         self.imbalance: str | None = None  # the first that was reported, in one sentence
 
@@ -105,11 +89,6 @@ class GpuMonitor:
         """The sampler's process, a child of the supervisor outside the run. It may linger after a kill."""
         return self._pid if self._lingers() else None
 
-    @property
-    def due_s(self) -> float | None:
-        """When ``check_deadline`` has something to do, in monotonic seconds."""
-        return self._due_s
-
     def start(self) -> None:
         """Start the sampler."""
         self._safely(self._start)
@@ -120,8 +99,8 @@ class GpuMonitor:
 
     def check_deadline(self, now_s: float) -> None:
         """Replace a sampler that is silent for too long, or start the next one."""
-        if self._due_s is not None and now_s >= self._due_s:
-            self._safely(self._on_silence if self._sampler else self._start)
+        if self.due_s is not None and now_s >= self.due_s:
+            self._safely(lambda: self._lose("It was silent for too long.") if self._sampler else self._start())
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return, by UUID, the figures of all samples of the attempt (see ``UsageTracker.figures``)."""
@@ -150,14 +129,14 @@ class GpuMonitor:
             return
         now_s = self._clock()
         if self._lingers():  # not even SIGKILL ended it, so it hangs in the driver, and the next one would too
-            self._due_s = now_s + _RESTART_S
+            self.due_s = now_s + _RESTART_S
             return
         self._sampler = self._make()
         self._pid = self._sampler.pid
         if self._sampler.fd is None:
             self._lose("It could not be started.")
         else:
-            self._due_s = now_s + self._silent_s
+            self.due_s = now_s + self._silent_s
 
     def _read(self) -> None:
         if self._sampler is None:
@@ -168,7 +147,7 @@ class GpuMonitor:
         for number, snapshot in enumerate(snapshots, 1):
             self._add(snapshot, now_s - (len(snapshots) - number) * self._every_s)
         if snapshots:
-            self._due_s = now_s + self._silent_s
+            self.due_s = now_s + self._silent_s
         if (minute := self._usage.minute_figures(now_s)) is not None:
             self._write({"at": now(), "gpus": minute})
         if died:
@@ -186,13 +165,10 @@ class GpuMonitor:
         if snapshot.trouble is not None and snapshot.trouble != "hangs":  # a hanging driver is a deviation
             self._report_loss(f"{(snapshot.text or snapshot.trouble).rstrip('.')}.")
 
-    def _on_silence(self) -> None:
-        self._lose("It was silent for too long.")
-
     def _lose(self, why: str) -> None:
         """Drop the sampler, and start another after a minute."""
         self._drop()
-        self._due_s = self._clock() + _RESTART_S
+        self.due_s = self._clock() + _RESTART_S
         self._report_loss(why)
 
     def _report_loss(self, why: str) -> None:
@@ -202,7 +178,7 @@ class GpuMonitor:
                 self._report("sampler_lost", f"The sampler of the GPUs does not work: {why} The run goes on.", {})
 
     def _drop(self) -> None:
-        sampler, self._sampler, self._due_s = self._sampler, None, None
+        sampler, self._sampler, self.due_s = self._sampler, None, None
         if sampler is not None:
             with contextlib.suppress(Exception):
                 sampler.close()
@@ -229,7 +205,7 @@ class GpuMonitor:
                     file.truncate(before)
 
 
-def _start_sampler(python: str, env: Mapping[str, str], uuids: Sequence[str], every_s: float) -> SamplerProcess:
+def _start_sampler(python: str, env: Mapping[str, str], uuids: Sequence[str], every_s: float) -> GpuSampler:
     from mcp_server.gpus.query import GpuSampler  # noqa: PLC0415 - most runs on a laptop have no GPU to sample
 
     return GpuSampler(python, env, uuids, every_s)

@@ -19,7 +19,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.gpus import gpu_monitor
-from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor, SamplerProcess
+from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor
 
 TWO = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-00000001-0000-4000-8000-000000000001")
 NO_PROCESS = 2**22 + 1  # above the largest pid that Linux gives
@@ -70,7 +70,7 @@ class Scene:
         )
         self.monitor.start()
 
-    def _make(self, *arguments: Any) -> SamplerProcess:
+    def _make(self, *arguments: Any) -> Any:
         self.starts.append(arguments)
         sampler = self._samplers.pop(0)
         if isinstance(sampler, Exception):
