@@ -28,7 +28,6 @@ from rich.text import Text
 from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
-from mcp_server.backends.slurm.slurm_site import describe_site
 from mcp_server.cli import client_settings as settings
 from mcp_server.cli.hosts import report_hosts
 from mcp_server.cli.install import claude_directory, codex_config, read_user_entry
@@ -39,7 +38,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.notices.account import RECORD, find_undelivered
-from mcp_server.record.slurm.commands import SlurmError, find_missing
+from mcp_server.record.slurm.commands import SlurmError, describe_site, find_missing
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available

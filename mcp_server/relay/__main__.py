@@ -17,9 +17,9 @@ from typing import Any
 from mcp_server.errors import RunwardError
 from mcp_server.record.relay_requests import REQUESTS
 from mcp_server.record.run_directory import boot_id
-from mcp_server.relay.far_state import State
 from mcp_server.relay.handlers import Answers
 from mcp_server.relay.run_watch import RunWatch
+from mcp_server.relay.start import State
 from mcp_server.system import tmux
 from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.files import find_archive

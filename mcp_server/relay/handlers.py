@@ -34,9 +34,9 @@ from mcp_server.record.state import Run
 from mcp_server.record.stop_request import expiry, put_stop_request
 from mcp_server.relay import results, start
 from mcp_server.relay.code import CodeStore
-from mcp_server.relay.far_state import State
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.slurm_jobs import is_job
+from mcp_server.relay.start import State
 from mcp_server.system import processes, tmux
 from mcp_server.system.files import open_regular
 from mcp_server.system.lock_files import may_be_locked

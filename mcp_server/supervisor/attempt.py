@@ -17,9 +17,8 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.supervisor.code.code_keeper import CodeKeeper, start_code_keeper
 from mcp_server.supervisor.control import ControlInputs, poll_until
-from mcp_server.supervisor.jobs.ray_command import find_unproven_job
 from mcp_server.supervisor.judging.observer import Observer
-from mcp_server.supervisor.start_command import attempt_identity, start_command
+from mcp_server.supervisor.start_command import attempt_identity, find_unproven_job, start_command
 from mcp_server.supervisor.terminal import pty
 from mcp_server.supervisor.terminal.output_log import OutputLog, SharedLog
 from mcp_server.supervisor.terminal.output_relay import OutputRelay

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
+from mcp_server.record.sweeps.sweep_directory import read_notes
 from mcp_server.record.sweeps.sweep_ranking import Group, choose_best, find_best, rank_groups
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.figures import ANY_COUNT, choose_goal, measure, parse_metric

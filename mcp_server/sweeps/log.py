@@ -18,12 +18,11 @@ from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_directory import LONGEST_NOTE, SweepDir, append_note, read_notes
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
 from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep, begins_with
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.runs.launch.arguments import check_no_secret
-from mcp_server.store.cell_notes import LONGEST_NOTE, append_note, read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic

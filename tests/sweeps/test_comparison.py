@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_directory import SweepDir, append_note
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.cell_notes import append_note
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.comparison import compare_sweep

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.sweeps.sweep_directory import append_note
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.cell_notes import append_note
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.comparison import compare_sweeps

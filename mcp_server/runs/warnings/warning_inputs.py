@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from mcp_server.backends.slurm.directives import warn_of_directives
+from mcp_server.backends.slurm.batch_script import warn_of_directives
 from mcp_server.command.killers import find_warnings
 from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected, warn_of_redirection
 from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, SHELLS, TEXT_PROGRAMS

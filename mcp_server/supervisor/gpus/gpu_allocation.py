@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
@@ -27,7 +29,9 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
+from mcp_server.system import lock_files, processes
 from mcp_server.system.lock_files import LeaseError, list_locks
+from mcp_server.system.process_title import lease_keeper_title, set_title
 from mcp_server.system.processes import Process
 
 # How often a waiting run checks the locks: the first in the queue more often than those behind.
@@ -163,7 +167,6 @@ class GpuAllocation:
         """Release all leases once these processes, which nothing could stop, have ended; return a sentence on that."""
         if self._own_leases is None or not self._own_leases.uuids:
             return ""
-        from mcp_server.supervisor.gpus.lease_keeper import keep_leases  # noqa: PLC0415 - very few runs need it
 
         what = "GPUs" if self.gpus else "cpu slots"
         try:
@@ -242,3 +245,40 @@ class GpuAllocation:
 
     def _hold(self, leases: HeldLeases) -> None:
         self._own_leases, self.uuids, self.indices = leases, leases.uuids, leases.indices
+
+
+_KEPT_CHECK_S = 1.0
+
+
+def keep_leases(leases: HeldLeases, survivors: Sequence[processes.Process], run_id: str) -> None:
+    """Hand ``leases`` over to a process that holds them until all ``survivors`` have ended, or the machine is rebooted.
+
+    One that waits for a disk cannot be killed, and still computes.
+
+    Raises:
+        OSError: there are too many processes; ``leases`` is unchanged.
+    """
+    child = os.fork()
+    if child == 0:
+        _detach(leases.fds, survivors, run_id)
+    os.waitpid(child, 0)
+    leases.hand_over()
+
+
+def wait_for_ends(survivors: Sequence[processes.Process], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Return once all of these processes have ended. Another one with the number of one of them does not count."""
+    while any(processes.find_process(process.pid) == process for process in survivors):
+        sleep(_KEPT_CHECK_S)
+
+
+def _detach(fds: Sequence[int], survivors: Sequence[processes.Process], run_id: str) -> NoReturn:
+    """Become a process of its own that has nothing of the supervisor but the leases."""
+    try:
+        processes.leave_parent(fds, ignored=[signal.SIGHUP])
+        os.chdir("/")
+        set_title(lease_keeper_title(run_id))
+        wait_for_ends(survivors)
+        for fd in fds:
+            lock_files.write_text(fd, "")
+    finally:
+        os._exit(0)

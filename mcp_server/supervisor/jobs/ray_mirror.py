@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.ray.ray_head import Job, RayHead, RayRefused
+from mcp_server.record.ray.ray_head import Job, RayHead, RayRefused, withdraw
 from mcp_server.record.ray.ray_job import proof_file, read_mark, read_request, submission_id
-from mcp_server.record.ray.ray_withdrawal import withdraw
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
 

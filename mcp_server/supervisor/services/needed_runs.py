@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mcp_server.record.events import ENDING
@@ -18,7 +20,6 @@ from mcp_server.record.service import JOINED, Need, find_service_port, joins_a_r
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, Run
 from mcp_server.supervisor.control import ControlInputs, ServiceEnded, StoppedBeforeStart
-from mcp_server.supervisor.services.service_addresses import REFUSED, ServiceAddresses
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.ports import list_ports_listened_on
@@ -245,3 +246,40 @@ def _is_open(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+REFUSED = "refuses connections"
+_TRY_S = 5.0
+# A service that starts again listens sooner. A host that does not answer at all says nothing of its service.
+_REFUSED_S = 60.0
+
+
+class ServiceAddresses:
+    """The addresses that a run needs. ``explain`` says why one does not answer, and may block for a second or two."""
+
+    def __init__(self, needs: Sequence[Need], explain: Callable[[Need], str]) -> None:
+        self._needs, self._explain = needs, explain
+        self._silent_since_s: dict[Need, float] = {}
+        self._why: dict[Need, str] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def find_gone(self) -> tuple[Need, str] | None:
+        """Return a service whose host has refused connections for a minute, and the last answer; None without one."""
+        before_s = time.monotonic() - _REFUSED_S
+        since = list(self._silent_since_s.items())
+        return next(((need, self._why[need]) for need, at_s in since if at_s <= before_s), None)
+
+    def look(self) -> None:
+        """Try each address once."""
+        for need in self._needs:
+            why = self._explain(need)
+            if REFUSED in why:
+                self._why[need] = why
+                self._silent_since_s.setdefault(need, time.monotonic())
+            else:
+                self._silent_since_s.pop(need, None)
+
+    def _watch(self) -> None:
+        while True:
+            self.look()
+            time.sleep(_TRY_S)

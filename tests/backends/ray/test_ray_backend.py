@@ -17,7 +17,7 @@ from mcp_server.record.ray.ray_head import Job, RayHead, RayRefused
 from mcp_server.record.ray.ray_job import MARK
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Evidence, Liveness, fold
-from mcp_server.supervisor.jobs.ray_command import select_job_environment
+from mcp_server.supervisor.start_command import select_job_environment
 from tests.support.slow_answers import SLOW_ANSWERS, answer_slowly
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)

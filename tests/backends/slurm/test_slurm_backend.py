@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from mcp_server.backends.slurm import slurm_backend
-from mcp_server.backends.slurm.batch_script import check_request, list_options, render_batch_script
-from mcp_server.backends.slurm.directives import read_directives, warn_of_directives
+from mcp_server.backends.slurm.batch_script import (
+    check_request,
+    list_options,
+    read_directives,
+    render_batch_script,
+    warn_of_directives,
+)
 from mcp_server.cli import doctor
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.events import EventLog

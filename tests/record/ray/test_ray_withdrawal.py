@@ -5,9 +5,8 @@ from collections.abc import Collection
 
 import pytest
 
-from mcp_server.record.ray import ray_withdrawal
-from mcp_server.record.ray.ray_head import RayHead
-from mcp_server.record.ray.ray_withdrawal import Withdrawals
+from mcp_server.record.ray import ray_head
+from mcp_server.record.ray.ray_head import RayHead, Withdrawals
 from tests.support.sandbox import until
 
 
@@ -20,8 +19,8 @@ def test_what_is_asked_for_during_a_withdrawal_is_one_withdrawal_after_it(monkey
         begun.set()
         return may_end.wait(30)
 
-    monkeypatch.setattr(ray_withdrawal, "withdraw", withdraw)
-    monkeypatch.setattr(ray_withdrawal, "_GATHER_S", 0.0)
+    monkeypatch.setattr(ray_head, "withdraw", withdraw)
+    monkeypatch.setattr(ray_head, "_GATHER_S", 0.0)
     withdrawals = Withdrawals(RayHead("http://127.0.0.1:1"))
     threads = [threading.Thread(target=withdrawals.withdraw, args=(name,)) for name in "abcde"]
     threads[0].start()

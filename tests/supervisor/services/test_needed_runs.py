@@ -13,8 +13,7 @@ from mcp_server.record.run_directory import RunDir, boot_id, write_json
 from mcp_server.record.service import Need, parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.supervisor.services.needed_runs import Services, _explain_http
-from mcp_server.supervisor.services.service_addresses import ServiceAddresses
+from mcp_server.supervisor.services.needed_runs import ServiceAddresses, Services, _explain_http
 from mcp_server.supervisor.services.service_jobs import RayWord, ask_ray
 from tests.support.fake_ray import FakeRay
 from tests.support.slow_answers import answer_slowly
@@ -97,9 +96,9 @@ def test_an_address_is_gone_after_a_minute_of_refusals_and_not_while_its_host_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock: Any = SimpleNamespace(monotonic=lambda: clock.now_s, sleep=lambda _: None, now_s=0.0)
-    monkeypatch.setattr("mcp_server.supervisor.services.service_addresses.time", clock)
+    monkeypatch.setattr("mcp_server.supervisor.services.needed_runs.time", clock)
     unstarted = SimpleNamespace(start=lambda: None)
-    monkeypatch.setattr("mcp_server.supervisor.services.service_addresses.threading.Thread", lambda **_: unstarted)
+    monkeypatch.setattr("mcp_server.supervisor.services.needed_runs.threading.Thread", lambda **_: unstarted)
     need, answers = parse_need("10.0.0.5:6379"), {0: "", 5: "its host refuses connections", 60: "it cannot be reached"}
     why = ""
     addresses = ServiceAddresses([need], lambda _: why)
