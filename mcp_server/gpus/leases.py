@@ -128,6 +128,10 @@ class Leases:
         """Return a warning where another user can take the leases of living runs away."""
         return lock_files.warn_of_owner(self.path) or lock_files.warn_of_owner(self.queue)
 
+    def list_locks(self) -> list[list[bytes]]:
+        """Return the kernel's list of the locks of leases and queue: cheaper to read than these."""
+        return lock_files.list_locks(_list_inodes(self.path) | _list_inodes(self.queue))
+
     def holders(self) -> dict[str, LeaseHolder]:
         """Return the holder of each lease by UUID, also of a removed file, if its process can be inspected."""
         holders: dict[str, LeaseHolder] = {}

@@ -153,12 +153,9 @@ def find_array(sweep: Sweep, tried: Collection[str]) -> list[CellState]:
     is_full = spec.max_parallel is not None and count_live(sweep) > 0
     if sweep.stop is not None or spec.max_failures is not None or spec.hosts or is_full:
         return []
-    cells = [
-        state
-        for state in sweep.cells
-        if state.state == WAITING and state.cell.phase == sweep.phase and state.is_planned and not state.runs
-    ]
+    cells = [state for state in sweep.cells if state.state == WAITING and state.is_planned and not state.runs]
     cells = [state for state in cells if wants_array(state.cell) and state.cell.name not in tried]
+    cells = [state for state in cells if state.cell.phase == sweep.phase]
     room = MOST_TOGETHER - count_live(sweep)
     return cells[:room] if len(cells) > 1 and room > 1 else []
 

@@ -15,7 +15,7 @@ import pwd
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -268,15 +268,16 @@ def device_numbers(path: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def list_locks() -> bytes:
-    """Return the kernel's list of locks as it is: where it is the same, no lock of this process namespace has changed.
+def list_locks(inodes: Collection[int]) -> list[list[bytes]]:
+    """Return the kernel's list of locks of these files: where it is the same, none of this process namespace changed.
 
     Without such a list, something that is never the same.
     """
     try:
-        return Path("/proc/locks").read_bytes()
+        lines = [line.split()[1:] for line in Path("/proc/locks").read_bytes().splitlines()]  # but for their numbers
     except OSError:
-        return str(time.monotonic_ns()).encode()
+        return [[str(time.monotonic_ns()).encode()]]
+    return [words for words in lines if int(words[-3].rpartition(b":")[2]) in inodes]
 
 
 def lock_holders() -> dict[LockKey, int]:

@@ -131,3 +131,19 @@ def test_a_lock_held_for_a_block_shuts_others_out_until_its_end(tmp_path: Path) 
         assert not try_lock(other.fileno())
     with path.open() as other:
         assert try_lock(other.fileno())
+
+
+def test_the_list_of_some_files_locks_changes_with_these_alone(tmp_path: Path) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    fds = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (ours, other)]
+    inodes = {ours.stat().st_ino}
+    free = lock_files.list_locks(inodes)
+    assert try_lock(fds[1])
+    assert lock_files.list_locks(inodes) == free
+    assert try_lock(fds[0])
+    held = lock_files.list_locks(inodes)
+    assert held != free
+    os.close(fds[1])
+    assert lock_files.list_locks(inodes) == held
+    os.close(fds[0])
+    assert lock_files.list_locks(inodes) == free

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Union
 
 from mcp_server.record.events import Event
@@ -141,13 +142,13 @@ class Sweep:
             return None
         return max(0.0, (posix(ends[1] or "") if self.ended else now_s) - posix(ends[0]))
 
-    @property
+    @cached_property
     def round_events(self) -> Sequence[Event]:
         """The events since the sweep was last begun or continued: what an earlier round told is no news of this one."""
         ends = [number for number, event in enumerate(self.events[:-1]) if event["kind"] == "ended"]
         return self.events[ends[-1] + 1 :] if ends else self.events
 
-    @property
+    @cached_property
     def phase(self) -> str | None:
         """The first phase that is not done, or None once all are."""
         is_open = {cell.cell.phase for cell in self.cells if not cell.done}
@@ -185,7 +186,7 @@ class Sweep:
         told = [event for event in self.round_events if event["kind"] == "metric_missing"]
         return str(told[-1].get("text")) if due and not any(cell.is_planned for cell in due) else None
 
-    @property
+    @cached_property
     def is_metric_missing(self) -> bool:
         """Whether a whole training had no value of the metric, and no cell has one."""
         told = any(event["kind"] == "metric_missing" for event in self.round_events)

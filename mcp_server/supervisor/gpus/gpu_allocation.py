@@ -30,7 +30,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system import lock_files, processes
-from mcp_server.system.lock_files import LeaseError, list_locks
+from mcp_server.system.lock_files import LeaseError
 from mcp_server.system.process_title import lease_keeper_title, set_title
 from mcp_server.system.processes import Process
 
@@ -182,7 +182,7 @@ class GpuAllocation:
         reported, queried_s, known_holders, query_again_s = 0, 0.0, None, _QUERY_SOON_S
         try:
             while True:
-                locks, looked_s = list_locks(), time.monotonic()
+                locks, looked_s = self._leases.list_locks(), time.monotonic()
                 position, why = ticket.position, ""
                 if position == 1:
                     holders = frozenset(self._leases.holders())
@@ -201,13 +201,12 @@ class GpuAllocation:
                 if position != reported:
                     self._report_position(position, why)
                     reported = position
-                # The kernel's list of locks is cheaper to read than leases and queue, but lacks those of other process
-                # namespaces.
+                # The kernel's list lacks the locks of other process namespaces, and of files that were removed.
                 is_near = position <= _NEAR
                 while time.monotonic() - looked_s < _CHECK_BEHIND_S:
                     if not self._control.wait(_CHECK_S if is_near else _CHECK_BEHIND_S):
                         raise StoppedBeforeStart
-                    if is_near and list_locks() != locks:
+                    if is_near and self._leases.list_locks() != locks:
                         break
         finally:
             ticket.withdraw()
