@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.sweeps.sweep_spec import HALVING_FACTOR, HALVING_LEAST
 from mcp_server.sweeps.search import check_optuna, load_optuna, make_study
 
 LANGUAGE = 'It is e.g. {"steps": [1000, 3000], "factor": 2, "least": 4}.'
 _KEYS = frozenset({"steps", "factor", "least"})
-_FACTOR, _LEAST = 2, 4
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Halving:
     """``steps`` are the rungs, rising. The best of ``factor`` parts stays, once ``least`` cells reached a rung."""
 
     steps: tuple[int, ...]
-    factor: int = _FACTOR
-    least: int = _LEAST
+    factor: int = HALVING_FACTOR
+    least: int = HALVING_LEAST
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ def parse_halving(facts: Mapping[str, Any]) -> Halving:
     steps = facts.get("steps")
     if set(facts) - _KEYS or not isinstance(steps, list | tuple) or not steps:
         raise BadArgument("halving", f"must have steps, and may have {', '.join(sorted(_KEYS - {'steps'}))}.", LANGUAGE)
-    factor, least = facts.get("factor", _FACTOR), facts.get("least", _LEAST)
+    factor, least = facts.get("factor", HALVING_FACTOR), facts.get("least", HALVING_LEAST)
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in (*steps, factor, least)):
         raise BadArgument("halving", "has a value that is not an integer.", LANGUAGE)
     if list(steps) != sorted(set(steps)) or steps[0] < 1:
         raise BadArgument("halving", "steps must rise, from 1 on.")
-    if factor < _FACTOR or least < _FACTOR:
+    if factor < HALVING_FACTOR or least < HALVING_FACTOR:
         raise BadArgument("halving", "factor and least must be 2 or more.")
     check_optuna("halving", "Without it, leave halving out.")
     return Halving(tuple(steps), factor, least)

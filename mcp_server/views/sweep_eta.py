@@ -1,8 +1,9 @@
 """How long a sweep still takes, by how long like cells took and how far the live ones are. Pure.
 
 A live cell has what its own steps say is left. A waiting one takes as long as cells of its phase and launch took, or
-are about to take, by its settings (``fit_lengths``): as much of that as others ran before they failed or were
-halved. Once as many have ended as run at once, the time between two cells is added. Where one cell's length is
+are about to take, by its settings (``fit_lengths``): as much of that as others ran before they failed. Under halving
+each may stop at a rung: which one is drawn, by the rule and by those that were judged, and the mean of many draws
+counts. Once as many have ended as run at once, the time between two cells is added. Where one cell's length is
 unknown (the first of a phase, a hang without a limit), so is the sweep's: a promotion and a hang are not cells of usual
 length.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import random
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +21,9 @@ from functools import partial
 from typing import Any
 
 from mcp_server.record.state import Run, posix
-from mcp_server.record.sweeps.sweep_ranking import is_seed
-from mcp_server.record.sweeps.sweep_state import LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_ranking import is_seed, name_setting
+from mcp_server.record.sweeps.sweep_spec import HALVING_FACTOR, HALVING_LEAST
+from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 LENGTH = re.compile(
     r"(?:^|[._])(?:(?:max|num|total|n|train|training|env|learning)_?)*(?:steps?|iters?|iterations?|epochs?|timesteps?|updates?)$",
@@ -31,6 +34,9 @@ _RIDGE = 0.02  # the variance of the logarithm of a length, by that of a slope b
 _SHORTEST_S, _MOST_LEARNT = 0.01, 4.0  # of a logarithm: 55 times as long
 _MOST_FEATURES, _MOST_TEXTS = 16, 8
 _WHOLE = ("finished", "timed_out")
+_DRAWS = 40  # of the rungs at which cells stop
+_JUDGED_S = 3.0  # after a cell reaches a rung it has stopped: the conductor reads every 5 s
+_SHARE_WEIGHT = 4  # of the rule's share of cells that pass a rung, in cells that were judged
 _ENDS_A_SLOT = 0.5  # ended cells for each slot, from which on their rate is better than their lengths
 
 
@@ -45,20 +51,27 @@ def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> floa
     cells = {cell.cell.name: cell for cell in sweep.cells}
     slots = _count_slots(sweep, live, len(begun))
     known = _Lengths(sweep, [(cells[name], run) for name, run in begun.items()], slots, now_s)
-    left = [known.left_s(cells[name], run) for name, run in begun.items()]
     waiting = [
         cell for cell in sweep.cells if cell.state == WAITING or (cell.state == LIVE and cell.cell.name not in begun)
     ]
-    lengths = [known.length_s(cell) for cell in waiting]
-    if None in left or None in lengths:
-        return None
-    by_phase: dict[str, list[float]] = {}
-    for cell, length_s in zip(waiting, lengths, strict=True):
-        by_phase.setdefault(cell.cell.phase, []).append(length_s or 0.0)
     phase = next((cells[name].cell.phase for name in begun), sweep.phase or "")
-    left_s = [each or 0.0 for each in left]
-    left_s += [0.0] * (slots - len(left_s))  # a cell starts in each of these now
-    return schedule_s(left_s, by_phase.pop(phase, []), by_phase.values(), slots)
+    ends_s = []
+    for number in range(_DRAWS if sweep.spec.halving else 1):
+        chance = random.Random(number)  # noqa: S311 - the same at each look
+        left_s = [known.left_s(cells[name], run, chance) for name, run in begun.items()]
+        by_phase: dict[str, list[float | None]] = {}
+        for cell in waiting:
+            by_phase.setdefault(cell.cell.phase, []).append(known.length_s(cell, chance))
+        if None in left_s or any(None in lengths_s for lengths_s in by_phase.values()):
+            return None
+        left_s += [0.0] * (slots - len(left_s))  # a cell starts in each of these now
+        first, later = by_phase.pop(phase, []), by_phase.values()
+        ends_s.append(schedule_s(_known(left_s), _known(first), map(_known, later), slots))
+    return statistics.fmean(ends_s)
+
+
+def _known(lengths_s: Iterable[float | None]) -> list[float]:
+    return [each for each in lengths_s if each is not None]
 
 
 def _count_slots(sweep: Sweep, live: Mapping[str, Run], begun: int) -> int:
@@ -96,27 +109,32 @@ class _Lengths:
         self._begun_s = _first_starts_s(sweep)
         self._known: dict[tuple[str, str], _Launch | None] = {}
 
-    def left_s(self, cell: CellState, run: Run) -> float | None:
-        """Return how long a running cell still takes, at most until its time limit."""
+    def left_s(self, cell: CellState, run: Run, chance: random.Random) -> float | None:
+        """Return how long a running cell still takes, at most until its time limit. ``chance`` draws where it stops."""
         if run.ended:
             return 0.0
         elapsed_s = self._elapsed_s(run)
         limit_s = run.spec.time_limit_s
         most_s = None if limit_s is None else max(0.0, limit_s - elapsed_s)
         eta_s = run.progress.get("eta_s")
-        if isinstance(eta_s, int | float) and run.state == "running":
-            return eta_s if most_s is None else min(eta_s, most_s)
         launch = self._read(cell)
+        if isinstance(eta_s, int | float) and run.state == "running":
+            if launch is not None and (whole_s := elapsed_s + eta_s) > 0:
+                eta_s = whole_s * launch.draw_share(chance, elapsed_s / whole_s, is_live=True)
+            return eta_s if most_s is None else min(eta_s, most_s)
         usual_s = None if launch is None else launch.fit(cell)
         if usual_s is None and run.state == "running":
             return None  # its time limit is no estimate
         if usual_s is None or run.state != "running" or elapsed_s > max(_OVERDUE * usual_s, usual_s + _UNNOTED_S):
             return most_s
-        return max(0.0, usual_s - elapsed_s)
+        left = launch.draw_share(chance, elapsed_s / usual_s, is_live=True) if launch and elapsed_s < usual_s else 0.0
+        return usual_s * left
 
-    def length_s(self, cell: CellState) -> float | None:
+    def length_s(self, cell: CellState, chance: random.Random) -> float | None:
         launch = self._read(cell)
-        return None if launch is None else launch.fit(cell) * launch.share + launch.between_s
+        if launch is None:
+            return None
+        return launch.fit(cell) * launch.share * launch.draw_share(chance) + launch.between_s
 
     def _read(self, cell: CellState) -> _Launch | None:
         """Return what is known of the cells of a launch, None before any has ended or says what is left."""
@@ -138,22 +156,53 @@ class _Lengths:
     ) -> _Launch:
         begun_s = self._begun_s.get(next((cell.cell.phase for cell, _ in running), self._sweep.phase or ""))
         done = [(cell, s, fit(cell)) for cell, s in took if _ended_s(cell) >= (begun_s or 0.0)]
-        cut = [(min(s, usual_s), usual_s) for cell, s, usual_s in done if cell.state not in _WHOLE]
-        whole_s = sum(usual_s for cell, _, usual_s in done if cell.state in _WHOLE)
+        halved = {cell.cell.name for cell, *_ in done if cell.state == STOPPED and self._sweep.spec.halving}
+        judged = [(cell, s, usual_s) for cell, s, usual_s in done if cell.cell.name not in halved]
+        cut = [(min(s, usual_s), usual_s) for cell, s, usual_s in judged if cell.state not in _WHOLE]
+        whole_s = sum(usual_s for cell, _, usual_s in judged if cell.state in _WHOLE)
+        rungs = self._find_rungs(
+            done, statistics.fmean(fit(cell) for cell in self._sweep.cells) if done or running else 1
+        )
         # Those that were cut short end first: a live one that is past that point is not one of them.
         last = max((s / usual_s for s, usual_s in cut), default=1.0)
         whole_s += sum(fit(cell) for cell, run in running if self._elapsed_s(run) > last * fit(cell))
         share = (sum(s for s, _ in cut) + whole_s) / (sum(usual_s for _, usual_s in cut) + whole_s) if cut else 1.0
         slots = self._slots * len(running) / len(self._running) if self._running else self._slots
         if begun_s is None or not slots or len(done) < _ENDS_A_SLOT * slots:
-            return _Launch(fit, share)
+            return _Launch(fit, share, rungs=rungs)
         # One that says nothing and is beyond its length has ended, and nobody has noted it.
         live_s = (
             min(self._elapsed_s(run), fit(cell) if self._whole_s(run) is None else math.inf) for cell, run in running
         )
         held_s = sum(s for _, s, _ in done) + sum(live_s)
         between_s = ((self._now_s - begun_s) * slots - held_s) / (len(done) + len(running))
-        return _Launch(fit, share, max(0.0, between_s))
+        return _Launch(fit, share, max(0.0, between_s), rungs)
+
+    def _find_rungs(self, done: Sequence[tuple[CellState, float, float]], whole_s: float) -> list[_Rung]:
+        """Return the rungs of the sweep's halving as far as it is known where a training of ``whole_s`` has them."""
+        facts, cells = self._sweep.spec.halving, self._sweep.cells
+        if facts is None:
+            return []
+        factor, least = facts.get("factor", HALVING_FACTOR), facts.get("least", HALVING_LEAST)
+        totals = [total for _, run in self._running if isinstance(total := run.progress.get("total_steps"), int)]
+        settings = {cell.cell.name: name_setting(cell) for cell in cells}
+        expected = float(len(set(settings.values())))
+        begun = {settings[cell.cell.name] for cell, _ in self._running}
+        found: list[_Rung] = []
+        for step in facts["steps"]:
+            stopped = [cell for cell in cells if cell.state == STOPPED and max(cell.rungs, default=0) == step]
+            shares = [min(1.0, s / usual_s) for cell, s, usual_s in done if cell in stopped]
+            if not shares and not (totals and step < statistics.median(totals)):
+                continue
+            at = statistics.fmean(shares) if shares else step / statistics.median(totals) + _JUDGED_S / whole_s
+            reached = sorted((cell for cell in cells if step in cell.rungs), key=lambda cell: cell.rung_order[step])
+            over = [cell for cell in reached[least - 1 :] if cell.done or max(cell.rungs) > step]
+            passed = sum(cell not in stopped for cell in over)
+            share = (passed + _SHARE_WEIGHT / factor) / (len(over) + _SHARE_WEIGHT)
+            here = {settings[cell.cell.name] for cell in reached} | begun
+            found.append(_Rung(at, share if expected >= least else 1.0, share if len(here) >= least else 1.0))
+            expected *= share
+        return found
 
     def _whole_s(self, run: Run) -> float | None:
         eta_s = run.progress.get("eta_s")
@@ -161,6 +210,18 @@ class _Lengths:
 
     def _elapsed_s(self, run: Run) -> float:
         return max(0.0, self._now_s - posix(run.started_at)) if run.started_at else 0.0
+
+
+@dataclass(frozen=True)
+class _Rung:
+    """A rung: the share ``at`` of a training at which one that is left behind has stopped, and how many go on.
+
+    ``waiting``, ``live``: the share of those that wait and that run now: all while fewer than the rule's least come.
+    """
+
+    at: float
+    waiting: float
+    live: float
 
 
 @dataclass(frozen=True)
@@ -173,6 +234,14 @@ class _Launch:
     fit: Callable[[CellState], float]
     share: float = 1.0
     between_s: float = 0.0
+    rungs: Sequence[_Rung] = ()
+
+    def draw_share(self, chance: random.Random, begun: float = 0.0, *, is_live: bool = False) -> float:
+        """Return the share of a whole training that a cell still runs which has run ``begun`` of it."""
+        for rung in self.rungs:
+            if rung.at > begun and chance.random() >= (rung.live if is_live else rung.waiting):
+                return rung.at - begun
+        return max(0.0, 1.0 - begun)
 
 
 def fit_lengths(cells: Sequence[CellState], whole: Sequence[tuple[CellState, float]]) -> Callable[[CellState], float]:

@@ -12,6 +12,9 @@ from mcp_server.record.codec import decode
 BEST = "best"  # as ``promote`` of a phase: the best cell so far
 
 
+HALVING_FACTOR, HALVING_LEAST = 2, 4  # where a sweep's halving does not say them
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a sweep. ``params`` distinguish it from the others. ``launch`` holds the arguments of ``launch_run``.
