@@ -42,15 +42,25 @@ LIMIT = _compile("limit")
 RULE = _compile("limit", "rule")
 _ENDS_ITSELF = _compile("ends itself")
 _GOES_FARTHER = _compile("goes farther")
+_OF_ANOTHER = _compile("of another")
+_BESIDE = _compile("beside")
 _OF_WRITER = _compile("of writer")
-_OF_POOL = _compile("of pool")
-_CORRECTION = _compile("correction")
+_ORDER = _compile("order")
+_ORDER_TO_GIVE = re.compile(r"\b(?:give|allow|allot|grant)\b")
+_HEAD = re.compile(rf"(?:(?:{_SORTS['limit']}|{_SORTS['filler']})|[^\w{MARK}])*{MARK}", re.IGNORECASE)
+_CONCLUSION = re.compile(
+    rf"(?:(?:so|hence|thus|therefore|also|daher|donc)\b|所以|因此)[^{MARK}]*{MARK}[^{MARK}]*", re.IGNORECASE
+)
+_INTERVAL = re.compile(rf"(?<=[\w一-鿿])(?:\s+(?:every|alle|toutes les)|\s*每隔?)\s*{MARK}", re.IGNORECASE)
+_ELSEWHERE = re.compile(r"(?:on|with|without|auf|mit|ohne)\b(?! average)", re.IGNORECASE)
+_PLACE = re.compile(
+    r"\b(?:on|in|at|with|auf)\s+(?:\w+\s+){0,2}(?:node|server|cluster|partition|queue)\b", re.IGNORECASE
+)
 _MOMENT = _compile("moment")
 _JOINT = re.compile(r"(?:or|plus|oder|ou)\b|或")
 _DENIAL = re.compile(
     r"(?:\b(?:no|not|never|without|don'?t|kein\w*|nicht|ohne|sans|pas)|不要?|别|无需)\s*$", re.IGNORECASE
 )
-_SENTENCE = re.compile(r"[.!?]+(?=\s|$)|[()。！？；;（）]")
 _TIME_OF_DAY = re.compile(r"\b(?:at|um|à)\s+\d{1,2}:\d\d(?![:\d])", re.IGNORECASE)
 
 
@@ -65,8 +75,40 @@ class Clause:
     @property
     def is_report(self) -> bool:
         """Whether it only says how long something took, or should take."""
-        is_about_time = _REPORT.search(self.text) or _TIME_OF_DAY.search(self.written)
+        is_about_time = (_REPORT.search(self.text) and not _ELSEWHERE.match(self.text)) or _TIME_OF_DAY.search(
+            self.written
+        )
         return bool(is_about_time) and RULE.search(self.text) is None
+
+    @property
+    def head(self) -> tuple[float, ...]:
+        """The duration that the clause begins with, apart from words of a limit."""
+        return self.seconds[:1] if _HEAD.match(self.text) and not self.is_report else ()
+
+    @property
+    def conclusion(self) -> tuple[float, ...]:
+        """The only duration of a clause that begins with "so"."""
+        return self.seconds if _CONCLUSION.fullmatch(self.text) and not self.changes else ()
+
+    def is_beside(self, limit_s: float, *, is_only: bool) -> bool:
+        """Return whether its duration is another thing's, beside a clause that begins with the limit.
+
+        ``is_only``: the limit is a conclusion, and other clauses are its premises. Time that others grant may end the
+        run where it is shorter.
+        """
+        text = _INTERVAL.sub(MARK, self.text)
+        if (
+            _HEAD.match(text)
+            or _TIMES.fullmatch(text)
+            or find_condition(text)
+            or _ORDER.search(self.text)
+            or self.conclusion
+        ):
+            return False
+        if _OF_ANOTHER.search(_PLACE.sub(" ", text)):
+            return min(self.seconds) >= limit_s
+        is_others = is_only or text != self.text or _BESIDE.search(text) or _OF_WRITER.search(text)
+        return bool(is_others and RULE.search(text) is None)
 
     @property
     def changes(self) -> bool:
@@ -86,21 +128,8 @@ class Clause:
             return "\x00" not in self.text
         limits = LIMIT.search(self.text)  # "then it is stopped" is no more, "10 at most" is
         changes = re.search(r"\d", self.text) if limits else _JOINT.match(self.text)
+        changes = changes or (_ORDER_TO_GIVE.search(self.text) and re.search(r"\d", self.text))
         return not (changes or _TIMES.fullmatch(self.text) or find_condition(self.text))
-
-
-def is_aside(text: str, limit_s: float) -> bool:
-    """Return whether a paragraph below a limit has durations of the writer or a quota alone, and none for the run.
-
-    A quota that is smaller than the limit may be meant to end the run.
-    """
-    for sentence in _SENTENCE.split(re.sub(r"\((\d[^()]{0,14})\)", r", \1", normalize(text))):
-        marked, seconds = mark_durations(sentence)
-        is_elsewhere = _OF_WRITER.search(marked) or (_OF_POOL.search(marked) and min(seconds, default=0) >= limit_s)
-        changes = bool(seconds) and (not is_elsewhere or RULE.search(_OF_POOL.sub(" ", marked)))
-        if changes or _CORRECTION.search(marked) or not all(c.seconds or c.is_remark for c in split_clauses(sentence)):
-            return False
-    return True
 
 
 def find_condition(text: str) -> bool:
@@ -127,13 +156,18 @@ def split_clauses(text: str, *, keeps_durations: bool = True) -> list[Clause]:
     written = text if len(text) == len(normal) else normal
     inside = [(each.start, each.end) for each in find_durations(text)] if keeps_durations else []
     marks = [m.span() for m in _CLAUSE.finditer(normal) if not any(a < m.end() and m.start() < b for a, b in inside)]
-    clauses, start = [], 0
+    clauses: list[Clause] = []
+    start = 0
     for begin, end in [*marks, (len(normal), len(normal))]:
         if _AGAIN.search(normal[start:begin]):
             continue
         clause, seconds = mark_durations(normal[start:begin])
         if clause.strip():
-            clause = _AT_MOST.sub("at most", clause).strip()
-            clauses.append(Clause(written[start:begin].strip(), clause, tuple(seconds)))
+            clause = _AT_MOST.sub("at most", clause.replace("more than enough", "enough")).strip()
+            said = written[start:begin].strip()
+            if clause == MARK and clauses and not clauses[-1].seconds and _OF_WRITER.search(clauses[-1].text):
+                above = clauses.pop()  # "i'm in a meeting (90 min)"
+                said, clause = f"{above.written}, {said}", f"{above.text} {clause}"
+            clauses.append(Clause(said, clause, tuple(seconds)))
         start = end
     return clauses

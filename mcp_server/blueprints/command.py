@@ -36,6 +36,12 @@ _OUTPUT_INTRODUCTION = re.compile(
     r"|\b(?:outputs?|prints?|shows?|logs?|looks? like|expect\w*|should see|ausgabe)\b.{0,40}[:：]\W*$|输出.{0,8}$",
     re.IGNORECASE,
 )
+_NOT_TO_RUN = re.compile(
+    r"\b(?:do not|don'?t|never|not to(?: be)?) (?:run|launch|start|use)\b"
+    r"(?! (?:it |this )?(?:on|in|with\w*|before|as|twice|more)\b)"
+    r"|nicht (?:ausführen|starten|laufen)|不要再?[运跑执启用]|不用再?跑|ne pas (?:lancer|exécuter)",
+    re.IGNORECASE,
+)
 _PROMPT = re.compile(
     r"^(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+[:\s][^$#\s]*\s*)?\$\s+|^[\w.-]+@[\w.-]+:[^$#\s]*#\s+|^>\s+(?!&)"
     r"|^(?:In ?\[\d*\]:|>>>)\s*!?\s*|^!(?=[A-Za-z./~])"
@@ -299,12 +305,19 @@ def _command_blocks(section: Section) -> list[Lines]:
     for line in section.lines:
         if line.fence is None:
             above = line.text if line.text.strip() else above
+        elif line.block not in blocks and _NOT_TO_RUN.search(above):
+            continue
         elif line.block in blocks or not blocks or not _OUTPUT_INTRODUCTION.search(above):  # the first has the command
             blocks.setdefault(line.block, []).append((line.number, line.text))
             languages[line.block] = (line.fence.split() or [""])[0].strip("{}.")
     chosen = [block for block in blocks if languages[block] in _SHELL_LANGUAGES]
-    plain = [block for block in blocks if languages[block] in _PLAIN_LANGUAGES]
-    texts = {block: [text for _, text in blocks[block] if text.strip()] for block in plain}
+    texts = {block: [text.strip() for _, text in lines if text.strip()] for block, lines in blocks.items()}
+    plain = [
+        block
+        for block, language in languages.items()
+        if language in _PLAIN_LANGUAGES
+        or (language in ("python", "py") and texts[block] and texts[block][0].split()[0] in _PROGRAMS)
+    ]
     more = [
         block for block in plain if all(looks_like_command(text) and not _find_prose(text) for text in texts[block])
     ]

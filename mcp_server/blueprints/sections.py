@@ -59,6 +59,7 @@ _IN_BRACKETS = re.compile(r"[\[【［]\s*exp[_ -]", re.IGNORECASE)
 _OWN_BRACKETS = re.compile(r"[\[【]([^\W\d_][\w -]{1,40})[\]】]\s*(?:[:：].*)?")
 _CLOSING_FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})\s*")
 _PURPOSE = re.compile(r"purpose|zweck|objectif|目的", re.IGNORECASE)
+_BOLD = re.compile(r"\*\*[^*]+\*\*\s*:?")
 _RULE = re.compile(r"[-=_*|: ]{3,}")
 _BULLETS = ("-", "*", "+")
 
@@ -362,10 +363,13 @@ def _find_own_sections(lines: Sequence[SourceLine], headings: Mapping[int, Headi
     """
     has_brackets = sum(heading.strength >= BRACKETED for heading in headings.values()) > 1
     own: dict[int, Heading] = {}
-    section = ""
+    section, is_bold = "", False
     for line in lines:
         if (heading := headings.get(line.number)) is not None:
-            section = heading.section
+            section, is_bold = heading.section, _BOLD.fullmatch(line.content) is not None
+            continue
+        if is_bold and section in SINGLE and line.fence is None and _BOLD.fullmatch(line.content):
+            own[line.number] = Heading(NOTES, OWN_NAME, NO_HASHES, line.plain, line.text)
             continue
         if line.fence is not None or line.level:
             continue

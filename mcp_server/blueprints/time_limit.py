@@ -17,7 +17,6 @@ from mcp_server.blueprints.clauses import (
     RULE,
     Clause,
     find_condition,
-    is_aside,
     mark_durations,
     split_clauses,
 )
@@ -93,21 +92,36 @@ _DERIVED = re.compile(
     rf"(?P<limit>[^()=]*?)(?:\((?P<parts>(?!\W*(?:\+|plus\b))[^()]*(?:{_PLUS.pattern})[^()]*)\)|=(?P<sum>[^()=]+))\W*"
 )
 _LIMIT_ENDS = re.compile(r"\W*(?:(?:in )?total|max\w*|at most|wall[- ]?clock)?\W*")
+_NUMBER_WORDS = "two three four five six seven eight nine ten".split()  # noqa: SIM905 - in order
+_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b")
+_CHANGED = re.compile(r"\b[a-z]+ed from \x00 to (?=\x00)|从\s*\x00.{0,6}到\s*(?=\x00)")
+_NO_ORDER = (
+    r"(?:(?!\b(?:stop|kill|cancel|abort|extend|give|or|otherwise|else|sonst|oder|abbrechen)\b|[停杀终延])[^.;。；)）])*"
+)
+_REPORT_BACK = re.compile(  # "if it is still at 0 after 6 hours, tell me"
+    r"(?:^|(?<=[.;!(。；！（]))\s*(?:注意[:：=\s]*)?(?:(?:if|when|once|in case|falls|wenn)\b|如果|若|一旦)"
+    rf"{_NO_ORDER}(?:\b(?:tell|ping|call|notify|let) (?:me|us)|\bsag mir|告诉我|通知我|联系我)"
+    rf"{_NO_ORDER}(?:[.;。；)）]|$)",
+    re.IGNORECASE,
+)
 _UNIT_PART = re.compile(r"\b(?:per|each|every|je|pro|par)\b|每|各|/")
 
 
 def read_time_limit(reader: BlueprintReader) -> float | None:
     """Return the time limit in seconds. None if the default applies."""
     entries = _read_clauses(reader)
-    entries = _keep_total(reader, _drop_asides(reader, entries))
+    entries = _keep_total(reader, entries)
     clauses = [clause for _, clauses in entries for clause in clauses]
     has_named = any(len(set(clause.seconds)) == 1 and LIMIT.search(clause.text) for clause in clauses)
+    heads = {seconds for clause in clauses for seconds in clause.head}
+    stated = heads or {seconds for clause in clauses for seconds in clause.conclusion}
     limits: list[tuple[int, float]] = []
     for item, of_item in entries:
         remarks = [
             clause
             for clause in of_item
             if clause.is_report
+            or (clause.seconds and len(stated) == 1 and clause.is_beside(min(stated), is_only=not heads))
             or (has_named and _RANGE.search(clause.text) and clause.seconds and not RULE.search(clause.text))
         ]
         for clause in remarks:
@@ -136,9 +150,13 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
         if _FIRST_STEP.search(item.label) and not find_durations(item.label):
             continue
         if find_durations(item.label):  # "72 hours = 3 days" is one text
-            sign = ":" if _FIRST_STEP.search(item.label) or re.search(_TOTAL, item.label) else " ="
+            is_open = item.label.count("(") > item.label.count(")")  # "16 hours (8 experts: 13 hours)"
+            sign = ":" if is_open or _FIRST_STEP.search(item.label) or re.search(_TOTAL, item.label) else " ="
             item = replace(item, label="", text=f"{item.label}{sign} {item.text}")  # noqa: PLW2901
         value = _MAX_TIME_LABEL.sub("", item.text.strip("`*\"' ")).strip("`*\"' ")
+        if back := _REPORT_BACK.search(value):
+            reader.add_note("max_time", back[0])
+            value = value.replace(back[0], " ")
         is_absent = ABSENT.fullmatch(value) and not find_durations(value)
         if is_absent and not any(clause.seconds for _, clauses in entries for clause in clauses):
             return []
@@ -147,25 +165,9 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
             if cause:
                 reader.add_fault(item.line, f"[exp_max_time]{cause}. {_REMEDY}.")
             return []
-        if clauses := split_clauses(value):
+        if (clauses := split_clauses(value)) or back:
             entries.append((replace(item, text=value), _add_label(item.label, clauses)))
     return entries
-
-
-def _drop_asides(reader: BlueprintReader, entries: _Entries) -> _Entries:
-    """Return the items without the paragraphs behind a duration alone that are about something else."""
-    first, behind = entries[:1], [item for item, _ in entries[1:]]
-    if not behind:
-        return entries
-    clauses, lines = first[0][1], reader.sections["max_time"].all_lines
-    above = [line.text for line in lines if line.number == behind[0].line - 1]
-    if len(clauses) != 1 or len({*clauses[0].seconds}) != 1 or any(map(str.strip, above)):
-        return entries
-    text = " ".join(map(_words, behind))
-    if not find_durations(text) or not is_aside(text, clauses[0].seconds[0]):
-        return entries
-    reader.add_note("max_time", text)
-    return first
 
 
 def _read_value(value: str) -> tuple[str, str]:
@@ -188,11 +190,17 @@ def _reckon(text: str) -> tuple[str, str]:
     marked, seconds = mark_durations(text)
     if not 1 < len(seconds) <= _MAX_PARTS or len(set(seconds)) == 1:
         return text, ""
+    if changed := _CHANGED.search(marked):  # "raised from 8 h to 12 h"
+        now = find_durations(text)[marked[: changed.end()].count(MARK)]
+        behind = normalize(text)[now.end :]
+        is_kept = find_durations(behind) or find_condition(behind)
+        return normalize(text)[now.start : None if is_kept else now.end], ""
     if limit := _find_derived(normalize(text), seconds):  # "13 hours (11 h + reserve)"
         return limit, ""
     equals, total = _EQUALS.search(marked), _TOTALLED.search(marked)
     sign = equals or total
-    counts = [int(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d)", marked)]
+    numbers = _NUMBER_WORD.sub(lambda word: str(_NUMBER_WORDS.index(word[0]) + 2), marked)
+    counts = [int(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d|k)", numbers)]
     if sign is not None:
         at = sign.start("whole") if sign["whole"] else sign.start("front")
         wholes = [marked[:at].count(MARK)]
@@ -208,7 +216,8 @@ def _reckon(text: str) -> tuple[str, str]:
         if _makes(parts, counts, seconds[whole]) or (is_unit and max(parts) < seconds[whole]):
             each = find_durations(text)[whole]
             return normalize(text)[each.start : each.end], ""
-    if equals is None and (total is None or not counts):
+    is_apart = re.search(r"[(.]", marked[marked.index(MARK) : sign.start()] if sign else "")  # of other durations
+    if is_apart or (equals is None and (total is None or not counts)):
         return text, ""
     made = sum(each for index, each in enumerate(seconds) if index != wholes[0]) * math.prod(counts)
     return text, f"{normalize(text)[:60]!r} makes {duration(made)}, not {duration(seconds[wholes[0]])}"
@@ -258,8 +267,8 @@ def _add_label(label: str, clauses: list[Clause]) -> list[Clause]:
     """Return the clauses of an item with its label in front, unless that says nothing about a time."""
     if is_explanation(label) or not label or _PLAIN_LABEL.fullmatch(label) or _FIRST_STEP.search(label):
         return clauses
-    first, *others = clauses
-    return [replace(first, written=f"{label}: {first.written}", text=f"{label} {first.text}"), *others]
+    first, *others = clauses or [Clause("", "")]
+    return [replace(first, written=f"{label}: {first.written}", text=f"{label}: {first.text}"), *others]
 
 
 def _find_choice(seconds: Sequence[float], text: str, written: str) -> str:

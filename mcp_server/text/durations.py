@@ -176,7 +176,7 @@ def _begins_a_number(text: str, start: int) -> bool:
     before, last = text[:start], text[start - 1 : start]
     if text[start] in "-−":
         return True
-    if re.search(r"[0-9][.,/⁄:]\s?$|[a-z_]-$|[.:]$", before) or (
+    if re.search(r"[0-9](?:[.,/⁄]\s?|:)$|[a-z_]-$|[.:]$", before) or (
         last and last in "第" + "".join(_SIGNS) + "十百廿半几数"
     ):
         return False
