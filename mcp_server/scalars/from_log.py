@@ -35,7 +35,8 @@ _OWN_STEP = re.compile(
 # `critic/score/mean:0.4`, `"eval loss": 0.31`, `train/loss = nan`, `Surrogate loss: 0.02`: a name of up to four words
 # with a letter, a sign, a whole number.
 _OWN_NAME = re.compile(
-    r"(?P<name>'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[A-Za-z_][\w./@+-]{0,79}(?: [A-Za-z_][\w./@+-]{0,40}){0,3})\s?[:=]\s?"
+    r"(?P<name>'[^'\n]{1,80}'|\"[^\"\n]{1,80}\""
+    r"|(?<![A-Za-z_])[A-Za-z_][\w./@+-]{0,79}+(?: [A-Za-z_][\w./@+-]{0,40}+){0,3}+)\s?[:=]\s?"
     r"(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)\b)(?![\w:/]|\.\d)",
     re.IGNORECASE,
 )
