@@ -50,7 +50,8 @@ def start_command(
     if text != render(spec):
         script = rundir.attempt(number) / script.name
         write_script(script, text)
-    argv = [_find_bash(), str(script), *attempt_arguments(spec, inputs)]
+    bash = next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")  # PATH may lack it
+    argv = [bash, str(script), *attempt_arguments(spec, inputs)]
     if is_mirrored(spec):
         argv = make_mirror_command(rundir, number, argv)
     size = control.pane.size() if control.pane and control.pane.is_open else None
@@ -66,11 +67,6 @@ def write_script(path: Path, text: str) -> None:
     """Write a script that no other user may read."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
         file.write(text)
-
-
-def _find_bash() -> str:
-    """Return the path of bash, also when the PATH of the run lacks it."""
-    return next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")
 
 
 def attempt_identity(child: pty.Child) -> dict[str, Any]:
@@ -127,7 +123,7 @@ def select_job_environment(backend: str, options: Mapping[str, object], environ:
 
 def make_mirror_command(rundir: RunDir, number: int, argv: Sequence[str]) -> list[str]:
     """Return the program that has Ray run ``argv``, a script of bash and its arguments, as attempt ``number``."""
-    program = find_archive() or Path(__file__).resolve().parents[1]
+    program = find_archive() or Path(__file__).resolve().parent
     return [sys.executable, "-I", "-S", "-X", "utf8", str(program), "--ray-job", str(rundir.path), str(number), *argv]
 
 
