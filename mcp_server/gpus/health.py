@@ -102,7 +102,10 @@ def find_faults(gpu: Gpu) -> list[str]:
         return [f"hangs in {calls}: the driver does not answer; a person should look at dmesg, and reboot"]
     divided = gpu.mig and not gpu.instances  # with instances it can be used
     faults = find_obstacles(replace(gpu, processes=(), memory_used_mib=None, mig=divided), None, _NO_REQUIREMENTS)
-    faults += [failure for failure in _list_failed_calls(gpu) if failure not in faults]
+    failed = [
+        f"{name} fails: {error}" for name, error in (gpu.failed or {}).items() if error not in ("unsupported", "hangs")
+    ]
+    faults += [failure for failure in failed if failure not in faults]
     if (unattributed := gpu.memory_unattributed_mib or 0) > IDLE_MIB:
         faults.append(
             f"{unattributed:,} MiB are used by no visible process: by another container, or left by a dead process; "
@@ -136,11 +139,6 @@ def _is_hot(gpu: Gpu) -> bool:
     if gpu.temperature_c is None or not gpu.temperature_limit_c:
         return False
     return gpu.temperature_c >= gpu.temperature_limit_c - _NEAR_LIMIT_C
-
-
-def _list_failed_calls(gpu: Gpu) -> list[str]:
-    failed = (gpu.failed or {}).items()
-    return [f"{name} fails: {error}" for name, error in failed if error not in ("unsupported", "hangs")]
 
 
 def _is_listed(obstacle: str, faults: list[str]) -> bool:

@@ -60,8 +60,10 @@ def query_gpus(
         return Snapshot(now(), trouble="hangs", text=text)
     snapshot = _parse_snapshot(line)
     error_text = "" if snapshot else _describe_crash(process)
-    if snapshot and _hangs(snapshot) and len(_reap_abandoned()) < _MOST_LINGERING:
-        _abandon(process)
+    hangs = snapshot and (snapshot.trouble == "hangs" or any(gpu.hangs for gpu in snapshot.gpus))
+    if hangs and len(_reap_abandoned()) < _MOST_LINGERING:
+        _close_pipes(process)  # it ends by itself
+        _abandoned.append(process)
     else:
         _kill(process)
     return snapshot or Snapshot(now(), trouble="failed", text=f"The NVIDIA driver could not be queried: {error_text}")
@@ -183,25 +185,17 @@ def _describe_crash(process: subprocess.Popen[bytes]) -> str:
     return f"{last[0][:_MOST_ERROR_CHARS]}."
 
 
-def _hangs(snapshot: Snapshot) -> bool:
-    return snapshot.trouble == "hangs" or any(gpu.hangs for gpu in snapshot.gpus)
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipes of the process, and let it end by itself."""
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-    _abandoned.append(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the process; abandon it when a call into the driver keeps it from ending."""
     with contextlib.suppress(OSError):
         process.kill()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+    _close_pipes(process)
     try:
         process.wait(_EXIT_S)
     except subprocess.TimeoutExpired:

@@ -6,16 +6,17 @@ import re
 import socket
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from mcp_server.errors import BadArgument, ConfigInvalid
+from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import Requirements
 from mcp_server.hosts.environment import check_environment
-from mcp_server.store.state_home import StateHome
-from mcp_server.system.files import is_shortage, read_configuration
+from mcp_server.store.state_home import StateHome, configuration_errors
+from mcp_server.system.files import read_configuration
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.secret_patterns import find_assigned_secrets, has_service_token, holds_a_secret, is_secret_variable
@@ -197,24 +198,14 @@ def read_hosts_file(home: StateHome) -> HostsFile:
     Raises:
         ConfigInvalid: names the file, the key, and what is wrong with it.
     """
-    file = home.path / "hosts.toml"
-    try:
+    with configuration_errors(home.path / "hosts.toml") as file, suppress(FileNotFoundError, NotADirectoryError):
         site = HostsFile.model_validate(tomllib.loads(read_configuration(file).decode()))
         site = site.model_copy(
             update={"hosts": {name: host.model_copy(update={"name": name}) for name, host in site.hosts.items()}}
         )
         _check(site)
-    except (FileNotFoundError, NotADirectoryError):
-        return HostsFile()
-    except ValidationError as error:
-        first = error.errors()[0]
-        cause = first["msg"].removeprefix("Value error, ")
-        raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {cause.rstrip('.')}.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        if is_shortage(error):
-            raise
-        raise ConfigInvalid(file, f"{error}.") from error
-    return site
+        return site
+    return HostsFile()
 
 
 def _check(site: HostsFile) -> None:

@@ -233,8 +233,9 @@ class Run:
 
 def fold(evidence: Evidence) -> Run:
     """Return the run that ``evidence`` proves. A written end comes first, then liveness. Nothing is invented."""
-    if _is_ended_between_attempts(evidence):
-        evidence = replace(evidence, exit=None)
+    end_of_job, events = evidence.supervisor.end, evidence.events
+    if end_of_job is not None and end_of_job.state != "lost" and events and events[-1]["kind"] == "retrying":
+        evidence = replace(evidence, exit=None)  # between two attempts: the last one's exit is not the run's
     state, reason = _state_and_reason(evidence)
     starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})
@@ -274,12 +275,6 @@ def fold(evidence: Evidence) -> Run:
         job_id=evidence.supervisor.job_id or None,
         pending_reason=reason if is_pending else _find_wait(evidence.events) if state == "queued" else None,
     )
-
-
-def _is_ended_between_attempts(evidence: Evidence) -> bool:
-    """Return whether a scheduler ended the job before its next attempt began: the last one's exit is not the run's."""
-    end, events = evidence.supervisor.end, evidence.events
-    return end is not None and end.state != "lost" and bool(events) and events[-1]["kind"] == "retrying"
 
 
 def _find_wait(events: Sequence[Event]) -> str | None:

@@ -106,7 +106,10 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
         "directories": _newest(outputs.directories),
         "mentioned": _newest(outputs.mentioned),
         "saved": _newest(outputs.saved),
-        "outsiders": [_outsider_facts(one) for one in outputs.outsiders],
+        "outsiders": [
+            {**asdict(one), "files": [{"path": path, "inode": inode} for path, inode in one.files]}
+            for one in outputs.outsiders
+        ],
         "cut": cut,
         "files": files,
     }
@@ -115,10 +118,6 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
         files = files[len(files) // 4 + 1 :]
         text = json.dumps({**facts, "cut": True, "files": files}, ensure_ascii=False)
     write_atomic(path, f"{text}\n".encode(errors="replace"), durable=False)
-
-
-def _outsider_facts(outsider: Outsider) -> dict[str, Any]:
-    return {**asdict(outsider), "files": [{"path": path, "inode": inode} for path, inode in outsider.files]}
 
 
 def _newest(values: Iterable[Any]) -> list[Any]:

@@ -266,7 +266,10 @@ class RunStore:
 
     def now_s(self, run: Run) -> float:
         """Return the time at the host of the run, in POSIX time, to compare with times that its record holds."""
-        return time.time() + (self._clock_offset_s(Path(run.spec.mirror)) if run.spec.mirror else 0.0)
+        offset_s = (
+            (read_json(Path(run.spec.mirror) / "host.json") or {}).get("clock_offset_s") if run.spec.mirror else 0.0
+        )
+        return time.time() + (offset_s if isinstance(offset_s, int | float) else 0.0)
 
     def list_sessions(self, among: Sequence[str]) -> set[str]:
         """Return those ``among`` these tmux sessions that are, or were, a run's."""
@@ -286,10 +289,6 @@ class RunStore:
 
     def _select(self, query: RunQuery, *columns: str, most: int | None = None) -> list[tuple[Any, ...]]:
         return self._catalogue.ask(lambda index: index.select(query, columns, most))
-
-    def _clock_offset_s(self, mirror: Path) -> float:
-        offset_s = (read_json(mirror / "host.json") or {}).get("clock_offset_s")
-        return float(offset_s) if isinstance(offset_s, int | float) else 0.0
 
     def _read_spec(self, directory: RunDir) -> RunSpec:
         if (spec := self._specs.get(directory.run_id)) is not None:

@@ -7,7 +7,7 @@ import getpass
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -96,6 +96,24 @@ class Config(BaseModel):
         return [value] if isinstance(value, dict) else value
 
 
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
+
+@contextlib.contextmanager
+def configuration_errors(file: Path) -> Iterator[Path]:
+    """Give the path of a file that a person wrote, and raise ConfigInvalid where the block cannot use its content."""
+    try:
+        yield file
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {cause}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        if is_shortage(error):
+            raise
+        raise ConfigInvalid(file, f"{error}.") from error
+
+
 @dataclass(frozen=True)
 class StateHome:
     """The state directory."""
@@ -149,18 +167,9 @@ class StateHome:
         Raises:
             ConfigInvalid: the file is not valid TOML, or has a setting that does not exist.
         """
-        file = self.path / "config.toml"
-        try:
+        with configuration_errors(self.path / "config.toml") as file, contextlib.suppress(*_MISSING):
             return Config.model_validate(tomllib.loads(read_configuration(file).decode()))
-        except (FileNotFoundError, NotADirectoryError):
-            return Config()
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
-        except (OSError, ValueError, RecursionError) as error:
-            if is_shortage(error):
-                raise
-            raise ConfigInvalid(file, f"{error}.") from error
+        return Config()
 
     def read_kill_policy(self) -> Literal["confirm", "human"]:
         """Return who may confirm a stop. A broken ``config.toml`` prevents no stop, and takes no stop from people.

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.jobs.slurm_job import SlurmGpus
 
 
-def _kind_of(failure: Failure | None, stopped_for: str | None) -> str:
-    """Return the kind that the policy's rules name: that of the failure, or an imbalance of GPUs."""
-    kind = failure.kind if failure else "other"
-    return IMBALANCE if kind == "other" and stopped_for == IMBALANCE else kind
-
-
 @dataclass(frozen=True)
 class NextAttempt:
     """The next attempt: all its parameters, the variables that retries changed, and the pause before it."""
@@ -66,10 +60,11 @@ class Retries:
         ``params`` and ``env`` are those of ``attempt``; ``changed`` are the variables in ``env`` that retries changed.
         """
         ending, observer = attempt.ending, attempt.observer
+        kind = failure.kind if failure else "other"
         self._history.append(
             FailedAttempt(
                 number=attempt.number,
-                kind=_kind_of(failure, observer.stopped_for),
+                kind=IMBALANCE if kind == "other" and observer.stopped_for == IMBALANCE else kind,
                 line=failure.line if failure else "",
                 retryable=bool(failure and failure.retryable),
                 exit_code=ending.exit_code,

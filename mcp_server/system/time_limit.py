@@ -1,8 +1,9 @@
-"""A limit of processor time for work that a user's pattern, or a bug, could make endless."""
+"""Limits of time for work that could be endless: by a user's pattern, a bug, or a file server that is silent."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -32,3 +33,22 @@ def within(limit_s: float, act: Callable[[], T]) -> T:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def call_aside(limit_s: float, act: Callable[[], T]) -> list[T]:
+    """Return the result of ``act``, called in a thread, as a list; an empty one after ``limit_s``. Raises its error."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(act())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    return results

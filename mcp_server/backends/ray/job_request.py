@@ -104,15 +104,10 @@ def parse_address(value: object) -> str:
     if not is_usable or parts.username or parts.password or parts.query or parts.fragment or not text.isprintable():
         raise BadArgument(
             "backend_options",
-            f"address is not that of a Ray dashboard: {_hide(text)!r:.100}.",
+            f"address is not that of a Ray dashboard: {text.rpartition('@')[2]!r:.100}.",  # before @ may be a password
             "It is e.g. http://127.0.0.1:8265, and a token is in RAY_AUTH_TOKEN of the server.",
         )
     return text.rstrip("/")
-
-
-def _hide(text: str) -> str:
-    """Return an address without what stands before ``@``, which may be a password."""
-    return text.rpartition("@")[2]
 
 
 def find_address(spec: RunSpec, environ: Mapping[str, str]) -> str:

@@ -119,7 +119,7 @@ class RayBackend(ScheduledGpus, LocalBackend):
             return
         try:
             await run_in_thread(write_atomic, directory.handover, handover.encode())
-            await run_in_thread(_submit, directory, spec)
+            await run_in_thread(lambda: _head_of(spec).submit(read_request(directory)))
         except OSError as error:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
             raise LaunchFailed(f"{directory.path}: {error.strerror}.", "Nothing was started.") from error
@@ -313,10 +313,6 @@ def _head_of(spec: RunSpec) -> RayHead:
 @functools.cache
 def _watch_of(address: str) -> JobWatch:
     return JobWatch(RayHead(address))
-
-
-def _submit(directory: RunDir, spec: RunSpec) -> None:
-    _head_of(spec).submit(read_request(directory))
 
 
 def _make_request(directory: RunDir, spec: RunSpec) -> dict[str, Any]:

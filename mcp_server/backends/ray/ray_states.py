@@ -76,7 +76,7 @@ def _describe_death(job: Job | None) -> str:
 
 
 def _make_end(job: Job) -> JobEnd:
-    ended_at = None if job.ended_ms is None else _format_ms(job.ended_ms)
+    ended_at = None if job.ended_ms is None else format_time(datetime.fromtimestamp(job.ended_ms / 1000, UTC))
     if job.gave_up_waiting:
         why = {"kind": "ray_error", "line": job.first_line, "retryable": True, "action": "retry", "advice": _WAIT_AGAIN}
         return JobEnd("failed", _GAVE_UP, ended_at, "scheduler", why)
@@ -92,7 +92,3 @@ def _make_end(job: Job) -> JobEnd:
         stopped_by="scheduler" if job.status == "STOPPED" or job.lost_its_place else None,
         failure=failure,
     )
-
-
-def _format_ms(ms: int) -> str:
-    return format_time(datetime.fromtimestamp(ms / 1000, UTC))

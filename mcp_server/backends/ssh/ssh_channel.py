@@ -339,7 +339,10 @@ class Channel:
                     self._liveness[str(message["run"])] = report
                     self._changed.notify_all()
         elif push == "gone" and self.mirror.is_run_id(str(message["run"])):
-            self._take_gone(str(message["run"]))
+            run_id = str(message["run"])
+            if (self.mirror.runs / run_id / "spec.json").exists():
+                reason = f"Its directory on {self.name} was removed."
+                self.mirror.keep_report(run_id, LivenessReport(Liveness.DEAD, reason))
         elif push == "synced":
             with self._changed:
                 self._is_open, self._tried, self._down, self._trying_s = True, True, None, None
@@ -360,11 +363,6 @@ class Channel:
     def has_whole_log(self, run_id: str, attempt: int, size: int) -> bool:
         """Return whether ``size`` bytes are all that the log of an attempt will ever have, as its host said."""
         return self._whole_logs.get((run_id, attempt)) == size
-
-    def _take_gone(self, run_id: str) -> None:
-        if (self.mirror.runs / run_id / "spec.json").exists():
-            reason = f"Its directory on {self.name} was removed."
-            self.mirror.keep_report(run_id, LivenessReport(Liveness.DEAD, reason))
 
     def _settle_launches(self) -> None:
         """Look up the launches whose answer was lost: they are there, or are never started."""

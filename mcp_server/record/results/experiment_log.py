@@ -158,10 +158,7 @@ def _open_log(log: Path) -> int:
 
 
 def _append_whole(fd: int, log: Path, entry: str) -> int:
-    """Append all of ``entry`` or nothing.
-
-    Return the former size of the log in bytes.
-    """
+    """Append all of ``entry`` or nothing. Return the former size of the log in bytes."""
     size = os.fstat(fd).st_size
     head = _LOG_HEADING
     if size:
@@ -180,10 +177,7 @@ def _append_whole(fd: int, log: Path, entry: str) -> int:
 
 
 def _truncate_log(fd: int, log: Path, size: int) -> None:
-    """Restore the former size of the log in bytes.
-
-    Remove the log if it was empty.
-    """
+    """Restore the former size of the log in bytes. Remove the log if it was empty."""
     os.ftruncate(fd, size)
     if not size:
         log.unlink(missing_ok=True)

@@ -5,10 +5,9 @@ Log entry, `results.md`, and `finish.flag`, which is written last. A dead file s
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt_params
 from mcp_server.record.events import read_events
@@ -29,8 +28,7 @@ from mcp_server.record.results.tracker_link import read_tracker_link
 from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.lock_files import may_be_locked
-
-T = TypeVar("T")
+from mcp_server.system.time_limit import call_aside
 
 _FILE_SERVER_TIMEOUT_S = 10.0
 
@@ -79,7 +77,9 @@ def write_end(
         return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec, flag=flag)) or None
 
     try:
-        problem = _call_with_timeout(write_all)
+        problem = next(
+            iter(call_aside(_FILE_SERVER_TIMEOUT_S, write_all)), f"no answer within {_FILE_SERVER_TIMEOUT_S:g} s"
+        )
     except Exception as error:
         problem = f"{error.__class__.__name__}: {error}"
     return f"Not all results could be left in {result_dir}: {problem}." if problem else None
@@ -96,16 +96,13 @@ def is_repaired(result_dir: str, run_id: str) -> bool:
         return (directory / FINISH_FLAG).exists() or bool(list_later_launches(directory, run_id))
 
     try:
-        return _call_with_timeout(look) is True
+        return call_aside(_FILE_SERVER_TIMEOUT_S, look) == [True]
     except OSError:
         return False
 
 
 def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec, *, flag: bool) -> Iterator[str]:
-    """Write log entry, document and ``flag``.
-
-    Yield each failure. A failure of one does not prevent the others.
-    """
+    """Write log entry, document and ``flag``. Yield each failure. A failure of one does not prevent the others."""
     try:
         make_directory(result_dir)
     except OSError as error:
@@ -128,16 +125,16 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec, *
     except OSError as error:
         yield _describe(error)
     try:
-        if flag and _find_later_live_run(result_dir, rundir) is None:
+        if flag and not _has_later_live_run(result_dir, rundir):
             write_flag(result_dir, {**end.facts, **written})
     except OSError as error:
         yield _describe(error)
 
 
-def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
-    """Return a live run that was launched into ``result_dir`` after this one, or None: the flag belongs to it."""
-    run_ids = list_later_launches(result_dir, rundir.run_id)
-    return next((run_id for run_id in run_ids if may_be_locked(RunDir(rundir.path.with_name(run_id)).lock)), None)
+def _has_later_live_run(result_dir: Path, rundir: RunDir) -> bool:
+    """Return whether a live run was launched into ``result_dir`` after this one: the flag belongs to it."""
+    later = list_later_launches(result_dir, rundir.run_id)
+    return any(may_be_locked(RunDir(rundir.path.with_name(run_id)).lock) for run_id in later)
 
 
 def _name_gpus(rundir: RunDir) -> dict[str, object]:
@@ -171,22 +168,3 @@ def _render_plain(
 def _describe(error: OSError) -> str:
     name = Path(str(error.filename)).name if error.filename else ""
     return f"{name}: {error.strerror or error}".strip(": ")
-
-
-def _call_with_timeout(function: Callable[[], T]) -> T | str:
-    """Return the result of ``function``, or a sentence if a file server does not answer in time."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(_FILE_SERVER_TIMEOUT_S)
-    if errors:
-        raise errors[0]
-    return results[0] if results else f"no answer within {_FILE_SERVER_TIMEOUT_S:g} s"

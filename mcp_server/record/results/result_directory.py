@@ -82,10 +82,7 @@ def choose_document_path(result_dir: Path, run_id: str) -> Path:
 
 
 def read_origin(path: Path) -> tuple[str | None, str | None]:
-    """Return the run id and the generator of a document.
-
-    (None, None) if a person may have written it.
-    """
+    """Return the run id and the generator of a document. (None, None) if a person may have written it."""
     try:
         if path.is_symlink():
             return None, None
@@ -104,18 +101,12 @@ def read_additions(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file for people atomically.
-
-    A link at ``path`` is replaced, not followed.
-    """
+    """Replace a file for people atomically. A link at ``path`` is replaced, not followed."""
     write_atomic(path, text.encode(errors="replace"), mode=FILE_MODE)
 
 
 def read_attempts_report(rundir: RunDir) -> str:
-    """Return the report on the attempts of a retried run, without its heading.
-
-    Empty if there is none.
-    """
+    """Return the report on the attempts of a retried run, without its heading. Empty if there is none."""
     try:
         text = read_regular_file(rundir.account).decode(errors="replace")
     except OSError:

@@ -37,10 +37,7 @@ class RunEnd:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Content of `finish.flag`.
-
-        Absent values are omitted.
-        """
+        """Content of `finish.flag`. Absent values are omitted."""
         facts = {name: getattr(self, name) for name in ("started_at", "elapsed_s", "attempts", "exit_code", "signal")}
         facts["failure"] = self.failure.get("kind") if self.failure else None
         present = {name: value for name, value in facts.items() if value is not None}
@@ -64,29 +61,20 @@ class RunEnd:
 
 
 def origin_line(run_id: str, maker: Maker) -> str:
-    """Return the first line of a generated document.
-
-    It names the run and the generator.
-    """
+    """Return the first line of a generated document. It names the run and the generator."""
     return f"<!-- runward run {run_id}, written by {maker}: what you change above the last mark is overwritten. -->"
 
 
 def render_page(
     run_id: str, maker: Maker, title: str, sections: Sequence[tuple[str, Sequence[str]]], additions: str = ""
 ) -> str:
-    """Return a document of headed sections.
-
-    ``additions`` is a person's text below the last mark.
-    """
+    """Return a document of headed sections. ``additions`` is a person's text below the last mark."""
     body = "\n\n".join(f"## {heading}\n\n" + "\n".join(lines) for heading, lines in sections)
     return f"{origin_line(run_id, maker)}\n# {title}\n\n{body}\n\n{ADDITIONS_MARK}\n{additions}"
 
 
 def failure_lines(failure: Mapping[str, Any] | None) -> list[str]:
-    """Return the cause of a failure as items of a markdown list.
-
-    Empty without a failure.
-    """
+    """Return the cause of a failure as items of a markdown list. Empty without a failure."""
     if not failure:
         return []
     at = f" (line {failure['line_number']} of the log)" if failure.get("line_number") else ""

@@ -76,7 +76,8 @@ class JobWatch:
         job_id = _id_of(facts)
         if not job_id:
             return self._judge_launch(directory, spec, snapshot, facts, record)
-        submitted_s = _read_submission(facts)
+        submitted_s = _number(facts.get("submitted_s"))
+        submitted_s = 0.0 if submitted_s > time.time() + _AHEAD_S else submitted_s  # POSIX
         if asks and job_id not in snapshot.jobs and submitted_s >= snapshot.asked_s:
             snapshot = self.queue.look(queue.EXPECTED_S)
         job_id, row, name = _find_row(directory, job_id, snapshot)
@@ -316,12 +317,6 @@ def _read_output(directory: RunDir) -> str:
         return read_end(directory.path / "slurm.out", _TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _read_submission(facts: Mapping[str, Any]) -> float:
-    """Return when a run was handed in, as its ``job.json`` says (POSIX time); 0 where that is in the future."""
-    submitted_s = _number(facts.get("submitted_s"))
-    return 0.0 if submitted_s > time.time() + _AHEAD_S else submitted_s
 
 
 def _number(value: Any) -> float:

@@ -187,18 +187,17 @@ def move_outputs(record: Outputs, mirror: str) -> Outputs:
         record,
         directories=_move_all(record.directories, root),
         saved=_move_all(record.saved, root),
-        files=tuple(_move_file(file, root) for file in record.files),
-        outsiders=tuple(_move_outsider(one, root) for one in record.outsiders),
+        files=tuple(replace(file, path=_move(file.path, root), inode=0) for file in record.files),
+        outsiders=tuple(
+            replace(
+                one,
+                cwd=_move(one.cwd, root),
+                directories=_move_all(one.directories, root),
+                files=tuple((_move(path, root), 0) for path, _ in one.files),
+            )
+            for one in record.outsiders
+        ),
     )
-
-
-def _move_file(file: WrittenFile, root: str) -> WrittenFile:
-    return replace(file, path=_move(file.path, root), inode=0)
-
-
-def _move_outsider(one: Outsider, root: str) -> Outsider:
-    files = tuple((_move(path, root), 0) for path, _ in one.files)
-    return replace(one, cwd=_move(one.cwd, root), directories=_move_all(one.directories, root), files=files)
 
 
 def _move_all(paths: Iterable[str], root: str) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class CodeKeeper:
             return True
         if self._due_s is None:
             self._due_s = now_s + _AFTER_THE_END_S
-        if now_s < self._due_s and not self._is_done():
+        if now_s < self._due_s and self._done_fd is not None and not select.select([self._done_fd], [], [], 0)[0]:
             return False
         self.kill()
         return self.living_pid is None
@@ -68,9 +68,6 @@ class CodeKeeper:
         if self._done_fd is not None:
             os.close(self._done_fd)
             self._done_fd = None
-
-    def _is_done(self) -> bool:
-        return self._done_fd is None or bool(select.select([self._done_fd], [], [], 0)[0])
 
 
 def start_code_keeper(keep: Callable[[Callable[[], None]], None]) -> CodeKeeper:

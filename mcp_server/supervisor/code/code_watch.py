@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from mcp_server.command.configs import find_config_files
 from mcp_server.record.code.code_state import (
@@ -26,9 +26,12 @@ from mcp_server.record.code.code_state import (
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec
+from mcp_server.system.time_limit import call_aside
 
 if TYPE_CHECKING:
     from mcp_server.record.events import EventLog
+
+T = TypeVar("T")
 
 _PATIENCE_S = 2.0  # a file system that is silent neither holds up a start nor stops the watch over a run
 _MOST_NAMED = 5
@@ -97,15 +100,8 @@ class CodeWatch:
         return read_code_state([self._spec.cwd] if self._spec.cwd else [], named)
 
 
-def _within_patience(act: Callable[[], Any]) -> Any:
+def _within_patience(act: Callable[[], T]) -> T | None:
     """Return the result of ``act``, None where it takes too long or fails."""
-    results: list[Any] = []
-
-    def run() -> None:
-        with contextlib.suppress(Exception):  # a run is not in danger for what could not be read
-            results.append(act())
-
-    thread = threading.Thread(target=run, daemon=True, name="code")
-    thread.start()
-    thread.join(_PATIENCE_S)
-    return results[0] if results else None
+    with contextlib.suppress(Exception):  # a run is not in danger for what could not be read
+        return next(iter(call_aside(_PATIENCE_S, act)), None)
+    return None

@@ -58,12 +58,13 @@ def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
     retries: list[Mapping[str, Any]] = [event for event in events if event["kind"] == "retrying"]
     retry = retries[-1] if retries else {}
     params, environment = retry.get("params"), retry.get("environment")
+    variables = environment.items() if isinstance(environment, dict) else ()  # the leases ended with that supervisor
     return FormerSupervision(
         attempt=number,
         started_at=starts[-1].get("at", "") if starts else "",
         attempt_ended=bool(number) and retry.get("attempt") == number,
         params=dict(params) if isinstance(params, dict) else None,
-        environment=_without_gpus(environment) if isinstance(environment, dict) else {},
+        environment={str(name): str(value) for name, value in variables if name not in (VISIBLE_DEVICES, DEVICE_ORDER)},
     )
 
 
@@ -93,9 +94,3 @@ def _has_processes(run_id: str) -> bool:
             return True
         time.sleep(_PROCESSES_CHECK_S)
     return False
-
-
-def _without_gpus(environment: Mapping[Any, Any]) -> dict[str, str]:
-    """Return variables that retries changed, without the GPUs, whose leases ended with the former supervisor."""
-    gpus = (VISIBLE_DEVICES, DEVICE_ORDER)
-    return {str(name): str(value) for name, value in environment.items() if name not in gpus}

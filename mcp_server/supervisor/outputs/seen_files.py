@@ -68,8 +68,12 @@ class SeenFiles:
 
     def find_event_files(self, directory: str) -> None:
         """Note the event files at or below a directory: those of one that is new were created before it was watched."""
+
+        def event_file(entry: os.DirEntry[str]) -> str | None:
+            return entry.path if "tfevents" in entry.name else None
+
         scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=_LIST_S)
-        for _, paths in scan.walk(Path(directory), _event_file, skip=lambda name: name.startswith(".")):
+        for _, paths in scan.walk(Path(directory), event_file, skip=lambda name: name.startswith(".")):
             self._event_files.update(dict.fromkeys(paths[:_MOST_EVENT_FILES]))
 
     def name_event_files(self, pids: Container[int]) -> None:
@@ -93,8 +97,10 @@ class SeenFiles:
                 file.unsure = self._sessions.may_hold_others(file.path, append=file.append)
             elif file.open:
                 file.open, file.unsure = False, True  # until it is settled
-        if len(self._files) > MOST_FILES:
-            self._forget_files()
+        if (surplus := len(self._files) - MOST_FILES) > 0:
+            self.cut = True
+            for inode in [inode for inode, file in self._files.items() if not file.open][:surplus]:  # seen first
+                del self._files[inode]
 
     def follow(self, former: str, path: str) -> None:
         """Know the files at or below ``former`` by their new paths."""
@@ -168,13 +174,6 @@ class SeenFiles:
         is_proven = self._sessions.is_proven(file.path, changed_ns, self._inotify.watched_ns(directory))
         return is_proven and not (file.append and self._sessions.has_strangers(file.path))
 
-    def _forget_files(self) -> None:
-        """Forget the closed files that were seen first."""
-        self.cut = True
-        closed = [inode for inode, file in self._files.items() if not file.open]
-        for inode in closed[: len(self._files) - MOST_FILES]:
-            del self._files[inode]
-
 
 def may_be_listed(path: str) -> bool:
     """Return whether a directory may be listed. The temporary and home directories hold everybody's files."""
@@ -220,10 +219,6 @@ def _regular_file(entry: os.DirEntry[str]) -> tuple[str, os.stat_result] | None:
     return (entry.path, status) if stat.S_ISREG(status.st_mode) else None
 
 
-def _event_file(entry: os.DirEntry[str]) -> str | None:
-    return entry.path if "tfevents" in entry.name else None
-
-
 _MOST = 50
 _LOOK_DEPTH, _LOOK_ENTRIES, _LOOK_S = 2, 300, 0.05
 
@@ -257,7 +252,7 @@ class MentionedDirectories:
         outputs = []
         for path in list(self._undecided):
             scan = DirectoryScan(_LOOK_DEPTH, max_entries=_LOOK_ENTRIES, max_s=_LOOK_S)
-            times = [changed_ns for _, found in scan.walk(Path(path), _change_of_file) for changed_ns in found]
+            times = [file.st_mtime_ns for _, found in scan.walk(Path(path), _regular_file) for _, file in found]
             if not times and not scan.cut:
                 continue
             del self._undecided[path]
@@ -270,8 +265,3 @@ class MentionedDirectories:
     def watchable(self) -> list[str]:
         """Return the directories in which changes are worth a look."""
         return [*self.shared, *self._undecided]
-
-
-def _change_of_file(entry: os.DirEntry[str]) -> int | None:
-    status = entry.stat(follow_symlinks=False)
-    return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else None

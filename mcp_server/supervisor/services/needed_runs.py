@@ -106,7 +106,8 @@ class Services:
             return "where Ray runs it cannot be seen from here: it needs a first_step_pattern"
         port = need.port or find_service_port(run)
         if port is None and joins_a_ray(run):
-            return "" if self._has_joined(need, run) else "it has not joined its Ray yet"
+            with self._directory(need).log(run.attempt).open("rb") as log:
+                return "" if JOINED in log.read(_FIRST_BYTES) else "it has not joined its Ray yet"
         supervisor = supervisor_of(self._directory(need).path, run)
         is_here = run.at_start.get("boot_id") == self._host.boot_id
         if need.path:
@@ -122,10 +123,6 @@ class Services:
             return "its ports cannot be seen from here: name one as RUN@PORT, or give it a first_step_pattern"
         host = "127.0.0.1" if is_here else str(run.at_start.get("host"))
         return "" if _is_open(host, port) else f"{host}:{port} does not answer yet"
-
-    def _has_joined(self, need: Need, run: Run) -> bool:
-        with self._directory(need).log(run.attempt).open("rb") as log:
-            return JOINED in log.read(_FIRST_BYTES)
 
     def _goes_on(self, need: Need, run: Run) -> bool:
         """Return whether a service without a written end may live.
