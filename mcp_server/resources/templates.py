@@ -24,9 +24,9 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_directory import read_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
+from mcp_server.results.figures import measure
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.figures import measure
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
@@ -36,7 +36,7 @@ from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import observe_live_cells
 
 if TYPE_CHECKING:
-    from mcp_server.sweeps.figures import Figure
+    from mcp_server.results.figures import Figure
 
 _DIGEST_CHARS = 12
 _MOST_CONFIGS = 12

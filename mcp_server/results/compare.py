@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 from collections import Counter
@@ -36,6 +37,7 @@ from mcp_server.results.comparison_cells import (
     fact_cells,
     find_differences,
     fit,
+    format_value,
     merge_overrides,
     metric_cells,
     shorten_names,
@@ -51,6 +53,7 @@ from mcp_server.results.evaluation_series import (
 )
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.far_results import name_there, show_far_files
+from mcp_server.results.figures import ANY_COUNT, explain_missing_metric, names_value, read_values
 from mcp_server.results.finish import describe_finding
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.results.printed_evaluations import read_printed_evaluations
@@ -61,7 +64,6 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.equal_settings import Place
 from mcp_server.text.formatting import count_digits
-from mcp_server.text.near_names import find_near_names
 from mcp_server.views.run_status import describe_left_behind
 
 _LONGEST_TAG = 32
@@ -84,6 +86,7 @@ class ComparedRun:
     settings: Mapping[str, str]
     metrics: Sequence[Metric]
     step: int | None
+    elapsed_s: float | None
     figures: Mapping[str, EvaluationSeries]
     checkpoints: Sequence[Checkpoint]
     uncertain: Sequence[str]
@@ -103,11 +106,14 @@ def build_comparison(
 ) -> Comparison:
     """Return these runs, and those that have all of ``tags``, as one table. Blocks. BadArgument: there are none."""
     runs, further, notes = _select_runs(store, run_ids, tags)
+    metrics = [name.removeprefix(ANY_COUNT) for name in metrics]
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
     read = partial(_read_run, store, scalars, metrics, root_cwd, *lookups)
     entries = [read(run) for run in runs]
+    chosen = [name for name in metrics if names_value(name) and not _is_tag(name, entries)]
+    read_all = {name: [list(read_values(run, store, scalars, name)) for run in runs] for name in chosen}
     settings_of = merge_overrides([entry.settings for entry in entries])
     differing = _choose_settings(entries, settings_of, notes)
     tag_columns = _columns(
@@ -126,17 +132,19 @@ def build_comparison(
     )
     changes = [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
     notes += [*find_code_differences([entry.code for entry in entries]), *changes]
-    notes += _describe_missing(metrics, entries, scalars, store)
+    notes += _describe_missing([name for name in metrics if not any(read_all.get(name, ()))], entries, scalars, store)
     tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
     settings = shorten_names(differing, _FACTS)
     values_of = {name: shorten_paths([own.get(name, "-") for own in settings_of]) for name in differing}
     short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
     digits = _count_digits(entries, tag_columns, figures)
+    named = _tabulate_values(list(read_all.values()), len(runs), {*_FACTS, *settings.values()})
     table = [
-        fact_cells(entry.run, entry.step, entry.run.elapsed_s(store.now_s(entry.run)))
+        fact_cells(entry.run, entry.step, entry.elapsed_s)
         | {name: fit(values_of[long][number]) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()}, digits)
+        | named[number]
         | {
             evaluation_column(name): format_series(entry.figures[name], digits[name])
             for name in figures
@@ -156,12 +164,7 @@ def build_comparison(
     names = [name for name in names if name not in same]
     if same.get("attempts") == "1":
         del same["attempts"]
-    for run in runs:
-        if run.attempt_params.changed:
-            notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
-    notes += [f"{run.run_id} {left}." for run in runs if (left := describe_left_behind(run, short=True))]
-    notes += [f"{run.run_id} {run.still}." for run in runs if not run.ended]
-    notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
+    notes += _describe_runs(runs)
     notes += dict.fromkeys(remark for entry in entries for remark in entry.remarks)
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
     notes += [left_out] if left_out else []
@@ -193,6 +196,16 @@ def build_comparison(
     )
 
 
+def _describe_runs(runs: Sequence[Run]) -> list[str]:
+    """Return what a reader of figures has to know of these runs."""
+    changed = {run.run_id: "; ".join(run.attempt_params.changed.values()) for run in runs}
+    notes = [f"{run_id}: {text}." for run_id, text in changed.items() if text]
+    notes += [f"{run.run_id} {left}." for run in runs if (left := describe_left_behind(run, short=True))]
+    notes += [f"{run.run_id} {run.still}." for run in runs if not run.ended]
+    lost = [run.run_id for run in runs if run.state == "lost"]
+    return [*notes, *(f"{run_id} is lost: its figures are the last that are known." for run_id in lost)]
+
+
 def _choose_settings(
     entries: Sequence[ComparedRun], settings_of: Sequence[Mapping[str, str]], notes: list[str]
 ) -> list[str]:
@@ -217,6 +230,16 @@ def _count_digits(entries: Sequence[ComparedRun], tags: Collection[str], figures
             if (series := entry.figures.get(name)) is not None:
                 values[name] += [point.value for point in (series.last, series.best) if point is not None]
     return {name: count_digits(each) for name, each in values.items()}
+
+
+def _tabulate_values(
+    read_all: Sequence[Sequence[Sequence[tuple[str, float, bool]]]], runs: int, other_columns: Collection[str]
+) -> list[Cells]:
+    """Return the cells of values that the caller named, such as ``best:TAG``, by run."""
+    known = [{name: value for read in read_all for name, value, _ in read[number]} for number in range(runs)]
+    short = shorten_names(list(dict.fromkeys(itertools.chain(*known))), other_columns, longest=_LONGEST_TAG)
+    digits = {name: count_digits([own[name] for own in known if name in own], least=4) for name in short}
+    return [{short[name]: format_value(value, digits[name]) for name, value in own.items()} for own in known]
 
 
 def _list_checkpoints(entries: Sequence[ComparedRun], root: str) -> list[str] | None:
@@ -276,6 +299,7 @@ def _read_run(
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     run_metrics = read_metrics(run, scalars, metrics, rundir)
+    elapsed_s = run.elapsed_s(store.now_s(run))
     own = scalars.attribution.of(run)
     here, remark = run, ""
     if run.spec.mirror:
@@ -289,12 +313,21 @@ def _read_run(
         settings,
         run_metrics.metrics,
         run_metrics.step,
+        elapsed_s,
         name_series(build_series([*read_printed_evaluations(run, rundir), *files])),
         [replace(one, path=name_there(one.path, run)) for one in saved],
         [path for path in uncertain if path not in read],
         [*([remark] if remark else []), *(f"{run.run_id}: {doubt}" for doubt in run_metrics.doubts)],
         Place(find_directory(run.spec.command, run.spec.cwd), snapshot.python if snapshot else ""),
         code,
+    )
+
+
+def _is_tag(name: str, entries: Sequence[ComparedRun]) -> bool:
+    """Return whether a run has a metric or figure that is called ``name`` itself, such as ``pass@1``."""
+    return any(
+        match_tags(name, [one.tag for one in entry.metrics]) or any(_matches(name, each) for each in entry.figures)
+        for entry in entries
     )
 
 
@@ -309,8 +342,7 @@ def _describe_missing(
         for entry in entries:  # without the filter by name
             rundir = store.run_directory(entry.run.run_id)
             tags += [one.tag for one in read_metrics(entry.run, scalars, rundir=rundir).metrics]
-        near = find_near_names(pattern, tags)
-        notes.append(f"No metric {pattern!r} in these runs." + (f" Near: {', '.join(near)}." if near else ""))
+        notes.append(explain_missing_metric(pattern, list(dict.fromkeys(tags)), "run"))
     return notes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,20 +15,18 @@ from mcp_server.record.sweeps.sweep_ranking import Group, average
 from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results import checkpoints
 from mcp_server.results.comparison_cells import describe_checkpoint, evaluation_column
+from mcp_server.results.figures import explain_missing_metric, measure_evaluations, read_values
 from mcp_server.results.metrics import best_direction, read_metrics
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.figures import measure_all, measure_at, measure_evaluations, parse_metric
 from mcp_server.text.formatting import spread
-from mcp_server.text.near_names import find_near_names
 
 MOST_READ = 100  # runs whose files are read for one answer
 _MOST_METRICS, _MOST_EVALUATIONS = 6, 2
 _CELLS_EXPLAINED = 8
 _CELLS_WITH_TAGS = 3  # whose metrics are listed to explain a name that none has
-_AT = re.compile(r"(?P<tag>.+)@(?P<step>\d{1,15})")
 
 
 @dataclass
@@ -87,40 +84,18 @@ def read_columns(
         if (run := observe_cell(cell, store)) is None:
             continue
         for name in metrics:
-            for column, value, is_at_step in _read_values(run, store, scalars, name, goals):
+            for column, value, is_at_step in read_values(run, store, scalars, name, goals):
                 found.add(name)
                 if is_at_step or cell.cell.name in whole:
                     columns.values.setdefault(column, {})[cell.cell.name] = value
                 columns.at_step |= {column} if is_at_step else set()
     if missing := [name for name in metrics if name not in found]:
         tags = list(dict.fromkeys(_list_tags(cells, store, scalars)))
-        columns.notes += [_explain_missing(name, tags) for name in missing]
+        columns.notes += [explain_missing_metric(name, tags, "cell") for name in missing]
     if len(columns.values) > _MOST_METRICS:
         columns.notes.append(f"{len(columns.values) - _MOST_METRICS} more metrics match.")
         columns.values = dict(list(columns.values.items())[:_MOST_METRICS])
     return columns
-
-
-def _explain_missing(name: str, tags: Sequence[str]) -> str:
-    tag, _ = parse_metric(name)
-    if (at := _AT.fullmatch(tag)) and match_tags(at["tag"], tags):
-        return f"No cell has {at['tag']} at step {at['step']}: none has come that far."
-    near = ", ".join(find_near_names(tag, tags))
-    return f"No metric {name!r} in these runs." + (f" Near: {near}." if near else "")
-
-
-def _read_values(
-    run: Run, store: RunStore, scalars: Scalars, name: str, goals: Mapping[str, str]
-) -> Iterator[tuple[str, float, bool]]:
-    tag, ranking = parse_metric(name)
-    figures = list(measure_all(run, store, scalars, tag, ranking, goals.get(tag)))
-    for found, figure in figures:
-        if figure.value is not None:
-            yield f"{found} {ranking}", figure.value, False
-    if not figures and (at := _AT.fullmatch(tag)):
-        step = int(at["step"])
-        for found, value in measure_at(run, store, scalars, at["tag"], step):
-            yield f"{found} @{step}", value, True
 
 
 def _list_tags(cells: Sequence[CellState], store: RunStore, scalars: Scalars) -> Iterator[str]:

@@ -13,15 +13,15 @@ from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Swe
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.evaluation_text import render_table
+from mcp_server.results.figures import ANY_COUNT, choose_goal, measure, parse_metric
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
-from mcp_server.sweeps.figures import ANY_COUNT, choose_goal, measure, parse_metric
 from mcp_server.sweeps.merging import merge_sweeps
 from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
 from mcp_server.text.formatting import shorten_facts
 from mcp_server.views.brevity import fit
-from mcp_server.views.sweep_status import count_kinds, describe_best
+from mcp_server.views.sweep_status import count_kinds, describe_best, find_kind
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 225, 3, 16
 _BENCHMARK_TOKENS = 200
@@ -81,8 +81,8 @@ def compare_sweep(
         benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
     failed = [describe_failed(cell) for cell in sweep.failed]
     if len(failed) > _MOST_FAILED and not as_markdown:
-        notes.append(f"{len(failed)} cells failed: {count_kinds(sweep.failed)}; the newest are in failed.")
-        failed = failed[-_MOST_FAILED:]
+        notes.append(f"{len(failed)} cells failed: {count_kinds(sweep.failed)}; the newest of each kind are in failed.")
+        failed = [describe_failed(cell) for cell in _choose_failed(sweep.failed)]
     best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark
@@ -105,7 +105,7 @@ def compare_sweep(
         else None,
         benchmarks=None if as_markdown else benchmarks or None,
         root=table.root or None,
-        more=f"{left} more settings that rank behind these: markdown=true has all." if left else None,
+        more=f"{left} more setting{'s' if left > 1 else ''} behind these: markdown=true has all." if left else None,
         notes=notes or None,
     )
 
@@ -218,6 +218,14 @@ def _describe_code_changes(groups: Sequence[Group], store: RunStore, *, compares
         more = f" and {len(names) - _MOST_CHANGED} more" if len(names) > _MOST_CHANGED else ""
         described.append(f"{', '.join(names[:_MOST_CHANGED])}{more}: {change}")
     return described
+
+
+def _choose_failed(failed: Sequence[CellState]) -> list[CellState]:
+    """Return the newest failed cell of each kind, then the newest of all, in their order."""
+    newest = {find_kind(cell): number for number, cell in enumerate(failed)}.values()
+    others = [number for number in range(len(failed)) if number not in newest]
+    chosen = [*sorted(newest, reverse=True), *reversed(others)][:_MOST_FAILED]
+    return [failed[number] for number in sorted(chosen)]
 
 
 def describe_failed(cell: CellState) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import find_distinct_secrets
+from mcp_server.record.attempt_params import count_ends
 from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
@@ -27,13 +28,13 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import release_lock, take_lock
-from mcp_server.text.formatting import duration, printable, rough_duration, significant
+from mcp_server.text.formatting import duration, printable, rough_duration, shorten_facts, significant
 from mcp_server.text.near_names import find_near_names
 from mcp_server.views.progress_text import first_metrics
 from mcp_server.views.sweep_eta import estimate_rest_s
 
 if TYPE_CHECKING:
-    from mcp_server.sweeps.figures import Figure
+    from mcp_server.results.figures import Figure
 
 _MIB_PER_GIB = 1024
 _LONGEST_TEXT = 120
@@ -80,11 +81,12 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Look:
-    """The live cells as seen at a time: by run a line of the table, and its value; and when the sweep ends."""
+    """The live cells as seen at a time: their rows, their values by run, how many they are, and when the sweep ends."""
 
     at_s: float
-    lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: Sequence[Sequence[str]] = ()
     values: Mapping[str, tuple[float, int | None]] = field(default_factory=dict)
+    count: int = 0
     rest_s: float | None = None
 
     @property
@@ -155,7 +157,7 @@ class SweepLog:
         settings = self._rank_settings(sweep, look, notes)
         lines = [*_render_head(sweep, look, settings.best), "", "## Settings", "", *settings.lines]
         if live and look is not None:
-            lines += ["", f"## Live cells at {look.time}", "", *_render_live(sweep, live, look)]
+            lines += ["", f"## Live cells at {look.time}", "", *_render_live(sweep, look)]
         lines += ["", "## Plan", "", *self._plan.render(headers, rows)]
         self._sort_events(sweep.events)
         headers = [
@@ -202,15 +204,17 @@ class SweepLog:
         if not live or sweep.ended:
             self._look = None
         elif self._look is None or not 0 <= now_s - self._look.at_s < _LOOKED_EVERY_S:
-            lines, values = {}, {}
+            values = {}
             for run in list(live.values())[:_MOST_MEASURED] if self._measure and sweep.spec.metric else ():
                 with contextlib.suppress(RunwardError, OSError):
                     figure = self._measure(run) if self._measure else None
                     if figure is not None and figure.value is not None:
                         values[run.run_id] = figure.value, figure.step
-            for run in live.values():
-                lines[run.run_id] = _describe_live(run, values.get(run.run_id))
-            self._look = _Look(now_s, lines, values, estimate_rest_s(sweep, live, now_s))
+            rows = [
+                [name, run.run_id, run.state, *_describe_live(run, values.get(run.run_id))]
+                for name, run in list(live.items())[:_MOST_LIVE]
+            ]
+            self._look = _Look(now_s, rows, values, len(live), estimate_rest_s(sweep, live, now_s))
         return self._look
 
     def _rank_settings(self, sweep: Sweep, look: _Look | None, notes: Mapping[str, str]) -> _Settings:
@@ -257,18 +261,19 @@ def _rank_settings(
     return lines, choose_best(groups) if by.metric is not None else None
 
 
-def _render_live(sweep: Sweep, live: Mapping[str, Run], look: _Look) -> list[str]:
+def _render_live(sweep: Sweep, look: _Look) -> list[str]:
     headers = ["cell", "run", "state", "step", sweep.spec.ranked_by or "metrics", "left"]
-    shown = list(live.items())[:_MOST_LIVE]
-    rows = [[name, run.run_id, run.state, *look.lines.get(run.run_id, ("", "", ""))] for name, run in shown]
-    more = ["", f"{len(live) - _MOST_LIVE} more are live."] if len(live) > _MOST_LIVE else []
-    return [*render_table(headers, rows), *more]
+    more = ["", f"{look.count - len(look.rows)} more are live."] if look.count > len(look.rows) else []
+    return [*render_table(headers, look.rows), *more]
 
 
 def _describe_live(run: Run, value: tuple[float, int | None] | None) -> Sequence[str]:
     step, total, left_s = (run.progress.get(name) for name in ("step", "total_steps", "eta_s"))
-    if isinstance(step, int) and value is not None and value[1] is not None:
-        step = max(step, value[1])  # the curve may be read later than the record
+    if isinstance(step, int) and value is not None and value[1] is not None and value[1] > step:
+        step_s = run.progress.get("step_s")  # the curve is read later than the record
+        if isinstance(left_s, int | float):
+            left_s = max(0.0, left_s - (value[1] - step) * step_s) if isinstance(step_s, int | float) else None
+        step = value[1]
     at = "" if step is None else f"{step}" if total is None else f"{step}/{total}"
     if value is not None:
         newest = f"{_number(value[0])}{'' if value[1] is None else f'@{value[1]}'}"
@@ -349,7 +354,6 @@ def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | N
     begin: Mapping[str, Any] = next((e for e in events if e["kind"] == "cell_started"), {})
     measured: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] == "cell_measured"), {})
     attempt = run.attempt if run is not None else end.get("attempt") or 1
-    failure = end.get("failure") or {}
     peak = end.get("peak_mib")
     return [
         cell.cell.name,
@@ -357,9 +361,8 @@ def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | N
         str(end.get("started_at") or begin.get("at") or "")[:19],
         str(end.get("ended_at") or "")[:19],
         run.state if run is not None else str(end.get("state") or "running"),
-        _shorten(end.get("why") or ": ".join(filter(None, [failure.get("kind"), failure.get("line")])))
-        or str(end.get("signal") or ""),
-        str(attempt),
+        _shorten(end.get("why") or _describe_failure(end)) or str(end.get("signal") or ""),
+        f"{attempt} (after {count_ends(end['tries'])})" if end.get("tries") else str(attempt),
         f"{peak / _MIB_PER_GIB:.1f}" if isinstance(peak, int | float) else "",
         _describe_log_place(home, run_id, attempt),
         str(measured.get("curves") or ""),
@@ -379,14 +382,21 @@ def _why(cell: CellState) -> str:
     failure = cell.end.get("failure") or {}
     if why := cell.end.get("why"):
         return str(why)
-    before = f"after {', '.join(cell.tries)}" if cell.tries else ""
+    before = f"after {count_ends(cell.tries)}" if cell.tries else ""
     if failure and cell.state not in ("finished", "timed_out", LIVE):
-        why = f"{failure.get('kind')}: {failure.get('line') or ''}".rstrip(": ")
+        why = _describe_failure(cell.end)
     elif cell.bad_end:
         why = f"the metric ended as {cell.bad_end}"
     else:
         why = str(cell.end.get("text") or "") if cell.state in ("failed", "lost") else ""
     return ", ".join(filter(None, (why, before)))
+
+
+def _describe_failure(end: Mapping[str, Any]) -> str:
+    """Return why a run failed, and whether the recovery policy stopped it for that."""
+    failure = end.get("failure") or {}
+    by = "policy stopped it" if failure and end.get("stopped_by") == "policy" else None
+    return ": ".join(filter(None, [by, failure.get("kind"), failure.get("line")]))
 
 
 def _varying(cells: Iterable[CellState]) -> list[str]:
@@ -405,8 +415,7 @@ def _number(value: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+    return shorten_facts(" ".join(text.split()), _LONGEST_TEXT)
 
 
 _PATIENCE_S = 2.0  # the conductor of a sweep that has just ended is about to exit

@@ -22,6 +22,7 @@ from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.results.benchmark_table import find_benchmark
+from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, requests_gpus
 from mcp_server.runs.launch.launch import rehearse
@@ -29,7 +30,6 @@ from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
-from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, make_request, parse_phases, with_slots
 from mcp_server.sweeps.plan_checks import (

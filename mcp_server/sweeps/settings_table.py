@@ -32,8 +32,8 @@ from mcp_server.results.code_differences import describe_other_code
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_series import EvaluationPoint, EvaluationSeries
+from mcp_server.results.figures import ANY_COUNT, RANKINGS
 from mcp_server.sweeps.cell_code import read_cell_code
-from mcp_server.sweeps.figures import ANY_COUNT, RANKINGS
 from mcp_server.sweeps.plan import find_seeds
 from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
 

@@ -12,6 +12,7 @@ from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep
+from mcp_server.results.figures import parse_metric
 from mcp_server.runs.code.code_copy import keep_sweep_code_state
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
@@ -20,7 +21,6 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.conducting import resume_conductor, start_conductor
 from mcp_server.sweeps.decide import has_too_many_failures
-from mcp_server.sweeps.figures import parse_metric
 from mcp_server.sweeps.plan import DEFINING, identify
 from mcp_server.sweeps.planning import (
     LIMITS,
@@ -224,8 +224,10 @@ async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, envi
     added = extended.cells[len(former.cells) :]
     planned = await check_plan(replace(extended, cells=added), former.spec.goal, store, environ)
     after = former.spec.phases[former.spec.phases.index(added[0].phase) + 1 :]
-    begun = [phase for phase in after if any(each.runs and each.cell.phase == phase for each in former.cells)]
-    notes = [f"Phase {phase} has run, and does not run again for the new cells." for phase in begun]
+    runs_on = {cell.phase for cell in added} | {each.cell.phase for each in former.cells if each.state not in COMPLETE}
+    notes = [
+        f"Phase {phase} has run, and does not run again for the new cells." for phase in after if phase not in runs_on
+    ]
     return replace(planned, warnings=(*planned.warnings, *notes))
 
 

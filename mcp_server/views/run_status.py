@@ -14,7 +14,7 @@ from mcp_server.record.results.tracker_link import TrackerLink, read_tracker_lin
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState
+from mcp_server.record.state import NO_END, UNKNOWN_END, Run, RunState, posix
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.text.formatting import (
@@ -22,6 +22,7 @@ from mcp_server.text.formatting import (
     fold_bars,
     printable,
     round_known,
+    round_seconds,
     shorten_facts,
     shorten_middle,
     significant,
@@ -181,15 +182,17 @@ def status_of(
     if run.spec.mirror and not run.ended:  # its host may have fallen silent over these questions
         report = backend_of(run.spec).liveness(store.run_directory(run.run_id), run.spec)
         run = replace(run, unreachable=report.unreachable, reason=None if run.unreachable else run.reason)
+    now_s, output_at_s = store.now_s(run), store.output_at_s(run)
     return describe(
         run,
-        now_s=store.now_s(run),
+        now_s=now_s,
         since=since,
-        last_output_at_s=store.output_at_s(run),
+        last_output_at_s=output_at_s,
         tail=tail,
         brief=brief,
         listed=listed,
         running_s=_measure_running(run),
+        lag_s=_measure_lag(run, now_s, output_at_s),
         leftovers=leftovers,
         tracker=tracker,
         unheard=unheard,
@@ -218,6 +221,13 @@ def _measure_running(run: Run) -> float | None:
     return max(0.0, processes.up_s() - processes.started_up_s(started))
 
 
+def _measure_lag(run: Run, now_s: float, output_at_s: float | None) -> float:
+    """Return how old the step and metrics of a live run are, where it has printed since: its time is of that moment."""
+    at = run.progress.get("at")
+    noted_s = posix(at) if isinstance(at, str) and not run.ended else now_s
+    return max(0.0, now_s - noted_s) if output_at_s is not None and output_at_s > noted_s else 0.0
+
+
 def _leftovers(run: Run) -> list[Leftover]:
     """Return left-over processes by program; a process without a program, such as the guard, is about to exit."""
     return [Leftover.of(process) for process in backend_of(run.spec).find_leftovers(run) if process.program]
@@ -230,6 +240,7 @@ def describe(
     since: int = 0,
     last_output_at_s: float | None = None,
     running_s: float | None = None,
+    lag_s: float = 0.0,
     tail: list[str] | None = None,
     leftovers: list[Leftover] | None = None,
     tracker: Tracker | None = None,
@@ -241,12 +252,14 @@ def describe(
 
     ``brief`` omits what the launch has already answered: a heartbeat has 100 tokens. ``listed``: one line among many.
     A failure has 300 tokens and no room for other facts; the name is part of the run's id. ``last_output_at_s`` is
-    POSIX time, and used for live runs only. ``running_s``: for how long it has run, where that is measured.
+    POSIX time, and used for live runs only. ``running_s``: for how long it has run, where that is measured. ``lag_s``:
+    the age of its step and metrics, so that its time is of the same moment.
     ``unheard``: the notices that never arrived.
     """
     progress, failed = run.progress, run.failure is not None
     left_out = _choose_left_out(run, since, brief=brief, listed=listed)
     silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
+    elapsed_s = run.elapsed_s(now_s) if running_s is None else running_s
     facts: dict[str, Any] = {
         **{name: getattr(run, name) for name in _AS_THEY_ARE},
         **{name: progress.get(name) for name in ("round", "step", "total_steps")},
@@ -257,7 +270,7 @@ def describe(
         "cell": run.spec.cell,
         "unreachable": Unreachable(**run.unreachable) if run.unreachable else None,
         "reason": _reason(run, len(leftovers or ())),
-        "elapsed_s": round_known(run.elapsed_s(now_s) if running_s is None else running_s),
+        "elapsed_s": None if elapsed_s is None else round_seconds(elapsed_s - lag_s),
         "pending_reason": shorten_facts(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
         "gpus": list(run.gpu_names) or None,
         "step_s": significant(progress["step_s"]) if "step_s" in progress else None,

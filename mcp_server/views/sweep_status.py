@@ -223,15 +223,20 @@ def _count_earlier(failed: Sequence[CellState]) -> str | None:
     return f"{len(failed)} before these: {count_kinds(failed)}" if failed else None
 
 
+def find_kind(cell: CellState) -> str:
+    """Return the kind of a cell's failure, without any the state in which it ended."""
+    return str((cell.end.get("failure") or {}).get("kind") or cell.state)
+
+
 def count_kinds(failed: Sequence[CellState]) -> str:
     """Return the commonest causes of cells that failed, with their numbers: ``3 oom_gpu, 1 lost``."""
-    kinds = Counter(str((cell.end.get("failure") or {}).get("kind") or cell.state) for cell in failed)
+    kinds = Counter(map(find_kind, failed))
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4))
 
 
 def _describe_live_cells(live: Mapping[str, Run]) -> list[str]:
     """Return a line about each of the first live cells, the first one in line with what it waits for."""
-    shown = list(live.items())[:_MOST_LIVE]
+    shown = [(cell, run) for cell, run in live.items() if not run.ended][:_MOST_LIVE]
     lines = [_describe_live(cell, run) for cell, run in shown]
     for number, (_, run) in enumerate(shown):
         if run.state == "queued" and (reason := _find_reason(run)):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.results.figures import measure
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.sweeps.figures import measure
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio

@@ -106,6 +106,19 @@ def test_metrics_are_chosen_by_name_or_glob(runs: Runs) -> None:
     assert "loss" not in (comparison.columns or "") + str(comparison.same)
 
 
+def test_a_value_of_a_curve_is_chosen_as_for_a_sweep(runs: Runs) -> None:
+    two(runs)  # rewards 0 1 2 3 0 1 and 0 2 0 2 0 2
+    asked = ["mean10%:reward", "best:reward", "reward@3", "last:loss", "any:reward@best"]
+    first, second = table(build_comparison(runs.store, runs.scalars, tags=["sweep"], metrics=asked))[::-1]
+    assert [first[name] for name in ("reward mean10%", "reward best", "reward @3")] == ["1", "3", "3"]
+    assert [second[name] for name in ("reward mean10%", "reward best", "reward @3")] == ["2", "2", "2"]
+    unmet = build_comparison(runs.store, runs.scalars, tags=["sweep"], metrics=["reward@900", "best:rewrd"]).notes
+    assert (unmet or [])[-2:] == [
+        "No run has reward at step 900: none has come that far.",
+        "No metric 'best:rewrd' in these runs. Near: reward, mean_reward.",
+    ]
+
+
 def test_markdown_is_one_table(runs: Runs) -> None:
     two(runs)
     comparison = build_comparison(runs.store, runs.scalars, tags=["sweep"], as_markdown=True)

@@ -17,8 +17,8 @@ import pytest
 
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.results.figures import measure
 from mcp_server.sweeps.comparison import compare_sweep
-from mcp_server.sweeps.figures import measure
 from mcp_server.sweeps.latex import render_latex
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.views.sweep_status import summarise_sweep

@@ -179,9 +179,22 @@ def test_retries_are_those_of_all_runs_of_a_cell_and_a_continued_run_is_none(tmp
     assert row["retries"] == "3 oom_gpu, 1 killed"
     assert row["state"] == "failed divergence nan@80"
     sweep = RunStore(StateHome(tmp_path)).sweeps.find("night")
-    told = "divergence: x, after oom_gpu, oom_gpu, killed, oom_gpu"
+    told = "divergence: x, after 3 oom_gpu, 1 killed"
     assert told in SweepLog(directory).render(sweep, {}, {})
     assert told in SweepLog(directory).render_results(sweep, {})
+
+
+def test_of_many_failed_cells_the_newest_of_each_kind_are_named(tmp_path: Path) -> None:
+    kinds = ["divergence", "oom_gpu", "divergence", "stall", "stall", "stall"]
+    events = [
+        event
+        for number, kind in enumerate(kinds)
+        for event in cell_events(f"c{number}", None, {"kind": kind, "line": "x"})
+    ]
+    cells = [Cell(f"c{number}", "1", {"n": number}) for number in range(len(kinds))]
+    table = compare(write_sweep(tmp_path, cells, events, metric="reward"))
+    assert table.sweep is not None
+    assert table.sweep.failed == ["c1: oom_gpu: x", "c2: divergence: x", "c5: stall: x"]
 
 
 def test_a_seed_in_the_environment_is_a_seed(tmp_path: Path) -> None:
@@ -213,5 +226,5 @@ def test_two_hundred_cells_have_600_tokens(tmp_path: Path) -> None:
     facts = json.dumps(table.model_dump(), ensure_ascii=False, separators=(",", ":"))
     assert openai.o200k_base().count(facts) <= 600, facts
     assert len(table.rows or []) >= 4
-    assert table.more == f"{40 - len(table.rows or [])} more settings that rank behind these: markdown=true has all."
+    assert table.more == f"{40 - len(table.rows or [])} more settings behind these: markdown=true has all."
     assert any(note.startswith("23 cells failed: 23 oom_gpu") for note in table.notes or [])

@@ -14,7 +14,7 @@ from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import rank_groups
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
-from mcp_server.sweeps.figures import Figure
+from mcp_server.results.figures import Figure
 from mcp_server.sweeps.log import SweepLog
 from tests.support.sweeps import AT, cell_events
 
@@ -84,6 +84,8 @@ def test_live_cells_have_step_and_value_as_of_a_time_and_are_looked_at_every_hal
     assert "| 0.3 |  | 0 |  | 0.3-1 | running 4.25@20 |" in section(first, "Settings")[4]
     clock.now_s += 29
     assert log.render(sweep, live("0.3-1", 90, eta_s=9.0), {}) == first, "within half a minute the same bytes"
+    others = log.render(sweep, live("0.1-1", 1), {})
+    assert section(others, "Live cells at 12:00:00 UTC") == section(first, "Live cells at 12:00:00 UTC"), "of one time"
     clock.now_s += 2
     later = log.render(sweep, live("0.3-1", 90, eta_s=9.0), {})
     assert section(later, "Live cells at 12:00:31 UTC")[2:] == [
@@ -97,6 +99,13 @@ def test_a_live_cell_has_no_step_before_that_of_its_value() -> None:
     started = {"kind": "cell_started", "cell": "0.3-1", "run_id": "r-0.3-1"}
     log = SweepLog(DIRECTORY, lambda _: Figure(4.25, 31), Clock()).render(make(FOUR, started), live("0.3-1", 1), {})
     assert section(log, "Live cells at 12:00:00 UTC")[2] == "| 0.3-1 | r-0.3-1 | running | 31/100 | 4.25@31 |  |"
+
+
+def test_the_time_left_is_that_at_the_step_beside_it() -> None:
+    started = {"kind": "cell_started", "cell": "0.3-1", "run_id": "r-0.3-1"}
+    runs = live("0.3-1", 20, eta_s=240.0, step_s=3.0)
+    log = SweepLog(DIRECTORY, lambda _: Figure(4.25, 40), Clock()).render(make(FOUR, started), runs, {})
+    assert section(log, "Live cells at 12:00:00 UTC")[2] == "| 0.3-1 | r-0.3-1 | running | 40/100 | 4.25@40 | 3 min |"
 
 
 def test_a_table_of_a_thousand_settings_says_how_many_it_leaves_out() -> None:

@@ -294,3 +294,9 @@ def test_what_a_later_attempt_left_behind_is_not_timed_by_the_whole_run_and_help
     assert "The command ended in attempt 2 and left 1 process behind" in note
     assert "The command itself starts tensorboard in the background: such a helper ends with the run." in note
     assert describe_left_behind(folded, short=True) == "left 1 process behind, stopped (starts helpers)"
+
+
+def test_the_time_of_a_row_is_that_of_its_step() -> None:
+    one, now_s = run(events=(STARTED,), progress={"step": 40}), BEGAN_S + 60
+    assert describe(one, now_s=now_s).elapsed_s == 60.0
+    assert describe(one, now_s=now_s, lag_s=4.0).elapsed_s == 56.0

@@ -32,6 +32,7 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
+from mcp_server.results.figures import Figure, measure
 from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import find_decisions
@@ -50,7 +51,6 @@ from mcp_server.sweeps.decide import (
     find_next,
     judge_end,
 )
-from mcp_server.sweeps.figures import Figure, measure
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.text.formatting import clock, printable, significant
 from mcp_server.text.near_names import find_near_names

@@ -14,11 +14,11 @@ from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import name_setting
 from mcp_server.record.sweeps.sweep_state import CellState, Sweep
+from mcp_server.results.figures import read_points
 from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.figures import read_points
 from mcp_server.sweeps.halving import Reached, Stop, find_reached, find_stops, parse_halving
 from mcp_server.threads import run_in_thread
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mcp_server.sweeps.figures import Figure, choose_goal, parse_metric, summarise
+from mcp_server.results.figures import Figure, choose_goal, parse_metric, summarise
 
 CURVE: list[tuple[int | None, float]] = [(step, 20.0 - abs(step - 15)) for step in range(1, 21)]
 

@@ -1,4 +1,4 @@
-"""The value of a sweep's metric by which a run ranks: its last, its best, or the mean of its last tenth."""
+"""The value of a metric by which a run ranks: its last, its best, or the mean of its last tenth."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from mcp_server.record.state import Run
 from mcp_server.results import evaluations
@@ -19,11 +20,14 @@ from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.near_names import find_near_names
 
 RANKINGS = ("last", "best", "mean10%")
 _TENTH = 10
+NO_GOALS: Mapping[str, str] = MappingProxyType({})
 ANY_COUNT = "any:"  # before a metric: settings with fewer seeds do not rank behind
 _RANKED = re.compile(r"(?:(?P<before>last|best|mean10%):)?(?P<tag>.+?)(?:@(?P<behind>last|best|mean10%))?", re.DOTALL)
+_AT = re.compile(r"(?P<tag>.+)@(?P<step>\d{1,15})")
 _SCOPE = re.compile(r"(?i)eval(?:uation)?[/. ]")  # of a name that a result file has without it
 
 Points = list[tuple[int | None, float]]
@@ -84,7 +88,7 @@ def measure(
     return replace(summarise(points, goal, ranking), curves=curves)
 
 
-def measure_all(
+def _measure_all(
     run: Run, store: RunStore, scalars: Scalars, pattern: str, ranking: str, goal: str | None = None
 ) -> Iterator[tuple[str, Figure]]:
     """Yield each metric of a run that ``pattern`` matches, with its figure. Reads files: call it in a thread.
@@ -96,7 +100,7 @@ def measure_all(
         yield tag, summarise(points, choose_goal(tag, goal), ranking)
 
 
-def measure_at(run: Run, store: RunStore, scalars: Scalars, pattern: str, step: int) -> Iterator[tuple[str, float]]:
+def _measure_at(run: Run, store: RunStore, scalars: Scalars, pattern: str, step: int) -> Iterator[tuple[str, float]]:
     """Yield each metric that ``pattern`` matches with its last value up to ``step``, if the run has reached the step.
 
     Reads files: call it in a thread.
@@ -109,6 +113,40 @@ def measure_at(run: Run, store: RunStore, scalars: Scalars, pattern: str, step: 
             value = max(before, key=lambda point: point[0])[1]
             if math.isfinite(value):
                 yield tag, value
+
+
+def read_values(
+    run: Run, store: RunStore, scalars: Scalars, name: str, goals: Mapping[str, str] = NO_GOALS
+) -> Iterator[tuple[str, float, bool]]:
+    """Yield each column of ``TAG``, ``best:TAG``, ``mean10%:TAG`` or ``TAG@300``, its value, and if it is at a step.
+
+    A tag that has an @ of its own, such as ``pass@1``, is meant where the run has it. ``goals``: as somebody said them.
+    """
+    tag, ranking = parse_metric(name)
+    figures = list(_measure_all(run, store, scalars, tag, ranking, goals.get(tag)))
+    for found, figure in figures:
+        if figure.value is not None:
+            yield f"{found} {ranking}", figure.value, False
+    if not figures and (at := _AT.fullmatch(tag)):
+        step = int(at["step"])
+        for found, value in _measure_at(run, store, scalars, at["tag"], step):
+            yield f"{found} @{step}", value, True
+
+
+def names_value(name: str) -> bool:
+    """Return whether ``name`` says which value of a metric is meant: ``best:TAG``, ``TAG@300``."""
+    return parse_metric(name) != (name, RANKINGS[0]) or _AT.fullmatch(name) is not None
+
+
+def explain_missing_metric(name: str, tags: Sequence[str], whose: str) -> str:
+    """Return why no run has the metric ``name``: none has it, none has come to that step, or it has no number."""
+    tag, ranking = parse_metric(name)
+    if (at := _AT.fullmatch(tag)) and match_tags(at["tag"], tags):
+        return f"No {whose} has {at['tag']} at step {at['step']}: none has come that far."
+    if match_tags(tag, tags):
+        return f"No {whose} has a number as {ranking} of {tag}: it ended as nan or inf."
+    near = ", ".join(find_near_names(at["tag"] if at else tag, tags))
+    return f"No metric {name!r} in these runs." + (f" Near: {near}." if near else "")
 
 
 def measure_evaluations(run: Run, store: RunStore, scalars: Scalars) -> dict[str, float]:
