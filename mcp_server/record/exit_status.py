@@ -138,7 +138,7 @@ def closing_line(log: Path, ending: Ending, elapsed_s: float) -> bytes:
     """Return what the pane shows when the run is over. The pane stays open for reading."""
     colour = _COLOURS.get(ending.state, _OTHER_COLOUR)
     return (
-        f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {log.parents[2].name} {ending.text()}\x1b[0m "
+        f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {log.parents[2].name} {ending.text().rstrip('.')}\x1b[0m "
         f"after {clock(elapsed_s)}\r\n[runward] log: {log}\r\n"
     ).encode(errors="replace")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from mcp_server.answer import Answer
 from mcp_server.blueprints.apply import read_blueprint_text
 from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
 from mcp_server.hosts.environment import list_known_secrets
-from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.code.code_snapshot import CodeSnapshot, KeptFile, read_code_snapshot
 from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_directory import read_notes
@@ -39,18 +39,21 @@ if TYPE_CHECKING:
     from mcp_server.results.figures import Figure
 
 _DIGEST_CHARS = 12
-_MOST_CONFIGS = 12
+_MOST_FILES = 12
 
 
 class CodeDigests(Answer):
     """The code of the newest attempt, as it was at its start. Digests: the first 12 digits of SHA-256.
 
-    ``changes``: of the uncommitted changes. ``sources``: of all ``files`` source files, by path and content; absent
-    where one could not be read. ``copy``: of the copy that was sent or kept.
+    ``changes``: of the uncommitted changes, "none" of a clean tree. ``untracked``: how many source files git does not
+    know. ``scripts``: of the files that the command names. ``sources``: of all ``files`` source files, by path and
+    content; absent where one could not be read, and where git tells. ``copy``: of the copy that was sent or kept.
     """
 
     commit: str | None = None
     changes: str | None = None
+    untracked: int | None = None
+    scripts: dict[str, str] | None = None
     sources: str | None = None
     files: int | None = None
     copy_hash: str | None = None
@@ -70,20 +73,28 @@ def describe_ran(store: RunStore, run: Run) -> RanStatus:
     copy_hash = str((run.spec.code or {}).get("hash", ""))[:_DIGEST_CHARS] or None
     configs, code = None, CodeDigests(copy_hash=copy_hash) if copy_hash else None
     if snapshot is not None:
-        kept = [one for one in snapshot.files if one.sha256 and not one.path.endswith(SOURCES)]
-        configs = {name_below(one.path, run.spec.cwd): one.sha256[:_DIGEST_CHARS] for one in kept[:_MOST_CONFIGS]}
+        configs = _list_digests(run, [one for one in snapshot.files if not one.path.endswith(SOURCES)])
         code = _describe_code(run, snapshot, copy_hash)
     facts = {name: getattr(status, name) for name in type(status).model_fields}
     return RanStatus(**facts, configs=configs or None, code=code)
+
+
+def _list_digests(run: Run, files: Sequence[KeptFile]) -> dict[str, str]:
+    known = [one for one in files if one.sha256][:_MOST_FILES]
+    return {name_below(one.path, run.spec.cwd): one.sha256[:_DIGEST_CHARS] for one in known}
 
 
 def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> CodeDigests | None:
     state, diff = load_code_state(snapshot.directory), snapshot.read_diff()
     sources = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES)} if state else {}
     lines = [f"{name_below(path, run.spec.cwd)}\0{digest}" for path, digest in sorted(sources.items())]
+    git = snapshot.git
+    is_known = bool(git.commit) and not git.problem and not git.cut
     code = CodeDigests(
-        commit=snapshot.git.commit or None,
-        changes=_digest(diff) if diff and not snapshot.git.cut else None,
+        commit=git.commit or None,
+        changes=(_digest(diff) if diff else "none") if is_known else None,
+        untracked=sum(name.endswith(SOURCES) for name in git.untracked) or None,
+        scripts=_list_digests(run, [one for one in snapshot.files if one.path.endswith(SOURCES)]) or None,
         sources=_digest("\n".join(sorted(lines))) if lines and all(sources.values()) else None,
         files=len(lines) or None,
         copy_hash=copy_hash,

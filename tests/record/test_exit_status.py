@@ -144,7 +144,7 @@ def test_the_record_holds_code_signal_state_and_both_times() -> None:
 def test_the_pane_ends_with_the_sentence_the_time_and_the_log() -> None:
     rundir = RunDir(Path("/state/runs/cfm-7kqz"))
     assert closing_line(rundir.log(1), Ending("failed", 3, None), 3725.4) == (
-        b"\x1b[0m\x1b[?25h\r\n\x1b[1;31m[runward] cfm-7kqz failed: exit code 3.\x1b[0m after 1:02:05\r\n"
+        b"\x1b[0m\x1b[?25h\r\n\x1b[1;31m[runward] cfm-7kqz failed: exit code 3\x1b[0m after 1:02:05\r\n"
         b"[runward] log: /state/runs/cfm-7kqz/attempts/1/output.log\r\n"
     )
 
