@@ -15,6 +15,7 @@ from mcp_server.text.rows import read_blocks
 _MAX_WORDS = 14  # beside a duration: a longer clause is a story
 _CLAUSE = re.compile(
     r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|(?<!\bincl)(?<!\binkl)(?<!\bmax)(?<!\bca)(?<!\bapprox)\.(?=\s|$)"
+    r"|(?<=\bmax)\.(?=\s+[^\d\s])"
     r"|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
     r"|\s+(?=(?:including|incl|inklusive|inkl|davon|of which|dont)\b)"
 )
@@ -51,7 +52,19 @@ _HEAD = re.compile(rf"(?:(?:{_SORTS['limit']}|{_SORTS['filler']})|[^\w{MARK}])*{
 _CONCLUSION = re.compile(
     rf"(?:(?:so|hence|thus|therefore|also|daher|donc)\b|所以|因此)[^{MARK}]*{MARK}[^{MARK}]*", re.IGNORECASE
 )
-_INTERVAL = re.compile(rf"(?<=[\w一-鿿])(?:\s+(?:every|alle|toutes les)|\s*每隔?)\s*{MARK}", re.IGNORECASE)
+PLAIN_HEAD = re.compile(rf"{_HEAD.pattern}(?:(?:{_SORTS['limit']}|{_SORTS['filler']})|\W)*", re.IGNORECASE)
+_INTERVAL = re.compile(
+    rf"\b(?:every|alle|toutes les)\s+(?:~|about )?\s*(?:{MARK}|[\d.,]+\s*k? ?(?:steps|iterations|epochs|updates)\b)"
+    rf"|每隔?\s*(?:{MARK}|\d+\s*(?:步|轮))",
+    re.IGNORECASE,
+)
+_OF_PART = re.compile(
+    r"\b(?:per|each|every|an?) (?:epoch|step|iteration)\b|每个?\s*(?:epoch|step|轮|步)", re.IGNORECASE
+)
+_TAKES = re.compile(r"\b(?:takes?|lasts?)\b|占|需要?")
+_NUMBERED = re.compile(r"(?:stage|phase|part|arm|seed|run|model)s? \d|it\b|第.", re.IGNORECASE)
+_PLACED = re.compile(r"(?:on|with|without|in|for|if|at|auf|mit|ohne|bei|für|sur|avec|sans)\b|[在用若]", re.IGNORECASE)
+_ENDED = re.compile(r"\b(?:was|were|got|i|we) (?:killed|stopped|aborted|cancell?ed)\b")
 _ELSEWHERE = re.compile(r"(?:on|with|without|auf|mit|ohne)\b(?! average)", re.IGNORECASE)
 _PLACE = re.compile(
     r"\b(?:on|in|at|with|auf)\s+(?:\w+\s+){0,2}(?:node|server|cluster|partition|queue)\b", re.IGNORECASE
@@ -90,25 +103,25 @@ class Clause:
         """The only duration of a clause that begins with "so"."""
         return self.seconds if _CONCLUSION.fullmatch(self.text) and not self.changes else ()
 
-    def is_beside(self, limit_s: float, *, is_only: bool) -> bool:
+    def is_beside(self, limit_s: float, *, is_only: bool = False, is_plain: bool = False) -> bool:
         """Return whether its duration is another thing's, beside a clause that begins with the limit.
 
-        ``is_only``: the limit is a conclusion, and other clauses are its premises. Time that others grant may end the
-        run where it is shorter.
+        ``is_only``: the limit is a conclusion, and other clauses are its premises. ``is_plain``: the limit is the whole
+        run's, so that parts may take less. Time that others grant may end the run where it is shorter.
         """
-        text = _INTERVAL.sub(MARK, self.text)
-        if (
-            _HEAD.match(text)
-            or _TIMES.fullmatch(text)
-            or find_condition(text)
-            or _ORDER.search(self.text)
-            or self.conclusion
-        ):
+        text = _INTERVAL.sub(" ", self.text)
+        is_part = max(self.seconds) < limit_s and not _NUMBERED.match(text)
+        is_others = is_only or text != self.text or (is_part and _OF_PART.search(text) is not None)
+        if (_PLACED.match(text) and not is_others) or self.conclusion or _ORDER.search(text):
+            return False
+        is_head = _HEAD.match(text)
+        text = _OF_PART.sub(" ", text) if is_part else text
+        if is_head or _TIMES.fullmatch(text) or find_condition(text):
             return False
         if _OF_ANOTHER.search(_PLACE.sub(" ", text)):
             return min(self.seconds) >= limit_s
-        is_others = is_only or text != self.text or _BESIDE.search(text) or _OF_WRITER.search(text)
-        return bool(is_others and RULE.search(text) is None)
+        is_others = is_others or bool(is_part and is_plain and _TAKES.search(text))
+        return bool((is_others or _BESIDE.search(text) or _OF_WRITER.search(text)) and RULE.search(text) is None)
 
     @property
     def changes(self) -> bool:
@@ -129,7 +142,7 @@ class Clause:
         limits = LIMIT.search(self.text)  # "then it is stopped" is no more, "10 at most" is
         changes = re.search(r"\d", self.text) if limits else _JOINT.match(self.text)
         changes = changes or (_ORDER_TO_GIVE.search(self.text) and re.search(r"\d", self.text))
-        return not (changes or _TIMES.fullmatch(self.text) or find_condition(self.text))
+        return not (changes or _TIMES.fullmatch(self.text) or find_condition(_INTERVAL.sub(" ", self.text)))
 
 
 def find_condition(text: str) -> bool:
@@ -164,6 +177,7 @@ def split_clauses(text: str, *, keeps_durations: bool = True) -> list[Clause]:
         clause, seconds = mark_durations(normal[start:begin])
         if clause.strip():
             clause = _AT_MOST.sub("at most", clause.replace("more than enough", "enough")).strip()
+            clause = _ENDED.sub("ended", clause)
             said = written[start:begin].strip()
             if clause == MARK and clauses and not clauses[-1].seconds and _OF_WRITER.search(clauses[-1].text):
                 above = clauses.pop()  # "i'm in a meeting (90 min)"

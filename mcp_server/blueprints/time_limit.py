@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from mcp_server.blueprints.clauses import (
     LIMIT,
     MARK,
+    PLAIN_HEAD,
     RULE,
     Clause,
     find_condition,
@@ -114,6 +115,7 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     clauses = [clause for _, clauses in entries for clause in clauses]
     has_named = any(len(set(clause.seconds)) == 1 and LIMIT.search(clause.text) for clause in clauses)
     heads = {seconds for clause in clauses for seconds in clause.head}
+    is_plain = any(clause.head and PLAIN_HEAD.fullmatch(clause.text) for clause in clauses)
     stated = heads or {seconds for clause in clauses for seconds in clause.conclusion}
     limits: list[tuple[int, float]] = []
     for item, of_item in entries:
@@ -121,7 +123,11 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
             clause
             for clause in of_item
             if clause.is_report
-            or (clause.seconds and len(stated) == 1 and clause.is_beside(min(stated), is_only=not heads))
+            or (
+                clause.seconds
+                and len(stated) == 1
+                and clause.is_beside(min(stated), is_only=not heads, is_plain=is_plain)
+            )
             or (has_named and _RANGE.search(clause.text) and clause.seconds and not RULE.search(clause.text))
         ]
         for clause in remarks:
@@ -150,8 +156,15 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
         if _FIRST_STEP.search(item.label) and not find_durations(item.label):
             continue
         if find_durations(item.label):  # "72 hours = 3 days" is one text
+            is_value = re.match(r"\W*(?:about |ca\.? )?\d", item.text)
             is_open = item.label.count("(") > item.label.count(")")  # "16 hours (8 experts: 13 hours)"
-            sign = ":" if is_open or _FIRST_STEP.search(item.label) or re.search(_TOTAL, item.label) else " ="
+            sign = (
+                ";"
+                if not is_value and not is_open
+                else ":"
+                if is_open or _FIRST_STEP.search(item.label) or re.search(_TOTAL, item.label)
+                else " ="
+            )
             item = replace(item, label="", text=f"{item.label}{sign} {item.text}")  # noqa: PLW2901
         value = _MAX_TIME_LABEL.sub("", item.text.strip("`*\"' ")).strip("`*\"' ")
         if back := _REPORT_BACK.search(value):
@@ -200,15 +213,10 @@ def _reckon(text: str) -> tuple[str, str]:
     equals, total = _EQUALS.search(marked), _TOTALLED.search(marked)
     sign = equals or total
     numbers = _NUMBER_WORD.sub(lambda word: str(_NUMBER_WORDS.index(word[0]) + 2), marked)
-    counts = [int(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d|k)", numbers)]
-    if sign is not None:
-        at = sign.start("whole") if sign["whole"] else sign.start("front")
-        wholes = [marked[:at].count(MARK)]
-    elif _PRODUCT.search(marked):
-        wholes = [index for index, each in enumerate(seconds) if each == max(seconds)]
-    else:
-        return text, ""
-    if find_condition(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
+    counts = [float(n) for n in re.findall(r"(?<![\w.])[1-9]\d{0,3}(?![\w.]*\d|k)", numbers)]
+    counts += [float(n) for n in re.findall(r"[x×*]\s*(\d\.\d+)", marked)]
+    wholes = _find_wholes(marked, seconds, sign)
+    if not wholes or find_condition(_PRODUCT.sub(" ", marked)):  # "4 h per arm, 12 h in total, extended if needed"
         return text, ""
     for whole in wholes:
         parts = [each for index, each in enumerate(seconds) if index != whole]
@@ -221,6 +229,17 @@ def _reckon(text: str) -> tuple[str, str]:
         return text, ""
     made = sum(each for index, each in enumerate(seconds) if index != wholes[0]) * math.prod(counts)
     return text, f"{normalize(text)[:60]!r} makes {duration(made)}, not {duration(seconds[wholes[0]])}"
+
+
+def _find_wholes(marked: str, seconds: Sequence[float], sign: re.Match[str] | None) -> list[int]:
+    """Return which durations may be the whole, the likeliest first."""
+    if sign is not None:
+        at = marked[: sign.start("whole") if sign["whole"] else sign.start("front")].count(MARK)
+        return [at, *([0] if at and sign.re is _EQUALS and len(seconds) == 2 else [])]  # noqa: PLR2004 - either
+    if _PRODUCT.search(marked):
+        return [index for index, each in enumerate(seconds) if each == max(seconds)]
+    is_sum = len(seconds) > 2 and math.isclose(sum(seconds[1:]), seconds[0])  # noqa: PLR2004 - "18 h (training 16 h, eval 2 h)"
+    return [0] if is_sum else []
 
 
 def _find_derived(text: str, seconds: Sequence[float]) -> str:
@@ -236,7 +255,7 @@ def _find_derived(text: str, seconds: Sequence[float]) -> str:
     return "" if is_other or sum(seconds[1:]) > seconds[0] else match["limit"]
 
 
-def _makes(parts: Sequence[float], counts: Sequence[int], whole: float) -> bool:
+def _makes(parts: Sequence[float], counts: Sequence[float], whole: float) -> bool:
     """Return whether parts make a whole: their sum, each or all of them taken a number of times."""
     factors = {1, *counts[:_MAX_PARTS], math.prod(counts[:_MAX_PARTS])}
     sums = {

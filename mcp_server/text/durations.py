@@ -87,6 +87,9 @@ _ISO_UNITS_S = (_WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S, 1.0)
 _MILLIONS = compile_lazily(r"(?<=[0-9])\s?M(?![a-zA-Z])")  # not minutes: "10M"
 _FRACTIONS = {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3", "⅛": " 1/8"}
 _REPEATED = compile_lazily(rf"\b(?P<words>{_BELOW_100})\s*\(\s*(?P<n>[0-9]{{1,4}})\s*\)(?=\s*(?:{_ANY_UNIT})\b)")
+_WHOLE = compile_lazily(
+    r"\b(?:full|whole|entire)\s+(?=(?:days?|hours?|weeks?)\b)|(?<=[一两三四五六七八九十])整(?=[天周])"
+)
 _LONGEST_TEXT = 2_000
 
 
@@ -105,7 +108,7 @@ def normalize(text: str) -> str:
     text = unicodedata.normalize("NFKC", text)
     if not re.match(r"\s*P(?:\d|T)", text):
         text = _MILLIONS.sub(" million", text)
-    return _REPEATED.sub(_drop_repetition, text.lower())
+    return _WHOLE.sub("", _REPEATED.sub(_drop_repetition, text.lower()))
 
 
 def _drop_repetition(match: re.Match[str]) -> str:
