@@ -8,6 +8,7 @@ still fail when it is imported; only the run itself shows that.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_blocks
 
 _PYTHON = compile_lazily(r"(python|pypy)[\d.]*t?d?")
 _BINARIES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -29,41 +31,13 @@ _INSTALLED = compile_lazily(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-.+)?\.(?:dis
 _FINDER = compile_lazily(r"import (__editable___\w+_finder)\b")
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _MOST_BYTES, _MOST_ENTRIES = 65_536, 20_000
-# Distributions whose module has another name.
-_MODULES = {
-    "opencv-python": "cv2",
-    "opencv-python-headless": "cv2",
-    "opencv-contrib-python": "cv2",
-    "pillow": "PIL",
-    "pyyaml": "yaml",
-    "scikit-learn": "sklearn",
-    "scikit-image": "skimage",
-    "attrs": "attr",
-    "gitpython": "git",
-    "python-dotenv": "dotenv",
-    "python-dateutil": "dateutil",
-    "hydra-core": "hydra",
-    "protobuf": "google.protobuf",
-    "beautifulsoup4": "bs4",
-    "pytorch-lightning": "pytorch_lightning",
-    "lightning": "lightning",
-    "stable-baselines3": "stable_baselines3",
-    "tensorboardx": "tensorboardX",
-    "pyzmq": "zmq",
-    "msgpack-python": "msgpack",
-    "nvidia-ml-py": "pynvml",
-    "faiss-cpu": "faiss",
-    "faiss-gpu": "faiss",
-    "umap-learn": "umap",
-    "antlr4-python3-runtime": "antlr4",
-    "huggingface-hub": "huggingface_hub",
-    "apache-tvm": "tvm",
-    "mlagents-envs": "mlagents_envs",
-    "dm-control": "dm_control",
-    "ml-collections": "ml_collections",
-    "importlib-metadata": "importlib_metadata",
-}
-_DISTRIBUTIONS = {module: name for name, module in reversed(_MODULES.items())}
+
+
+@functools.cache
+def _read_modules() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the modules of distributions whose names differ, and the usual distribution of each such module."""
+    blocks = [(one["name"], one["of"].split()) for one in map(dict, read_blocks("system/modules"))]
+    return {each: module for module, names in blocks for each in names}, {module: names[0] for module, names in blocks}
 
 
 @dataclass(frozen=True)
@@ -99,8 +73,8 @@ class Installation:
 
     def version_of(self, name: str) -> str | None:
         """Return the version of a distribution, or of the one that a module belongs to. None where it has none here."""
-        top = name.partition(".")[0]
-        for each in (name, _DISTRIBUTIONS.get(name, ""), _DISTRIBUTIONS.get(top, ""), top):
+        top, (_, usual) = name.partition(".")[0], _read_modules()
+        for each in (name, usual.get(name, ""), usual.get(top, ""), top):
             if version := self.installed.get(_normalize(each)):
                 return version
         return None
@@ -184,7 +158,7 @@ def _check_name(installation: Installation, name: str, own: Sequence[Path], cwd:
     if distribution is None:
         return _problem(f"{name[:80]!r} is not the name of a module or package.", "Write the name alone.")
     normal = _normalize(distribution[1])
-    module = _MODULES.get(normal, name if _MODULE.fullmatch(name) else normal.replace("-", "_"))
+    module = _read_modules()[0].get(normal, name if _MODULE.fullmatch(name) else normal.replace("-", "_"))
     if installation.has_module(module, own):
         return None
     if normal in installation.installed and "." not in name:
@@ -198,11 +172,10 @@ def _suggest(installation: Installation, module: str, normal: str, cwd: Path) ->
     for directory in (cwd / "src", cwd.parent):
         if (directory / top).is_dir():
             return f"Put {directory} into PYTHONPATH."
-    if rest and module not in _DISTRIBUTIONS and installation.has_module(top):
+    modules, usual = _read_modules()
+    if rest and module not in usual and installation.has_module(top):
         return f"Check which version of {top} is installed: {installation.program} -m pip show {top}"
-    name = (
-        normal if normal in _MODULES else _DISTRIBUTIONS.get(module) or _DISTRIBUTIONS.get(top, top.replace("_", "-"))
-    )
+    name = normal if normal in modules else usual.get(module) or usual.get(top, top.replace("_", "-"))
     return f"If it is not your own code: {installation.program} -m pip install {name}"
 
 

@@ -10,7 +10,7 @@ from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
 from mcp_server.gpus.placement import Unavailable, choose_gpus, find_obstacles
 from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, Snapshot
-from mcp_server.gpus.xid import XIDS
+from mcp_server.gpus.xid import load_xids
 
 HEALTHY = {
     "name": "NVIDIA H100",
@@ -71,9 +71,9 @@ def test_memory_that_no_process_holds_is_a_fault() -> None:
     assert find_faults(gpu(memory_used_mib=50000, processes=(TRAINS, unknown))) == []
 
 
-@pytest.mark.parametrize("number", sorted(XIDS))
+@pytest.mark.parametrize("number", sorted(load_xids()))
 def test_an_xid_is_reported_with_its_meaning_and_cause(number: int) -> None:
-    xid, bad = XIDS[number], gpu(xids=(number,))
+    xid, bad = load_xids()[number], gpu(xids=(number,))
     if xid.cause == "fault":
         assert f"Xid {number} ({xid.meaning}): a fault of the GPU; a person should " in find_faults(bad)[-1]
         assert list_notes(bad) == []

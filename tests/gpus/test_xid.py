@@ -10,7 +10,7 @@ from mcp_server.gpus.health import assess_gpus, find_faults
 from mcp_server.gpus.placement import find_obstacles
 from mcp_server.gpus.request import Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
-from mcp_server.gpus.xid import XIDS, describe_xid, worst_xid
+from mcp_server.gpus.xid import describe_xid, load_xids, worst_xid
 from tests.support.rows import for_each
 
 RECOVERIES = ("none", "reset", "reboot")
@@ -22,7 +22,7 @@ def conclude(texts: list[str]) -> str:
     return next((name for name, some in words.items() if any(word in text for word in some for text in texts)), "none")
 
 
-@for_each(product([*sorted(XIDS), 997], [None, "none", "reset", "reboot", "drain_p2p", "drain_reset"]))
+@for_each(product([*sorted(load_xids()), 997], [None, "none", "reset", "reboot", "drain_p2p", "drain_reset"]))
 def test_placement_and_health_agree_on_every_xid(number: int, action: str | None) -> None:
     bad = Gpu(0, "GPU-0", xids=(number,), recovery_action=action)
     obstacles = find_obstacles(bad, None, Requirements())
@@ -42,13 +42,13 @@ def test_a_gpu_needs_a_reset_after_faults_of_links_security_memory_and_start(num
     bad = Gpu(3, "GPU-3", xids=(number,))
     remedy = f"needs a reset (Xid {number}): a person should run: sudo nvidia-smi -i 3 --gpu-reset"
     assert find_obstacles(bad, None, Requirements()) == [remedy]
-    meaning = XIDS[number].meaning
+    meaning = load_xids()[number].meaning
     assert find_faults(bad) == [remedy, f"Xid {number} ({meaning}): a fault of the GPU; a person should reset it"]
 
 
 def test_only_a_fault_needs_a_recovery() -> None:
-    assert all(xid.recovery in RECOVERIES for xid in XIDS.values())
-    assert all(xid.recovery == "none" for xid in XIDS.values() if xid.cause != "fault")
+    assert all(xid.recovery in RECOVERIES for xid in load_xids().values())
+    assert all(xid.recovery == "none" for xid in load_xids().values() if xid.cause != "fault")
 
 
 def test_a_reboot_comes_before_a_reset_and_the_first_of_several_counts() -> None:

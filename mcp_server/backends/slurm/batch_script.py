@@ -15,38 +15,15 @@ from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.slurm.job import list_place_options, render_script
 from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.text.rows import read_blocks
 
 SIGNAL_BEFORE_S = 120
 # The site's limit must not come before the run's own: Slurm counts minutes, and signals up to a minute early.
 _AFTER_LIMIT_S = SIGNAL_BEFORE_S + 120
-# Long options of sbatch that a launch may give. Others would change what runward relies on, or ask for another answer.
-_OPTION_NAMES = """
-account acctg-freq batch begin bb cluster-constraint comment constraint container contiguous core-spec
-cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude exclusive
-extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint hold
-ignore-pbs licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill
-no-requeue nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
-overcommit oversubscribe partition power prefer priority profile propagate qos reboot requeue reservation signal
-sockets-per-node spread-job switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task
-use-min-nodes wait-all-nodes wckey
-"""
-OPTIONS = frozenset(_OPTION_NAMES.split())
-_OURS = {
-    "job-name": "name",
-    "chdir": "cwd",
-    "export": "env",
-    "output": "read_log",
-    "error": "read_log",
-    "array": "launch_sweep",
-    "wrap": "command",
-    "parsable": "",
-    "test-only": "dry_run",
-    "wait": "wait_run",
-    "open-mode": "",
-    "clusters": "",
-}
-# Of the options that name a file sbatch quotes its lines in an error: a caller with a token could read any file so.
-_OF_A_FILE = {"nodefile": "nodelist", "bbf": "bb"}
+_BLOCKS = [dict(block) for block in read_blocks("backends/slurm/sbatch")]
+OPTIONS = frozenset(word for one in _BLOCKS for word in one.get("words", "").split())
+_OURS, _OF_A_FILE = ({one[key]: one.get("by", "") for one in _BLOCKS if key in one} for key in ("ours", "file"))
+_LETTERS = {one["short"]: one["long"] for one in _BLOCKS if "short" in one}
 ARRAY = "array"  # a flag, of a sweep's cells alone: they are handed in together
 GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
 _VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
@@ -131,19 +108,6 @@ def render_batch_script(spec: RunSpec, supervisor: Sequence[str]) -> str:
 
 
 _MARK = "#SBATCH"
-_LETTERS = {
-    "A": "account",
-    "C": "constraint",
-    "G": "gpus",
-    "N": "nodes",
-    "c": "cpus-per-task",
-    "n": "ntasks",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-    "w": "nodelist",
-    "x": "exclude",
-}
 
 
 def warn_of_directives(spec: RunSpec, scripts: Mapping[str, str]) -> Iterator[str]:

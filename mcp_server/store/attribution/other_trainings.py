@@ -8,65 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any, Literal
 
 from mcp_server.answer import Answer
 from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, RUNNERS, find_entry
 from mcp_server.system import processes
+from mcp_server.system.lock_files import user_name
 from mcp_server.system.process_title import supervised_run
+from mcp_server.text.rows import read_blocks
 
 Kind = Literal["training", "evaluation", "serving", "ray", "launcher"]
 
-_TRAINS = r"train\w*|pretrain\w*|finetun\w*|fine_tun\w*|sft|dpo|ppo|grpo|rlhf|rl|reinforce\w*"
-_EVALUATES = r"eval\w*|benchmark\w*|lm_eval|lmms_eval|rollouts?|infer\w*|inference"
-# First match wins: `ajet.launcher` starts trainings, and `vllm.entrypoints` serves.
-_MODULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("serving", re.compile(r"(?:vllm|sglang|lmdeploy|tgi|text_generation_server)(?:\..*)?")),
-    (
-        "launcher",
-        re.compile(r"(?:.*\.)?launch(?:er)?|torch\.distributed\.run|accelerate\.commands\.\w+|deepspeed(?:\..*)?"),
-    ),
-    ("evaluation", re.compile(rf"(?:.*[._])?(?:{_EVALUATES})(?:[._].*)?")),
-    ("training", re.compile(rf"(?:.*[._])?(?:main_)?(?:{_TRAINS})(?:[._].*)?")),
+_BLOCKS: list[dict[str, Any]] = [dict(block) for block in read_blocks("store/attribution/trainings")]
+_MODULES, _SCRIPTS = (
+    [(one["kind"], re.compile(one["line"])) for one in _BLOCKS if one.get("of") == of] for of in ("module", "script")
 )
-_SCRIPTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("launcher", re.compile(r"launch(?:er)?")),
-    ("evaluation", re.compile(rf"(?:.*[._-])?(?:{_EVALUATES})(?:[._-].*)?")),
-    ("training", re.compile(rf"(?:.*[._-])?(?:main_)?(?:{_TRAINS})(?:[._-].*)?")),
+_KINDS, _VERBS = (
+    {word: one[key] for one in _BLOCKS if key in one and "words" in one for word in one["words"].split()}
+    for key in ("kind", "verb")
 )
-_PROGRAMS: dict[str, Kind] = {
-    **dict.fromkeys((*PYTHON_LAUNCHERS, "accelerate-launch"), "launcher"),
-    **dict.fromkeys(("vllm", "sglang", "lmdeploy"), "serving"),
-    **dict.fromkeys(("raylet", "gcs_server"), "ray"),
-    **dict.fromkeys(("lm_eval", "lmms-eval", "lerobot-eval"), "evaluation"),
-    **dict.fromkeys(("lerobot-train", "llamafactory-cli", "trl", "swift", "axolotl", "tune"), "training"),
-}
-# A program of several uses trains only with these words behind it.
-_SUBCOMMANDS = {
-    "accelerate": {"launch"},
-    "vllm": {"serve", "bench"},
-    "llamafactory-cli": {"train"},
-    "trl": {"sft", "dpo", "grpo", "ppo", "rloo", "kto", "reward"},
-    "swift": {"sft", "rlhf", "pt"},
-    "axolotl": {"train"},
-    "tune": {"run"},
-}
+_PROGRAMS: dict[str, Kind] = {**dict.fromkeys(PYTHON_LAUNCHERS, "launcher"), **_KINDS}
+_SUBCOMMANDS = {one["with"]: set(one["words"].split()) for one in _BLOCKS if "with" in one}
 # These run code of trainings and train nothing.
 _NOT_TRAINING = re.compile(
     r"pip|pytest|unittest|py_compile|venv|ipykernel\w*|jupyter.*|tensorboard.*|http\.server|mcp_server.*|runward"
 )
 # Titles that workers of Ray and vLLM give themselves.
 _TITLES = ("ray::", "VLLM::")
-# First words behind a script that has several uses.
-_VERBS: dict[str, Kind] = {
-    **dict.fromkeys(("train", "finetune", "fit", "pretrain"), "training"),
-    **dict.fromkeys(("eval", "evaluate"), "evaluation"),
-}
 
 
 class OtherTraining(Answer):
@@ -190,10 +162,7 @@ def _find_user(pid: int) -> str | None:
         uid = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return user_name(uid)
 
 
 def _describe_search(users: Iterable[str | None], total: int, limit: int) -> str:

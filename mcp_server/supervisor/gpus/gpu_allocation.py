@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import sys
 import time
@@ -236,10 +235,7 @@ class GpuAllocation:
         return query_gpus(sys.executable, self._env, near=True)
 
     def _holder(self) -> LeaseHolder:
-        try:
-            user = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:
-            user = str(os.getuid())
+        user = lock_files.user_name(os.getuid())
         return LeaseHolder(self._control.rundir.run_id, self._control.spec.owner, user, os.getpid(), now())
 
     def _hold(self, leases: HeldLeases) -> None:

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from mcp_server.store.attribution import other_trainings
 from mcp_server.store.attribution.other_trainings import classify
 
 FOUND = """
@@ -87,3 +88,9 @@ def test_editors_shells_and_tools_are_not_trainings(line: str) -> None:
 def test_a_process_without_words_is_nothing() -> None:
     assert classify([]) is None
     assert classify([""]) is None
+
+
+@pytest.mark.parametrize("block", [block for block in other_trainings._BLOCKS if "seen" in block], ids=str)
+def test_each_pattern_wins_on_the_name_that_it_was_seen_with(block: dict[str, str]) -> None:
+    words = ["-m", block["seen"]] if block["of"] == "module" else [f"{block['seen']}.py"]
+    assert other_trainings.classify(["python", *words]) == block["kind"]
