@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_directory import LONGEST_NOTE, SweepDir, append_note, read_notes
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
-from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep, begins_with
+from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.runs.launch.arguments import check_no_secret
 from mcp_server.store.run_store import RunStore
@@ -45,38 +44,10 @@ _BEFORE = ("cell", "phase", "state", "run")
 _AFTER = ("value", "step", "ranked_by", "best", "best_step", "last", "last_step", "elapsed_s", "why", "note")
 
 
-@dataclass
-class _Row:
-    """A row of a table, the ``columns`` in which it is shown, and the line that shows it."""
-
-    sources: tuple[object, ...]  # what it is made from
-    cells: list[str]
-    columns: tuple[int, ...] = ()
-    line: str = ""
-
-
-class _Table:
-    """A table without the columns that are empty in every row. A row is rendered again where its sources change."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, _Row] = {}
-
-    def read(self, key: str, sources: tuple[object, ...], make: Callable[[], list[str]]) -> _Row:
-        """Return the row of ``key``."""
-        row = self._rows.get(key)
-        if row is None or row.sources != sources:
-            row = self._rows[key] = _Row(sources, make())
-        return row
-
-    @staticmethod
-    def render(headers: Sequence[str], rows: Sequence[_Row]) -> list[str]:
-        """Return the table in markdown."""
-        columns = tuple(number for number in range(len(headers)) if any(row.cells[number] for row in rows))
-        names = [headers[number] for number in columns]
-        for row in rows:
-            if row.columns != columns:
-                row.columns, (*_, row.line) = columns, render_table(names, [[row.cells[number] for number in columns]])
-        return [*render_table(names, []), *(row.line for row in rows)]
+def _render_filled(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table in markdown without the columns that are empty in every row."""
+    columns = [number for number in range(len(headers)) if any(row[number] for row in rows)]
+    return render_table([headers[n] for n in columns], [[row[n] for n in columns] for row in rows])
 
 
 @dataclass(frozen=True)
@@ -95,17 +66,8 @@ class _Look:
         return datetime.fromtimestamp(self.at_s, UTC).strftime("%H:%M:%S UTC")
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The table of settings as compare_runs has it, what a reader has to know of it, and the best one."""
-
-    sources: tuple[object, ...]  # what it is made from
-    lines: Sequence[str] = ()
-    best: Best | None = None
-
-
 class SweepLog:
-    """The two files of one sweep. A change of one cell renders its rows alone: there may be 1,000 others.
+    """The two files of one sweep, of which 1,000 cells take 90 ms.
 
     The steps of live cells change all the time, so they are looked at every half minute, and the log says when.
     ``measure``: reads the value that a live run has now; without it the log has none of live cells.
@@ -119,10 +81,6 @@ class SweepLog:
     ) -> None:
         self._directory, self._measure, self._clock = directory, measure, clock
         self._look: _Look | None = None
-        self._settings = _Settings(())
-        self._plan, self._runs, self._results = _Table(), _Table(), _Table()
-        self._events: Sequence[Event] = ()
-        self._events_of: dict[str, list[Event]] = {}  # by run
 
     def write(self, sweep: Sweep, live: Mapping[str, Run]) -> None:
         """Bring both files up to date; a file whose content is right is left alone.
@@ -148,33 +106,31 @@ class SweepLog:
         metric, names = sweep.spec.metric, _varying(sweep.cells)
         headers = ["#", "phase", "cell", *names, "GPUs", "limit", "status", "step", "steps/s", "fps"]
         headers += [sweep.spec.ranked_by or "metrics", "note"]
-        rows, whole = [], find_whole(sweep.cells)
+        whole = find_whole(sweep.cells)
+        plan = []
         for cell in sweep.cells:
             run, note, counts = live.get(cell.cell.name), notes.get(cell.cell.name), cell.cell.name in whole
-            sources = cell, names, note, counts, None if run is None else (run.state, run.gpu_names)
-            make = partial(_plan_row, cell, names, run, note, metric, counts=counts)
-            rows.append(self._plan.read(cell.cell.name, sources, make))
-        settings = self._rank_settings(sweep, look, notes)
-        lines = [*_render_head(sweep, look, settings.best), "", "## Settings", "", *settings.lines]
+            plan.append(_plan_row(cell, names, run, note, metric, counts=counts))
+        home = self._directory.path.parents[1]
+        values = {} if look is None else look.values
+        settings, best = _rank_settings(sweep, values, notes, home)
+        lines = [*_render_head(sweep, look, best), "", "## Settings", "", *settings]
         if live and look is not None:
             lines += ["", f"## Live cells at {look.time}", "", *_render_live(sweep, look)]
-        lines += ["", "## Plan", "", *self._plan.render(headers, rows)]
-        self._sort_events(sweep.events)
-        headers = [
-            "cell",
-            "run",
-            "began (UTC)",
-            "ended (UTC)",
-            "state",
-            "why",
-            "attempts",
-            "peak GPU GiB",
-            "log",
-            "curves",
+        lines += ["", "## Plan", "", *_render_filled(headers, plan), "", "## Runs", ""]
+        events: dict[str, list[Event]] = {}
+        for event in sweep.events:
+            events.setdefault(event.get("run_id", ""), []).append(event)
+        headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "attempts"]
+        headers += ["peak GPU GiB", "log", "curves"]
+        runs = [
+            _run_row(
+                cell, run_id, events.get(run_id, []), live.get(cell.cell.name) if run_id == cell.run_id else None, home
+            )
+            for cell in sweep.cells
+            for run_id in cell.runs
         ]
-        rows = [self._read_run(cell, run_id, live) for cell in sweep.cells for run_id in cell.runs]
-        lines += ["", "## Runs", ""]
-        lines += self._runs.render(headers, rows) if rows else ["No run has begun."]
+        lines += _render_filled(headers, runs) if runs else ["No run has begun."]
         return "\n".join(map(printable, lines)) + "\n"
 
     def render_results(self, sweep: Sweep, notes: Mapping[str, str], separator: str = "\t") -> str:
@@ -194,8 +150,7 @@ class SweepLog:
         whole = find_whole(sweep.cells)
         for cell in sweep.cells:
             note, counts = notes.get(cell.cell.name), cell.cell.name in whole
-            make = partial(_result_row, cell, names, changed, note, sweep.spec.ranked_by if counts else None)
-            writer.writerow(self._results.read(cell.cell.name, (cell, names, changed, note, counts), make).cells)
+            writer.writerow(_result_row(cell, names, changed, note, sweep.spec.ranked_by if counts else None))
         return text.getvalue()
 
     def _look_at(self, sweep: Sweep, live: Mapping[str, Run]) -> _Look | None:
@@ -216,28 +171,6 @@ class SweepLog:
             ]
             self._look = _Look(now_s, rows, values, len(live), estimate_rest_s(sweep, live, now_s))
         return self._look
-
-    def _rank_settings(self, sweep: Sweep, look: _Look | None, notes: Mapping[str, str]) -> _Settings:
-        sources = sweep.cells, look, dict(notes)
-        if self._settings.sources != sources:
-            values = {} if look is None else look.values
-            self._settings = _Settings(sources, *_rank_settings(sweep, values, notes, self._directory.path.parents[1]))
-        return self._settings
-
-    def _read_run(self, cell: CellState, run_id: str, live: Mapping[str, Run]) -> _Row:
-        run = live.get(cell.cell.name) if run_id == cell.run_id else None
-        events = self._events_of.get(run_id, [])
-        sources = len(events), None if run is None else (run.state, run.attempt)
-        home = self._directory.path.parents[1]
-        return self._runs.read(run_id, sources, partial(_run_row, cell, run_id, events, run, home))
-
-    def _sort_events(self, events: Sequence[Event]) -> None:
-        """Note which events are about which run; reads those that are new."""
-        if not begins_with(events, self._events):
-            self._events, self._events_of = (), {}
-        for event in events[len(self._events) :]:
-            self._events_of.setdefault(event.get("run_id", ""), []).append(event)
-        self._events = events
 
 
 def _rank_settings(
