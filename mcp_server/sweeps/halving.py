@@ -1,10 +1,10 @@
-"""Successive halving: which live cells are stopped because others were better at the same step. Optuna decides. Pure.
+"""Successive halving: which live cells are stopped because others were better at the same step. Pure.
 
-A rung is a step. At each rung a cell stays while Optuna's ``SuccessiveHalvingPruner`` would let it go on as the last of
-all cells that have reached the rung, ended ones among them: while it is in the better half, rounded down (of ``factor``
-parts, in the best one). Seeds of one setting are judged together, by their mean. Cells do not wait for each other: one
-that was good among the first is stopped later, if enough better ones follow before it reaches the next rung. The study
-is made anew from the record of the sweep, so any process comes to the same answer.
+A rung is a step. At each rung a cell stays while it is in the better half, rounded down (of ``factor`` parts, in the
+best one), of all cells that have reached the rung, ended ones among them: as Optuna's ``SuccessiveHalvingPruner`` lets
+the last of them go on. Seeds of one setting are judged together, by their mean. Cells do not wait for each other: one
+that was good among the first is stopped later, if enough better ones follow before it reaches the next rung. All of it
+follows from the record of the sweep, so any process comes to the same answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_spec import HALVING_FACTOR, HALVING_LEAST
-from mcp_server.sweeps.search import check_optuna, load_optuna, make_study
 
 LANGUAGE = 'It is e.g. {"steps": [1000, 3000], "factor": 2, "least": 4}.'
 _KEYS = frozenset({"steps", "factor", "least"})
@@ -70,7 +69,7 @@ def parse_halving(facts: Mapping[str, Any]) -> Halving:
     """Return what JSON describes: ``steps``, ``factor`` (default 2), ``least`` (default 4).
 
     Raises:
-        BadArgument: it is not a halving, or this Python does not have Optuna.
+        BadArgument: it is not a halving.
     """
     steps = facts.get("steps")
     if set(facts) - _KEYS or not isinstance(steps, list | tuple) or not steps:
@@ -82,7 +81,6 @@ def parse_halving(facts: Mapping[str, Any]) -> Halving:
         raise BadArgument("halving", "steps must rise, from 1 on.")
     if factor < HALVING_FACTOR or least < HALVING_FACTOR:
         raise BadArgument("halving", "factor and least must be 2 or more.")
-    check_optuna("halving", "Without it, leave halving out.")
     return Halving(tuple(steps), factor, least)
 
 
@@ -134,9 +132,11 @@ def _judge(setting: str, merged: Mapping[str, Reached], halving: Halving, goal: 
             for name, each in merged.items()
             if name != setting and step in each.rungs and each.order.get(step, 0) < until
         ]
-        if len(others) + 1 >= halving.least and _is_pruned(own.rungs[step], others, step, halving.factor, goal):
-            value = _as_number(own.rungs[step], goal)
-            better = sum(each > value if goal == "max" else each < value for each in _as_numbers(others, goal))
+        if len(others) + 1 < halving.least:
+            continue
+        value, *ahead = (_as_rank(each, goal) for each in (own.rungs[step], *others))
+        better = sum(each < value for each in ahead)
+        if better >= max(1, (len(others) + 1) // halving.factor):
             yield Stop(setting, step, own.rungs[step], better, len(others) + 1)
 
 
@@ -157,25 +157,9 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def _is_pruned(own: float | None, others: Sequence[float | None], step: int, factor: int, goal: str) -> bool:
-    study = make_study(
-        goal, pruner=load_optuna().pruners.SuccessiveHalvingPruner(min_resource=step, reduction_factor=factor)
-    )
-    pruned = False
-    for number in _as_numbers([*others, own], goal):
-        trial = study.ask()
-        trial.report(number, step)
-        pruned = trial.should_prune()
-    return pruned
-
-
-def _as_numbers(values: Iterable[float | None], goal: str) -> list[float]:
-    return [_as_number(value, goal) for value in values]
-
-
-def _as_number(value: float | None, goal: str) -> float:
-    """Return a value as Optuna compares it. It would not count those that are not numbers among the worse half."""
-    return value if value is not None else -math.inf if goal == "max" else math.inf
+def _as_rank(value: float | None, goal: str) -> float:
+    """Return a value so that the lowest is the best: one that is not a number is the worst."""
+    return math.inf if value is None else -value if goal == "max" else value
 
 
 def _step(point: tuple[int, float]) -> int:

@@ -14,26 +14,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from mcp_server.errors import BadArgument
 
-if TYPE_CHECKING:
-    from optuna.pruners import BasePruner
-    from optuna.samplers import BaseSampler
-    from optuna.study import Study
-
 INSTALL = "pip install 'optuna>=5'"
-
-
-def check_optuna(argument: str, alternative: str) -> None:
-    """Refuse an argument that needs Optuna where it is not installed.
-
-    Raises:
-        BadArgument: names the command that installs it.
-    """
-    if find_spec("optuna") is None:
-        raise BadArgument(argument, "needs Optuna, which is not installed.", f"A person can {INSTALL}. {alternative}")
 
 
 def load_optuna() -> Any:
@@ -41,17 +26,6 @@ def load_optuna() -> Any:
     import optuna  # noqa: PLC0415 - an extra, which takes 1,000 ms
 
     return optuna
-
-
-def make_study(goal: str, *, pruner: BasePruner | None = None, sampler: BaseSampler | None = None) -> Study:
-    """Return an empty study in memory. Without a sampler it proposes at random."""
-    optuna = load_optuna()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    direction: Literal["maximize", "minimize"] = "maximize" if goal == "max" else "minimize"
-    study: Study = optuna.create_study(
-        direction=direction, pruner=pruner, sampler=sampler or optuna.samplers.RandomSampler()
-    )
-    return study
 
 
 Value = str | int | float | bool | None
@@ -155,8 +129,9 @@ def parse_search(facts: Mapping[str, Any]) -> Search:
     points = math.prod(len(each) if isinstance(each, tuple) else each.count() for each in space.values())
     if points < budget:
         raise BadArgument("search", f"the space has only {points:,.0f} points, fewer than the budget of {budget:,}.")
-    if strategy == "tpe":
-        check_optuna("search", "Strategy random needs nothing.")
+    if strategy == "tpe" and find_spec("optuna") is None:
+        remedy = f"A person can {INSTALL}. Strategy random needs nothing."
+        raise BadArgument("search", "needs Optuna, which is not installed.", remedy)
     return Search(strategy, space, budget, seed)
 
 
@@ -203,9 +178,10 @@ def propose(search: Search, history: Sequence[Trial], number: int, goal: str = "
 
 def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -> Point:
     distributions = {name: _make_distribution(each) for name, each in search.space.items()}
-    study = make_study(
-        goal, sampler=load_optuna().samplers.TPESampler(seed=seed, n_startup_trials=0, constant_liar=True)
-    )
+    optuna = load_optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, constant_liar=True)
+    study = optuna.create_study(direction="maximize" if goal == "max" else "minimize", sampler=sampler)
     study.add_trials([_make_trial(trial, distributions) for trial in trials])
     params = study.ask(distributions).params
     return {

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import optuna
 import pytest
 
 from mcp_server.errors import BadArgument
@@ -114,10 +115,28 @@ def test_in_any_order_of_arrival_the_best_quarter_survives_two_rungs() -> None:
         assert len(live) <= 4
 
 
-def test_without_optuna_it_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("factor", [2, 3])
+def test_the_last_that_reaches_a_rung_stays_as_optunas_pruner_lets_it(factor: int) -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    chance = random.Random(factor)
+    for _ in range(150):
+        goal = chance.choice(["max", "min"])
+        values = [float(chance.randrange(6)) for _ in range(chance.randint(4, 14))]
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=100, reduction_factor=factor)
+        study = optuna.create_study(direction="maximize" if goal == "max" else "minimize", pruner=pruner)
+        pruned = False
+        for value in values:
+            trial = study.ask()
+            trial.report(value, 100)
+            pruned = trial.should_prune()
+        given, last = at_rung(*values), f"c{len(values) - 1}"
+        found = find_stops(given, Halving((100,), factor), goal, {last})
+        assert stopped(found) == ([last] if pruned else []), (goal, values)
+
+
+def test_without_optuna_halving_works_and_tpe_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "find_spec", lambda name: None)
-    with pytest.raises(BadArgument, match=r"not installed.*pip install 'optuna>=5'"):
-        parse_halving({"steps": [100]})
+    assert parse_halving({"steps": [100]}) == Halving((100,))
     with pytest.raises(BadArgument, match=r"not installed.*pip install 'optuna>=5'.*random needs nothing"):
         parse_search({"strategy": "tpe", "space": {"a": [1, 2]}, "budget": 2})
     assert parse_search({"space": {"a": [1, 2]}, "budget": 2}).strategy == "random"

@@ -25,7 +25,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import BadArgument, RunNotFound, RunUnreadable, RunwardError
+from mcp_server.errors import RunNotFound, RunUnreadable, RunwardError
 from mcp_server.record.events import Event, EventKind, EventLog, read_stop
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
@@ -158,7 +158,8 @@ class Conductor:
         self._showing, self._has_news = anyio.CancelScope(), anyio.Event()
         await run_in_thread(self._begin)
         await run_in_thread(self.launcher.doubt_former, self.read())
-        self._begin_halving()
+        if (facts := self.read().spec.halving) is not None:
+            self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars, self.events, self.read)
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_shown)
             await self._advance_until_ended(group)
@@ -210,14 +211,6 @@ class Conductor:
         changes.leave([self._watched.pop(run_id) for run_id in self._watched.keys() - live])
         self._watched |= {run_id: self.store.directory_of(run_id) for run_id in live - self._watched.keys()}
         changes.extend(self._watched.values())
-
-    def _begin_halving(self) -> None:
-        if (facts := self.read().spec.halving) is None:
-            return
-        try:
-            self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars, self.events, self.read)
-        except BadArgument as error:  # Optuna was there when the sweep began
-            self._note("error_seen", f"No cell is stopped by halving: {error}")
 
     def read(self) -> Sweep:
         """Return the sweep as its directory proves it now."""

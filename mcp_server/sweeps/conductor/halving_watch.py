@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyio.abc import TaskGroup
@@ -25,24 +26,22 @@ from mcp_server.threads import run_in_thread
 _EVERY_S = 5.0
 
 
+@dataclass
 class HalvingWatch:
     """Reads what the cells report every few seconds; an ended cell is read once more. What it noted decides."""
 
-    def __init__(
-        self,
-        facts: Mapping[str, Any],
-        store: RunStore,
-        file_watch: FileWatch,
-        scalars: Scalars,
-        events: EventLog,
-        read: Callable[[], Sweep],
-    ) -> None:
-        self._halving = parse_halving(facts)
-        self._store, self._file_watch, self._scalars = store, file_watch, scalars
-        self._events, self._read = events, read
-        self._ended: set[str] = set()  # runs that will not report any more
-        self._stopping: set[str] = set()  # runs
-        self._read_at_s = 0.0
+    facts: Mapping[str, Any]
+    store: RunStore
+    file_watch: FileWatch
+    scalars: Scalars
+    events: EventLog
+    read: Callable[[], Sweep]
+    _ended: set[str] = field(default_factory=set)  # runs that will not report any more
+    _stopping: set[str] = field(default_factory=set)  # runs
+    _read_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._halving = parse_halving(self.facts)
 
     async def stop_worse(self, live: Mapping[str, Run], group: TaskGroup) -> None:
         """Stop the live cells that are worse than others were at the same step, in tasks of ``group``."""
@@ -57,18 +56,18 @@ class HalvingWatch:
 
     async def _stop(self, run: Run, stop: Stop) -> None:
         with contextlib.suppress(RunwardError, OSError):
-            await stop_run(run, self._store, self._file_watch, by="its sweep", reason=stop.text, stopped_by="sweep")
+            await stop_run(run, self.store, self.file_watch, by="its sweep", reason=stop.text, stopped_by="sweep")
         self._stopping.discard(run.run_id)
 
     def _find_stops(self, live: Mapping[str, Run]) -> list[Stop]:
-        sweep = self._read()
+        sweep = self.read()
         found = [each for cell in sweep.cells for each in self._find_rungs(cell, live, sweep.spec.metric)]
         for step, cell, run_id, value in sorted(found, key=lambda each: each[0]):  # lower ones first: by the order
             shown = "no number" if value is None else f"{value:g}"
             text = f"{cell} has {shown} at step {step:,}."
-            self._events.append("rung_reached", text, cell=cell, run_id=run_id, rung=step, value=value)
+            self.events.append("rung_reached", text, cell=cell, run_id=run_id, rung=step, value=value)
         if found:
-            sweep = self._read()
+            sweep = self.read()
         lost = ("failed", "lost")
         reached = {
             cell.cell.name: Reached(name_setting(cell), cell.rungs, cell.rung_order)
@@ -86,8 +85,8 @@ class HalvingWatch:
         if run_id is None or metric is None or run_id in self._ended or not steps:
             return []
         try:
-            run = live[name] if name in live else self._store.observe(run_id)
-            points = read_points(run, self._store, self._scalars, metric)
+            run = live[name] if name in live else self.store.observe(run_id)
+            points = read_points(run, self.store, self.scalars, metric)
         except (RunwardError, OSError):
             return []
         if run.ended:
