@@ -5,11 +5,14 @@ Scripts and configs are read, never run. Configs that Hydra finds in installed p
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mcp_server.command.inputs import find_placed_programs
 from mcp_server.command.shell import ReadCommand, is_literal
@@ -41,6 +44,9 @@ _DEFAULT = compile_lazily(
     r"""[ \t]*(?P<colon>:[ \t]*(?P<options>\[[^\]]*\]|["']?[\w/.\-]+)?)?"""
 )
 _SETTING = compile_lazily(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=.*", re.DOTALL)
+_FUNCTION = compile_lazily(r"\s*(range|choice|interval|glob|shuffle|sort|tag)\((.*)\)\s*", re.DOTALL)
+_PART = compile_lazily(r"""(?:[^,\[\](){}'"]|'[^']*'|"[^"]*"|(?P<open>[\[({])|(?P<close>[\])}]))""", re.DOTALL)
+_MOST_UNFOLDED = 1_000
 _VERL = compile_lazily(r"verl\.trainer\.main_\w+")  # Hydra programs of an installed package, which is not read
 
 
@@ -190,3 +196,53 @@ def expand_default(
     for option in [overrides[name]] if name in overrides else options:
         if option not in _NO_CONFIG:
             yield f"{name}/{option}", name
+
+
+def unfold(text: str) -> list[Any] | None:
+    """Return the values that Hydra would sweep over for an override's value, empty where these cannot be listed.
+
+    None where it is one value.
+    """
+    parts = _split(text)
+    if len(parts) > 1:
+        return [_read_value(each) for each in parts]
+    if (function := _FUNCTION.fullmatch(text)) is None:
+        return None
+    arguments = [part for part in _split(function[2]) if not re.match(r"\s*[a-z]+=", part)]
+    values = [_read_value(each) for each in arguments]
+    if function[1] == "choice":
+        return values
+    if function[1] == "range" and all(isinstance(each, int) for each in values) and 1 <= len(values) <= 3:  # noqa: PLR2004 - start, stop, step
+        with suppress(ValueError):
+            return list(range(*values)[:_MOST_UNFOLDED])
+    if function[1] in ("shuffle", "sort", "tag"):
+        inner = unfold(arguments[-1]) if arguments else []
+        return values if inner is None and function[1] != "tag" else inner or []
+    return []
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts between commas that stand in no brackets and no quotes."""
+    parts, depth, at = [""], 0, 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        piece = found[0] if found else text[at]
+        depth += 0 if found is None else bool(found["open"]) - bool(found["close"])
+        if piece == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+        at += len(piece)
+    return parts
+
+
+def _read_value(text: str) -> Any:
+    with suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(text.strip())
+        return value if isinstance(value, (str, int, float)) else text.strip()
+    return text.strip()
+
+
+def is_function(text: str) -> bool:
+    """Return whether an override's value is a function of a sweep: ``range(…)``, ``choice(…)``."""
+    return _FUNCTION.fullmatch(text.strip()) is not None

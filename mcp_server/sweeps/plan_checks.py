@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mcp_server.command.hydra import read_text, takes_settings
+from mcp_server.command.hydra import is_function, read_text, takes_settings, unfold
 from mcp_server.command.inputs import find_arguments, find_placed_programs
 from mcp_server.command.outputs import find_in_command
 from mcp_server.command.shell import parse
@@ -26,57 +24,9 @@ from mcp_server.text.equal_settings import Place
 
 _MOST_MODULES = 8  # modules: of one line that imports
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
-_MOST_UNFOLDED = 1_000
 _OWN_VALUE = "Give each a value of its own, e.g. a seed."
-_FUNCTION = re.compile(r"\s*(range|choice|interval|glob|shuffle|sort|tag)\((.*)\)\s*", re.DOTALL)
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
-_PART = re.compile(r"""(?:[^,\[\](){}'"]|'[^']*'|"[^"]*"|(?P<open>[\[({])|(?P<close>[\])}]))""", re.DOTALL)
 _MODE = re.compile(r"hydra[.]mode=(?:RunMode[.])?MULTIRUN", re.IGNORECASE)
-
-
-def unfold(text: str) -> list[Any] | None:
-    """Return the values that Hydra would sweep over for an override's value, empty where these cannot be listed.
-
-    None where it is one value.
-    """
-    parts = _split(text)
-    if len(parts) > 1:
-        return [_read_value(each) for each in parts]
-    if (function := _FUNCTION.fullmatch(text)) is None:
-        return None
-    arguments = [part for part in _split(function[2]) if not re.match(r"\s*[a-z]+=", part)]
-    values = [_read_value(each) for each in arguments]
-    if function[1] == "choice":
-        return values
-    if function[1] == "range" and all(isinstance(each, int) for each in values) and 1 <= len(values) <= 3:  # noqa: PLR2004 - start, stop, step
-        with suppress(ValueError):
-            return list(range(*values)[:_MOST_UNFOLDED])
-    if function[1] in ("shuffle", "sort", "tag"):
-        inner = unfold(arguments[-1]) if arguments else []
-        return values if inner is None and function[1] != "tag" else inner or []
-    return []
-
-
-def _split(text: str) -> list[str]:
-    """Return the parts between commas that stand in no brackets and no quotes."""
-    parts, depth, at = [""], 0, 0
-    while at < len(text):
-        found = _PART.match(text, at)
-        piece = found[0] if found else text[at]
-        depth += 0 if found is None else bool(found["open"]) - bool(found["close"])
-        if piece == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
-        at += len(piece)
-    return parts
-
-
-def _read_value(text: str) -> Any:
-    with suppress(ValueError, SyntaxError):
-        value = ast.literal_eval(text.strip())
-        return value if isinstance(value, str | int | float) else text.strip()
-    return text.strip()
 
 
 def list_choices(search: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
@@ -128,7 +78,7 @@ def check_grid_values(where: str, name: str, values: Iterable[Any], *, is_settin
     for value in values:
         if not isinstance(value, str) or (unfolded := unfold(value)) is None:
             continue
-        if not is_settings and not _FUNCTION.fullmatch(value.strip()):
+        if not is_settings and not is_function(value):
             continue
         meant = json.dumps({name: unfolded}) if unfolded else "each value by itself"
         raise BadArgument(where, f"{name}: {value[:80]!r} means several values.", f"List them: {meant}.")

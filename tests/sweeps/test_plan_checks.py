@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from mcp_server.command.hydra import unfold
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import format_arguments
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.plan import Phase, expand
-from mcp_server.sweeps.plan_checks import check_distinct, check_grid_values, check_multirun, spell_switches, unfold
+from mcp_server.sweeps.plan_checks import check_distinct, check_grid_values, check_multirun, spell_switches
 
 
 @pytest.mark.parametrize(
