@@ -26,7 +26,7 @@ backends.ssh.far_answers(pydantic)
 blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib typing_extensions)
 views
 runs(anyio pydantic)  results(yaml)
-sweeps(anyio yaml)  sweeps.search(optuna)
+sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.plot(numpy)
 sweeps.sources.doit_child(doit)
 tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)
 serve(tools resources anyio h11 mcp mcp_types uvicorn)

@@ -78,8 +78,7 @@ def measure(
     curves = found.source if found.source not in ("", PRINTED) else None
     if metric is None:
         return Figure(curves=curves)
-    found_curves = _read_curves(run, store, scalars, metric) or _read_evaluations(run, store, scalars, metric)
-    points = next(iter(found_curves.values()), None)
+    points = next(iter(_read(run, store, scalars, metric).values()), None)
     if not points:
         every = read_metrics(run, scalars, (), store.run_directory(run.run_id)).metrics
         tags = [*(one.tag for one in every), *_read_evaluations(run, store, scalars, "*")]
@@ -88,31 +87,18 @@ def measure(
     return replace(summarise(points, goal, ranking), curves=curves)
 
 
-def _measure_all(
-    run: Run, store: RunStore, scalars: Scalars, pattern: str, ranking: str, goal: str | None = None
-) -> Iterator[tuple[str, Figure]]:
-    """Yield each metric of a run that ``pattern`` matches, with its figure. Reads files: call it in a thread.
-
-    ``goal``: None for that of each one's name.
-    """
-    curves = _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
-    for tag, points in curves.items():
-        yield tag, summarise(points, choose_goal(tag, goal), ranking)
+def _read(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
+    return _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
 
 
-def _measure_at(run: Run, store: RunStore, scalars: Scalars, pattern: str, step: int) -> Iterator[tuple[str, float]]:
-    """Yield each metric that ``pattern`` matches with its last value up to ``step``, if the run has reached the step.
-
-    Reads files: call it in a thread.
-    """
-    curves = _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
-    for tag, points in curves.items():
-        known = [(at, value) for at, value in points if at is not None]
-        before = [point for point in known if point[0] <= step]
-        if before and any(at >= step for at, _ in known):
-            value = max(before, key=lambda point: point[0])[1]
-            if math.isfinite(value):
-                yield tag, value
+def _value_at(points: Points, step: int) -> float | None:
+    """Return the last value of a curve up to ``step``; None where it has not reached the step, or is not finite."""
+    known = [(at, value) for at, value in points if at is not None]
+    before = [point for point in known if point[0] <= step]
+    if not before or all(at < step for at, _ in known):
+        return None
+    value = max(before, key=lambda point: point[0])[1]
+    return value if math.isfinite(value) else None
 
 
 def read_values(
@@ -123,14 +109,15 @@ def read_values(
     A tag that has an @ of its own, such as ``pass@1``, is meant where the run has it. ``goals``: as somebody said them.
     """
     tag, ranking = parse_metric(name)
-    figures = list(_measure_all(run, store, scalars, tag, ranking, goals.get(tag)))
-    for found, figure in figures:
+    curves = _read(run, store, scalars, tag)
+    for found, points in curves.items():
+        figure = summarise(points, choose_goal(found, goals.get(tag)), ranking)
         if figure.value is not None:
             yield f"{found} {ranking}", figure.value, False
-    if not figures and (at := _AT.fullmatch(tag)):
-        step = int(at["step"])
-        for found, value in _measure_at(run, store, scalars, at["tag"], step):
-            yield f"{found} @{step}", value, True
+    if not curves and (at := _AT.fullmatch(tag)):
+        for found, points in _read(run, store, scalars, at["tag"]).items():
+            if (value := _value_at(points, step := int(at["step"]))) is not None:
+                yield f"{found} @{step}", value, True
 
 
 def names_value(name: str) -> bool:

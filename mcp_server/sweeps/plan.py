@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePath
 from typing import Any
 
 from mcp_server.command.shell import parse
@@ -27,7 +28,6 @@ from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 
 MOST_CELLS = 2000
 LONGEST_CELL_NAME = 40
-DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 # What a sweep decides by itself, and what only makes sense for one run.
 _OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file", "keep_code"}
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
@@ -44,12 +44,27 @@ _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_arg
 # Arguments of launch_run in which {name} stands for a parameter.
 FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 _LABELS = frozenset({"params", "tags"})  # parameters by themselves, and what is said of a run
-_PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellSources:
+    """The arguments that name cells."""
+
+    grid: Mapping[str, Sequence[Any]] | None = None
+    cells: Sequence[Mapping[str, Any]] | None = None
+    search: Mapping[str, Any] | None = None
+    blueprints: Sequence[str] | None = None
+    source: str | None = None
+    promote: str | None = None
+
+
+DEFINING = tuple(each.name for each in fields(CellSources))
+_PHASE_KEYS = sorted(("name", "common", *DEFINING))
+
+
 @dataclass(frozen=True)
-class Phase:
+class Phase(CellSources):
     """One phase as it was asked for, with its source read. ``promote``: a run id, or ``best``.
 
     ``own_params``, and ``fixed``, the names of other arguments: those of its own ``common``, which win over those of a
@@ -58,13 +73,7 @@ class Phase:
 
     name: str
     common: Mapping[str, Any] = field(default_factory=dict)
-    grid: Mapping[str, Sequence[Any]] | None = None
-    cells: Sequence[Mapping[str, Any]] | None = None
-    blueprints: Sequence[str] | None = None
-    source: str | None = None
     source_cells: Sequence[SourceCell] | None = None
-    promote: str | None = None
-    search: Mapping[str, Any] | None = None
     promoted: Mapping[str, Any] | None = None
     doubts: tuple[str, ...] = ()  # about the run that is promoted
     own_params: Mapping[str, Any] = field(default_factory=dict)
@@ -90,9 +99,10 @@ def parse_phases(
     result: list[Phase] = []
     for number, facts in enumerate(phases, 1):
         where = f"phases[{number - 1}]"
-        if unknown := set(facts) - _PHASE_KEYS:
-            keys = ", ".join(sorted(_PHASE_KEYS))
-            raise BadArgument("phases", f"{where} has an unknown field {min(unknown)!r}; there are {keys}.")
+        if unknown := set(facts) - (keys := {"name", "common", *DEFINING}):
+            raise BadArgument(
+                "phases", f"{where} has an unknown field {min(unknown)!r}; there are {', '.join(sorted(keys))}."
+            )
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
         _check_types(where, {name: value for name, value in facts.items() if name != "name"})
@@ -253,7 +263,9 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         varied = {name: params[name] for name in varying if name in params}
-        parts = [label] if label else [source.name if source else "", _stem(blueprint), *_describe(varied)]
+        parts = (
+            [label] if label else [source.name if source else "", PurePath(blueprint or "").stem, *_describe(varied)]
+        )
         name = _join_label([str(part) for part in parts if part])
         named = name_arguments(launch)
         overrides = {name: named.get(name) for name in overridden}
@@ -416,17 +428,13 @@ def _check_value(name: str, value: object) -> None:
         raise BadArgument("grid", cause, f'As text it is one value: "{json.dumps(value, default=str)}".')
 
 
-def _label(text: str) -> str:
-    return re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", text)[:LONGEST_CELL_NAME].strip("-.")
-
-
 def _join_label(parts: Sequence[str]) -> str:
     """Return the parts as one label. A long one loses the beginning of its longest parts: values stand last."""
     shown = [re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", part).strip("-.") for part in parts]
     while len("-".join(shown)) > LONGEST_CELL_NAME and max(map(len, shown)) > 1:
         longest = max(range(len(shown)), key=lambda at: len(shown[at]))
         shown[longest] = shown[longest][1:] if len(shown) > 1 else shown[longest][:-1]
-    return _label("-".join(shown))
+    return "-".join(shown)[:LONGEST_CELL_NAME].strip("-.")
 
 
 def _describe(params: Mapping[str, Any]) -> list[str]:
@@ -440,18 +448,10 @@ def as_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
-def _stem(path: str | None) -> str:
-    return path.rpartition("/")[2].rpartition(".")[0] if path else ""
-
-
 def _make_unique(name: str, names: set[str]) -> str:
     name = name or "cell"
-    for number in itertools.count(2):
-        if name not in names:
-            return name
-        root = name if number == 2 else name.rpartition("-")[0]  # noqa: PLR2004 - the first attempt has no number yet
-        name = f"{root[: LONGEST_CELL_NAME - 5]}-{number}"
-    raise AssertionError
+    numbered = (f"{name[: LONGEST_CELL_NAME - 5]}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
 def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> LaunchRequest:

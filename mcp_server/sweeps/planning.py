@@ -31,7 +31,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.halving import parse_halving
-from mcp_server.sweeps.plan import DEFINING, Phase, expand, make_request, parse_phases, with_slots
+from mcp_server.sweeps.plan import DEFINING, CellSources, Phase, expand, make_request, parse_phases, with_slots
 from mcp_server.sweeps.plan_checks import (
     check_distinct,
     check_grid_values,
@@ -56,17 +56,11 @@ _MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ
 
 
 @dataclass(frozen=True)
-class SweepRequest:
+class SweepRequest(CellSources):
     """The arguments of a sweep as the caller gave them."""
 
     name: str
     common: Mapping[str, Any] = field(default_factory=dict)
-    grid: Mapping[str, Sequence[Any]] | None = None
-    cells: Sequence[Mapping[str, Any]] | None = None
-    blueprints: Sequence[str] | None = None
-    source: str | None = None
-    promote: str | None = None
-    search: Mapping[str, Any] | None = None
     halving: Mapping[str, Any] | None = None
     phases: Sequence[Mapping[str, Any]] | None = None
     hosts: Sequence[str] = ()
@@ -379,16 +373,15 @@ def _name_command(command: str | list[str], params: Mapping[str, Any]) -> str:
 def describe_plan(planned: PlannedSweep) -> list[str]:
     """Return a line a cell with its command; the trials of a search whose lines would be equal share one."""
     lines: list[str] = []
-    cells = list(enumerate(planned.spec.cells, 1))
-    for (phase, is_open, _), group in itertools.groupby(
-        cells, lambda each: (each[1].phase, each[1].trial is not None, 0 if each[1].trial is not None else each[0])
+    for (phase, alone), group in itertools.groupby(
+        enumerate(planned.spec.cells, 1), lambda each: (each[1].phase, each[1].trial is None and each[0])
     ):
         (first, cell), *_, (last, final) = [*(listed := list(group)), listed[-1]]
         text = describe_command(planned.spec, cell, planned.checked)
-        if is_open and last > first:
-            lines.append(f"{first}-{last} {phase} {cell.name} to {final.name}: {text}")
-        else:
-            lines.append(f"{first} {phase} {cell.name}: {text}")
+        named = f"{first} {phase} {cell.name}"
+        if not alone and last > first:
+            named = f"{first}-{last} {phase} {cell.name} to {final.name}"
+        lines.append(f"{named}: {text}")
     return lines
 
 
@@ -408,8 +401,7 @@ def _render_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec])
     run_spec = checked.get(cell.name)
     if run_spec is None:
         request = make_request(spec, cell, 1)
-        arguments = {each: getattr(request, each) for each in LaunchRequest.__dataclass_fields__}
         if not request.command:
             return f"blueprint {request.blueprint}"
-        run_spec = RunSpec(**arguments)
+        run_spec = RunSpec(**vars(request))
     return command_text(run_spec)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
+
+import numpy as np
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.sweeps.sweep_ranking import Group, average, find_differing, rank_groups
@@ -92,7 +93,10 @@ def join_seeds(label: str, runs: Sequence[Points]) -> Curve | None:
     steps = steps[:: -(-len(steps) // CURVE_POINTS) or 1]
     if not steps:  # they have no step in common
         return None
-    figures = [average(values) for values in zip(*(_read_at(curve, steps) for curve in finite), strict=True)]
+    figures = [
+        average(values)
+        for values in zip(*(np.interp(steps, list(c), list(c.values())).tolist() for c in finite), strict=True)
+    ]
     means = [mean or 0.0 for mean, _ in figures]
     deviations = [deviation for _, deviation in figures if deviation is not None]
     band: tuple[Sequence[float], Sequence[float]] = ((), ())
@@ -100,18 +104,6 @@ def join_seeds(label: str, runs: Sequence[Points]) -> Curve | None:
         pairs = list(zip(means, deviations, strict=True))
         band = [mean - each for mean, each in pairs], [mean + each for mean, each in pairs]
     return Curve(label, steps, means, sorted(odd), band=band)
-
-
-def _read_at(curve: dict[int, float], steps: Sequence[int]) -> list[float]:
-    """Return the values of a curve at steps within it, on the straight line between two of its own."""
-    own, values = list(curve), []
-    for step in steps:
-        after = bisect_left(own, step)
-        at = own[after]
-        before = own[max(0, after - 1)]
-        share = (step - before) / (at - before) if at > before else 1.0
-        values.append(curve[at] if share == 1.0 else curve[before] + share * (curve[at] - curve[before]))
-    return values
 
 
 def make_parallel(groups: dict[str, Group], names: Sequence[str], ranked_by: str) -> Panel:
