@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -14,11 +15,14 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError
 
 from mcp_server import __version__
 from mcp_server.resources.documents import read_documents
@@ -45,6 +49,61 @@ _PACKAGE = "mcp_server"
 _OTHER_PROGRAMS = re.compile(r"mcp_server\.(cli|supervisor|relay|sweeps\.conductor)\b|.*\.__main__$")
 
 
+# In a message that is no JSON: a text, with the value that follows it as a key, or where depth changes.
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(?:\s*:\s*("(?:[^"\\]|\\.)*"|-?\d{1,18}\b))?|[{}\[\]]')
+
+
+class _Requests:
+    """The messages of a client over stdio. A request that is no JSON is answered: the SDK says nothing, and it waits.
+
+    A client writes such a one by right: half an emoji, as cutting a text leaves it, has no JSON that is read here.
+    """
+
+    def __init__(self, messages: Any, answers: Any) -> None:
+        self._messages, self._answers = messages, answers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messages, name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._messages.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        while isinstance(item := await anext(self._messages), Exception):
+            found = item.errors()[0] if hasattr(item, "errors") else {"input": "", "msg": ""}  # pydantic's
+            if (number := _read_request_id(str(found["input"]))) is not None:
+                error = ErrorData(code=PARSE_ERROR, message=f"{found['msg']}. Nothing was done. Send it corrected.")
+                await self._answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
+        return item
+
+
+def _read_request_id(message: str) -> str | int | None:
+    """Return the id of a request that cannot be read as a whole, None where it is none, or has none."""
+    depth, found = 0, dict[str, str]()
+    for token in _TOKEN.finditer(message):
+        if token[1] is None:
+            depth += 1 if token[0] in "{[" else -1
+        elif depth == 1 and token[2] is not None:
+            found[token[1]] = token[2]
+    with contextlib.suppress(ValueError):
+        number = json.loads(found.get('"id"', "null")) if '"method"' in found else None
+        return number if isinstance(number, str | int) else None
+    return None
+
+
+class _Server(ResourceServer):
+    async def run_stdio_async(self) -> None:
+        async with stdio_server() as (messages, answers):
+            server = self._lowlevel_server
+            await server.run(_Requests(messages, answers), answers, server.create_initialization_options())
+
+
 def build(environ: Mapping[str, str], context: ServerContext | None = None) -> MCPServer[ServerContext]:
     """Return the server for the state directory that ``environ`` names, or for ``context``."""
     context = context or ServerContext.of(environ)
@@ -60,7 +119,7 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
                 task.cancel()
             context.file_watch.close()
 
-    return ResourceServer(
+    return _Server(
         "runward",
         context,
         title="runward",

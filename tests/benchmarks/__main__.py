@@ -42,7 +42,7 @@ from tests.benchmarks import (
     tokens,
     watching,
 )
-from tests.benchmarks.faults import clocks, deaths, far_deaths, growth, shortages, silence, versions
+from tests.benchmarks.faults import bad_inputs, clocks, deaths, far_deaths, growth, shortages, silence, versions
 from tests.benchmarks.harness import Sandbox, sandbox
 from tests.benchmarks.report import Row, Table, machine
 
@@ -53,6 +53,7 @@ _LONGER_S = {
     "tasks": tasks.LONGEST_S,
     "ssh": ssh.LONGEST_S,
     "idle": idle.LONGEST_S,
+    "bad_inputs": bad_inputs.LONGEST_S,
     "deaths": deaths.LONGEST_S,
     "far_deaths": far_deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
@@ -84,6 +85,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "kill": kill.measure,
     "ssh": ssh.measure,
     "canary": canary.measure,
+    "bad_inputs": bad_inputs.measure,
     "deaths": deaths.measure,
     "far_deaths": far_deaths.measure,
     "clocks": clocks.measure,

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from mcp_server.serve.app import _read_request_id
+
 _START = """
 import gc, json, sys
 from mcp_server.__main__ import _import_server
@@ -63,3 +67,21 @@ app.serve_stdio()
 """
     environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "RUNWARD_HOME": str(tmp_path)}
     assert subprocess.run([sys.executable, "-c", program], env=environ, timeout=30, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ('{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"a": "\\ud83d"}}', 7),
+        ('{"params": {"id": 8, "text": "\\"id\\": 9, {"}, "id" : "a-1", "method": "ping", "x": [1e', "a-1"),
+        ('{"method": "ping", "params": {"id": 8, "a": %s}, "id": -3}' % ("[" * 2000 + "]" * 2000), -3),
+        ('{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"id": 8, "a": "\\ud83d"}}', None),
+        ('{"jsonrpc": "2.0", "id": 7, "result": {"method": "x", "a": "\\ud83d"}}', None),
+        ('{"id": "\\ud8", "method": "ping"}', None),
+        ("garbage", None),
+    ],
+)
+def test_the_id_of_a_request_that_is_no_json_is_found_and_nothing_else_is_taken_for_it(
+    message: str, expected: str | int | None
+) -> None:
+    assert _read_request_id(message) == expected

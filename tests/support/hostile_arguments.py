@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_BEYOND = "@1e400@"  # stands for a number that no float holds
-_NESTED, _MANY, _MIB = 1000, 10_000, 1 << 20
+_NESTED, _MANY, _MIB, _FITTING = 1000, 10_000, 1 << 20, 0.6
+# What no Python value is written as.
+_RAW = {
+    "@beyond@": "1e400",
+    "@lists@": "[" * _NESTED + "]" * _NESTED,
+    "@objects@": '{"a":' * _NESTED + "1" + "}" * _NESTED,
+}
 _LAUNCHES = ("launch_run", "launch_sweep")
+_NUMBERS = [-1, 0, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63), 10**300, 1e308, -0.0, 5e-324, 0.1]
 # Enough to be called at all; a launch is only rehearsed.
 _REQUIRED: Mapping[str, Any] = {"command": "true", "name": "odd", "common": {"command": "true"}, "grid": {"seed": [1]}}
 _ALWAYS: Mapping[str, Mapping[str, Any]] = {
@@ -45,6 +51,10 @@ class Traps:
     def executed(self) -> bool:
         """Whether something in a text was executed."""
         return self._mark.exists()
+
+    def forget(self) -> None:
+        """Remove the sign of it."""
+        self._mark.unlink()
 
     @property
     def _mark(self) -> Path:
@@ -119,18 +129,11 @@ class Traps:
 
     def values(self) -> list[Any]:
         """Return values of all types."""
-        deep: list[Any] = []
-        for _ in range(_NESTED):
-            deep = [deep]
-        deeper: dict[str, Any] = {}
-        for _ in range(_NESTED):
-            deeper = {"a": deeper}
-        numbers = [_BEYOND, -1, 0, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63), 10**300, 1e308, -0.0, 5e-324, 0.1]
         return [
             *self.texts(),
-            *numbers,
+            *_NUMBERS,
             *(float("nan"), float("inf"), 10**4000, None, True, False),
-            *([], {}, [None], [[]], [{}], {"": ""}, {"a": None}, deep, deeper, [deep], {"command": deeper}),
+            *([], {}, [None], [[]], [{}], {"": ""}, {"a": None}, *_RAW, {"command": "@objects@"}, ["@lists@"]),
             *(["odd"] * _MANY, {str(n): n for n in range(_MANY)}, {"\ud800": "\ud800"}, {"a\0": "\0"}, ["\udce9"]),
         ]
 
@@ -144,14 +147,39 @@ def hostile_calls(tools: Sequence[Mapping[str, Any]], traps: Traps, dice: random
         fields = sorted(schema["properties"])
         given = {each: _REQUIRED.get(each, "odd") for each in schema.get("required", ())}
         given |= _ALWAYS.get(name, {})
-        for field in dice.sample(fields, min(len(fields), dice.randint(1, 3))):
-            given[field] = _spoil(dice, values, texts, given.get(field))
+        for field in dice.sample(fields, min(len(fields), dice.choice((1, 1, 1, 2, 3)))):
+            if dice.random() < _FITTING:
+                given[field] = _fit(dice, schema["properties"][field], values, texts)
+            else:
+                given[field] = _spoil(dice, values, texts, given.get(field))
         if dice.random() < 0.05:
             given[dice.choice(texts)[:200]] = dice.choice(values)
         if name in _LAUNCHES and given["dry_run"] is not True:  # else a command would be started by right
             given = {each: value for each, value in given.items() if each == "dry_run" or each in _REQUIRED}
             given |= {each: _REQUIRED[each] for each in given if each in _REQUIRED}
-        yield name, json.dumps(given).replace(f'"{_BEYOND}"', "1e400")
+        arguments = json.dumps(given)
+        for mark, raw in _RAW.items():
+            arguments = arguments.replace(f'"{mark}"', raw)
+        yield name, arguments
+
+
+def _fit(dice: random.Random, schema: Mapping[str, Any], values: Sequence[Any], texts: Sequence[str]) -> Any:
+    """Return something of a type that the schema allows: it gets further than the check of types."""
+    kinds = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    chosen = dice.choice(kinds) if kinds else schema
+    match chosen.get("type"):
+        case "string":
+            return dice.choice([*chosen.get("enum", ()), *texts])
+        case "integer" | "number":
+            return dice.choice(_NUMBERS)
+        case "boolean":
+            return dice.random() < 0.5
+        case "array":
+            return [_fit(dice, chosen.get("items", {}), values, texts) for _ in range(dice.randint(0, 3))]
+        case "object":
+            return {dice.choice(texts)[:200]: dice.choice(values) for _ in range(dice.randint(0, 3))}
+        case _:
+            return dice.choice(values)
 
 
 def _spoil(dice: random.Random, values: Sequence[Any], texts: Sequence[str], given: Any) -> Any:
