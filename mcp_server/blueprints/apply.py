@@ -123,7 +123,7 @@ def check_file(
         BlueprintUnreadable: as ``read_blueprint``.
     """
     file, blueprint = read_blueprint(path, cwd)
-    paths = resolve_paths(file, blueprint)
+    paths = resolve_paths(file, blueprint, cwd=cwd if "codebase_dir" in given else None)
     option_faults = list(_find_option_faults(paths, blueprint, check_options))
     hidden = {fault.section for fault in option_faults}  # they may hold a key
     faults = sorted(
@@ -178,7 +178,7 @@ def apply_blueprint(
     """
     if request.environment:  # that has a python
         blueprint = replace(blueprint, seeks_venv=False)
-    paths = resolve_paths(file, blueprint, place)
+    paths = resolve_paths(file, blueprint, place, request.cwd)
     replaced = {
         "launch_command": request.command,
         "codebase_dir": request.cwd,

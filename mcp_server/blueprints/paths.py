@@ -65,10 +65,12 @@ class BlueprintPaths:
         return replace(self, **there, place=place)
 
 
-def resolve_paths(file: Path, blueprint: Blueprint, place: FarPlace | None = None) -> BlueprintPaths:
+def resolve_paths(
+    file: Path, blueprint: Blueprint, place: FarPlace | None = None, cwd: str | None = None
+) -> BlueprintPaths:
     """Return absolute paths: relative ones are beside the blueprint ``file``, else in the directory of the code.
 
-    With ``place`` they are looked up there, and returned as they are there.
+    With ``place`` they are looked up there, and returned as they are there. ``cwd`` replaces the directory of the code.
 
     A directory of results that exists in neither place is beside the blueprint, unless the command, which runs in the
     code, names it as written.
@@ -81,7 +83,7 @@ def resolve_paths(file: Path, blueprint: Blueprint, place: FarPlace | None = Non
     ) -> Path | None:
         return _find_path(bases, path_text, variables, default, exists, place.home if place else str(Path.home()))
 
-    codebase = _resolve((directory,), blueprint.codebase_dir, {}) or directory
+    codebase = _resolve((directory,), cwd or blueprint.codebase_dir, {}) or directory
     variables = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
     bases = (directory, codebase)
     default_result = directory / (file.stem if file.suffix else f"{file.name}.results")

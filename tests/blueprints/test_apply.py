@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -470,6 +471,40 @@ def test_what_an_argument_gives_is_not_demanded_from_the_document(tmp_path: Path
     sections = ("codebase_dir", "yaml_path", "launch_command", "max_time")
     assert check_file(str(file), given=sections).ok
     assert not check_file(str(file)).ok
+
+
+def test_relative_paths_are_looked_for_in_the_directory_that_an_argument_gives(tmp_path: Path) -> None:
+    for name in ("doc", "code/configs", "code/.venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "code/configs/a.yaml").touch()
+    python = tmp_path / "code/.venv/bin/python"
+    python.symlink_to(sys.executable)
+    file = tmp_path / "doc" / "exp.md"
+    command = "python a.py --c ${exp_yaml_path} --root ${exp_codebase_dir}"
+    file.write_text(f"## [exp_yaml_path]\nconfigs/a.yaml\n## [exp_launch_command]\n`{command}`\n")
+    with pytest.raises(BlueprintInvalid, match="exp_yaml_path"):
+        apply_blueprint(request(), *read_blueprint(str(file)))
+    code = tmp_path / "code"
+    applied = apply_blueprint(request(cwd=str(code)), *read_blueprint(str(file)))
+    assert applied.command == f"python a.py --c {code}/configs/a.yaml --root {code}"
+    assert applied.env["PATH"].startswith(f"{python.parent}:")
+    assert check_file(str(file), str(code), given=("codebase_dir",)).problems == []
+
+
+@pytest.mark.parametrize("limit", ["2 to 3 days", "soon", "8 hours (A100: 10 hours)", "8 hours, better 10 hours", ""])
+def test_a_limit_that_nobody_can_read_is_replaced_by_the_argument(tmp_path: Path, limit: str) -> None:
+    file = tmp_path / "exp.md"
+    file.write_text(f"## [exp_launch_command]\n`python a.py`\n## [exp_max_time]\n{limit}\n")
+    assert apply_blueprint(request(time_limit_s=60.0), *read_blueprint(str(file))).time_limit_s == 60.0
+
+
+@pytest.mark.parametrize("text", ["", "First this:\n`python a.py`\n`python b.py`", "<command>", "as usual"])
+def test_a_command_that_nobody_can_read_is_replaced_by_the_argument(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "exp.md"
+    file.write_text(f"## [exp_purpose]\nDoes it help?\n## [exp_launch_command]\n{text}\n")
+    with pytest.raises(BlueprintInvalid, match="exp_launch_command"):
+        apply_blueprint(request(), *read_blueprint(str(file)))
+    assert apply_blueprint(request(command="python c.py"), *read_blueprint(str(file))).command == "python c.py"
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def _apply_blueprint(request: LaunchRequest, site: ThisSite | FarSite) -> tuple[
         return request, None
     path, blueprint = site.read_blueprint(request)
     arguments = (site.host.keyword, site.environ, site.roots, check_options, site.place)
-    request = apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments)
-    return request, str(resolve_paths(path, blueprint, site.place).result_dir)
+    result_dir = resolve_paths(path, blueprint, site.place, request.cwd).result_dir
+    return apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments), str(result_dir)
 
 
 def _fill_in(request: LaunchRequest, command: ReadCommand, site: ThisSite | FarSite) -> LaunchRequest:

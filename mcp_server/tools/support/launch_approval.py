@@ -209,7 +209,7 @@ def list_params_files(params: object) -> list[str] | None:
 
 def _list_directories(blueprint: str, cwd: str | None) -> list[str]:
     try:
-        paths = resolve_paths(*read_blueprint(blueprint, cwd))
+        paths = resolve_paths(*read_blueprint(blueprint, cwd), cwd=cwd)
     except (RunwardError, OSError):
         return []
     own = (None if cwd else paths.codebase_dir, paths.result_dir, paths.tensorboard)
