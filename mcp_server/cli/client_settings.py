@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -52,34 +52,39 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 
 def in_mcp_json(text: str, command: Sequence[str]) -> str:
     """Return a ``.mcp.json`` with this server registered. Unreadable: it is none. NotOurs: the name is taken."""
-    entry_of_server = {"type": "stdio", "command": command[0], "args": list(command[1:])}
-    try:
-        settings = json.loads(text) if text.strip() else {}
+    entry = {"type": "stdio", "command": command[0], "args": list(command[1:])}
+
+    def register(settings: dict[str, Any]) -> bool:
         servers = settings.setdefault("mcpServers", {})
         former = servers.get(NAME, {})
-        entry = {**former, **entry_of_server}  # keys that a person added, such as env, stay
-    except (ValueError, AttributeError, TypeError) as error:
-        add = json.dumps({"mcpServers": {NAME: entry_of_server}})
-        raise Unreadable(f"it is not a .mcp.json ({error}). A person can add: {add}") from error
-    _refuse_foreign(former)
-    if former == entry:
-        return text
-    servers[NAME] = entry
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        _refuse_foreign(former)
+        servers[NAME] = {**former, **entry}  # keys that a person added, such as env, stay
+        return bool(servers[NAME] != former)
+
+    return _edit_json(text, ".mcp.json", register, {"mcpServers": {NAME: entry}})
 
 
 def out_of_mcp_json(text: str) -> str:
     """Return a ``.mcp.json`` without this server, or raise as ``in_mcp_json``."""
+
+    def remove(settings: dict[str, Any]) -> bool:
+        if (entry := settings.get("mcpServers", {}).get(NAME)) is None:
+            return False
+        _refuse_foreign(entry)
+        del settings["mcpServers"][NAME]
+        return True
+
+    return _edit_json(text, ".mcp.json", remove)
+
+
+def _edit_json(text: str, form: str, edit: Callable[[dict[str, Any]], bool], entry: object = None) -> str:
+    """Return ``text`` as ``edit`` changes it, or unchanged. Unreadable: it is not of this form; ``entry`` would do."""
     try:
         settings = json.loads(text) if text.strip() else {}
-        entry = settings.get("mcpServers", {}).get(NAME)
-        if entry is None:
-            return text
-        _refuse_foreign(entry)
-    except (json.JSONDecodeError, AttributeError, TypeError) as error:
-        raise Unreadable(f"it is not a .mcp.json ({error})") from error
-    del settings["mcpServers"][NAME]
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(settings, indent=2, ensure_ascii=False) + "\n" if edit(settings) else text
+    except (json.JSONDecodeError, RecursionError, AttributeError, TypeError) as error:
+        add = f". A person can add: {json.dumps(entry)}" if entry else ""
+        raise Unreadable(f"it is not a {form} ({error}){add}") from error
 
 
 def user_entry(text: str) -> dict[str, Any] | None:
@@ -115,22 +120,20 @@ def _rules() -> list[str]:
     return [f"mcp__{NAME}__{tool}" for tool in LOOKING_TOOLS]
 
 
-def _with_rules(text: str, change: Any) -> str:
-    try:
-        settings = json.loads(text) if text.strip() else {}
+def _with_rules(text: str, change: Callable[[list[str]], list[str]]) -> str:
+    def edit(settings: dict[str, Any]) -> bool:
         permissions = settings.get("permissions", {})
         before = list(permissions.get("allow", []))
-        after = change(before)
-        if after == before:
-            return text
-        permissions = {**permissions, "allow": after}
-        settings["permissions"] = permissions if after else {k: v for k, v in permissions.items() if k != "allow"}
+        if (after := change(before)) == before:
+            return False
+        settings["permissions"] = {**permissions, "allow": after}
+        if not after:
+            del settings["permissions"]["allow"]
         if not settings["permissions"]:
             del settings["permissions"]
-    except (ValueError, AttributeError, TypeError) as error:
-        add = json.dumps({"permissions": {"allow": _rules()}})
-        raise Unreadable(f"it is not a settings.json ({error}). A person can add: {add}") from error
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        return True
+
+    return _edit_json(text, "settings.json", edit, {"permissions": {"allow": _rules()}})
 
 
 def _refuse_foreign(entry: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -20,14 +19,12 @@ from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.scalars.locate import EventFiles
 from mcp_server.scalars.plot import draw_picture
 from mcp_server.scalars.run_scalars import LATEST, Scalars, location_path, resolve_target
+from mcp_server.scalars.summary import SeriesSummary
 from mcp_server.scalars.text import format_digits, narrow_shape
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.views.scalar_report import DrawableReport, ScalarQuery, build_report
-
-if TYPE_CHECKING:
-    from mcp_server.scalars.summary import SeriesSummary
 
 _BARS = str.maketrans("0123456789.", "▁▁▂▃▄▄▅▆▇█ ")
 _COLUMNS, _NARROW_COLUMNS = ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN", "POINTS"), 3

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
@@ -56,10 +57,8 @@ class ResourceServer(MCPServer[ServerContext]):
 
     async def list_resources(self) -> Any:
         """List documents and agent files, the project's blueprints, and the newest runs: a person names them with @."""
-        from mcp_server.resources.templates import find_project_blueprints  # noqa: PLC0415 - see below
-
         self._add_documents()
-        recipes = await run_in_thread(find_project_blueprints, Path.cwd())
+        recipes = await run_in_thread(_load_templates().find_project_blueprints, Path.cwd())
         runs = await run_in_thread(self._context.store.list_runs)
         listed = [_list_recipe(name, path) for name, path in list(recipes.items())[:_MOST_RECIPES]]
         return [*await super().list_resources(), *listed, *map(_list_run, runs[:_NEWEST_RUNS])]
@@ -94,9 +93,7 @@ class ResourceServer(MCPServer[ServerContext]):
         if self._has_documents:
             return
         self._has_documents = True
-        from mcp_server.resources.templates import add_templates  # noqa: PLC0415 - a server starts without
-
-        add_templates(self, self._context)
+        _load_templates().add_templates(self, self._context)
         for document in read_documents("prompts").values():
             if uri := document.facts.get("uri"):
                 self.add_resource(_make_resource(uri, document))
@@ -192,22 +189,10 @@ def _escape_inline(value: str) -> str:
 # --- completion
 
 
-def _list_blueprints(context: ServerContext) -> Iterable[str]:
-    from mcp_server.resources.templates import list_blueprints  # noqa: PLC0415 - as above
+def _load_templates() -> ModuleType:
+    from mcp_server.resources import templates  # noqa: PLC0415 - 40 ms of a server's start
 
-    return list_blueprints(context)
-
-
-def _list_guides() -> Iterable[str]:
-    from mcp_server.resources.templates import read_guides  # noqa: PLC0415 - as above
-
-    return read_guides()
-
-
-def _list_sweeps(context: ServerContext) -> Iterable[str]:
-    from mcp_server.resources.templates import list_sweep_names  # noqa: PLC0415 - as above
-
-    return list_sweep_names(context)
+    return templates
 
 
 def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
@@ -220,12 +205,12 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
     # Keys: the URI of a template, or "prompt" for any prompt, and the name of a variable or argument.
     sources: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("agent://{name}", "name"): lambda: read_documents("agents"),
-        ("blueprint://{name}", "name"): partial(_list_blueprints, context),
-        ("guide://{name}", "name"): _list_guides,
+        ("blueprint://{name}", "name"): lambda: _load_templates().list_blueprints(context),
+        ("guide://{name}", "name"): lambda: _load_templates().read_guides(),
         ("run://{run_id}", "run_id"): list_run_ids,
         ("run://{run_id}/log", "run_id"): list_run_ids,
         ("prompt", "run_id"): list_run_ids,
-        ("sweep://{name}", "name"): partial(_list_sweeps, context),
+        ("sweep://{name}", "name"): lambda: _load_templates().list_sweep_names(context),
     }
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # the SDK's decorator has no types

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
@@ -24,7 +23,7 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_directory import read_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
-from mcp_server.results.figures import measure
+from mcp_server.results.figures import Figure, measure
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.log import SweepLog
@@ -34,9 +33,6 @@ from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
 from mcp_server.views.program_output import FRAME_BYTES, frame_output
 from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import observe_live_cells
-
-if TYPE_CHECKING:
-    from mcp_server.results.figures import Figure
 
 _DIGEST_CHARS = 12
 _MOST_FILES = 12

@@ -3,10 +3,11 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
+from mcp_server.backends.base import GpuState
 from mcp_server.backends.ssh.ssh_backend import query_host_gpus
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -18,9 +19,6 @@ from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.views.gpu_report import GpuReport, read_usage, report_machine, report_run, uses_gpus_now
-
-if TYPE_CHECKING:
-    from mcp_server.backends.base import GpuState
 
 _WITHIN_S = 1.9  # an agent waits for the answer
 
@@ -54,7 +52,7 @@ async def gpu_check(
         raise BadArgument("require", str(error)) from error
     query = partial(query_gpus, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
 
-    def query_far(mirror: Path) -> "GpuState":
+    def query_far(mirror: Path) -> GpuState:
         return query_host_gpus(mirror, since_s=since_s)
 
     if run_id is not None:

@@ -4,7 +4,7 @@ import base64
 import re
 import secrets
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from mcp.types import CallToolResult, ImageContent
 from pydantic import Field
@@ -17,12 +17,9 @@ from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
-from mcp_server.views.scalar_report import ScalarQuery, build_report
+from mcp_server.views.scalar_report import DrawableReport, ScalarQuery, build_report
 
 _PICTURES, _PICTURE = 50, re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}\.png")
-
-if TYPE_CHECKING:
-    from mcp_server.views.scalar_report import DrawableReport
 
 
 async def read_tb(
@@ -62,7 +59,7 @@ async def read_tb(
         plot=plot,
     )
 
-    def read() -> "DrawableReport":
+    def read() -> DrawableReport:
         paths = [word for word in query.compare if "/" in word or word.startswith("~")]
         server.check_readable(ctx, {"logdir": None if logdir == "latest" else logdir, "compare": paths})
         return build_report(query, server.scalars, server.store)
@@ -94,7 +91,7 @@ def _save_picture(home: StateHome, png: bytes) -> str | None:
     return str(directory / name)
 
 
-async def _result(report: "DrawableReport", home: StateHome) -> CallToolResult:
+async def _result(report: DrawableReport, home: StateHome) -> CallToolResult:
     """Return the answer and the requested picture. Where drawing failed, a note in the answer says why."""
     answer, images = report.answer, []
     if report.panels:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 from pydantic import Field
@@ -17,8 +17,10 @@ from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, Sess
 from mcp_server.record.state import ENDED, Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.metric_wait import MetricWait, check_possible
 from mcp_server.runs.wait.selection import WaitSpec, look_once, select
 from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
+from mcp_server.scalars.from_log import LogPoints, read_log_metrics
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import (
@@ -35,10 +37,6 @@ from mcp_server.tools.support.context import (
 from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.tools.support.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
-
-if TYPE_CHECKING:
-    from mcp_server.runs.wait.metric_wait import MetricWait
-    from mcp_server.scalars.from_log import LogPoints
 
 _COALESCE_S = 0.3  # several cells of a sweep often end together, and the last one ends it
 
@@ -111,7 +109,7 @@ async def wait_run(
     return answer
 
 
-def _note_positions(spec: WaitSpec, metric: "MetricWait | None") -> WaitSpec:
+def _note_positions(spec: WaitSpec, metric: MetricWait | None) -> WaitSpec:
     return spec if metric is None else replace(spec, positions=metric.positions)
 
 
@@ -124,7 +122,7 @@ async def _refuse_session(server: ServerContext, name: str) -> None:
             raise SessionOfOthers(name, shlex.join([*program, "watch", name]))
 
 
-async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout_s: float | None) -> WaitOutcome:
+async def _block(ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s: float | None) -> WaitOutcome:
     server = server_of(ctx)
 
     async def report(waited_s: float, limit_s: float, runs: Sequence[Watched]) -> None:
@@ -158,14 +156,12 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
         )
 
 
-def start_metric_wait(server: ServerContext, spec: WaitSpec) -> "MetricWait | None":
+def start_metric_wait(server: ServerContext, spec: WaitSpec) -> MetricWait | None:
     """Return what checks the condition of a wait, or None. BadArgument: ``until`` is neither word nor condition."""
     if (condition := spec.condition) is None:
         return None
-    from mcp_server.runs.wait.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
-    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
 
-    def read_printed(run: Run) -> "Mapping[str, LogPoints]":
+    def read_printed(run: Run) -> Mapping[str, LogPoints]:
         server.store.fetch_log(run)
         log = read_log_metrics(run, server.store.run_directory(run.run_id))
         return {**log.printed, **log.points}
@@ -215,8 +211,6 @@ def _plan(
             cursors[run.run_id] = _move(cursor, run, since)
     spec = WaitSpec(tuple(cursors), cursors, until, timeout_s, since=word)
     if (condition := spec.condition) is not None:  # which checks the runs that there are
-        from mcp_server.runs.wait.metric_wait import check_possible  # noqa: PLC0415 - with the readers of scalars, 20 ms
-
         check_possible(condition, runs)
         return replace(spec, positions=server.cursors.recall_positions(name, cursors, condition.text)), runs
     return replace(spec, selection=selection if selection.is_open else None), runs

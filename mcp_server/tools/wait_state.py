@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mcp.types import CallToolResult, TextContent
 from pydantic import TypeAdapter
@@ -17,6 +17,7 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.runs.wait.cursors import Cursor, MetricPosition
+from mcp_server.runs.wait.metric_wait import MetricWait
 from mcp_server.runs.wait.selection import WaitSpec, look_once, to_json
 from mcp_server.runs.wait.waiting import WaitOutcome
 from mcp_server.scalars.condition import parse_condition
@@ -27,9 +28,6 @@ from mcp_server.tools import wait_run
 from mcp_server.tools.support.context import ServerContext, revive
 from mcp_server.tools.support.wait_answer import describe_outcome
 from mcp_server.views.progress_text import describe_progress
-
-if TYPE_CHECKING:
-    from mcp_server.runs.wait.metric_wait import MetricWait
 
 
 @dataclass(frozen=True)

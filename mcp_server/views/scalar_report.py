@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars import text
@@ -17,7 +16,7 @@ from mcp_server.scalars.answers import ScalarReport
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points
 from mcp_server.scalars.from_log import read_printed
-from mcp_server.scalars.locate import EventFiles
+from mcp_server.scalars.locate import EventFiles, MetricLocation
 from mcp_server.scalars.plot import CURVE_POINTS, MOST_PANELS, Curve, Panel
 from mcp_server.scalars.run_scalars import (
     LATEST,
@@ -28,18 +27,13 @@ from mcp_server.scalars.run_scalars import (
     location_path,
     resolve_target,
 )
-from mcp_server.scalars.series import ScalarsUnreadable
-from mcp_server.scalars.summary import summarise_series
+from mcp_server.scalars.series import ScalarsUnreadable, Series
+from mcp_server.scalars.summary import SeriesSummary, summarise_series
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import stop_if_abandoned
-
-if TYPE_CHECKING:
-    from mcp_server.scalars.locate import MetricLocation
-    from mcp_server.scalars.series import Series
-    from mcp_server.scalars.summary import SeriesSummary
 
 DEFAULT_POINTS = 20
 

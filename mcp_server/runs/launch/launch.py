@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -29,16 +28,13 @@ from mcp_server.record.state import Run
 from mcp_server.runs.code.code_copy import keep_code_state
 from mcp_server.runs.launch.gpu_admission import QuotaReached, check_admission, hold_quota
 from mcp_server.runs.launch.idempotency import find_run_of_key, hold_key
-from mcp_server.runs.launch.resolve import resolve
+from mcp_server.runs.launch.resolve import Plan, resolve
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import take_lock
 from mcp_server.threads import run_in_thread
-
-if TYPE_CHECKING:
-    from mcp_server.runs.launch.resolve import Plan
 
 _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
 _ABORTED_AFTER_S, _EVERY_S = 3600.0, 600.0

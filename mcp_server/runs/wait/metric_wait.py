@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
@@ -24,14 +24,12 @@ from mcp_server.scalars.condition import (
     resolve_tag,
 )
 from mcp_server.scalars.from_log import LogMetrics, count_alike
+from mcp_server.scalars.locate import MetricLocation
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
+from mcp_server.scalars.series import Series
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
-
-if TYPE_CHECKING:
-    from mcp_server.scalars.locate import MetricLocation
-    from mcp_server.scalars.series import Series
 
 FACTS = ("step", PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
 SWEEP_FACTS = (PROGRESS, "elapsed_s")

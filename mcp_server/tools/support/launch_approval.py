@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
 
@@ -30,9 +30,6 @@ from mcp_server.sweeps.start import rehearse_sweep
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.support.context import Call, ServerContext, caller, identity, server_of
-
-if TYPE_CHECKING:
-    from mcp_server.sweeps.planning import SweepRequest
 
 _FOR_PEOPLE = (
     "On this machine only a person may end runs: ask one to type runward kill RUN_ID for each, or leave that part of "

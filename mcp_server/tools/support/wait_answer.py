@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.metric_wait import MetPoint, MetricWait, show_moment
 from mcp_server.runs.wait.selection import WaitSpec
 from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
+from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh
 from mcp_server.threads import run_in_thread
@@ -34,9 +36,6 @@ from mcp_server.views.brevity import (
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import SweepStatus, describe_sweep
-
-if TYPE_CHECKING:
-    from mcp_server.runs.wait.metric_wait import MetPoint, MetricWait
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 45.
 _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (8, 600), "timed_out": (8, 600)}
@@ -110,9 +109,6 @@ async def describe_outcome(
 
 
 def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> list[Run]:
-    # Loaded with the condition.
-    from mcp_server.runs.wait.metric_wait import show_moment  # noqa: PLC0415 - as above
-    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
 
     def show(run: Run) -> Run:
         if run.run_id != met.run_id or run.ended or met.step <= run.progress.get("step", met.step):
