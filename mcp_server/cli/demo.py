@@ -32,9 +32,8 @@ async def _demo(steps: int) -> int:
     console = Console(highlight=False, soft_wrap=True)
     python = sys.executable
     server = StdioServerParameters(command=python, args=["-m", "mcp_server", "serve"], env=dict(os.environ))
-    console.print(
-        "An MCP client starts `runward serve` over stdio. Below are the calls and answers as an agent sees them.\n"
-    )
+    intro = "An MCP client starts `runward serve` over stdio. Below are the calls and answers as an agent sees them."
+    console.print(f"{intro}\n")
     scratch = Path(tempfile.mkdtemp(prefix="runward-demo-"))
     try:
         async with Client(stdio_client(server)) as client:

@@ -140,9 +140,8 @@ def _slurm(home: StateHome) -> Iterator[Finding]:
     others = sorted(site.node_hosts - {platform.node(), platform.node().partition(".")[0]})
     if others and not is_shared_filesystem(home.path):
         detail = f"{home.path} is on a disk of this host, which {others[0]} and other nodes may not see"
-        yield Finding(
-            "slurm disk", "warning", detail, "set RUNWARD_HOME to a directory that login and compute nodes share"
-        )
+        remedy = "set RUNWARD_HOME to a directory that login and compute nodes share"
+        yield Finding("slurm disk", "warning", detail, remedy)
 
 
 def _gpus() -> Finding:
@@ -280,15 +279,13 @@ def check_clients() -> Iterator[ClientState]:
         entry = _read_codex(codex_config(None))
         approval = entry.get("tools", {}).get("launch_run", {}).get("approval_mode", "") if entry else ""
         rules = "launch_run needs no approval" if approval == "approve" else "asks before launch_run"
-        yield _describe(
-            "codex", version, {"of this user": entry, "of this project": _read_codex(codex_config(project))}, rules
-        )
+        entries = {"of this user": entry, "of this project": _read_codex(codex_config(project))}
+        yield _describe("codex", version, entries, rules)
 
 
 def _describe(client: str, version: str, entries: dict[str, Any], rules: str) -> ClientState:
-    known = [
-        f"{settings.describe_entry(entry)} ({where})" for where, entry in entries.items() if isinstance(entry, dict)
-    ]
+    there = [(where, entry) for where, entry in entries.items() if isinstance(entry, dict)]
+    known = [f"{settings.describe_entry(entry)} ({where})" for where, entry in there]
     if not known:
         return ClientState(client, f"{version}: does not know this server", f"runward install {client}")
     return ClientState(client, f"{version}: {'; '.join(known)}; {rules}", "")

@@ -119,9 +119,8 @@ def _working_directory() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        raise BadArgument(
-            "--project", "the working directory does not exist any more. cd to the project first."
-        ) from error
+        cause = "the working directory does not exist any more. cd to the project first."
+        raise BadArgument("--project", cause) from error
 
 
 def claude_directory(project: Path | None) -> Path:
@@ -272,9 +271,8 @@ def _inspect(command: Sequence[str], *, sure: bool) -> int:
     match = re.fullmatch(r"v(\d+)\.(\d+)\..*", version)
     if match is None or (int(match[1]), int(match[2])) < _INSPECTOR_NODE or shutil.which("npx") is None:
         needed = ".".join(map(str, _INSPECTOR_NODE))
-        print(
-            f"It needs Node {needed} or newer and npx; this machine has {version if match else 'no Node'}. Not started."
-        )
+        has = version if match else "no Node"
+        print(f"It needs Node {needed} or newer and npx; this machine has {has}. Not started.")
         return 1
     if not confirm("Start it?", sure=sure):
         return 1

@@ -48,9 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print(table)
     for away in {one.unreachable.host: one.unreachable for one in statuses if one.unreachable}.values():
-        text = (
-            f"{away.host} cannot be reached since {away.since} ({away.why}): the states of its runs are the last known."
-        )
+        since = f"{away.host} cannot be reached since {away.since} ({away.why})"
+        text = f"{since}: the states of its runs are the last known."
         console.print(Text(text, style="yellow"))
     if state in (None, "live"):
         for sweep in _list_live_sweeps(store):
@@ -67,9 +66,8 @@ def _list_live_sweeps(store: RunStore) -> list[Sweep]:
 
 def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
     code = status.signal or ("" if status.exit_code is None else str(status.exit_code))
-    step = (
-        "" if status.step is None else f"{status.step}/{status.total_steps}" if status.total_steps else f"{status.step}"
-    )
+    total = f"/{status.total_steps}" if status.total_steps else ""
+    step = "" if status.step is None else f"{status.step}{total}"
     step = f"{step} (round {status.round})" if status.round else step
     return (
         status.run_id,

@@ -161,13 +161,10 @@ def _number(value: float | None) -> str:
 def _serve(target: str, scalars: Scalars, store: RunStore) -> int:
     """Replace this process by TensorBoard on the directories of ``target``. It prints its address, Ctrl-C ends it."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise RunwardError(
-            "TensorBoard is not installed.", "Nothing is served.", "A person should run: pip install tensorboard"
-        )
+        remedy = "A person should run: pip install tensorboard"
+        raise RunwardError("TensorBoard is not installed.", "Nothing is served.", remedy)
     resolved = resolve_target(target, scalars, store)
-    directories = [
-        location_path(location) for location in resolved.locations if isinstance(location, Path | EventFiles)
-    ]
+    directories = [location_path(each) for each in resolved.locations if isinstance(each, Path | EventFiles)]
     if not directories:
         raise RunwardError(f"{resolved.path} is not a directory of event files:", "TensorBoard cannot show it.")
     logdir = resolved.name if resolved.choices else os.path.commonpath(directories)

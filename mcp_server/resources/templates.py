@@ -168,9 +168,8 @@ def _read_sweep(context: ServerContext, name: str) -> str:
     except SweepNotFound:
         return _describe_tagged(context, name)
     directory = context.store.sweeps.files_of(sweep)
-    return SweepLog(directory, partial(_measure, context, sweep)).render(
-        sweep, observe_live_cells(sweep, context.store), read_notes(directory)
-    )
+    log, cells = SweepLog(directory, partial(_measure, context, sweep)), observe_live_cells(sweep, context.store)
+    return log.render(sweep, cells, read_notes(directory))
 
 
 def _measure(context: ServerContext, sweep: Sweep, run: Run) -> Figure:
@@ -186,9 +185,8 @@ def _describe_tagged(context: ServerContext, tag: str) -> str:
         raise ResourceNotFoundError(f"Sweep not found: no sweep and no tag is named {tag[:80]!r}. {hint}")
     runs = context.store.list_runs(RunQuery(tags=[tag]), _MOST_CELLS)
     statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs]
-    return json.dumps(
-        {"sweep": tag, "total": sum(states.values()), "states": states, "runs": statuses}, ensure_ascii=False
-    )
+    facts = {"sweep": tag, "total": sum(states.values()), "states": states, "runs": statuses}
+    return json.dumps(facts, ensure_ascii=False)
 
 
 def list_sweep_names(context: ServerContext) -> list[str]:
@@ -256,6 +254,5 @@ def read_recipe(store: RunStore, directory: Path, name: str, environ: Mapping[st
         names = ", ".join(near or list(paths)[:_MOST_NAMED]) or f"none; write {directory / _DIRECTORY}/NAME.md"
         raise ResourceNotFoundError(f"Blueprint not found: {name[:80]!r}. There are: {names}.")
     path, text = read_blueprint_text(str(paths[name]))
-    return mask_secrets(
-        f"<!-- launch_run(blueprint={str(path)!r}) -->\n\n{text}", list_known_secrets(environ, store.home.secrets)
-    )
+    text = f"<!-- launch_run(blueprint={str(path)!r}) -->\n\n{text}"
+    return mask_secrets(text, list_known_secrets(environ, store.home.secrets))

@@ -87,9 +87,8 @@ def find_run_checkpoints(
     directories = result_roots(run, own)
     if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
         directories.append((Path(run.spec.cwd or "/") / named).parent)  # with the other checkpoints of the run
-    checkpoints = {
-        one.path: one for root in dict.fromkeys(directories) if root != Path("/") for one in find_below(root)
-    }
+    roots = [root for root in dict.fromkeys(directories) if root != Path("/")]
+    checkpoints = {one.path: one for root in roots for one in find_below(root)}
     outermost = [path for path in checkpoints if not any(above in checkpoints for above in path.parents)]
     return _newest_first(checkpoints[path] for path in select_own(outermost, own))
 
@@ -114,9 +113,8 @@ def _is_weights(name: str) -> bool:
 
 
 def _is_part(entry: FileEntry, files: Iterable[FileEntry]) -> bool:
-    return bool(_PARTS.search(entry.path.name)) and any(
-        _is_weights(other.path.name) and not _PARTS.search(other.path.name) for other in files
-    )
+    weights = [other.path.name for other in files if _is_weights(other.path.name)]
+    return bool(_PARTS.search(entry.path.name)) and not all(map(_PARTS.search, weights))
 
 
 def _holds_a_model(directory: Path) -> bool:

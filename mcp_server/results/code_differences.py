@@ -41,9 +41,8 @@ def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> CodeO
         files = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES) and one.sha256} | files
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
     changes = split_diff(snapshot.read_diff()) if is_whole else None
-    return CodeOfRun(
-        run_id, snapshot.git.commit, {name_below(path, cwd): digest for path, digest in files.items()}, changes
-    )
+    digests = {name_below(path, cwd): digest for path, digest in files.items()}
+    return CodeOfRun(run_id, snapshot.git.commit, digests, changes)
 
 
 def split_diff(diff: str) -> dict[str, str]:
@@ -70,9 +69,8 @@ def find_code_differences(codes: Sequence[CodeOfRun]) -> list[str]:
 def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
     """Return in which files or commits the code of runs differs: ``sup.py``. Empty where no difference is known."""
     commits = list(dict.fromkeys(code.described_commit for code in codes if code.commit))
-    names = _drop_ends(list_differing_files(codes)) or (
-        commits if len({code.commit for code in codes} - {""}) > 1 else []
-    )
+    known = commits if len({code.commit for code in codes} - {""}) > 1 else []
+    names = _drop_ends(list_differing_files(codes)) or known
     more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
     return f"{', '.join(names[:_MOST_FILES])}{more}"
 

@@ -177,9 +177,8 @@ def build_comparison(
     has_error = any("±" in row.get(evaluation_column(name), "") for row in table for name in figures)
     notes += [ERROR_NOTE] if has_error and SPREAD_NOTE not in benchmarks.notes else []
     shown = [shorten_table(one, _BENCHMARK_TOKENS, notes) for one in benchmarks.tables] if not as_markdown else []
-    findings = [
-        line for run in runs if (line := describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown))
-    ]
+    described = (describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown) for run in runs)
+    findings = [line for line in described if line]
     pages = ["", *(f"- {line}" for line in findings)] if findings else []
     return Comparison(
         columns=None if as_markdown else "|".join(names),

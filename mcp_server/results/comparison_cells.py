@@ -92,13 +92,11 @@ def find_differences(
     """
     names = dict.fromkeys(name for one in settings for name in one)
     ran_in = ran_in or [Place()] * len(settings)
-    differ = [
-        name for name in names if len(set(find_equal_forms(name, [one.get(name) for one in settings], ran_in))) > 1
-    ]
+    forms = {name: find_equal_forms(name, [one.get(name) for one in settings], ran_in) for name in names}
+    differ = [name for name in names if len(set(forms[name])) > 1]
     places = [name for name in differ if _is_place(name, [one[name] for one in settings if one.get(name)])]
-    return sorted(
-        (name for name in differ if name not in places), key=lambda name: (name != "commit", ":" in name)
-    ), places
+    others = [name for name in differ if name not in places]
+    return sorted(others, key=lambda name: (name != "commit", ":" in name)), places
 
 
 def _is_place(name: str, values: Sequence[str]) -> bool:

@@ -44,9 +44,8 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
     settings |= {name: str(value) for name, value in attempt.params.items()}
     gpus = [each for each in run.gpus if not each.startswith("cpu-")]
     settings |= {"cwd": spec.cwd, "gpus": str(len(gpus)) if gpus else "", "host": spec.host}
-    return {
-        name: mask_secrets(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()
-    }
+    masked = {name: mask_secrets(f"{name}={value}").partition("=")[2] for name, value in settings.items() if value}
+    return dict.fromkeys(settings, "") | masked
 
 
 def _name_settings(files: Sequence[ConfigFile]) -> dict[str, str]:

@@ -113,9 +113,8 @@ def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> 
 def _make_title(purpose: str) -> str:
     """Return the first paragraph of a purpose on one line, or the first sentence of a long one: never a part of one."""
     text = " ".join(purpose.strip().partition("\n\n")[0].split()).lstrip("#-* ")
-    return (
-        text if len(text) <= _LONG_TITLE else re.split(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])", text, maxsplit=1)[0]
-    )
+    is_short = len(text) <= _LONG_TITLE
+    return text if is_short else re.split(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])", text, maxsplit=1)[0]
 
 
 def list_doubts(facts: ResultFacts) -> list[str]:
@@ -173,9 +172,8 @@ def read_recorded(paths: Sequence[Path], run_id: str) -> dict[str, str]:
         text = (read_text(path) or "").partition(ADDITIONS_MARK)[0]
         found = {name: re.search(_SECTION.format(name=name), text, re.MULTILINE | re.DOTALL) for name in _FIGURES}
         texts = {name: match["text"] for name, match in found.items() if match}
-        return {
-            name: text for name, text in texts.items() if text not in (_NO_METRICS, _NO_EVALUATIONS, _NO_CHECKPOINTS)
-        }
+        nothing = (_NO_METRICS, _NO_EVALUATIONS, _NO_CHECKPOINTS)
+        return {name: text for name, text in texts.items() if text not in nothing}
     return {}
 
 
@@ -388,10 +386,8 @@ def _render_series(series: Sequence[EvaluationSeries]) -> Iterator[str]:
         (step, *_), cells = lines[0]
         yield from render_table(["figure", "value"], [*([["step", step]] if step is not None else []), *cells.items()])
         return
-    headers = [
-        name for name, n in (("step", 0), ("model", 1), ("benchmark", 2)) if any(k[n] not in ("", None) for k in rows)
-    ]
     columns = {"step": 0, "model": 1, "benchmark": 2}
+    headers = [name for name, n in columns.items() if any(key[n] not in ("", None) for key in rows)]
     newest = lines[-_MOST_ROWS:]
     cells_of = [[*(key[columns[name]] for name in headers), *(cells.get(m) for m in metrics)] for key, cells in newest]
     yield from render_table([*headers, *metrics], cells_of)

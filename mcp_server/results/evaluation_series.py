@@ -232,9 +232,8 @@ def _label_row(row: Row, evaluation: Evaluation, *, by_epoch: bool, is_only: boo
             labels.benchmark = value
     if not labels.benchmark and not labels.model and not is_only and texts:
         labels.benchmark = next(iter(texts.values()))
-    labels.columns = {
-        name for name in row if plain_name(name) in STEP_NAMES or plain_name(name) == "epoch" or name in texts
-    }
+    of_step = {*STEP_NAMES, "epoch"}
+    labels.columns = {name for name in row if plain_name(name) in of_step or name in texts}
     return labels
 
 
@@ -356,6 +355,5 @@ def format_series(series: EvaluationSeries, digits: int = FEWEST_DIGITS) -> str:
     steps = len(series.points) > 1
     if not steps:
         return format_point(series.last, step=False, digits=digits) if series.last.step is None else last
-    return (
-        f"{last}/{format_point(best, digits=digits)}" if best is not None and best.share != series.last.share else last
-    )
+    is_other = best is not None and best.share != series.last.share
+    return f"{last}/{format_point(best, digits=digits)}" if best and is_other else last

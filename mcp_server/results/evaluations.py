@@ -63,9 +63,8 @@ def find_run_evaluations(
     files = {path: at_s for root in result_roots(run, own) for path, at_s in find_below(root)}
     files |= {path: path.stat().st_mtime for path in map(Path, own.claims.results) if path.is_file()}
     newest = sorted(select_own(files, own), key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
-    return [
-        one for path in newest for one in read_evaluations(path) if _NAME.fullmatch(path.name) or _counts_steps(one)
-    ]
+    found = [one for path in newest for one in read_evaluations(path)]
+    return [one for one in found if _NAME.fullmatch(one.source.name) or _counts_steps(one)]
 
 
 def _counts_steps(one: Evaluation) -> bool:

@@ -123,9 +123,8 @@ def write_results(
     if not run.ended:
         raise NotFinished(f"{run.run_id} {run.still};", "nothing was written.", "Call wait_run, then again.")
     if caller is not None and run.spec.owner not in ("", caller):
-        raise NotFinished(
-            f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r};", "nothing was written.", "Ask its owner."
-        )
+        cause = f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r};"
+        raise NotFinished(cause, "nothing was written.", "Ask its owner.")
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
     directory = _make_directory(run, result_dir, store.run_directory(run.run_id).path)
@@ -316,9 +315,8 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
     if facts.summary is None:
         facts = replace(facts, summary=document.read_summary(path, run.run_id))
     facts = replace(facts, recorded=document.read_recorded(earlier, run.run_id))
-    text = document.render_document(
-        facts, diff=files[-1].name if facts.code.diff else None, additions=result_directory.read_additions(path)
-    )
+    diff, additions = files[-1].name if facts.code.diff else None, result_directory.read_additions(path)
+    text = document.render_document(facts, diff=diff, additions=additions)
     generated, additions_mark, additions = text.partition(ADDITIONS_MARK)
     result_directory.write_text(path, mask_secrets(generated, secrets) + additions_mark + additions)
     if path.name != result_directory.RESULTS_DOCUMENT and not later_run:
@@ -326,9 +324,8 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
     files.append(path)
     flag = None
     if later_run:
-        notes.append(
-            f"{later_run}, a later run, uses this directory: its {result_directory.FINISH_FLAG} was not changed."
-        )
+        flag_file = result_directory.FINISH_FLAG
+        notes.append(f"{later_run}, a later run, uses this directory: its {flag_file} was not changed.")
     else:
         flag = result_directory.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
         files.append(flag)

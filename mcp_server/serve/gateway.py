@@ -280,9 +280,8 @@ class RequestGateway:
             if str(error) != self._reported:  # once, not for every request
                 self._reported = str(error)
                 print(f"runward: {error}", file=sys.stderr, flush=True)
-            raise RequestRefused(
-                503, "The token file of this server is unusable; its operator sees the reason"
-            ) from error
+            text = "The token file of this server is unusable; its operator sees the reason"
+            raise RequestRefused(503, text) from error
         if name is None:
             raise _token_required(b"Bearer") if authorization is None else _token_required()
         return _user_named(name)

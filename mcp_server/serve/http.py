@@ -279,9 +279,8 @@ def _parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not port.isascii() or not port.isdigit() or not 0 < int(port) <= HIGHEST_PORT or (":" in host and bare == host):
-        raise RunwardError(
-            f"Not an address: {address!r}.", "Nothing is served.", "Use HOST:PORT, e.g. 127.0.0.1:8765 or [::1]:8765."
-        )
+        remedy = "Use HOST:PORT, e.g. 127.0.0.1:8765 or [::1]:8765."
+        raise RunwardError(f"Not an address: {address!r}.", "Nothing is served.", remedy)
     return bare or "127.0.0.1", int(port)
 
 
@@ -306,9 +305,8 @@ def _listen(
                 continue
             for listener in listeners:
                 listener.close()
-            raise RunwardError(
-                f"Cannot listen at {address}: {error.strerror}.", "Nothing is served.", "Use another port."
-            ) from error
+            cause = f"Cannot listen at {address}: {error.strerror}."
+            raise RunwardError(cause, "Nothing is served.", "Use another port.") from error
     return listeners
 
 

@@ -24,9 +24,8 @@ async def capture_pane(
     server = server_of(ctx)
     if session:
         await run_in_thread(server.check_session, ctx, session)
-    return await capture_screen(
-        server.store, server.environ, run_id=run_id, session=session, lines=lines, history=history
-    )
+    which = {"run_id": run_id, "session": session}
+    return await capture_screen(server.store, server.environ, **which, lines=lines, history=history)
 
 
 TOOL = tool(

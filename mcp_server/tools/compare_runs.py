@@ -53,9 +53,8 @@ def _compare_runs(
     is_named = bool(words) and list(words) == run_ids and not tags
     if is_named and all(isinstance(server.store.find_any(word), Sweep) for word in words):
         return _compare_sweeps(server, run_ids, metrics, as_markdown)
-    return build_comparison(
-        server.store, server.scalars, run_ids=run_ids, tags=tags, metrics=metrics, as_markdown=as_markdown
-    )
+    chosen = {"run_ids": run_ids, "tags": tags, "metrics": metrics}
+    return build_comparison(server.store, server.scalars, **chosen, as_markdown=as_markdown)
 
 
 def _compare_sweeps(

@@ -64,9 +64,8 @@ async def gpu_check(
         snapshot = Snapshot()
         if uses_gpus_now(run):
             mirror = Path(run.spec.mirror)
-            snapshot = (
-                (await run_in_thread(query_far, mirror)).snapshot if run.spec.mirror else await run_in_thread(query)
-            )
+            is_far = bool(run.spec.mirror)
+            snapshot = (await run_in_thread(query_far, mirror)).snapshot if is_far else await run_in_thread(query)
         return report_run(run, snapshot, usage)
     if host is not None:
         table, is_far = find_host(await run_in_thread(read_hosts_file, server.home), host)

@@ -205,9 +205,8 @@ def _describe(server: ServerContext, targets: _Targets) -> tuple[str, str]:
     """Return what is to be confirmed: its kind, and which runs. No elapsed time is in it."""
     if isinstance(targets.one, Sweep):
         return "this sweep", describe_sweep_for_confirmation(targets.one)
-    dependents = describe_dependents(
-        list_dependents([run for run in targets.runs if isinstance(run, Run)], server.store)
-    )
+    runs = [run for run in targets.runs if isinstance(run, Run)]
+    dependents = describe_dependents(list_dependents(runs, server.store))
     if targets.one is not None:
         leftovers = backend_of(targets.one.spec).find_leftovers(targets.one)
         return "this run", f"{describe_for_confirmation(targets.one, leftovers)}{dependents}"
@@ -249,9 +248,8 @@ def _describe_for_people(server: ServerContext, targets: _Targets, rule: str) ->
 
 def _describe_refusal(targets: _Targets) -> str:
     if (run := targets.one) is None:
-        return (
-            f"Kill not confirmed: declined, dismissed, or another number was typed. No run was stopped. {_FOR_PEOPLE}"
-        )
+        was = "declined, dismissed, or another number was typed"
+        return f"Kill not confirmed: {was}. No run was stopped. {_FOR_PEOPLE}"
     return (
         f"Kill not confirmed: declined, dismissed, or another id was typed. {run.run_id} is still {run.state}. "
         f"A person can stop it on this machine: runward kill {run.run_id}"

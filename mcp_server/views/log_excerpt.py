@@ -82,9 +82,8 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
         data = _read_slice(file, size, start, max(1, min(count, _MOST_RAW_LINES)))
         total = _count_lines(file, size)
     if not data:
-        return _fit(
-            max_bytes, lambda _: LogExcerpt(f"[output of {label} has {total:,} lines, no line {start:,} yet.]", "")
-        )
+        none = LogExcerpt(f"[output of {label} has {total:,} lines, no line {start:,} yet.]", "")
+        return _fit(max_bytes, lambda _: none)
     # Of few lines each may be long: a command, or a dict.
     lines = collapse(clean_lines(data, start), max(LINE_CHARS, 3 * max_bytes // (4 * max(1, count))))
     read_to = _last_number(start, data)

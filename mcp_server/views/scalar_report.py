@@ -89,9 +89,8 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         most, root = _MOST_BELOW, first.name
     parts = [_split_programs(target, scalars, store) for target in targets]
     # One run may be named twice: by its id and by its path, or by two paths.
-    by_files = {
-        tuple(map(_real, target.locations)): target for target in reversed([one for part in parts for one in part])
-    }
+    all_parts = [target for part in parts for target in part]
+    by_files = {tuple(map(_real, target.locations)): target for target in reversed(all_parts)}
     targets = list(by_files.values())[::-1]
     if len(targets) > 1 and not root:
         targets, root = _shorten_names(targets)
@@ -138,9 +137,8 @@ def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, Sc
             if (of_output := read_printed(run, store)) is not None:
                 target, printed[run.run_id] = of_output
                 return replace(target, note=scalars.locate(run).note)
-        raise NoScalars(
-            error.cause, error.state, f"{error.remedy} compare_runs shows evaluations and checkpoints.".strip()
-        ) from error
+        remedy = f"{error.remedy} compare_runs shows evaluations and checkpoints.".strip()
+        raise NoScalars(error.cause, error.state, remedy) from error
 
 
 def _split_programs(target: ScalarTarget, scalars: Scalars, store: RunStore) -> list[ScalarTarget]:
@@ -161,9 +159,8 @@ def _split_programs(target: ScalarTarget, scalars: Scalars, store: RunStore) -> 
         else:
             whole += found.values() or [location]
     path = Path(target.name)
-    if own := {
-        name: files for name, files in programs.items() if path.parent == files.path and path.name in files.attempts
-    }:
+    here = {name: files for name, files in programs.items() if path.parent == files.path}
+    if own := {name: files for name, files in here.items() if path.name in files.attempts}:
         return [replace(target, locations=list(own.values()))]
     if not programs:
         return [replace(target, locations=whole or target.locations)]
@@ -269,9 +266,8 @@ def _report_one(
             lines, columns = text.tag_lines(summaries), text.COLUMNS
         else:
             # Tags with NaN or infinite values first, then the most recently logged ones.
-            order = sorted(
-                summaries, key=lambda tag: (not summaries[tag].nan + summaries[tag].inf, _age(summaries[tag]))
-            )
+            odd = {tag: not summary.nan + summary.inf for tag, summary in summaries.items()}
+            order = sorted(summaries, key=lambda tag: (odd[tag], _age(summaries[tag])))
             lines, next_step = text.last_value_lines({tag: summaries[tag] for tag in order})
             columns = "tag last[@step]"
     ages = [summary.age_s for summary in summaries.values() if summary.age_s is not None]

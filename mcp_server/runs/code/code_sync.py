@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +177,8 @@ class CodeSync:
                 "Have a person look at the disk of its state directory, which `runward hosts` names.",
             ) from error
         if answer["directory"] != self.there:
-            raise LaunchFailed(
-                f"{channel.name}: {self.there} was changed meanwhile.", "Nothing was started.", "Launch again."
-            )
+            cause = f"{channel.name}: {self.there} was changed meanwhile."
+            raise LaunchFailed(cause, "Nothing was started.", "Launch again.")
 
 
 def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -248,9 +248,8 @@ def _plan_files(cwd: Path, source: Path, mirror: Path, limit_bytes: int) -> Code
     wish["sent"] = [[file.digest, file.size] for file in sent]
     there = str(looked["directory"])
     files = frozenset(file.path for file in code.files)
-    return CodeSync(
-        mirror, cwd, there, there, files, facts, bool(looked["there"]), wish, lambda: _read_files(source, sent)
-    )
+    read_parts = partial(_read_files, source, sent)
+    return CodeSync(mirror, cwd, there, there, files, facts, bool(looked["there"]), wish, read_parts)
 
 
 def _plan_commit(cwd: Path, mirror: Path, roots: Roots, limit_bytes: int, environ: Mapping[str, str]) -> CodeSync:

@@ -48,9 +48,8 @@ def check_sizes(request: LaunchRequest) -> None:
         raise BadArgument("env", f"has {len(request.env):,} variables; it may have {_MOST_VARIABLES:,}.")
     for name, value in request.env.items():
         if len(name) + len(value) > _LONGEST_ARGUMENTS:
-            raise BadArgument(
-                "env", f"{name[:80]!r} is longer than a variable may be: {_LONGEST_ARGUMENTS:,} characters."
-            )
+            cause = f"{name[:80]!r} is longer than a variable may be: {_LONGEST_ARGUMENTS:,} characters."
+            raise BadArgument("env", cause)
     for argument in ("secrets", "needs"):
         if len(getattr(request, argument)) > _MOST_NAMES:
             raise BadArgument(argument, f"takes at most {_MOST_NAMES:,} names.")

@@ -147,9 +147,8 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     configs = find_config_files(request, command, context.cwd)
     chosen = find_script_configs(request.command, context.cwd)
     faults = list(islice(find_config_roots([*configs, *chosen], roots), _MOST_LISTED))
-    faults = faults or list(
-        islice(find_missing_data(configs, command, context.request.params, context.cwd), _MOST_LISTED)
-    )
+    missing_data = find_missing_data(configs, command, context.request.params, context.cwd)
+    faults = faults or list(islice(missing_data, _MOST_LISTED))
     yield from (Problem(what="command", text=fault.cause, remedy=fault.remedy) for fault in faults)
     named = [file for file in find_inputs(command) if file.kind in ("data file", "model", "checkpoint")]
     yield from _find_killers(context)

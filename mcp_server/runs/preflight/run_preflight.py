@@ -103,9 +103,8 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
     more = [problem for problem in refusal.problems if problem.text not in texts and not _is_listed(problem, others)]
     facts = [text for each in outcomes.values() for text in each.facts]
     all_problems = [_shorten(problem) for problem in (*others, *more)]
-    return Preflight(
-        ok=not all_problems, problems=all_problems, found=list(dict.fromkeys(facts)) or None, running=running or None
-    )
+    found = list(dict.fromkeys(facts)) or None
+    return Preflight(ok=not all_problems, problems=all_problems, found=found, running=running or None)
 
 
 def _shorten(problem: Problem) -> Problem:
@@ -229,9 +228,8 @@ def _check_programs(request: PreflightRequest, mirror: Path, home: StateHome) ->
         ports=request.ports,
         ray=request.ray and environment.ray is None,
     )
-    problems = [
-        Problem(what=what, text=f"{mirror.name}: {text}", remedy=remedy) for what, text, remedy in answer["problems"]
-    ]
+    there = f"{mirror.name}: "
+    problems = [Problem(what=what, text=there + text, remedy=remedy) for what, text, remedy in answer["problems"]]
     return problems, [f"{mirror.name}: {text}" for text in answer["found"]]
 
 

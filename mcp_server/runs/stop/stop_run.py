@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -171,7 +172,7 @@ async def _stop(
 async def _stop_reachable(
     backend: Backend, run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str, stopped_by: str
 ) -> StopResult:
-    directory = await run_in_thread(store.run_directory, run.run_id)
+    directory, observe = await run_in_thread(store.run_directory, run.run_id), partial(store.observe, run.run_id)
     request: dict[str, Any] = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
     request |= expiry(_EXPIRES_S)
     # A supervisor that comes meanwhile starts nothing, and one that a silent scheduler hides reads it by itself.
@@ -183,26 +184,22 @@ async def _stop_reachable(
             await run_in_thread(backend.put_stop_request, directory, run.spec, request)
         with file_watch.subscribe([directory.path]) as subscription:
             # A supervisor that has not started its command yet reads the request by itself, or soon records its number.
-            await _wait_until(
-                _ANSWER_WITHIN_S, subscription.next_change, lambda: bool(store.observe(run.run_id).events)
-            )
-            reached = await backend.request_stop(directory, await run_in_thread(store.observe, run.run_id))
+            await _wait_until(_ANSWER_WITHIN_S, subscription.next_change, lambda: bool(observe().events))
+            reached = await backend.request_stop(directory, await run_in_thread(observe))
             patience_s = _ANSWER_WITHIN_S if reached else _UNSEEN_ANSWER_WITHIN_S
-            if await _wait_until(
-                patience_s, subscription.next_change, lambda: _has_answered(store.observe(run.run_id))
-            ):
+            if await _wait_until(patience_s, subscription.next_change, lambda: _has_answered(observe())):
                 longest_s = 2 * run.spec.stop_grace_s + 10
-                await _wait_until(longest_s, subscription.next_change, lambda: store.observe(run.run_id).ended)
+                await _wait_until(longest_s, subscription.next_change, lambda: observe().ended)
             elif not reached and await run_in_thread(_lives, directory, run):
                 with contextlib.suppress(OSError):
                     await run_in_thread(backend.put_stop_request, directory, run.spec, None)
                 raise StopNotSeen(run.run_id)
-        run = await run_in_thread(store.observe, run.run_id)
+        run = await run_in_thread(observe)
         # Without its events a record does not say what was sent and what survived: that is looked at again.
         if run.ended and run.events and (run.state != "lost" or run.may_go_on) and not _is_far_job(run):
             return _result_of_supervisor(run)
     elif not run.ended:
-        seen = await run_in_thread(store.observe, run.run_id)
+        seen = await run_in_thread(observe)
         # A shortage came between its supervisor's stop and the answer. A scheduler's word about a job is no event.
         if seen.state == "killed" and seen.events and seen.events[-1].get("state") == "killed":
             return _result_of_supervisor(seen)
@@ -217,7 +214,7 @@ async def _stop_reachable(
         outcome = {"carried_out": {**done, "far_side_ended": result.far_side_ended and _is_far_job(run)}}
     with contextlib.suppress(OSError):
         await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **outcome})
-    run = await run_in_thread(store.observe, run.run_id)
+    run = await run_in_thread(observe)
     is_pending = "killed_paused" in outcome and not run.ended
     unsupervised = result.unsupervised and not (run.ended and not run.events)  # else its supervisor stopped it
     return StopResult(run, result.signals_sent, result.survivors, unsupervised, note=result.note, is_pending=is_pending)

@@ -163,9 +163,7 @@ class MetricCheck:
         read_printed: ReadPrinted | None = None,
     ) -> None:
         self.position = position
-        self.other_tags: Sequence[str] | None = (
-            None  # the run's tags, where the last check did not find the condition's
-        )
+        self.other_tags: Sequence[str] | None = None  # the run's, where the last check did not find the condition's
         self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
         self.newest = ""  # the newest value, as text
         self.met: tuple[str, float, int | None] | None = None  # tag, value and step of the curve that met the condition
@@ -237,9 +235,8 @@ class MetricCheck:
                 return series
         all_series = self._read_series(run, locations)
         labels = dict(zip(locations, label_locations(locations), strict=True)) if locations else {}
-        sources = {
-            f"{labels[location]}/{tag}" if labels[location] else tag: (location, tag) for location, tag in all_series
-        }
+        named = {each: f"{label}/" if label else "" for each, label in labels.items()}
+        sources = {f"{named[location]}{tag}": (location, tag) for location, tag in all_series}
         try:
             tag = resolve_tag(self._condition, list(sources))
         except BadArgument:

@@ -104,9 +104,8 @@ def _warn_without_lease(pin: Pin, holders: Mapping[int, str], present: Sequence[
         names = list(dict.fromkeys(holders[index] for index in leased))
         verb = "leases" if len(names) == 1 else "lease"
         count = f"gpus={len(pin.indices)}"
-        yield (
-            f"`{pin.text}` uses GPU {_join(leased)}, which {' and '.join(names)} {verb}: leave it out and pass {count}."
-        )
+        who = f"{' and '.join(names)} {verb}"
+        yield f"`{pin.text}` uses GPU {_join(leased)}, which {who}: leave it out and pass {count}."
     if free:
         them, indices = "it" if len(free) == 1 else "them", _join(free)
         yield f"`{pin.text}` uses GPU {indices} without a lease, so others may take {them}: pass gpus=[{indices}]."
@@ -294,9 +293,7 @@ def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
 
 def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[RunSpec]]) -> list[str]:
     """Return a warning that names the newest ended run with files where ``spec`` writes, unless it resumes."""
-    own = [
-        path for path in (*_list_outputs(spec), *([spec.result_dir] if spec.result_dir else [])) if _holds_files(path)
-    ]
+    own = [path for path in filter(None, (*_list_outputs(spec), spec.result_dir)) if _holds_files(path)]
     if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
         return []
     for other in map(_as_it_ran, list_ended(_MOST_FORMER)):

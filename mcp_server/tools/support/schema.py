@@ -191,9 +191,8 @@ def takes(arguments: Mapping[str, tuple[Any, Any]]) -> Callable[[Callable[..., A
     def sign(function: Any) -> Any:
         signature, only = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
         *own, _ = signature.parameters.values()
-        named = [
-            inspect.Parameter(name, only, annotation=kind, default=each) for name, (kind, each) in arguments.items()
-        ]
+        listed = arguments.items()
+        named = [inspect.Parameter(name, only, annotation=kind, default=each) for name, (kind, each) in listed]
         function.__signature__ = signature.replace(parameters=[*own, *named])
         function.__annotations__ = {each.name: each.annotation for each in (*own, *named)}
         function.__annotations__["return"] = signature.return_annotation
