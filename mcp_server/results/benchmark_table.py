@@ -9,17 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from mcp_server.command.outputs import names_a_run
 from mcp_server.record.sweeps.sweep_ranking import average, is_seed
+from mcp_server.results import evaluation_series as series_of
 from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.comparison_cells import fit, shorten_names, shorten_paths
-from mcp_server.results.evaluation_series import (
-    BENCHMARK_NAMES,
-    MODEL_NAMES,
-    EvaluationPoint,
-    EvaluationSeries,
-    format_point,
-    is_count,
-    plain_name,
-)
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
 from mcp_server.scalars.condition import match_tags
@@ -46,7 +38,7 @@ class EvaluatedRun:
 
     name: str
     settings: Mapping[str, str]
-    series: Sequence[EvaluationSeries]
+    series: Sequence[series_of.EvaluationSeries]
     metrics: Sequence[Metric] = ()
     state: str = "finished"
     created_at: str = ""
@@ -66,13 +58,13 @@ class _Figure:
     """The newest value of one metric of a run. ``model``: as its file names it. ``is_of_file``: so is the benchmark."""
 
     run: EvaluatedRun
-    series: EvaluationSeries
+    series: series_of.EvaluationSeries
     benchmark: str
     model: str
     is_of_file: bool
 
     @property
-    def point(self) -> EvaluationPoint:
+    def point(self) -> series_of.EvaluationPoint:
         return self.series.last
 
 
@@ -102,7 +94,7 @@ class _RowKey:
 @dataclass
 class _Row:
     runs: list[str] = field(default_factory=list)
-    cells: dict[str, list[EvaluationPoint]] = field(default_factory=dict)
+    cells: dict[str, list[series_of.EvaluationPoint]] = field(default_factory=dict)
 
 
 def build_benchmark_tables(
@@ -146,8 +138,8 @@ def build_benchmark_tables(
 
 def find_benchmark(settings: Sequence[Mapping[str, object]]) -> str | None:
     """Return the setting that names the benchmark: with most values, or the file of options beside a model's."""
-    name = _find_setting(settings, BENCHMARK_NAMES)
-    has_model = any(_base(key) in MODEL_NAMES and value for one in settings for key, value in one.items())
+    name = _find_setting(settings, series_of.BENCHMARK_NAMES)
+    has_model = any(_base(key) in series_of.MODEL_NAMES and value for one in settings for key, value in one.items())
     return name or (_find_setting(settings, _CONFIG_NAMES) if has_model else None)
 
 
@@ -163,7 +155,7 @@ def _find_setting(settings: Sequence[Mapping[str, object]], names: Collection[st
 
 def _base(name: str) -> str:
     """Return the last part of a setting's name: of ``config:env.task_suite`` or ``$TASK_SUITE`` ``task_suite``."""
-    return plain_name(name.rpartition(":")[2].lstrip("$"))
+    return series_of.plain_name(name.rpartition(":")[2].lstrip("$"))
 
 
 def _explain(run: EvaluatedRun, figures: Sequence[_Figure]) -> str:
@@ -181,21 +173,21 @@ def _list_figures(run: EvaluatedRun, benchmark: str) -> Iterator[_Figure]:
             yield _Figure(run, one, one.benchmark or benchmark, one.model, is_of_file=bool(one.benchmark))
 
 
-def _turn_wide_table(series: Sequence[EvaluationSeries]) -> Sequence[EvaluationSeries]:
+def _turn_wide_table(series: Sequence[series_of.EvaluationSeries]) -> Sequence[series_of.EvaluationSeries]:
     """Return the series, by benchmark where columns are benchmarks: none has the name of a metric."""
-    figures = [one for one in series if not is_count(one.metric)]
+    figures = [one for one in series if not series_of.is_count(one.metric)]
     if any(one.benchmark or not one.model or one.best_is for one in figures):
         return series
     return [replace(one, benchmark=one.metric, metric=_VALUE) for one in figures]
 
 
-def _series_of_metrics(run: EvaluatedRun) -> Iterator[EvaluationSeries]:
+def _series_of_metrics(run: EvaluatedRun) -> Iterator[series_of.EvaluationSeries]:
     """Yield the scalars of evaluations as series of their last value, without those that a result file has too."""
     names = {one.metric.lower() for one in run.series}
     for one in run.metrics:
         is_evaluation = re.split(r"[/_.]", one.tag.lower())[0] in _SCALAR_SCOPES
         if is_evaluation and isinstance(one.last, float | int) and one.tag.lower() not in names:
-            yield EvaluationSeries(one.tag, (EvaluationPoint(float(one.last), one.last_step),))
+            yield series_of.EvaluationSeries(one.tag, (series_of.EvaluationPoint(float(one.last), one.last_step),))
 
 
 def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Columns:
@@ -215,12 +207,12 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
     if benchmark is not None and all(by_run.values()):
         raw.pop(benchmark, None)
     seeds = {name: values for name, values in raw.items() if is_seed(_base(name))}
-    places = {name for name in raw if _base(name) not in MODEL_NAMES and names_a_run(name)}
+    places = {name for name in raw if _base(name) not in series_of.MODEL_NAMES and names_a_run(name)}
     chosen: dict[str, dict[str, str]] = {}
     beside = []
     paths = {name for name, values in raw.items() if any("/" in value for value in values.values())}
     settings = [name for name in raw if name not in seeds and name not in places]
-    for name in sorted(settings, key=lambda name: (_base(name) not in MODEL_NAMES, name in paths)):
+    for name in sorted(settings, key=lambda name: (_base(name) not in series_of.MODEL_NAMES, name in paths)):
         values = {run: _SEED_IN_VALUE.sub(r"\1*", value) for run, value in raw[name].items()}
         if values != raw[name]:
             seeds[name] = raw[name]
@@ -228,9 +220,9 @@ def _choose_columns(figures: Sequence[_Figure], benchmark: str | None) -> _Colum
             continue
         known = zip(*(each.values() for each in (by_run, *chosen.values(), *seeds.values())), strict=True)
         is_of_one_run = len(set(values.values())) == len(runs) == len(set(known))
-        if is_of_one_run and name in paths and _base(name) not in MODEL_NAMES:
+        if is_of_one_run and name in paths and _base(name) not in series_of.MODEL_NAMES:
             continue  # a directory of its own for each of the runs, which all else tells apart
-        if _base(name) in MODEL_NAMES or not all(by_run.values()) or not _depends(values, [by_run]):
+        if _base(name) in series_of.MODEL_NAMES or not all(by_run.values()) or not _depends(values, [by_run]):
             chosen[name] = values
         elif set(values.values()) != set(by_run.values()):
             beside.append(name)
@@ -256,7 +248,7 @@ def _depends(values: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> 
 
 def _build_table(figures: Sequence[_Figure], columns: _Columns, *, bold: bool) -> BenchmarkTable:
     rows = _make_rows(figures, columns)
-    model = next((name for name in columns.names if _base(name) in MODEL_NAMES), None)
+    model = next((name for name in columns.names if _base(name) in series_of.MODEL_NAMES), None)
     settings = [name for name in columns.names if name != model]
     series = figures[0].series
     benchmarks = sorted({one.benchmark for one in figures})
@@ -319,7 +311,7 @@ def _join_runs(names: Sequence[str]) -> str:
     return ", ".join(sorted(names[:_MOST_RUNS_IN_A_ROW])) + (f" +{more}" if more > 0 else "")
 
 
-def _find_best(series: EvaluationSeries, rows: Sequence[_Row]) -> dict[str, float]:
+def _find_best(series: series_of.EvaluationSeries, rows: Sequence[_Row]) -> dict[str, float]:
     choose = {"max": max, "min": min, None: None}[series.best_is]
     shares: dict[str, list[float]] = {}
     for row in rows:
@@ -329,14 +321,14 @@ def _find_best(series: EvaluationSeries, rows: Sequence[_Row]) -> dict[str, floa
     return {name: choose(values) for name, values in shares.items()} if choose else {}
 
 
-def _share(points: Sequence[EvaluationPoint]) -> float | None:
+def _share(points: Sequence[series_of.EvaluationPoint]) -> float | None:
     return average([point.share for point in points])[0]
 
 
-def _render(points: Sequence[EvaluationPoint]) -> str:
+def _render(points: Sequence[series_of.EvaluationPoint]) -> str:
     """Return one value with its standard error and episodes, or the mean of several with their deviation and number."""
     if len(points) < 2:  # noqa: PLR2004 - two have a mean
-        text = "".join(format_point(point, step=False, digits=_DIGITS) for point in points)
+        text = "".join(series_of.format_point(point, step=False, digits=_DIGITS) for point in points)
         return text + "".join(f" n={point.episodes}" for point in points if point.episodes)
     unit = points[0].unit if len({point.unit for point in points}) == 1 else ""
     values = [point.value if unit else point.share for point in points]
@@ -349,9 +341,9 @@ def _render(points: Sequence[EvaluationPoint]) -> str:
 
 
 def _name_model(run: EvaluatedRun) -> str:
-    values = (value for name, value in run.settings.items() if _base(name) in MODEL_NAMES)
+    values = (value for name, value in run.settings.items() if _base(name) in series_of.MODEL_NAMES)
     parts = [part for part in next(filter(None, values), "").split("/") if part]
-    return next((part for part in reversed(parts) if plain_name(part) not in _PARTS_OF_A_MODEL), "")
+    return next((part for part in reversed(parts) if series_of.plain_name(part) not in _PARTS_OF_A_MODEL), "")
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -15,14 +15,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import MetricPosition, MetricSource
-from mcp_server.scalars.condition import (
-    PROGRESS,
-    Condition,
-    describe_match,
-    describe_value,
-    first_match,
-    resolve_tag,
-)
+from mcp_server.scalars import condition as conditions
 from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.locate import MetricLocation
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
@@ -31,8 +24,8 @@ from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
 
-FACTS = ("step", PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
-SWEEP_FACTS = (PROGRESS, "elapsed_s")
+FACTS = ("step", conditions.PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
+SWEEP_FACTS = (conditions.PROGRESS, "elapsed_s")
 _MOST_TAG_CHARS, _MOST_VALUES, _MOST_NAMED = 60, 3, 4
 _REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
 
@@ -55,7 +48,7 @@ class MetricWait:
     def __init__(
         self,
         scalars: Scalars,
-        condition: Condition,
+        condition: conditions.Condition,
         run_ids: Sequence[str],
         positions: Mapping[str, MetricPosition],
         read_printed: ReadPrinted | None = None,
@@ -96,7 +89,7 @@ class MetricWait:
         tags = list(dict.fromkeys(tag for tags in other_tags for tag in tags or ()))
         wanted = self._condition.tag
         if wanted.lower() in FACTS:
-            why = ", as its total of steps is not" if wanted.lower() == PROGRESS else ""
+            why = ", as its total of steps is not" if wanted.lower() == conditions.PROGRESS else ""
             return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
         near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
         named = [*near, *(tag for tag in tags if tag not in near)]
@@ -111,13 +104,13 @@ class MetricWait:
         return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
 
 
-def check_possible(condition: Condition, runs: Sequence[Watched]) -> None:
+def check_possible(condition: conditions.Condition, runs: Sequence[Watched]) -> None:
     """Refuse a condition that no run can meet: each ends before, by its steps or its time limit."""
     if (why := find_impossible(condition, runs)) is not None:
         raise BadArgument("until", f"{condition.text!r} is never met: {why}.", "Wait for less, or for its end.")
 
 
-def find_impossible(condition: Condition, runs: Sequence[Watched]) -> str | None:
+def find_impossible(condition: conditions.Condition, runs: Sequence[Watched]) -> str | None:
     """Return why no live run can meet a condition any more, None where one can or nothing is known."""
     live = [run for run in runs if isinstance(run, Run) and not run.ended]
     if condition.sign not in (">=", ">", "==") or not live:
@@ -137,13 +130,13 @@ def read_facts(run: Watched, now_s: float) -> dict[str, float]:
     """Return what wait_run tells of a run beside its metrics: step, progress, elapsed_s, eta_s, attempt. Pure."""
     facts: dict[str, Any] = {"elapsed_s": run.elapsed_s(now_s), "attempt": None}
     if isinstance(run, Sweep):
-        facts[PROGRESS] = sum(cell.done for cell in run.cells) / max(1, len(run.cells))
+        facts[conditions.PROGRESS] = sum(cell.done for cell in run.cells) / max(1, len(run.cells))
     else:
         facts["attempt"] = run.attempt if run.started_at else None
         step, total = run.progress.get("step"), run.progress.get("total_steps")
         facts |= {"step": step, "eta_s": None if run.ended else run.progress.get("eta_s")}
         if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
-            facts[PROGRESS] = step / total
+            facts[conditions.PROGRESS] = step / total
     return {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
 
 
@@ -158,7 +151,7 @@ class MetricCheck:
     def __init__(
         self,
         scalars: Scalars,
-        condition: Condition,
+        condition: conditions.Condition,
         position: MetricPosition,
         read_printed: ReadPrinted | None = None,
     ) -> None:
@@ -183,8 +176,8 @@ class MetricCheck:
                 f"A sweep has {', '.join(SWEEP_FACTS)}. For a cell name its run, from list_runs(sweep={run.run_id!r}).",
             )
         if (name := self._condition.tag.lower()) in facts:
-            step = int(facts["step"]) if name in (PROGRESS, "eta_s") and "step" in facts else None
-            self.newest = describe_value(name, facts[name], step)
+            step = int(facts["step"]) if name in (conditions.PROGRESS, "eta_s") and "step" in facts else None
+            self.newest = conditions.describe_value(name, facts[name], step)
             return self.newest if self._condition.is_reached(facts[name]) else None
         if isinstance(run, Sweep):
             return None
@@ -193,10 +186,10 @@ class MetricCheck:
             return None if series is None else self._check_points(self.position.tag, series)
         self.position = replace(self.position, checked=0)  # every point that appears from now on is new
         printed = _printed_metrics(run)
-        if (tag := resolve_tag(self._condition, list(printed))) is not None:
-            self.newest = describe_value(tag, printed[tag][1], printed[tag][0])
+        if (tag := conditions.resolve_tag(self._condition, list(printed))) is not None:
+            self.newest = conditions.describe_value(tag, printed[tag][1], printed[tag][0])
             self.other_tags = None
-            return describe_match(self._condition, printed)
+            return conditions.describe_match(self._condition, printed)
         return self._check_log(run, [*(self.other_tags or ()), *printed])
 
     def _check_log(self, run: Run, others: Sequence[str]) -> str | None:
@@ -207,20 +200,20 @@ class MetricCheck:
             return None
         named = self._read_printed(run)
         self._next_read_s = time.monotonic() + _REST_SHARE * (time.monotonic() - begun_s)
-        if (tag := resolve_tag(self._condition, list(named))) is None:
+        if (tag := conditions.resolve_tag(self._condition, list(named))) is None:
             self.other_tags = [*others, *(name for name in named if name not in others)]
             return None
         self.other_tags, points = None, named[tag]
         first = self._printed_points if self._printed_points or self._condition.includes_past else len(points) - 1
         first, self._printed_points = min(first, len(points) - 1), len(points)
         step, value = points[-1]
-        self.newest = describe_value(tag, value, step)
+        self.newest = conditions.describe_value(tag, value, step)
         met = next((point for point in points[max(0, first) :] if self._condition(point[1])), None)
         return None if met is None else self._meet(tag, met[1], met[0])
 
     def _meet(self, tag: str, value: float, step: int | None) -> str:
         self.met = (tag, value, step)
-        return describe_value(tag, value, step)
+        return conditions.describe_value(tag, value, step)
 
     def _find_series(self, run: Run) -> Series | None:
         """Return the condition's series, None where there is none yet; choose its tag."""
@@ -238,7 +231,7 @@ class MetricCheck:
         named = {each: f"{label}/" if label else "" for each, label in labels.items()}
         sources = {f"{named[location]}{tag}": (location, tag) for location, tag in all_series}
         try:
-            tag = resolve_tag(self._condition, list(sources))
+            tag = conditions.resolve_tag(self._condition, list(sources))
         except BadArgument:
             if self.position.tag is None:
                 raise
@@ -287,8 +280,8 @@ class MetricCheck:
             late=int(series.late),
             wall=wall if math.isfinite(wall) else None,
         )
-        self.newest = describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
-        index = first_match(self._condition, points, first)
+        self.newest = conditions.describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
+        index = conditions.first_match(self._condition, points, first)
         return None if index is None else self._meet(tag, float(points.values[index]), int(points.steps[index]))
 
 

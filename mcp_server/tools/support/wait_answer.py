@@ -19,20 +19,7 @@ from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
-from mcp_server.views.brevity import (
-    FULL_TOKENS,
-    MANY_TOKENS,
-    add_tail,
-    count_states,
-    estimate_answer,
-    fit,
-    line_of,
-    row_of,
-    shorten_failure,
-    shorten_heartbeat,
-    sort_by_urgency,
-    without_details,
-)
+from mcp_server.views import brevity
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import SweepStatus, describe_sweep
@@ -89,14 +76,14 @@ async def describe_outcome(
         status = await run_in_thread(_describe_run, server, run, spec, shows_owner)
         answer = WaitResult(
             reason=outcome.reason,
-            runs=[shorten_failure(status)],
+            runs=[brevity.shorten_failure(status)],
             waited_s=round(outcome.waited_s, 1),
             next_timeout_s=outcome.next_timeout_s,
         )
         if is_heartbeat:
             if spec.mode == "decision":  # what is not a decision stays unseen, and comes with the next one
                 status = status.model_copy(update={"events": None})
-            status, next_timeout_s = shorten_heartbeat(status, outcome.next_timeout_s)
+            status, next_timeout_s = brevity.shorten_heartbeat(status, outcome.next_timeout_s)
             answer = answer.model_copy(
                 update={"runs": [status], "next_timeout_s": next_timeout_s, "waited_s": None},
             )
@@ -139,26 +126,26 @@ def _describe_several(
     server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, runs: Sequence[Run], shows_owner: bool
 ) -> Described:
     """Return the answer about several runs. What does not fit is not answered, stays unseen, and comes next."""
-    changed = sort_by_urgency([run for run in runs if run.run_id in outcome.news])
+    changed = brevity.sort_by_urgency([run for run in runs if run.run_id in outcome.news])
     full: list[RunStatus] = []
     spent = 0
     for run in changed:
         size = _TAIL_OF_FEW if len(changed) <= _FEW else _TAIL_OF_SEVERAL
         status = _describe_one_of_several(server, run, spec, shows_owner, size)
-        tokens = estimate_answer(status)
-        if full and (spent + tokens > FULL_TOKENS or len(changed) > _MOST_ROWS):
+        tokens = brevity.estimate_answer(status)
+        if full and (spent + tokens > brevity.FULL_TOKENS or len(changed) > _MOST_ROWS):
             break
         full.append(status)
         spent += tokens
-    full = _add_tails(server, changed, full, FULL_TOKENS - spent)
-    spent = sum(estimate_answer(status) for status in full)
-    lines = [line_of(run) for run in changed[len(full) :]]
-    lines = lines[: fit(lines, MANY_TOKENS - spent)]
+    full = _add_tails(server, changed, full, brevity.FULL_TOKENS - spent)
+    spent = sum(brevity.estimate_answer(status) for status in full)
+    lines = [brevity.line_of(run) for run in changed[len(full) :]]
+    lines = lines[: brevity.fit(lines, brevity.MANY_TOKENS - spent)]
     answered = {run.run_id for run in changed[: len(full) + len(lines)]}
     left = len(changed) - len(answered)
     others = [run for run in runs if run.run_id not in outcome.news]
     if spec.mode != "decision" and len(runs) <= _MOST_ROWS:
-        full += [row_of(status_of(server.store, run, since=run.last_seq, brief=True)) for run in others]
+        full += [brevity.row_of(status_of(server.store, run, since=run.last_seq, brief=True)) for run in others]
         others = []
     order = {run.run_id: number for number, run in enumerate(runs)}
     is_heartbeat = outcome.reason == "heartbeat"
@@ -166,7 +153,7 @@ def _describe_several(
         reason=outcome.reason,
         runs=sorted(full, key=lambda status: order[status.run_id]),
         brief=lines or None,
-        unchanged=count_states(others) or None,
+        unchanged=brevity.count_states(others) or None,
         more=f"{left} more have news: call again" if left else None,
         waited_s=None if is_heartbeat else round(outcome.waited_s, 1),
         next_timeout_s=outcome.next_timeout_s,
@@ -190,7 +177,7 @@ def _add_tails(
         for (run, _), failed in zip(pairs, is_failed, strict=True)
     ]
     shared = share_lines(tails, tokens)
-    return [add_tail(status, lines) for (_, status), lines in zip(pairs, shared, strict=True)]
+    return [brevity.add_tail(status, lines) for (_, status), lines in zip(pairs, shared, strict=True)]
 
 
 def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cursor]) -> str | None:
@@ -210,7 +197,7 @@ def _keep_cursor(server: ServerContext, spec: WaitSpec, cursors: Mapping[str, Cu
 def _describe_one_of_several(
     server: ServerContext, run: Run, spec: WaitSpec, shows_owner: bool, tail: tuple[int, int]
 ) -> RunStatus:
-    status = without_details(_describe_run(server, run, spec, shows_owner, finished_tail=tail))
+    status = brevity.without_details(_describe_run(server, run, spec, shows_owner, finished_tail=tail))
     if spec.mode != "decision":
         return status
     trivial = f"{run.state}: exit code {run.exit_code}."
