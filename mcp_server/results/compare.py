@@ -116,58 +116,23 @@ def build_comparison(
     read_all = {name: [list(read_values(run, store, scalars, name)) for run in runs] for name in chosen}
     settings_of = merge_overrides([entry.settings for entry in entries])
     differing = _choose_settings(entries, settings_of, notes)
-    tag_columns = _columns(
-        [[one.tag for one in entry.metrics] for entry in entries],
-        metrics,
-        _MOST_METRICS,
-        notes,
-        "metrics",
-    )
-    figures = _columns(
-        [[name for name in entry.figures if metrics or not _BESIDE.fullmatch(name)] for entry in entries],
-        metrics,
-        _MOST_EVALUATIONS,
-        notes,
-        "evaluation figures",
-    )
-    changes = [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
-    notes += [*find_code_differences([entry.code for entry in entries]), *changes]
+    tags_of, figures_of = [[one.tag for one in entry.metrics] for entry in entries], [[*e.figures] for e in entries]
+    if not metrics:
+        figures_of = [[name for name in names if not _BESIDE.fullmatch(name)] for names in figures_of]
+    tag_columns = _columns(tags_of, metrics, _MOST_METRICS, notes, "metrics")
+    figures = _columns(figures_of, metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
+    notes += find_code_differences([entry.code for entry in entries])
+    notes += [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
     notes += _describe_missing([name for name in metrics if not any(read_all.get(name, ()))], entries, scalars, store)
     tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
-    settings = shorten_names(differing, _FACTS)
     values_of = {name: shorten_paths([own.get(name, "-") for own in settings_of]) for name in differing}
-    short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
-    digits = _count_digits(entries, tag_columns, figures)
-    named = _tabulate_values(list(read_all.values()), len(runs), {*_FACTS, *settings.values()})
-    table = [
-        fact_cells(entry.run, entry.step, entry.elapsed_s)
-        | {name: fit(values_of[long][number]) for long, name in settings.items()}
-        | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()}, digits)
-        | named[number]
-        | {
-            evaluation_column(name): format_series(entry.figures[name], digits[name])
-            for name in figures
-            if name in entry.figures
-        }
-        | _episodes_cell(entry, figures)
-        | checkpoint_cell(entry.checkpoints, root)
-        for number, entry in enumerate(entries)
-    ]
+    table = _make_rows(entries, values_of, tag_columns, list(read_all.values()), figures, root)
     names = _ordered(table)
-    same = {}
-    if len(entries) > 1:
-        for name in names[1:]:
-            values = {row.get(name, "") for row in table}
-            if len(values) == 1:
-                same[name] = values.pop()
+    values = {name: {row.get(name, "") for row in table} for name in names}
+    same = {name: min(values[name]) for name in names[1:] if len(entries) > 1 and len(values[name]) == 1}
     names = [name for name in names if name not in same]
-    if same.get("attempts") == "1":
-        del same["attempts"]
-    notes += _describe_runs(runs)
-    notes += dict.fromkeys(remark for entry in entries for remark in entry.remarks)
-    left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
-    notes += [left_out] if left_out else []
+    notes += _describe_runs(entries)
     rows = [[row.get(name, "") for name in names] for row in table]
     benchmarks = _tabulate_benchmarks(entries, metrics, bold=as_markdown)
     if further and benchmarks.tables:  # evaluations are many and small
@@ -176,33 +141,59 @@ def build_comparison(
     notes += benchmarks.notes
     has_error = any("±" in row.get(evaluation_column(name), "") for row in table for name in figures)
     notes += [ERROR_NOTE] if has_error and SPREAD_NOTE not in benchmarks.notes else []
-    shown = [shorten_table(one, _BENCHMARK_TOKENS, notes) for one in benchmarks.tables] if not as_markdown else []
+    shown = [] if as_markdown else [shorten_table(one, _BENCHMARK_TOKENS, notes) for one in benchmarks.tables]
     described = (describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown) for run in runs)
     findings = [line for line in described if line]
-    pages = ["", *(f"- {line}" for line in findings)] if findings else []
-    return Comparison(
-        columns=None if as_markdown else "|".join(names),
-        rows=None if as_markdown else ["|".join(row) for row in rows],
-        markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks.tables), *pages])
-        if as_markdown
-        else None,
+    answer = Comparison(
         benchmarks=shown or None,
-        same={name: value for name, value in same.items() if value} or None,
+        same={name: value for name, value in same.items() if value and (name, value) != ("attempts", "1")} or None,
         root=root or None,
         checkpoints=_list_checkpoints(entries, root),
-        findings=None if as_markdown else findings or None,
         notes=notes or None,
     )
+    if as_markdown:
+        pages = ["", *(f"- {line}" for line in findings)] if findings else []
+        lines = [*render_table(names, rows), *render_benchmark_tables(benchmarks.tables), *pages]
+        return answer.model_copy(update={"markdown": "\n".join(lines)})
+    lines = ["|".join(row) for row in rows]
+    return answer.model_copy(update={"columns": "|".join(names), "rows": lines, "findings": findings or None})
 
 
-def _describe_runs(runs: Sequence[Run]) -> list[str]:
+def _make_rows(
+    entries: Sequence[ComparedRun],
+    values_of: Mapping[str, Sequence[str]],
+    tags: Sequence[str],
+    read_all: Sequence[Sequence[Sequence[tuple[str, float, bool]]]],
+    figures: Sequence[str],
+    root: str,
+) -> list[Cells]:
+    settings = shorten_names(values_of, _FACTS)
+    others = {*_FACTS, *settings.values()}
+    short, digits = shorten_names(tags, others, longest=_LONGEST_TAG), _count_digits(entries, tags, figures)
+    named, table = _tabulate_values(read_all, len(entries), others), []
+    for number, entry in enumerate(entries):
+        row = fact_cells(entry.run, entry.step, entry.elapsed_s)
+        row |= {name: fit(values_of[long][number]) for long, name in settings.items()}
+        row |= metric_cells(entry.metrics, short, others, digits) | named[number]
+        for name in figures:
+            if name in entry.figures:
+                row[evaluation_column(name)] = format_series(entry.figures[name], digits[name])
+        table.append(row | _episodes_cell(entry, figures) | checkpoint_cell(entry.checkpoints, root))
+    return table
+
+
+def _describe_runs(entries: Sequence[ComparedRun]) -> list[str]:
     """Return what a reader of figures has to know of these runs."""
+    runs = [entry.run for entry in entries]
     changed = {run.run_id: "; ".join(run.attempt_params.changed.values()) for run in runs}
     notes = [f"{run_id}: {text}." for run_id, text in changed.items() if text]
     notes += [f"{run.run_id} {left}." for run in runs if (left := describe_left_behind(run, short=True))]
     notes += [f"{run.run_id} {run.still}." for run in runs if not run.ended]
     lost = [run.run_id for run in runs if run.state == "lost"]
-    return [*notes, *(f"{run_id} is lost: its figures are the last that are known." for run_id in lost)]
+    notes += [f"{run_id} is lost: its figures are the last that are known." for run_id in lost]
+    notes += dict.fromkeys(remark for entry in entries for remark in entry.remarks)
+    left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
+    return [*notes, *([left_out] if left_out else [])]
 
 
 def _choose_settings(
