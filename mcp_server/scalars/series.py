@@ -7,6 +7,7 @@ restart is a new writer or a whole stretch of steps that is logged again:
 - a later event file whose points begin below the end of the earlier ones. A single point is not enough: an asynchronous
   evaluation, or a test at step 0, writes one. Files whose times overlap have two live writers and replace nothing.
   Where another process begins again at the beginning, it may be another program: that is told, nothing says which;
+- a header in a table, after which the steps begin again at the beginning: as well, since no row says who wrote it;
 - in one file, at least three points that repeat most of the steps that they span, from the middle of the series on.
 
 Steps that fall back to the beginning of one file may count batches within an epoch: the points are kept in the order
@@ -25,6 +26,7 @@ MOST_TAGS = 10_000  # of a file or run; otherwise one with a new tag in every re
 _MOST_LISTED = 3  # of a kind in the notes
 _STRETCH = 3  # points that can repeat a stretch; fewer are late ones
 _LONE = 10  # usual distances between steps: a point so far before the others of its file is on its own
+_MOST_COMPARED = 2_000  # points, for two programs in turn
 _MOST_STRETCHES = 64  # that are examined in a file, each as expensive as a sort
 
 
@@ -62,15 +64,26 @@ class Series(Points):
     The arrays are read-only. Where a logger passes no step, all steps are 0. ``restarts``: the steps from which a
     restart replaced earlier points, in order. ``writers`` > 1: so many processes wrote this tag at the same time; all
     their points are kept, in the order of ``walls``. ``cycles``: how often the steps fall back to their beginning; the
-    points keep the order logged. ``late``: points that were logged after a higher step, and are sorted. ``replaced``:
-    points that are not kept since another process began again at the beginning, perhaps another program.
+    points keep the order logged. ``late``: points that were logged after a higher step, and are sorted; ``in_turn``: as
+    two programs would that write one file. ``replaced``: points that are not kept since another process began again at
+    the beginning, perhaps another program, at the steps ``doubted`` of ``restarts``.
     """
 
     restarts: tuple[int, ...] = ()
     writers: int = 1
     cycles: int = 0
     late: int = 0
+    in_turn: bool = False
     replaced: int = 0
+    doubted: tuple[int, ...] = ()
+
+    @property
+    def certain_restarts(self) -> tuple[int, ...]:
+        """The restarts that are surely none of another program."""
+        steps = list(self.restarts)
+        for step in self.doubted:
+            steps.remove(step)
+        return tuple(steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +109,13 @@ class FilePoints(Points):
 
     ``starts``: the START events of this file as (number of points before it, its step).
     ``later``: the steps of START events in other files that purge this one, in order. ``writer``: for ``is_same``.
+    ``is_table``: its starts are headers, of a restart or of another program.
     """
 
     starts: Sequence[tuple[int, int]] = ()
     later: Sequence[int] = ()
     writer: Any = None
+    is_table: bool = False
 
 
 def merge_files(files: Sequence[FilePoints], is_same: Callable[[Any, Any], bool] = operator.is_) -> Series:
@@ -111,25 +126,27 @@ def merge_files(files: Sequence[FilePoints], is_same: Callable[[Any, Any], bool]
     """
     files = sorted(files, key=lambda file: file.walls[0])
     parts = [_purge(file, number) for number, file in enumerate(files)]
+    replaced, doubted = sum(part.replaced for part in parts), [step for part in parts for step in part.doubted]
     restarts = [restart for part in parts for restart in part.restarts]
     groups = _group_overlapping([part for part in parts if len(part.steps)])
     if not any(
         part.steps.any() for group in groups for part in group
     ):  # no step was passed, so no step is logged twice
-        return _build_series([_interleave(group) for group in groups], restarts)
+        whole = _build_series([_interleave(group) for group in groups], restarts)
+        return replace(whole, replaced=replaced, doubted=tuple(doubted))
     merged: list[_Part] = []
-    replaced = 0
     for group in groups:
         newest = _interleave([_drop_repeated_stretches(part) for part in group])
         restarts.extend(newest.restarts)
         first = _find_start(newest.steps, [part.steps for part in merged]) if merged else None
         if first is not None:
-            restarts.append((group[0].number, -1, first))
             before, merged = merged, [rest for part in merged if len((rest := _keep(part, part.steps < first)).steps)]
+            restarts.append((group[0].number, -1, first))
             if not merged and not is_same(files[before[-1].number].writer, files[group[0].number].writer):
                 replaced += sum(len(part.steps) for part in before)
+                doubted.append(first)
         merged.append(newest)
-    return replace(_build_series(merged, restarts), replaced=replaced)
+    return replace(_build_series(merged, restarts), replaced=replaced, doubted=tuple(doubted))
 
 
 def join_programs(series: Sequence[Series]) -> Series:
@@ -150,7 +167,9 @@ def describe_series(series: Mapping[str, Series]) -> list[str]:
     """Return one sentence on restarts and one on concurrent writers, where there were any."""
     notes = []
     restarts = max(
-        (one.restarts for one in series.values()), key=lambda steps: (len(steps), [-s for s in steps]), default=()
+        (one.certain_restarts for one in series.values()),
+        key=lambda steps: (len(steps), [-s for s in steps]),
+        default=(),
     )
     if restarts:
         steps = ", ".join(f"{step:,}" for step in restarts[-_MOST_LISTED:])
@@ -160,11 +179,19 @@ def describe_series(series: Mapping[str, Series]) -> list[str]:
         notes.append(f"Restarted {which}: later points replace earlier ones from there on.")
     notes += describe_programs(series)
     if cycling := {tag: one.cycles for tag, one in series.items() if one.cycles}:
+        most = max(cycling.values())
+        how_often = "once" if most == 1 else f"{most:,} times"
         notes.append(
-            f"Steps of {_list_tags(cycling)} fall back to their beginning, {max(cycling.values()):,} times: "
-            "all points are kept, in the order logged. They may count batches within an epoch, or start again."
+            f"Steps of {_list_tags(cycling)} fall back to their beginning, {how_often}: "
+            "all points are kept, in the order logged. They may count batches within an epoch, start again, or be "
+            "another program's."
         )
-    if late := {tag: one.late for tag, one in series.items() if one.late >= _STRETCH}:
+    if in_turn := {tag: one for tag, one in series.items() if one.in_turn}:
+        notes.append(
+            f"Steps of {_list_tags(in_turn)} go back and forth, as where two programs write one file, which does not "
+            "say who wrote a row: all points are kept, sorted by step."
+        )
+    if late := {tag: one.late for tag, one in series.items() if one.late >= _STRETCH and not one.in_turn}:
         notes.append(
             f"Up to {max(late.values()):,} points of {_list_tags(late)} were logged after higher steps: "
             "all are kept, sorted by step."
@@ -211,6 +238,8 @@ class _Part(Points):
     restarts: tuple[_Restart, ...] = ()
     writers: int = 1
     cycles: int = 0
+    replaced: int = 0
+    doubted: tuple[int, ...] = ()
 
 
 def _purge(file: FilePoints, number: int) -> _Part:
@@ -219,6 +248,7 @@ def _purge(file: FilePoints, number: int) -> _Part:
     restarts: list[_Restart] = []
     count = len(file.steps)
     keep: NDArray[np.bool_] | None = None
+    replaced, doubted = 0, list[int]()
     for position, step in [*file.starts, *((count, step) for step in file.later)]:
         purged = file.steps[:position] >= step
         if keep is not None:
@@ -227,7 +257,12 @@ def _purge(file: FilePoints, number: int) -> _Part:
             keep = np.ones(count, np.bool_) if keep is None else keep
             keep[:position] &= ~purged
             restarts.append((number, position, step))
-    return part if keep is None else replace(part.where(keep), restarts=tuple(restarts))
+            if file.is_table and not keep[:position].any():
+                replaced += int(purged.sum())
+                doubted.append(step)
+    if keep is None:
+        return part
+    return replace(part.where(keep), restarts=tuple(restarts), replaced=replaced, doubted=tuple(doubted))
 
 
 def _group_overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
@@ -255,7 +290,7 @@ def _drop_repeated_stretches(part: _Part) -> _Part:
     A stretch begins where the steps fall and ends where they fall again.
     """
     steps = part.steps
-    if is_rising(steps):
+    if is_rising(steps) or _go_in_turn(steps):
         return replace(part, restarts=())
     changes = np.diff(steps)
     falls = np.flatnonzero(changes < 0) + 1
@@ -325,8 +360,24 @@ def _keep(part: _Part, which: NDArray[np.bool_]) -> _Part:
 def _build_series(parts: Sequence[_Part], restarts: list[_Restart]) -> Series:
     points = join_points(parts)
     writers = max((part.writers for part in parts), default=1)
-    cycles, late = max((part.cycles for part in parts), default=0), 0
+    cycles, late, in_turn = max((part.cycles for part in parts), default=0), 0, False
     if writers == 1 and not cycles and not is_rising(points.steps):
+        in_turn = _go_in_turn(points.steps)
         late = int((points.steps < np.maximum.accumulate(points.steps)).sum())
         points = points.where(np.argsort(points.steps, kind="stable"))
-    return Series(*points.arrays, tuple(step for _, _, step in sorted(restarts)), writers, cycles, late)
+    return Series(*points.arrays, tuple(step for _, _, step in sorted(restarts)), writers, cycles, late, in_turn)
+
+
+def _go_in_turn(steps: NDArray[np.int64]) -> bool:
+    """Return whether steps are those of two rising series that log the same steps in turn, as two programs do."""
+    ends, logged, turns, newest = [-1, -1], (set[int](), set[int]()), 0, 0
+    for step in steps[-_MOST_COMPARED:].tolist():
+        fitting = [number for number in (0, 1) if ends[number] < step]
+        if not fitting:
+            return False
+        number = max(fitting, key=lambda each: ends[each])
+        turns += number != newest
+        ends[number], newest = step, number
+        logged[number].add(step)
+    one, other = logged
+    return turns >= 2 * _STRETCH and 2 * len(one & other) >= min(len(one), len(other)) >= _STRETCH

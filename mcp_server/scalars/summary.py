@@ -74,7 +74,7 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
     """Return the summary of ``series`` at ``now_s`` (POSIX time). ``smooth`` in [0, 1) as TensorBoard's slider."""
     steps, values = series.steps, series.values
     if not values.size:
-        return SeriesSummary(0, restarts=series.restarts, writers=series.writers)
+        return SeriesSummary(0, restarts=series.certain_restarts, writers=series.writers)
     finite = np.isfinite(values)
     good, at = (values, steps) if finite.all() else (values[finite], steps[finite])
     odd = values.size - good.size
@@ -94,7 +94,7 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
         shape=shape_digits(steps, values * unit),
         age_s=_age(series.walls, now_s),
         steps_per_s=_rate(steps[-tail:], series.walls[-tail:]),
-        restarts=series.restarts,
+        restarts=series.certain_restarts,
         writers=series.writers,
         **(
             {}

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from mcp_server.scalars.formats.rows import Rows, WrongStepColumn
 from mcp_server.scalars.reading_process import ReadingProcess
-from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
+from mcp_server.scalars.series import RunScalars, ScalarsUnreadable, describe_series
 from mcp_server.system.files import open_regular_file
 from mcp_server.threads import stop_if_abandoned
 
@@ -167,7 +167,7 @@ class AppendedFile(SourceReader):
             self.nbytes = self._parser.rows.nbytes
         else:
             series = dict(self._scalars.series)
-        notes = [*self._parser.describe_skipped(), *self._parser.rows.notes]
+        notes = [*self._parser.describe_skipped(), *self._parser.rows.notes, *describe_series(series)]
         if self._offset and (rest := status.st_size - self._offset) > 0:
             notes.append(f"{self._path.name}: the last {rest:,} bytes are not a whole row: being written, or cut off")
         self._scalars = RunScalars(series, tuple(notes))

@@ -161,7 +161,7 @@ class Rows:
                 steps, walls, values = steps[changes], walls[changes], values[changes]
             begins = [before.get(tag, 0) for before in self._beginnings]
             starts = [(at, int(steps[at])) for at in begins if at < len(steps)]
-            series[tag] = merge_files([FilePoints(steps, walls, values, starts)])
+            series[tag] = merge_files([FilePoints(steps, walls, values, starts, is_table=True)])
         return series
 
     @property

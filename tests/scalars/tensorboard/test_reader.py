@@ -260,7 +260,8 @@ def test_a_process_that_begins_again_may_be_another_program_but_not_another_atte
         "Another process began again at the beginning, a restart or another program, which its file does not say: "
         "up to 8 earlier points of a tag are not shown.",
     )
-    assert run.notes[1:] == (doubt if is_doubtful else ())
+    sure = ("Restarted at step 1: later points replace earlier ones from there on.",)
+    assert run.notes == (doubt if is_doubtful else sure)
 
 
 def test_files_of_one_second_count_in_the_order_of_their_points(tmp_path: Path) -> None:
