@@ -18,7 +18,7 @@ import pytest
 from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.figures import measure
-from mcp_server.sweeps.comparison import compare_sweep
+from mcp_server.sweeps.comparison import compare_sweep, compare_sweeps
 from mcp_server.sweeps.latex import render_latex
 from mcp_server.sweeps.log import SweepLog
 from mcp_server.views.sweep_status import summarise_sweep
@@ -205,3 +205,79 @@ def test_every_table_of_a_random_sweep_is_that_of_the_raw_files(number: int, tmp
         known = {row.label: row.shown("") + (f" (n {len(row.values)})" if len(row.values) > 1 else "") for row in rows}
         models = sorted({row.label[0] for row in rows})
         assert by_benchmark.rows == ["|".join([m, *(known.get((m, task), "") for task in tasks)]) for m in models]
+
+
+def write_more(
+    runs: Runs, draw: random.Random, name: str, widths: list[int], seeds: list[int], **spec: str
+) -> list[Raw]:
+    """Write a sweep of these widths and seeds, each cell with a random end; return its cells."""
+    cells, events, raw = list[Cell](), list[dict[str, Any]](), list[Raw]()
+    for width, seed in ((width, seed) for width in widths for seed in seeds):
+        cell, state = f"w{width}-s{seed}", draw.choice(STATES)
+        run_id = f"{name}-{cell}-k7qz"
+        path = runs.add(run_id, "finished" if state == "finished" else "killed") / "progress.csv"
+        raw.append(Raw(f"{cell} {seed}", (str(width),), state, write_curve(path, draw, state, draw.choice((12, 25)))))
+        cells.append(Cell(cell, "1", {"width": width, "seed": seed}))
+        figure = measure(runs.store.find(run_id), runs.store, runs.scalars, "score", spec["goal"], spec["ranking"])
+        started, ended, measured = ({**each, "run_id": run_id} for each in cell_events(cell, figure.value))
+        measured |= {"value_step": figure.step, "figures": dict(figure.figures), "bad_end": figure.bad_end}
+        events += [started, {**ended, "state": state}, {k: v for k, v in measured.items() if v is not None}]
+    write_sweep(runs.home.path, cells, events, sweep_id=f"{name}-ab3d", name=name, metric="score", **spec)
+    return raw
+
+
+def join(sweeps: list[list[Raw]], ranking: str, goal: str) -> list[Raw]:
+    """Return the trainings of several sweeps, each width and seed once: that of the first sweep in which it counts."""
+    kept: dict[str, Raw] = {}
+    for cell in (cell for raw in sweeps for cell in raw):
+        known = kept.get(cell.name)
+        if known is None or (known.figure(ranking, goal) is None and cell.figure(ranking, goal) is not None):
+            kept[cell.name] = cell
+    return list(kept.values())
+
+
+@pytest.mark.parametrize("number", range(15))
+def test_a_table_over_several_sweeps_is_that_of_the_raw_files_of_all(number: int, tmp_path: Path) -> None:
+    draw, runs = random.Random(f"several {number}"), Runs(tmp_path)
+    spec = {"ranking": ("last", "best", "mean10%")[number % 3], "goal": ("max", "min")[number % 2]}
+    widths, first = [64, 128, 256, 512][: draw.randint(2, 4)], 1
+    sweeps = []
+    for at in range(draw.randint(2, 3)):
+        own = widths if not at else draw.sample(widths, draw.randint(1, len(widths)))
+        begin = max(1, first - draw.choice((0, 0, 1)))  # at times a seed again
+        count = draw.randint(2 - (at > 0), 3)
+        sweeps.append(write_more(runs, draw, f"night{at}", own, list(range(begin, begin + count)), **spec))
+        first = begin + count
+    found = [runs.store.sweeps.find(f"night{at}") for at in range(len(sweeps))]
+    rows, label = rank(join(sweeps, **spec), **spec), f"score ({spec['ranking']})"
+
+    table = compare_sweeps(found, runs.store, runs.scalars)
+    columns = (table.columns or "").split("|")
+    shown = [dict(zip(columns, row.split("|"), strict=True)) for row in table.rows or []]
+    whole = compare_sweeps(found, runs.store, runs.scalars, as_markdown=True).markdown or ""
+    header, _, *lines = [[f.strip() for f in line.strip("|").split("|")] for line in whole.splitlines()]
+    for each in (shown, [dict(zip(header, line, strict=True)) for line in lines]):
+        check_settings(each, rows, ["width"], f"{label} mean±sd")
+    repeated = sum(map(len, sweeps)) - len(join(sweeps, **spec))
+    assert any(f"{repeated} cell" in note for note in table.notes or ()) == bool(repeated)
+    assert table.sweep is not None
+    assert (table.sweep.best is None) == (not rows)
+    if table.sweep.best is not None and len(rows[0].values) > 1:
+        assert table.sweep.best.mean == float(f"{statistics.fmean(rows[0].values):.4g}")
+        assert table.sweep.best.n == len(rows[0].values)
+
+
+def test_seeds_that_two_later_sweeps_add_to_the_best_settings_count_in_one_table(tmp_path: Path) -> None:
+    draw, runs = random.Random("more seeds"), Runs(tmp_path)
+    spec = {"ranking": "last", "goal": "max"}
+    plans = [([64, 128, 256], [1, 2]), ([128, 256], [3, 4]), ([256], [5, 6, 7])]
+    sweeps = [write_more(runs, draw, f"night{at}", *plan, **spec) for at, plan in enumerate(plans)]
+    found = [runs.store.sweeps.find(f"night{at}") for at in range(3)]
+    merged = compare_sweeps(found, runs.store, runs.scalars)
+    columns = (merged.columns or "").split("|")
+    shown = {row["width"]: row for row in (dict(zip(columns, r.split("|"), strict=True)) for r in merged.rows or [])}
+    for row in rank([cell for raw in sweeps for cell in raw], **spec):
+        assert shown[row.label[0]]["n"] == str(len(row.values))
+        assert shown[row.label[0]]["score (last) mean±sd"] == row.shown(shown[row.label[0]]["score (last) mean±sd"])
+    assert merged.sweep is not None
+    assert merged.sweep.cells["total"] == 6 + 4 + 3
