@@ -99,7 +99,6 @@ def read_columns(
 
 
 def _list_tags(cells: Sequence[CellState], store: RunStore, scalars: Scalars) -> Iterator[str]:
-    """Yield the names of the metrics of the first cells, which are nearly always those of all."""
     for cell in cells[:_CELLS_WITH_TAGS]:
         if (run := observe_cell(cell, store)) is not None:
             yield from (one.tag for one in read_metrics(run, scalars, (), store.run_directory(run.run_id)).metrics)

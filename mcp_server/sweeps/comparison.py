@@ -45,12 +45,6 @@ class SweepTable:
     root: str = ""
     benchmarks: BenchmarkTable | None = None
 
-    def without(self, column: str) -> SweepTable:
-        """Return the table without a column."""
-        kept = [number for number, name in enumerate(self.columns) if name != column]
-        rows = [[row[number] for number in kept] for row in self.rows]
-        return replace(self, columns=[self.columns[number] for number in kept], rows=rows)
-
 
 def compare_sweep(
     sweep: Sweep,
@@ -71,11 +65,13 @@ def compare_sweep(
     if not as_markdown and CHECKPOINT in table.columns and fit(_lines(table), _ROW_TOKENS, least=1) < len(table.rows):
         row = dict(zip(table.columns, table.rows[0], strict=True))
         first = f"Newest checkpoint of {row['cell']}: {table.root}/{row[CHECKPOINT]}; " if row[CHECKPOINT] else ""
-        table = replace(table.without(CHECKPOINT), root="")
+        at = table.columns.index(CHECKPOINT)
+        columns, *fields = ([*row[:at], *row[at + 1 :]] for row in (table.columns, *table.rows))
+        table = replace(table, columns=columns, rows=fields, root="")
         notes.append(f"{first}markdown=true has the checkpoints of all.")
     rows = _lines(table)
     rows = rows[: fit(rows, _ROW_TOKENS, least=_FEWEST_ROWS)]
-    left = 0 if as_markdown else table.total - len(rows)
+    left = table.total - len(rows)
     benchmarks = [table.benchmarks] if table.benchmarks else []
     if benchmarks and not as_markdown:
         benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
@@ -96,18 +92,13 @@ def compare_sweep(
         best=None if best is None else describe_best(replace(best, behind=None)),  # which is in the notes
         failed=failed or None,
     )
-    return Comparison(
-        sweep=facts,
-        columns=None if as_markdown else "|".join(table.columns),
-        rows=None if as_markdown else rows,
-        markdown="\n".join([*render_table(table.columns, table.rows), *render_benchmark_tables(benchmarks)])
-        if as_markdown
-        else None,
-        benchmarks=None if as_markdown else benchmarks or None,
-        root=table.root or None,
-        more=f"{left} more setting{'s' if left > 1 else ''} behind these: markdown=true has all." if left else None,
-        notes=notes or None,
-    )
+    result = Comparison(sweep=facts, root=table.root or None, notes=notes or None)
+    if as_markdown:
+        lines = [*render_table(table.columns, table.rows), *render_benchmark_tables(benchmarks)]
+        return result.model_copy(update={"markdown": "\n".join(lines)})
+    more = f"{left} more setting{'s' if left > 1 else ''} behind these: markdown=true has all." if left else None
+    shown = {"columns": "|".join(table.columns), "rows": rows, "benchmarks": benchmarks or None, "more": more}
+    return result.model_copy(update=shown)
 
 
 def compare_sweeps(
@@ -190,7 +181,6 @@ def make_table(
 
 
 def _ignores_counts(metrics: Sequence[str]) -> bool:
-    """Return whether settings with fewer seeds are to be ranked by their means as well."""
     return any(text.startswith(ANY_COUNT) for text in metrics)
 
 

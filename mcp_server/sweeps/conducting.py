@@ -41,18 +41,13 @@ def resume_conductor(sweep: Sweep) -> None:
         resume_process(pid)
 
 
-def needs_conductor(sweep: Sweep) -> bool:
-    """Return whether anything is left to do for a sweep and nobody does it."""
-    return not sweep.ended and not sweep.conducted
-
-
 async def ensure_conductor(sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> None:
     """Start a conductor where the sweep needs one. Several processes may try at once, and one conductor stays.
 
     Raises:
         LaunchFailed: tmux refused, or the conductor did not begin within 15 s.
     """
-    if needs_conductor(sweep):
+    if not sweep.ended and not sweep.conducted:
         await start_conductor(store.sweeps.files_of(sweep), sweep, store, file_watch, environ)
 
 
@@ -115,9 +110,7 @@ def _choose_session(sweep_id: str, socket: str, token: str) -> str:
 
 
 def _is_conducted(store: RunStore, before: Sweep) -> bool:
-    """Return whether a conductor has begun since ``before``, perhaps another process's."""
-    sweep = store.sweeps.observe(before.sweep_id)
-    newer = sweep.events[len(before.events) :]
+    newer = store.sweeps.observe(before.sweep_id).events[len(before.events) :]
     return any(event["kind"] == "conducting" for event in newer)
 
 
@@ -190,7 +183,6 @@ async def stop_sweep(
 
 
 def _observe(run_ids: Sequence[str], store: RunStore) -> tuple[list[Run], dict[str, RunwardError]]:
-    """Return those runs that have not ended, and why others cannot be read."""
     runs, problems = [], dict[str, RunwardError]()
     for run_id in run_ids:
         try:

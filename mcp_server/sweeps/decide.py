@@ -206,12 +206,8 @@ def describe_end(
 ) -> tuple[EventKind, str, dict[str, Any]]:
     """Return kind, text and facts of the event about the end of ``run``. ``stop_reason``: why the sweep stopped it."""
     failure = run.failure if end.state != "finished" else None
-    why = (
-        stop_reason
-        or (failure or {}).get("kind")
-        or run.signal
-        or (f"exit code {run.exit_code}" if run.exit_code else "")
-    )
+    exit_text = f"exit code {run.exit_code}" if run.exit_code else ""
+    why = stop_reason or (failure or {}).get("kind") or run.signal or exit_text
     text = f"{cell.cell.name}: {end.state}{f' ({why})' if why else ''}.{f' {end.why}' if end.why else ''}"
     if end.again:
         text += " It is started again."
@@ -244,10 +240,7 @@ def describe_end(
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:
-    """Return the parameters that distinguish the cell, as the newest attempt had them, and those that retries changed.
-
-    None where none was changed.
-    """
+    """Return the cell's own parameters as the newest attempt had them, and those that retries changed, if any."""
     effective = run.attempt_params.params
     params = {name: effective.get(name, value) for name, value in cell.params.items()}
     params |= {name: effective[name] for name in run.attempt_params.changed if name in effective}
@@ -255,7 +248,6 @@ def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:
 
 
 def _find_fps(metrics: Mapping[str, Any]) -> float | None:
-    """Return the newest figure that the training calls fps, as reinforcement learning prints it."""
     figures = (value for name, value in metrics.items() if name.lower() == "fps" or name.lower().endswith("/fps"))
     return next((value for value in figures if isinstance(value, int | float)), None)
 

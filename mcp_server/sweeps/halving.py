@@ -95,7 +95,7 @@ def find_reached(points: Sequence[tuple[int, float]], steps: Iterable[int]) -> d
         before = [point for point in points if point[0] <= rung]
         after = [point for point in points if point[0] >= rung]
         if after:
-            _, value = max(before, key=_step) if before else min(after, key=_step)
+            _, value = (max if before else min)(before or after, key=lambda point: point[0])
             values[rung] = value if math.isfinite(value) else None
     return values
 
@@ -122,7 +122,6 @@ def find_stops(reached: Mapping[str, Reached], halving: Halving, goal: str, live
 
 
 def _judge(setting: str, merged: Mapping[str, Reached], halving: Halving, goal: str) -> Iterator[Stop]:
-    """Yield the rungs at which others leave a setting behind."""
     own = merged[setting]
     steps = sorted(own.rungs)
     for number, step in enumerate(steps, 1):
@@ -160,7 +159,3 @@ def _ordinal(number: int) -> str:
 def _as_rank(value: float | None, goal: str) -> float:
     """Return a value so that the lowest is the best: one that is not a number is the worst."""
     return math.inf if value is None else -value if goal == "max" else value
-
-
-def _step(point: tuple[int, float]) -> int:
-    return point[0]

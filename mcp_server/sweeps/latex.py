@@ -39,12 +39,8 @@ def render_latex(sweep: Sweep, home: Path) -> str:
         "% In the preamble: \\usepackage{booktabs}",
     ]
     lines += [f"% {_comment(note)}" for note in describe_ranking(groups, by, home).notes]
-    lines += [
-        f"\\begin{{tabular}}{{{'l' * (len(header) - 2)}rr}}",
-        "\\toprule",
-        _row(map(_escape, header)),
-        "\\midrule",
-    ]
+    lines += [f"\\begin{{tabular}}{{{'l' * (len(header) - 2)}rr}}", "\\toprule"]
+    lines += [_row(map(_escape, header)), "\\midrule"]
     bold: set[str] = set()
     for group in groups:
         of = plain_value(group.settings.get(benchmark)) if benchmark else ""

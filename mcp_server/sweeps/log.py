@@ -6,7 +6,7 @@ import contextlib
 import csv
 import io
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,7 +154,6 @@ class SweepLog:
         return text.getvalue()
 
     def _look_at(self, sweep: Sweep, live: Mapping[str, Run]) -> _Look | None:
-        """Return what is known of the live cells, seen half a minute ago at most."""
         now_s = self._clock()
         if not live or sweep.ended:
             self._look = None
@@ -235,14 +234,12 @@ def _result_row(
     cell: CellState, names: Sequence[str], changed: Sequence[str], note: str | None, ranked_by: str | None
 ) -> list[str]:
     settings = [*map(cell.setting, names), *map(cell.planned, changed)]
-    values: list[Any] = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *settings]
-    values += [cell.value, cell.value_step] if ranked_by else [None, cell.end.get("step")]
-    values += [ranked_by]
-    for ranking in ("best", "last"):
-        values += list(cell.figures.get(ranking) or (None, None))
+    value, step = (cell.value, cell.value_step) if ranked_by else (None, cell.end.get("step"))
+    figures = [figure for ranking in ("best", "last") for figure in cell.figures.get(ranking) or (None, None)]
     elapsed_s = cell.end.get("elapsed_s")
+    values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id, *settings, value, step, ranked_by, *figures]
     values += [round(elapsed_s, 1) if isinstance(elapsed_s, float) else elapsed_s, _why(cell), note]
-    return [_as_field(value) for value in values]
+    return [_as_field(each) for each in values]
 
 
 def _plan_row(
@@ -332,11 +329,9 @@ def _describe_failure(end: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, [by, failure.get("kind"), failure.get("line")]))
 
 
-def _varying(cells: Iterable[CellState]) -> list[str]:
-    cells = list(cells)
+def _varying(cells: Sequence[CellState]) -> list[str]:
     names = dict.fromkeys(name for cell in cells for name in cell.settings)
-    values = {name: {str(cell.setting(name)) for cell in cells} for name in names}
-    return [name for name, seen in values.items() if len(seen) > 1]
+    return [name for name in names if len({str(cell.setting(name)) for cell in cells}) > 1]
 
 
 def _as_field(value: object) -> str:
@@ -367,9 +362,8 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
     for cell, text in notes.items():
         if cell not in names:
             near = ", ".join(find_near_names(cell, names))
-            raise BadArgument(
-                "notes", f"{sweep.sweep_id} has no cell {cell[:80]!r}.", f"Did you mean {near}?" if near else ""
-            )
+            cause = f"{sweep.sweep_id} has no cell {cell[:80]!r}."
+            raise BadArgument("notes", cause, f"Did you mean {near}?" if near else "")
         if len(text) > LONGEST_NOTE:
             raise BadArgument("notes", f"that of {cell} has {len(text)} characters; at most {LONGEST_NOTE}.")
     check_no_secret({"notes": notes}, find_distinct_secrets(environ, store.home.secrets))

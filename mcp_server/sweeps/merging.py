@@ -126,7 +126,8 @@ def _unify(sweeps: Sequence[Sweep]) -> tuple[list[_Member], list[str]]:
     for sweep in sweeps:
         texts: dict[str, set[str]] = {}
         for state in sweep.cells:
-            texts.setdefault(state.cell.variant, set()).add(_describe_launch(state.cell, sweep.sweep_id))
+            text = json.dumps(_reduce(state.cell, sweep.sweep_id), default=str, sort_keys=True)
+            texts.setdefault(state.cell.variant, set()).add(text)
         unified = {
             variant: next((names[text] for text in sorted({variant, *own}) if text in names), variant)
             for variant, own in texts.items()
@@ -161,10 +162,6 @@ def _list_differing(one: Sweep, other: Sweep) -> Iterator[str]:
         values = [{json.dumps(launch.get(name), default=str, sort_keys=True) for launch in each} for each in launches]
         if not values[0] & values[1]:
             yield name
-
-
-def _describe_launch(cell: Cell, sweep_id: str) -> str:
-    return json.dumps(_reduce(cell, sweep_id), default=str, sort_keys=True)
 
 
 def _reduce(cell: Cell, sweep_id: str) -> dict[str, Any]:

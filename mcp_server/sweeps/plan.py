@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -100,9 +101,8 @@ def parse_phases(
     for number, facts in enumerate(phases, 1):
         where = f"phases[{number - 1}]"
         if unknown := set(facts) - (keys := {"name", "common", *DEFINING}):
-            raise BadArgument(
-                "phases", f"{where} has an unknown field {min(unknown)!r}; there are {', '.join(sorted(keys))}."
-            )
+            cause = f"{where} has an unknown field {min(unknown)!r}; there are {', '.join(sorted(keys))}."
+            raise BadArgument("phases", cause)
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
         _check_types(where, {name: value for name, value in facts.items() if name != "name"})
@@ -120,16 +120,12 @@ def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any])
         raise BadArgument("phases", f"{where}.name must have 1 to {LONGEST_CELL_NAME} printable characters.")
     defining = [phase.grid, phase.cells, phase.blueprints, phase.search]
     if all(value is None for value in [*defining, phase.source, phase.promote]):
-        raise BadArgument(
-            where or "grid", "names no cells.", "Pass grid, cells, search, blueprints, source or promote."
-        )
+        cause = "names no cells."
+        raise BadArgument(where or "grid", cause, "Pass grid, cells, search, blueprints, source or promote.")
     seeds = isinstance(phase.grid, Mapping) and all(is_seed(name) for name in phase.grid)
     if phase.promote is not None and any(value is not None for value in (defining[1:] if seeds else defining)):
-        raise BadArgument(
-            "promote",
-            "takes its parameters from a run: leave cells, search, blueprints and a grid out.",
-            'A grid of seeds alone is taken: {"seed": [1, 2, 3]}.',
-        )
+        cause = "takes its parameters from a run: leave cells, search, blueprints and a grid out."
+        raise BadArgument("promote", cause, 'A grid of seeds alone is taken: {"seed": [1, 2, 3]}.')
     if phase.search is not None and any(value is not None for value in defining[:-1]):
         raise BadArgument("search", "chooses the parameters itself: leave grid, cells and blueprints out.")
     return phase
@@ -281,11 +277,9 @@ def _check_source_gpus(source: SourceCell | None, common: Mapping[str, Any], own
     if source is None or not source.launch.get("command") or "gpus" not in own:
         return
     if _are_several(own) != _are_several(common):
-        raise BadArgument(
-            "cells[].launch",
-            "gpus: which command of the source runs depends on it (one GPU, or several).",
-            "Set gpus in common, or make these cells a phase with a common of its own.",
-        )
+        cause = "gpus: which command of the source runs depends on it (one GPU, or several)."
+        remedy = "Set gpus in common, or make these cells a phase with a common of its own."
+        raise BadArgument("cells[].launch", cause, remedy)
 
 
 def _are_several(launch: Mapping[str, Any]) -> bool:
@@ -296,7 +290,6 @@ def _are_several(launch: Mapping[str, Any]) -> bool:
 
 
 def _list_overridden(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the arguments that any of these cells' ``launch`` sets: settings, as parameters are."""
     own = [launch for entry in entries if isinstance(launch := entry.get("launch"), Mapping)]
     return list(dict.fromkeys(name for launch in own for name in name_arguments(launch) if name not in _LABELS))
 
@@ -315,7 +308,6 @@ def apply_overrides(launch: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 
 
 def _expand_search(phase: Phase, facts: Mapping[str, Any]) -> Iterable[Cell]:
-    """Return the cells of a search. Where no point depends on what came of others, all are known now."""
     if phase.source_cells is not None and len(phase.source_cells) != 1:
         raise BadArgument("search", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config.")
     source = phase.source_cells[0] if phase.source_cells else None
@@ -350,17 +342,13 @@ def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         raise BadArgument("grid", 'must be an object of lists, e.g. {"lr": [0.001, 0.0001], "seed": [1, 2, 3]}.')
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise BadArgument(
-                "grid", f"{name} must be a list of values.", f'E.g. {{"{name}": [{json.dumps(values)}]}}.'
-            )
+            cause = f"{name} must be a list of values."
+            raise BadArgument("grid", cause, f'E.g. {{"{name}": [{json.dumps(values)}]}}.')
         texts = [json.dumps(value, default=str) for value in values]
         if repeated := next((text for text in texts if texts.count(text) > 1), None):
-            raise BadArgument(
-                "grid", f"{name} has {repeated} twice.", "For several runs of a setting add a seed: [1, 2, 3]."
-            )
-    count = 1
-    for values in grid.values():
-        count *= len(values)
+            cause = f"{name} has {repeated} twice."
+            raise BadArgument("grid", cause, "For several runs of a setting add a seed: [1, 2, 3].")
+    count = math.prod(map(len, grid.values()))
     if count > MOST_CELLS:
         raise BadArgument("grid", f"makes {count:,} cells; at most {MOST_CELLS:,} are taken.")
     return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,14 +27,6 @@ _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 _OWN_VALUE = "Give each a value of its own, e.g. a seed."
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _MODE = re.compile(r"hydra[.]mode=(?:RunMode[.])?MULTIRUN", re.IGNORECASE)
-
-
-def list_choices(search: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
-    """Return the parameters of a search that are chosen out of a list, with their values."""
-    space = search.get("space")
-    return [
-        (name, each) for name, each in (space if isinstance(space, Mapping) else {}).items() if isinstance(each, list)
-    ]
 
 
 def takes_hydra_settings(launch: Mapping[str, Any]) -> bool:
@@ -166,11 +158,8 @@ def check_distinct(cells: Iterable[Cell]) -> None:
         text = f"{command_text(spec)} {json.dumps(launch, default=str, sort_keys=True)}"
         first = seen.setdefault((cell.phase, text), cell.name)
         if first != cell.name:
-            raise BadArgument(
-                "grid",
-                f"cells {first} and {cell.name} would run the same command: {command_text(spec)[:200]}",
-                _OWN_VALUE,
-            )
+            cause = f"cells {first} and {cell.name} would run the same command: {command_text(spec)[:200]}"
+            raise BadArgument("grid", cause, _OWN_VALUE)
 
 
 def _check_settings(cells: Sequence[Cell]) -> None:
@@ -207,32 +196,31 @@ _OWN_PLACE = re.compile(r"RUNWARD_RUN_ID|mkdtemp|TemporaryDirectory|uuid|getpid\
 
 def name_runs(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Return the cells, those of a program with the option ``--run_name`` with a name of their own for each run."""
-    scripts = _Scripts()
-    return tuple(_name_run(cell, scripts) if len(cells) > 1 else cell for cell in cells)
+    read = _read_scripts()
+    return tuple(_name_run(cell, read) if len(cells) > 1 else cell for cell in cells)
 
 
-class _Scripts:
-    """The texts of the scripts of a plan. Cells of one variant differ in parameters alone, and share theirs."""
+def _read_scripts() -> Callable[[Cell], str]:
+    """Return what reads the script of a cell. Cells of one variant differ in parameters alone, and share theirs."""
+    texts: dict[tuple[str, str], str] = {}
 
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], str] = {}
-
-    def read(self, cell: Cell) -> str:
+    def read(cell: Cell) -> str:
         key = cell.phase, cell.variant
-        if key not in self._texts:
-            cwd = Path(str(cell.launch.get("cwd") or ".")).expanduser()
-            self._texts[key] = read_script(cell.launch["command"], cwd)
-        return self._texts[key]
+        if key not in texts:
+            texts[key] = read_script(cell.launch["command"], Path(str(cell.launch.get("cwd") or ".")).expanduser())
+        return texts[key]
+
+    return read
 
 
-def _name_run(cell: Cell, scripts: _Scripts) -> Cell:
+def _name_run(cell: Cell, read: Callable[[Cell], str]) -> Cell:
     launch = cell.launch
     if not _is_open(launch) or launch.get("param_style") == "k=v":
         return cell
     command, params = parse(launch["command"]), launch.get("params") or {}
     if not takes_arguments(command):
         return cell
-    if (option := _RUN_NAME.search(scripts.read(cell))) is None:
+    if (option := _RUN_NAME.search(read(cell))) is None:
         return cell
     given = {name.replace("-", "_") for name in (*params, *command.split_options()[0])}
     if "run_name" in given:
@@ -259,10 +247,10 @@ def find_shared_outputs(cells: Sequence[Cell]) -> list[str]:
 
 
 def _find_unnamed(cells: Sequence[Cell]) -> Iterator[str]:
-    scripts, found = _Scripts(), dict[str, list[str]]()
+    read, found = _read_scripts(), dict[str, list[str]]()
     for cell in cells:
         if _is_open(cell.launch) and not list(_list_outputs(cell.launch)):
-            text = scripts.read(cell)
+            text = read(cell)
             if (sign := _WRITES.search(text)) and not _OWN_PLACE.search(text):
                 found.setdefault(sign[0].strip("(."), []).append(cell.name)
     for written, sharing in found.items():

@@ -37,7 +37,6 @@ from mcp_server.sweeps.plan_checks import (
     check_grid_values,
     check_multirun,
     find_shared_outputs,
-    list_choices,
     name_runs,
     spell_switches,
     takes_hydra_settings,
@@ -164,7 +163,6 @@ def _check_quota(spec: SweepSpec, store: RunStore) -> None:
 
 
 def _make_patient(request: LaunchRequest) -> LaunchRequest:
-    """Return ``request`` as it is accepted while its GPUs are in use."""
     return replace(request, queue=True) if requests_gpus(request.gpus, request.require) else request
 
 
@@ -242,24 +240,28 @@ def _check_meaning(phase: Phase) -> None:
     for where, values in (("grid", phase.grid or {}), ("cells", listed)):
         for name, each in values.items():
             check_grid_values(where, name, each, is_settings=is_hydra)
-    for name, choices in list_choices(phase.search or {}):
-        for value in choices:
+    space = (phase.search or {}).get("space")
+    for name, choices in space.items() if isinstance(space, Mapping) else ():
+        for value in choices if isinstance(choices, list) else ():
             spell_switches(Cell(name, phase.name, launch={**phase.common, "params": {name: value}}))
+
+
+def check_limits(request: SweepRequest) -> None:
+    """Refuse a limit below 1 (BadArgument)."""
+    for name in LIMITS:
+        if (value := getattr(request, name)) is not None and value < 1:
+            raise BadArgument(name, "must be at least 1.")
 
 
 def _check_numbers(request: SweepRequest) -> None:
     if len(request.name) > _LONGEST_SWEEP_NAME:
         raise BadArgument("name", f"has {len(request.name)} characters; at most {_LONGEST_SWEEP_NAME}.")
-    for argument in LIMITS:
-        value = getattr(request, argument)
-        if value is not None and value < 1:
-            raise BadArgument(argument, "must be at least 1.")
+    check_limits(request)
     if request.metric is not None and not (request.metric.isprintable() and 0 < len(request.metric) <= _LONGEST_METRIC):
         raise BadArgument("metric", f"must have 1 to {_LONGEST_METRIC} printable characters.")
     if (request.metric or "").startswith(ANY_COUNT):
-        raise BadArgument(
-            "metric", f"{ANY_COUNT} is for compare_runs: a sweep promotes no setting for its fewer seeds."
-        )
+        cause = f"{ANY_COUNT} is for compare_runs: a sweep promotes no setting for its fewer seeds."
+        raise BadArgument("metric", cause)
 
 
 def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:

@@ -121,7 +121,6 @@ def make_parallel(groups: dict[str, Group], names: Sequence[str], ranked_by: str
 
 
 def _place(column: Sequence[object]) -> tuple[list[tuple[float, str]], list[float]]:
-    """Return the ticks of an axis, and the heights of the values: numbers to scale, other values evenly."""
     numbers = [float(v) for v in column if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) == len(column) and max(numbers) > min(numbers):
         scale = math.log10 if min(numbers) > 0 and max(numbers) / min(numbers) >= _LOG_FROM else float

@@ -268,8 +268,9 @@ def _parse_dimension(name: str, facts: object) -> Dimension:
         raise BadArgument("space", f"{name} needs low and high as numbers, and step, if any, as one.", LANGUAGE)
     if not isinstance(log, bool) or not isinstance(is_int, bool):
         raise BadArgument("space", f"{name}: log and int are true or false.")
-    _check_range(name, Range(low, high, log, is_int, step))  # type: ignore[arg-type] # checked above
-    return _normalize(Range(low, high, log, is_int, step))  # type: ignore[arg-type]
+    one = Range(low, high, log, is_int, step)  # type: ignore[arg-type] # checked above
+    _check_range(name, one)
+    return one if one.step is None else replace(one, high=one.fit(one.low + (one.count() - 1) * one.step))
 
 
 def _check_range(name: str, one: Range) -> None:
@@ -283,11 +284,6 @@ def _check_range(name: str, one: Range) -> None:
         raise BadArgument("space", f"{name}: step must be above 0 and fit between low and high.")
     if one.is_int and any(each != round(each) for each in (one.low, one.high, one.step or 1)):
         raise BadArgument("space", f"{name}: low, high and step of an int are integers.")
-
-
-def _normalize(one: Range) -> Range:
-    high = one.high if one.step is None else one.fit(one.low + (one.count() - 1) * one.step)
-    return replace(one, high=high)
 
 
 def _is_int(value: object) -> TypeGuard[int]:

@@ -43,17 +43,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 _MOST_SETTINGS, _MOST_BENCHMARKS, _NOTE_CHARS = 8, 4, 60
 _MOST_SEEDS = 10  # of a setting whose code is read
-_FACTS = (
-    "phase",
-    "n",
-    *(f"{ranking}@step" for ranking in RANKINGS),
-    "step",
-    "cell",
-    "retries",
-    "state",
-    "note",
-    "checkpoint",
-)
+_FACTS = ("phase", "n", "step", "cell", "retries", "state", "note", CHECKPOINT, *(f"{each}@step" for each in RANKINGS))
 
 
 @dataclass(frozen=True)
@@ -121,7 +111,6 @@ def _build_benchmarks(groups: Sequence[Group], by: Ranking) -> tuple[Benchmarks,
 
 
 def _describe_best_by(groups: Sequence[Group], name: str) -> str:
-    """Return which setting is the best by each of the first benchmarks, which ``groups`` have, the best first."""
     best: dict[str, str] = {}
     for group in groups:
         if group.mean is not None:
@@ -195,11 +184,8 @@ def make_rows(
 
 
 def _value(cell: CellState, digits: int = 4) -> str:
-    return (
-        ""
-        if cell.value is None
-        else f"{cell.value:.{digits}g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
-    )
+    at = "" if cell.value_step is None else f"@{cell.value_step}"
+    return "" if cell.value is None else f"{cell.value:.{digits}g}{at}"
 
 
 def _best(group: Group) -> str:

@@ -26,6 +26,7 @@ from mcp_server.sweeps.planning import (
     LIMITS,
     PlannedSweep,
     SweepRequest,
+    check_limits,
     check_plan,
     list_distinct_runs,
     make_spec,
@@ -109,7 +110,6 @@ async def rehearse_sweep(
 
 
 async def _plan_new(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
-    """Return the plan of a new sweep; it warns where an ended one of its name has some of its cells."""
     planned = await plan_sweep(request, store, environ)
     warnings = await run_in_thread(lambda: list(_name_kept(planned.spec, store)) if request.resume is None else [])
     return replace(planned, warnings=(*planned.warnings, *warnings))
@@ -138,14 +138,14 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
     if request.name in store.sweeps.list_ids():
         sweep = store.sweeps.observe(request.name)
         if sweep.spec.owner not in ("", owner):
-            raise ForeignSweep(sweep, owner)
+            raise _refuse_foreign(sweep, owner)
         return sweep
     named = [store.sweeps.observe(sweep_id) for sweep_id in store.sweeps.list_named(request.name)]
     newest = next((sweep for sweep in named if sweep.spec.owner in ("", owner)), None)
     has_plan = _has_plan(request)
     if newest is None:
         if not has_plan and named:
-            raise ForeignSweep(named[0], owner)
+            raise _refuse_foreign(named[0], owner)
         if not has_plan and not request.common:
             store.sweeps.find(request.name)  # there is none
         return None
@@ -154,11 +154,9 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
     is_meant = not newest.ended or newest.state == "killed" or has_too_many_failures(newest) or goes_on
     if not has_plan and (request.resume == "wipe" or not is_meant):
         again = f'resume="continue" starts {open_cells} cells again; ' if open_cells and newest.ended else ""
-        raise BadArgument(
-            "name",
-            f"{newest.sweep_id} is {newest.state}, and this call has no plan for a new sweep.",
-            f"{again}a new one needs its plan: grid, cells, search, blueprints, source or phases.",
-        )
+        cause = f"{newest.sweep_id} is {newest.state}, and this call has no plan for a new sweep."
+        remedy = f"{again}a new one needs its plan: grid, cells, search, blueprints, source or phases."
+        raise BadArgument("name", cause, remedy)
     return newest if is_meant else None
 
 
@@ -166,25 +164,18 @@ def _has_plan(request: SweepRequest) -> bool:
     return any(getattr(request, name) for name in (*DEFINING, "phases"))
 
 
-class ForeignSweep(RunwardError):
-    """The sweep that a call would continue belongs to another owner."""
-
-    def __init__(self, sweep: Sweep, caller: str) -> None:
-        owner = sweep.spec.owner
-        super().__init__(
-            f"Sweep {sweep.sweep_id} belongs to {owner!r}, you are {caller!r};",
-            f"it was left alone, still {sweep.state}.",
-            f"If its owner agreed, pass owner={owner!r}, which no token of another name may.",
-        )
+def _refuse_foreign(sweep: Sweep, caller: str) -> RunwardError:
+    return RunwardError(
+        f"Sweep {sweep.sweep_id} belongs to {sweep.spec.owner!r}, you are {caller!r};",
+        f"it was left alone, still {sweep.state}.",
+        f"If its owner agreed, pass owner={sweep.spec.owner!r}, which no token of another name may.",
+    )
 
 
 def _check_wipe(former: Sweep) -> None:
     if not former.ended:
-        raise BadArgument(
-            "resume",
-            f"{former.sweep_id} is under way, and a wipe stops no run.",
-            f'Stop it first: kill_run(run_id="{former.sweep_id}").',
-        )
+        cause = f"{former.sweep_id} is under way, and a wipe stops no run."
+        raise BadArgument("resume", cause, f'Stop it first: kill_run(run_id="{former.sweep_id}").')
 
 
 async def _continue(
@@ -246,8 +237,7 @@ def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: R
 def _find_limits(request: SweepRequest, former: Sweep) -> tuple[dict[str, int], tuple[str, ...]]:
     limits = {name: getattr(request, name) for name in LIMITS}
     new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
-    if below := next((name for name, most in new.items() if most < 1), None):
-        raise BadArgument(below, "must be at least 1.")
+    check_limits(request)
     return new, tuple(f"{name} is {most} now, it was {getattr(former.spec, name)}." for name, most in new.items())
 
 

@@ -57,7 +57,7 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
     launches = [{n: v for n, v in cell.launch.items() if n not in _NOT_SEARCHED} for cell in spec.cells]
     own = [{n: v for n, v in cell.items() if n not in ("launch", "overrides")} for cell in facts["cells"]]  # one text
     check_no_secret({**facts, "cells": [launches, own], "tmux_socket": ""}, secrets)
-    files = _CellFiles(read_hosts_file(home))
+    site, known = read_hosts_file(home), set[object]()
     for cell in spec.cells:
         begun = begin_cell(spec, cell)
         request = make_request(spec, begun, 1)
@@ -66,7 +66,7 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
             if request.command and request.blueprint is None:
                 command = parse(request.command)
                 check_arguments(request, command)
-                files.check(request, command)
+                _check_files(request, command, site, known)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
 
@@ -85,26 +85,13 @@ def begin_cell(spec: SweepSpec, cell: Cell) -> Cell:
     return spell_switches(fill_names(replace(cell, params=params), spec.sweep_id))
 
 
-class _CellFiles:
-    """Checks the files that the cells of a sweep name here. Those that were found once are not looked for again."""
-
-    def __init__(self, site: HostsFile) -> None:
-        self._site = site
-        self._known: set[tuple[Any, ...]] = set()
-
-    def check(self, request: LaunchRequest, command: ReadCommand) -> None:
-        """Refuse a cell whose config, data, model, script or other input does not exist.
-
-        Raises:
-            BadArgument: names the word.
-        """
-        host, is_far = find_host(self._site, request.host)
-        files = *find_inputs(command), *find_param_inputs(request.params, command)
-        key = (request.cwd, files)
-        if is_far or key in self._known:
-            return
-        self._known.add(key)
-        refuse_first(find_missing_inputs(request, command, self._site, host, Environment()))
+def _check_files(request: LaunchRequest, command: ReadCommand, site: HostsFile, known: set[object]) -> None:
+    """Refuse a cell whose config, data, model, script or other input does not exist. ``known``: those looked for."""
+    host, is_far = find_host(site, request.host)
+    key = (request.cwd, *find_inputs(command), *find_param_inputs(request.params, command))
+    if not is_far and key not in known:
+        known.add(key)
+        refuse_first(find_missing_inputs(request, command, site, host, Environment()))
 
 
 def _check_placeholders(cell: Cell, request: LaunchRequest) -> None:

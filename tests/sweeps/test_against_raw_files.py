@@ -271,7 +271,7 @@ def test_seeds_that_two_later_sweeps_add_to_the_best_settings_count_in_one_table
     draw, runs = random.Random("more seeds"), Runs(tmp_path)
     spec = {"ranking": "last", "goal": "max"}
     plans = [([64, 128, 256], [1, 2]), ([128, 256], [3, 4]), ([256], [5, 6, 7])]
-    sweeps = [write_more(runs, draw, f"night{at}", *plan, **spec) for at, plan in enumerate(plans)]
+    sweeps = [write_more(runs, draw, f"night{at}", *plan, ranking="last", goal="max") for at, plan in enumerate(plans)]
     found = [runs.store.sweeps.find(f"night{at}") for at in range(3)]
     merged = compare_sweeps(found, runs.store, runs.scalars)
     columns = (merged.columns or "").split("|")

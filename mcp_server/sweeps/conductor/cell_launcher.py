@@ -273,7 +273,8 @@ class CellLauncher:
             return
         for_now = not error.never if isinstance(error, GpusNotFree) else isinstance(error, (*_NOT_NOW, OSError))
         if not for_now:
-            self._fail(cell, str(error))
+            text = f"{cell.name} cannot be launched: {error}"
+            self.events.append("cell_failed", text, cell=cell.name, state="failed")
             return
         if str(error) != pause.cause:
             pause.cause = str(error)
@@ -281,9 +282,6 @@ class CellLauncher:
             self.events.append("launch_refused", text, what=cell.name)
         pause.former_s = min(_LONGEST_RETRY_S, pause.former_s * 2) or _RETRY_S
         pause.retry_at_s = time.monotonic() + pause.former_s
-
-    def _fail(self, cell: Cell, why: str) -> None:
-        self.events.append("cell_failed", f"{cell.name} cannot be launched: {why}", cell=cell.name, state="failed")
 
 
 def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[str, Any], str]:
@@ -305,9 +303,8 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[
         if other.cell.phase == cell.phase and other.chosen is not None:
             return {**other.chosen, **cell.params}, other.inherited, f"promoted as {other.cell.name}"
     if (best := find_best(sweep)) is None:
-        raise BadArgument(
-            "promote", f"no cell has ended its training with a value of {spec.metric}, so none is the best."
-        )
+        cause = f"no cell has ended its training with a value of {spec.metric}, so none is the best."
+        raise BadArgument("promote", cause)
     inherited = {name: own.get(name) if name in cell.fixed else value for name, value in best.cell.overrides.items()}
     return {**best.cell.params, **cell.params}, inherited, f"promoted: {best.text}"
 

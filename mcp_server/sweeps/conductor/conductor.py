@@ -95,14 +95,11 @@ def render(sweep: Sweep, live: Mapping[str, Run], obstacle: str = "") -> str:
         run = live.get(cell.cell.name)
         lines.append(_live_line(cell.cell.name, cell.run_id or "", run))
     ended = sorted((c for c in sweep.cells if c.end and c.done), key=lambda c: c.end.get("seq", 0))[-_MOST_ENDED:]
-    lines += [_ended_line(cell, spec.metric) for cell in reversed(ended)]
+    for cell in reversed(ended):
+        value = f" {spec.metric} {significant(cell.value):g}" if cell.value is not None else ""
+        lines.append(printable(f"{cell.end.get('text', '')}{value}")[:_LONGEST_LINE])
     lines += ["", f"Detach: Ctrl-b d.   Stop it: runward kill {spec.sweep_id}.   One cell: runward attach RUN"]
     return "\n".join(lines) + "\n"
-
-
-def _ended_line(cell: CellState, metric: str | None) -> str:
-    value = f" {metric} {significant(cell.value):g}" if cell.value is not None else ""
-    return printable(f"{cell.end.get('text', '')}{value}")[:_LONGEST_LINE]
 
 
 def _live_line(cell: str, run_id: str, run: Run | None) -> str:
@@ -330,7 +327,6 @@ class Conductor:
         return found
 
     def _note_trouble(self, cell: str, run: Run) -> None:
-        """Note what somebody has to decide about a live run, once."""
         kinds = find_decisions(run, self._seen.get(run.run_id, Cursor()))
         noted = {(e.get("run_id"), e["kind"], e.get("position")) for e in self.read().events} if kinds else set()
         for kind in kinds:
@@ -370,7 +366,6 @@ class Conductor:
         return measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
 
     def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> None:
-        """Note the value of the sweep's metric that a run has reached."""
         spec, name = sweep.spec, cell.cell.name
         with contextlib.suppress(RunwardError, OSError):
             figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)

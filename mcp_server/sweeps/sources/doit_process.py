@@ -89,7 +89,6 @@ def _run(command: Sequence[str], cwd: Path, environ: Mapping[str, str], scratch:
 
 
 def _find_pythons(cwd: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the Pythons that can have doit: that of the program ``doit``, those on PATH, that of the project."""
     path = environ.get("PATH") or os.defpath
     if program := shutil.which("doit", path=path):
         with suppress(OSError):

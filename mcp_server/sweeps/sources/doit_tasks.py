@@ -152,7 +152,6 @@ def _is_pattern(word: str) -> bool:
 
 
 def _list_variants(name: str) -> Iterator[str]:
-    """Yield the names that the variant of a task for several GPUs can have."""
     group, colon, subtask = name.partition(":")
     for ending in _VARIANTS:
         yield f"{name}{ending}"

@@ -48,9 +48,8 @@ def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
     cwd = Path(query.cwd).expanduser() if query.cwd is not None else None
     files = list(dict.fromkeys(file for word in query.words for file in _find_files(word, cwd)))
     if not files:
-        raise BadArgument(
-            "source", f"names no config: {query.kind}:{query.rest[:80]}.", "Write the path of a YAML file."
-        )
+        cause = f"names no config: {query.kind}:{query.rest[:80]}."
+        raise BadArgument("source", cause, "Write the path of a YAML file.")
     groups = [[file] for file in files]
     is_verl_list = query.kind == "verl" and len(files) > 1 and not any(map(glob.has_magic, query.words))
     if is_verl_list and any(_is_part(file) for file in files):

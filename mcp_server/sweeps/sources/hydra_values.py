@@ -93,7 +93,6 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def _count_values(value: object) -> int:
-    """Return how many values a tree has, at most a few more than are allowed."""
     count, queue = 0, [value]
     while queue and count <= _MOST_VALUES:
         count += 1

@@ -68,7 +68,6 @@ def name_experiment(params: Mapping[str, Scalar]) -> str:
 
 
 def _propose_verl_name(parsed: ReadCommand, settings: Mapping[str, object]) -> str | None:
-    """Return the name of a VERL run, ``trainer.experiment_name`` alone where it has a unique one, None for others."""
     is_verl = any(_VERL_MODULE.fullmatch(word) for word in parsed.words)
     if not is_verl and not any(name.startswith("actor_rollout_ref.") for name in settings):
         return None

@@ -26,7 +26,9 @@ def read_doit_source(query: SourceQuery) -> list[SourceCell]:
     cwd = Path(query.cwd).expanduser()
     if not cwd.is_absolute() or not cwd.is_dir():
         raise BadArgument("cwd", f"is not an absolute path of a directory: {query.cwd[:200]!r}.", suggest_names(cwd))
-    options = {name: _format_option(value) for name, value in query.overrides.items() if value is not None}
+    options = {
+        n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in query.overrides.items() if v is not None
+    }
     patterns = list_patterns(query.words)
     project = load_project(cwd, query.python, query.environ, patterns, options)
     return list(_build_cells(query, project, choose_tasks(project.tasks, query.words, query.gpus, query.cwd)))
@@ -42,10 +44,6 @@ def _build_cells(query: SourceQuery, project: DoitProject, choices: list[Choice]
             name = f"{name}-2"
         names.add(name)
         yield SourceCell(name, launch.arguments, launch.params, (*choice.notes, *launch.notes, note))
-
-
-def _format_option(value: Scalar) -> str:
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
 __all__ = ["GpuCount", "Scalar", "SourceCell", "propose_run_name", "read_source"]
