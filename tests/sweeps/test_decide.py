@@ -302,13 +302,14 @@ def test_a_sweep_and_its_log_read_event_by_event_are_those_read_at_once() -> Non
     facts += [{"kind": "ended", "state": "killed", "text": "Stopped."}, {"kind": "cell_resumed", "cell": "c2"}, begun]
     events: list[Any] = [{"seq": seq, **each} for seq, each in enumerate(facts, 1)]
     spec = SweepSpec("s", "s", cells=tuple(Cell(f"c{n}", "1", {"n": n}) for n in range(4)), metric="reward")
-    kept, sweep = SweepLog(SweepDir(Path("home/sweeps/s"))), fold_sweep(spec, [], Liveness.ALIVE)
+    directory, sweep = SweepDir(Path("home/sweeps/s")), fold_sweep(spec, [], Liveness.ALIVE)
+    kept = SweepLog(directory, clock=lambda: 0.0)
     for count in range(len(events) + 1):
         sweep = fold_sweep(spec, events[:count], Liveness.ALIVE, former=sweep)
         assert sweep == fold_sweep(spec, events[:count], Liveness.ALIVE)
         notes = {"c0": "keep"} if count > 4 else {}
         live = {"c1": run("running")} if count == 3 else {}
-        anew = SweepLog(SweepDir(Path("home/sweeps/s")))
+        anew = SweepLog(directory, clock=lambda: 0.0)
         assert kept.render(sweep, live, notes) == anew.render(sweep, live, notes)
         assert kept.render_results(sweep, notes) == anew.render_results(sweep, notes)
     other: list[Any] = [{**event, "state": "failed"} for event in events]
