@@ -31,7 +31,7 @@ Noteworthy = Literal[
     "retrying",
     "gpu_deviation",
     "first_step_timeout",
-    "judging_lost",
+    "judging_lost",  # for a time or for good: a stall or an error may go unseen
     "metric_missing",
     "phase_done",
     "first_step",
@@ -45,22 +45,22 @@ EventKind = Literal[
     "requeued",
     "stopping",
     "interrupted",
-    "limit_near",
+    "limit_near",  # a scheduler ends the job soon
     "ended",
     "screen_lost",
     "log_lost",
     "sampler_lost",
     "observer_error",
-    "exception_printed",
-    "code_changed",
+    "exception_printed",  # although the exit code is 0
+    "code_changed",  # between the launch and the start, or between two attempts
     # Those of a sweep, which its conductor writes.
     "conducting",
-    "cell_planned",
+    "cell_planned",  # its parameters are chosen
     "cell_started",
     "cell_ended",
     "cell_measured",
-    "cell_resumed",
-    "rung_reached",
+    "cell_resumed",  # after a stop: the cell is started again
+    "rung_reached",  # of a halving: a live cell has a value that others are compared with
 ]
 
 
@@ -79,10 +79,10 @@ class KindTraits(NamedTuple):
 
 
 TRAITS: Mapping[EventKind, KindTraits] = {
+    **dict.fromkeys(get_args(EventKind), KindTraits()),
     "queued": KindTraits(live_state="queued"),
     "refused": KindTraits(ends_run=True),  # the command never started
     "started": KindTraits(live_state="running", clears_failure=True),
-    "first_step": KindTraits(),
     "first_step_timeout": KindTraits(is_trouble=True),
     "stalled": KindTraits(live_state="stalled", is_trouble=True),
     "resumed": KindTraits(live_state="running", clears_failure=True),
@@ -90,28 +90,11 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "gpu_deviation": KindTraits(is_trouble=True),
     "retrying": KindTraits(live_state="retrying", is_trouble=True),
     "requeued": KindTraits(live_state="starting", clears_failure=True),  # another supervisor goes on
-    "stopping": KindTraits(),
-    "interrupted": KindTraits(),
-    "limit_near": KindTraits(),  # a scheduler ends the job soon
     "ended": KindTraits(ends_run=True),
-    "screen_lost": KindTraits(),
-    "log_lost": KindTraits(),
-    "sampler_lost": KindTraits(),
-    "exception_printed": KindTraits(),  # although the exit code is 0
-    "code_changed": KindTraits(),  # between the launch and the start, or between two attempts
-    "judging_lost": KindTraits(),  # for a time or for good: a stall or an error may go unseen
-    "observer_error": KindTraits(),
     "conducting": KindTraits(live_state="running"),  # a conductor took over
-    "cell_planned": KindTraits(),  # its parameters are chosen
-    "cell_started": KindTraits(),
-    "cell_ended": KindTraits(),
     "cell_failed": KindTraits(is_trouble=True),
-    "cell_measured": KindTraits(),
-    "rung_reached": KindTraits(),  # of a halving: a live cell has a value that others are compared with
-    "cell_resumed": KindTraits(),  # after a stop: the cell is started again
     "launch_refused": KindTraits(is_trouble=True),  # no cell can be launched now; tried again
     "metric_missing": KindTraits(is_trouble=True),  # no run of a sweep has the metric that says what is best
-    "phase_done": KindTraits(),
 }
 # The columns of the table, for readers. Kinds of newer versions are in none of them.
 NOTEWORTHY: tuple[Noteworthy, ...] = get_args(Noteworthy)

@@ -11,7 +11,6 @@ import ast
 import functools
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -95,7 +94,7 @@ def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Instal
     if not read_regular_file(real, max_bytes=4).startswith(_BINARIES):
         text = f"{program} is a script: which python it starts is unknown, and a check does not run it."
         return _problem(text, "Name the python itself, e.g. that of the virtual environment.")
-    settings = _read_venv(path)
+    settings = read_venv(path)
     base, version = real.parent.parent, _find_version(real)
     prefixes = [base]
     if settings is not None:
@@ -113,10 +112,10 @@ def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Instal
     roots = [root for root in dict.fromkeys(roots) if root.is_dir()]
     if not roots:
         return _problem(f"{program}: where its modules are is unknown.", f"To see it, run: {program} -m site")
-    more, editable = _read_path_files(roots)
+    more, editable = read_path_files(roots)
     library = [each for each in (base / "lib" / f"python{version}",) if each.is_dir()]
     directories = tuple(dict.fromkeys([*roots, *more, *library]))
-    installed = {name: version for root in (*more, *reversed(roots)) for name, version in _list_installed(root)}
+    installed = {name: version for root in (*more, *reversed(roots)) for name, version in list_installed(root)}
     return Installation(program, version, directories, editable, installed)
 
 
@@ -127,6 +126,8 @@ def describe_python(
 
     None stands for the first ``python`` or ``python3`` in the PATH of ``env``. ``suggest``: names near a missing path.
     """
+    import shutil  # noqa: PLC0415 - keeps 0.7 MiB out of each supervisor, which reads packages by this module
+
     words = [python] if python else ["python", "python3"]
     paths = (str(cwd / Path(word).expanduser()) if "/" in word else word for word in words)
     program = next(filter(None, (shutil.which(path, path=env.get("PATH")) for path in paths)), None)
@@ -227,7 +228,7 @@ def _follow_pyenv(program: Path, env: Mapping[str, str], cwd: Path) -> Path:
     return near[-1] if len(near) == 1 else program
 
 
-def _read_venv(program: Path) -> dict[str, str] | None:
+def read_venv(program: Path) -> dict[str, str] | None:
     """Return the settings of the virtual environment that a program belongs to; None where it belongs to none."""
     for root in (program.parent, program.parent.parent):
         with suppress(OSError):
@@ -259,7 +260,7 @@ def _list_site_directories(prefix: Path, version: str) -> Iterator[Path]:
         yield Path(f"/usr/local/lib/python{version}/site-packages")
 
 
-def _read_path_files(roots: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
+def read_path_files(roots: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
     """Return what the ``.pth`` files in ``roots`` add: directories, and editable packages by name."""
     directories: list[Path] = []
     editable: dict[str, Path] = {}
@@ -284,7 +285,8 @@ def _read_finder(file: Path) -> dict[str, Path]:
     return {}
 
 
-def _list_installed(root: Path) -> Iterator[tuple[str, str]]:
+def list_installed(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the distributions in a directory, by normal name, with their versions."""
     with suppress(OSError):
         for number, entry in enumerate(root.iterdir()):
             if number >= _MOST_ENTRIES:

@@ -19,18 +19,7 @@ _ANSWER_WITHIN_S = 10.0
 _COLUMNS, _ROWS = 200, 50
 _MOST_WORDS = 500  # characters of its errors
 # All that a tmux server may inherit: the environment of the process that starts it becomes every session's.
-_INHERITED = (
-    "HOME",
-    "PATH",
-    "SHELL",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TMUX_TMPDIR",
-    "XDG_RUNTIME_DIR",
-)
+_INHERITED = "HOME PATH SHELL USER LOGNAME LANG LC_ALL LC_CTYPE TMUX_TMPDIR XDG_RUNTIME_DIR".split()  # noqa: SIM905
 
 
 def check_installed() -> None:

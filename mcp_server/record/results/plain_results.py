@@ -11,18 +11,8 @@ from typing import Any
 
 from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt_params
 from mcp_server.record.events import read_events
+from mcp_server.record.results import result_directory as results
 from mcp_server.record.results.experiment_log import append_end, list_later_launches
-from mcp_server.record.results.result_directory import (
-    EXPERIMENT_LOG,
-    FINISH_FLAG,
-    choose_document_path,
-    make_directory,
-    read_additions,
-    read_attempts_report,
-    read_origin,
-    write_flag,
-    write_text,
-)
 from mcp_server.record.results.result_page import RunEnd, gpu_lines, render_page
 from mcp_server.record.results.tracker_link import read_tracker_link
 from mcp_server.record.run_directory import RunDir, now, read_json
@@ -93,7 +83,7 @@ def is_repaired(result_dir: str, run_id: str) -> bool:
 
     def look() -> bool:
         directory = Path(result_dir)
-        return (directory / FINISH_FLAG).exists() or bool(list_later_launches(directory, run_id))
+        return (directory / results.FINISH_FLAG).exists() or bool(list_later_launches(directory, run_id))
 
     try:
         return call_aside(_FILE_SERVER_TIMEOUT_S, look) == [True]
@@ -104,7 +94,7 @@ def is_repaired(result_dir: str, run_id: str) -> bool:
 def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec, *, flag: bool) -> Iterator[str]:
     """Write log entry, document and ``flag``. Yield each failure. A failure of one does not prevent the others."""
     try:
-        make_directory(result_dir)
+        results.make_directory(result_dir)
     except OSError as error:
         yield _describe(error)
         return
@@ -114,19 +104,15 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec, *
     except OSError as error:
         yield _describe(error)
     try:
-        path = choose_document_path(result_dir, end.run_id)
-        if read_origin(path) != (end.run_id, "finish_blueprint"):
-            progress = read_json(rundir.progress(end.attempts)) or {}
-            write_text(
-                path,
-                _render_plain(end, progress, read_attempts_report(rundir), read_additions(path), _name_gpus(rundir)),
-            )
+        path = results.choose_document_path(result_dir, end.run_id)
+        if results.read_origin(path) != (end.run_id, "finish_blueprint"):
+            results.write_text(path, _render_plain(end, rundir, results.read_additions(path)))
         written["results"] = path.name
     except OSError as error:
         yield _describe(error)
     try:
         if flag and not _has_later_live_run(result_dir, rundir):
-            write_flag(result_dir, {**end.facts, **written})
+            results.write_flag(result_dir, {**end.facts, **written})
     except OSError as error:
         yield _describe(error)
 
@@ -144,10 +130,9 @@ def _name_gpus(rundir: RunDir) -> dict[str, object]:
     return dict(zip(uuids, indices)) if isinstance(uuids, list) and isinstance(indices, list) else {}
 
 
-def _render_plain(
-    end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str, gpu_names: Mapping[str, object]
-) -> str:
+def _render_plain(end: RunEnd, rundir: RunDir, additions: str) -> str:
     """Return a results document with the facts that the supervisor has."""
+    progress = read_json(rundir.progress(end.attempts)) or {}
     sections = [("End of the run", [*end.lines])]
     numbers = {
         name: value for name, value in progress.items() if name in ("round", "step", "total_steps", "checkpoint")
@@ -156,11 +141,12 @@ def _render_plain(
     numbers |= metrics if isinstance(metrics, Mapping) else {}
     if numbers:
         sections.append(("Last numbers in the output", [f"- {name}: {value}" for name, value in numbers.items()]))
-    if attempts_report:
-        sections.append(("Attempts", [attempts_report]))
-    if gpus := gpu_lines(progress.get("gpus"), gpu_names):
+    if report := results.read_attempts_report(rundir):
+        sections.append(("Attempts", [report]))
+    if gpus := gpu_lines(progress.get("gpus"), _name_gpus(rundir)):
         sections.append(("GPUs", gpus))
-    more = f"The command is in `{EXPERIMENT_LOG}`. finish_blueprint adds curves, evaluations, checkpoints and the code."
+    more = f"The command is in `{results.EXPERIMENT_LOG}`. finish_blueprint adds curves, evaluations, checkpoints and "
+    more += "the code."
     title = f"Results of {end.run_id}: {end.state}"
     return render_page(end.run_id, "the supervisor", title, [*sections, ("More", [more])], additions)
 

@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mcp_server.command.configs import find_config_files
-from mcp_server.record.code.code_state import (
-    CodeChange,
-    CodeState,
-    add_digests,
-    find_change,
-    load_code_state,
-    name_below,
-    read_code_state,
-    to_facts,
-)
+from mcp_server.record.code import code_state
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec
@@ -42,8 +33,8 @@ class CodeWatch:
 
     def __init__(self, rundir: RunDir, spec: RunSpec, environ: Mapping[str, str], *, recovers: bool) -> None:
         self._spec, self._environ, self._recovers = spec, {**environ, **spec.env}, recovers
-        self._former = None if spec.code else load_code_state(rundir.path)
-        self._since, self._found = "launch", ("", CodeChange())
+        self._former = None if spec.code else code_state.load_code_state(rundir.path)
+        self._since, self._found = "launch", ("", code_state.CodeChange())
 
     def look(self) -> None:
         """Take the state of a run that begins to wait, unless its launch has."""
@@ -55,7 +46,7 @@ class CodeWatch:
         """Find what changed before attempt ``number``, which is about to start. Unknown files are no change."""
         former = self._former
         change = _within_patience(lambda: self._find(former, inputs)) if former is not None else None
-        self._found = self._since, change or CodeChange()
+        self._found = self._since, change or code_state.CodeChange()
         if self._recovers and not self._spec.code:
             self._former, self._since = _within_patience(self._read), f"attempt {number}"
 
@@ -66,14 +57,14 @@ class CodeWatch:
             period = f"between {since} and {'start' if since == 'launch' else f'attempt {number}'}"
             if since == "launch" and self._spec.sweep:  # which may have got this cell by a later launch
                 period = "since the sweep's first launch"
-            names = [name_below(path, self._spec.cwd) for path in change.changed]
+            names = [code_state.name_below(path, self._spec.cwd) for path in change.changed]
             names += [
-                f"perhaps {name_below(path, self._spec.cwd)} (only its time is known to differ)"
+                f"perhaps {code_state.name_below(path, self._spec.cwd)} (only its time is known to differ)"
                 for path in change.perhaps
             ]
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             text = f"Code changed {period}: {', '.join(names[:_MOST_NAMED])}{more}."
-            events.append("code_changed", text, attempt=number, **to_facts(change))
+            events.append("code_changed", text, attempt=number, **code_state.to_facts(change))
         if self._recovers:
             self._add_digests()
 
@@ -82,22 +73,22 @@ class CodeWatch:
         state = self._former
 
         def read() -> None:
-            with_digests = add_digests(state) if state is not None else None
+            with_digests = code_state.add_digests(state) if state is not None else None
             if self._former is state:
                 self._former = with_digests
 
         threading.Thread(target=read, daemon=True, name="code").start()
 
-    def _find(self, former: CodeState, inputs: AttemptInputs) -> CodeChange:
-        return find_change(former, {os.path.abspath(path) for path in self._list_named(inputs)})  # noqa: PTH100
+    def _find(self, former: code_state.CodeState, inputs: AttemptInputs) -> code_state.CodeChange:
+        return code_state.find_change(former, {os.path.abspath(path) for path in self._list_named(inputs)})  # noqa: PTH100
 
     def _list_named(self, inputs: AttemptInputs) -> list[Path]:
         command, arguments = inputs.fill_words(self._spec.command), attempt_arguments(self._spec, inputs)
         return find_config_files(command, self._spec.cwd or "/", self._environ, arguments)
 
-    def _read(self) -> CodeState:
+    def _read(self) -> code_state.CodeState:
         named = self._list_named(AttemptInputs(self._spec.params))
-        return read_code_state([self._spec.cwd] if self._spec.cwd else [], named)
+        return code_state.read_code_state([self._spec.cwd] if self._spec.cwd else [], named)
 
 
 def _within_patience(act: Callable[[], T]) -> T | None:

@@ -11,12 +11,7 @@ from pathlib import Path
 from mcp_server.command.programs import PYTHON
 from mcp_server.command.python import resolve_python
 from mcp_server.system import processes
-from mcp_server.system.files import read_regular_file
-from mcp_server.text.regex import compile_lazily
-
-_PACKAGE = compile_lazily(r"(?P<name>[A-Za-z0-9][\w.\-]*?)-(?P<version>\d[\w.+!]*)(?:-py\d[\w.]*)?\.(?:dist|egg)-info")
-_VERSION = compile_lazily(r"^version(?:_info)?\s*=\s*(\S+)", re.MULTILINE)
-_MOST_PACKAGES, _MOST_PATH_FILES = 5_000, 50
+from mcp_server.system.python_modules import list_installed, read_path_files, read_venv
 
 
 @dataclass(frozen=True)
@@ -51,18 +46,16 @@ def read_packages(python: str) -> PythonPackages:
     if not python or not os.path.exists(python):  # noqa: PTH110 - of a word that may not be a path
         return PythonPackages()
     # A virtual environment is where the link is, not where it leads.
-    prefix, home = Path(python).parent.parent, Path(python).resolve().parent.parent
-    settings = _read(prefix / "pyvenv.cfg")
-    prefixes = [prefix] if settings else [prefix, home]
-    if re.search(r"^include-system-site-packages\s*=\s*true", settings, re.MULTILINE):
+    prefix, home, settings = Path(python).parent.parent, Path(python).resolve().parent.parent, read_venv(Path(python))
+    prefixes = [prefix, home] if settings is None else [prefix]
+    settings = settings or {}
+    if settings.get("include-system-site-packages", "").lower() == "true":
         prefixes.append(home)
-    packages: dict[str, str] = {}
-    directories = list(dict.fromkeys(_site_directories(prefixes, python)))
-    for directory in dict.fromkeys([*directories, *_added_directories(directories)]):
-        for name, version in _list_packages(directory):
-            packages.setdefault(name, version)
-    match = _VERSION.search(settings)
-    return PythonPackages(python, match[1] if match else _find_version(prefix, home), packages)
+    roots = list(dict.fromkeys(_list_site_directories(prefixes, python)))
+    more, _ = read_path_files(roots)
+    packages = {name: version for root in reversed([*roots, *more]) for name, version in list_installed(root)}
+    version = settings.get("version") or settings.get("version_info") or _find_version(prefix, home)
+    return PythonPackages(python, version, packages)
 
 
 def _find_version(prefix: Path, home: Path) -> str:
@@ -76,7 +69,7 @@ def _find_version(prefix: Path, home: Path) -> str:
     return libraries[0] if len(libraries) == 1 else ""
 
 
-def _site_directories(prefixes: Sequence[Path], python: str) -> Iterator[Path]:
+def _list_site_directories(prefixes: Sequence[Path], python: str) -> Iterator[Path]:
     real = Path(python).resolve().name
     version = real[len("python") :] if re.fullmatch(r"python3\.\d+", real) else "3*"
     for prefix in prefixes:
@@ -84,28 +77,3 @@ def _site_directories(prefixes: Sequence[Path], python: str) -> Iterator[Path]:
             for name in ("site-packages", "dist-packages"):
                 yield from sorted((prefix / library).glob(f"python{version}/{name}"))
         yield prefix / "lib" / "python3" / "dist-packages"
-
-
-def _added_directories(directories: Sequence[Path]) -> Iterator[Path]:
-    """Yield the directories that path files (`*.pth`) add."""
-    for directory in directories:
-        for path in sorted(directory.glob("*.pth"))[:_MOST_PATH_FILES]:
-            lines = (line.strip() for line in _read(path).splitlines())
-            yield from (directory / line for line in lines if line and not line.startswith(("#", "import")))
-
-
-def _list_packages(directory: Path) -> Iterator[tuple[str, str]]:
-    try:
-        names = sorted(os.listdir(directory))[:_MOST_PACKAGES]  # noqa: PTH208 - names alone
-    except OSError:
-        return
-    for name in names:
-        if match := _PACKAGE.fullmatch(name):
-            yield match["name"].replace("_", "-").lower(), match["version"]
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_regular_file(path, max_bytes=65_536).decode(errors="replace")
-    except OSError:
-        return ""

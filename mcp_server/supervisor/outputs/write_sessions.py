@@ -12,17 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mcp_server.system.inotify import (
-    CLOSED_READ,
-    CLOSED_WRITE,
-    CREATED,
-    DELETED,
-    MODIFIED,
-    MOVED_FROM,
-    MOVED_TO,
-    OPENED,
-    FileEvent,
-)
+from mcp_server.system import inotify
 
 _MOST_PATHS = 20_000
 
@@ -59,25 +49,25 @@ class WriteSessions:
         self._sessions: dict[str, _Session] = {}
         self._sample: dict[str, tuple[bool, int]] = {}  # of paths with events: open at the beginning, sessions begun
 
-    def take(self, event: FileEvent) -> None:
+    def take(self, event: inotify.FileEvent) -> None:
         """Take the next event. A directory's counts only if it was moved."""
-        if event.kind == MOVED_TO:
+        if event.kind == inotify.MOVED_TO:
             self._move(event.former, event.path, is_directory=event.is_directory)
-        if event.is_directory or event.kind == MOVED_TO:
+        if event.is_directory or event.kind == inotify.MOVED_TO:
             return
-        if event.kind in (CREATED, DELETED):
+        if event.kind in (inotify.CREATED, inotify.DELETED):
             self._sessions.pop(event.path, None)
-        elif event.kind == OPENED:
+        elif event.kind == inotify.OPENED:
             session = self._session(event.path)
             if session.open == 0:
                 self._begin(event.path, session)
             session.open += 1
-        elif event.kind == MODIFIED:
+        elif event.kind == inotify.MODIFIED:
             # Also just before an opening that truncates. By a descriptor from before the watch, its closing will show.
             self._session(event.path).is_proven = False
-        elif event.kind in (CLOSED_WRITE, CLOSED_READ):
-            self._close(event.path, writes=event.kind == CLOSED_WRITE)
-        elif event.kind == MOVED_FROM:
+        elif event.kind in (inotify.CLOSED_WRITE, inotify.CLOSED_READ):
+            self._close(event.path, writes=event.kind == inotify.CLOSED_WRITE)
+        elif event.kind == inotify.MOVED_FROM:
             pass  # the next event says where it went
 
     def begin_sample(self) -> None:
