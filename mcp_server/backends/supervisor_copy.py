@@ -18,7 +18,6 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from mcp_server.backends.zipapp import PACKAGE, read_sources
@@ -48,11 +47,8 @@ def supervisor_program(home: Path) -> Path:
         return PACKAGE / "supervisor"
 
 
-def remove_unused_copies(home: Path, runs_live: Callable[[], bool]) -> None:
-    """Remove the copies that no server and no supervisor uses, but for the newest one.
-
-    Supervisors of former versions hold no lock: while ``runs_live()``, copies without a lock file stay.
-    """
+def remove_unused_copies(home: Path) -> None:
+    """Remove the copies that no server and no supervisor uses, but for the newest one."""
     with contextlib.suppress(OSError):
         copies = [path for path in (home / _DIRECTORY).iterdir() if path.is_dir()]
         for path in copies:
@@ -60,8 +56,7 @@ def remove_unused_copies(home: Path, runs_live: Callable[[], bool]) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         whole = sorted((path for path in copies if _COPY.fullmatch(path.name)), key=lambda path: path.stat().st_mtime)
         for path in whole[:-1]:
-            if (path / LOCK_NAME).exists() or not runs_live():
-                _remove_unless_used(path)
+            _remove_unless_used(path)
 
 
 def _remove_unless_used(directory: Path) -> None:

@@ -15,8 +15,8 @@ from mcp_server.backends import tmux_client
 from mcp_server.cli.ls import COLOURS, PIPE_COLUMNS
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.record.sweeps.sweep_directory import read_notes
 from mcp_server.record.sweeps.sweep_ranking import find_best
+from mcp_server.record.sweeps.sweep_spec import read_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

@@ -193,7 +193,6 @@ def choose_gpus(
 def _choose_instances(
     snapshot: Snapshot, holders: Mapping[str, str], request: GpuRequest, requirements: Requirements, run_id: str
 ) -> Placement | Unavailable:
-    """Choose the MIG instances that ``request`` names; they have no indices."""
     pairs = {name: snapshot.find_instance(name) for name in request.ids}
     if unknown := [name for name, pair in pairs.items() if pair is None]:
         known = [instance.uuid for gpu in snapshot.gpus for instance in gpu.instances]

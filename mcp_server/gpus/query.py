@@ -121,7 +121,6 @@ class GpuSampler:
 
 
 def _reap_abandoned() -> list[subprocess.Popen[bytes]]:
-    """Return the abandoned processes that still exist."""
     _abandoned[:] = [process for process in _abandoned if process.poll() is None]
     return _abandoned
 

@@ -209,7 +209,6 @@ def read_hosts_file(home: StateHome) -> HostsFile:
 
 
 def _check(site: HostsFile) -> None:
-    """Refuse contradictions between tables."""
     for kind, names in (("hosts", site.hosts), ("environments", site.environments)):
         if bad := next((name for name in names if not _NAME.fullmatch(name)), None):
             raise ValueError(f"{kind}.{bad[:80]}: a name has letters, digits, '.', '_' and '-'")

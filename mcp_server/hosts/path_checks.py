@@ -233,7 +233,6 @@ def find_foreign_variables(env: Mapping[str, str], roots: Roots) -> Iterator[For
 
 
 def _find_foreign_word(words: tuple[str, ...], roots: Roots) -> ForeignPath | None:
-    """Return another host's path in an argument list."""
     if not words or Path(words[0]).name in REMOTE_PROGRAMS:
         return None
     rewrites = [(word, roots.rewrite(word)) for word in words]

@@ -305,7 +305,6 @@ _LARGEST = 1e18  # larger numbers are damage
 
 
 def _typed(facts: Facts) -> Facts:
-    """Drop fields of a wrong type."""
     typed = {name: value for name, value in facts.items() if _has_type(name, value, _TYPES)}
     if "failure" in typed:
         failure = {name: value for name, value in typed["failure"].items() if _has_type(name, value, _FAILURE_TYPES)}

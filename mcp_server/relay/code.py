@@ -212,7 +212,6 @@ class CodeStore:
 
 
 def _describe_repository(path: str, commit: str) -> dict[str, Any]:
-    """Return whether a repository has a commit, and its newest tips."""
     words = ("for-each-ref", f"--count={_MOST_TIPS}", "--sort=-committerdate", "--format=%(objectname)")
     tips = _git(path, *words).decode().split()
     with contextlib.suppress(subprocess.SubprocessError):  # no commit yet
@@ -293,7 +292,6 @@ def _git_unfiltered(directory: str, *words: str, data: bytes = b"") -> bytes:
 
 
 def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
-    """Return the output of git."""
     # GIT_DIR and its like would lead git to another repository than `directory`.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}

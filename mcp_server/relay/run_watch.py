@@ -109,7 +109,6 @@ class RunWatch:
                     time.sleep(_SETTLE_S)
 
     def _read_changes(self, ready: list[int]) -> set[str]:
-        """Return the runs in whose directories something has happened."""
         changed: set[str] = set()
         overflows = self._inotify.overflows
         if self._inotify.fd in ready:
@@ -144,7 +143,6 @@ class RunWatch:
         return False
 
     def _push(self, run_ids: Iterable[str]) -> None:
-        """Push what is new of these runs."""
         for run_id in list(run_ids):
             with self._push_lock:
                 self._push_run(run_id)
@@ -291,7 +289,6 @@ class _WatchedRun:
         return None
 
     def _read_events(self) -> tuple[bytes, bool]:
-        """Return the next bytes of the events, and whether there are more."""
         with contextlib.suppress(OSError):
             with self.directory.events.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -300,7 +297,6 @@ class _WatchedRun:
         return b"", False
 
     def _read_log(self) -> tuple[int, int, int] | None:
-        """Return attempt, size and time (ns) of the newest log."""
         newest = None
         with contextlib.suppress(OSError, ValueError):
             names = [path.name for path in (self.directory.path / "attempts").iterdir()]

@@ -220,7 +220,6 @@ def is_job(spec: RunSpec) -> bool:
 
 
 def _await(departure: job.Departure | None) -> str:
-    """Return empty once a job has left its states, or the state that it has at the end of the time."""
     if departure is None:
         return ""
     while (state := departure.step()) is None:

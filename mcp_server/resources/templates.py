@@ -20,7 +20,7 @@ from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.record.code.code_snapshot import CodeSnapshot, KeptFile, read_code_snapshot
 from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_directory import read_notes
+from mcp_server.record.sweeps.sweep_spec import read_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.results.figures import Figure, measure

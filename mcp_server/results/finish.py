@@ -19,8 +19,7 @@ from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapsho
 from mcp_server.record.events import ENDING
 from mcp_server.record.results import result_directory
 from mcp_server.record.results.experiment_log import append_end
-from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd
-from mcp_server.record.results.tracker_link import read_tracker_link
+from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, read_tracker_link
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run

@@ -132,7 +132,6 @@ class Catalogue:
         index.set_own([*rows, *self._unwritten.values()], [*self._open, *self._stale])
 
     def _compare(self, index: RunIndex) -> None:
-        """Find the directories without a row in the file, and the rows without their directory."""
         inodes, version = self.list_inodes(), index.read_version()
         if version != self._version:
             self._known, self._version, self._stale = index.read_known(), version, []

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.system.files import is_shortage
 from mcp_server.system.process_title import conductor_title

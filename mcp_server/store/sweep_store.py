@@ -13,8 +13,7 @@ from mcp_server.errors import RunUnreadable, SweepNotFound
 from mcp_server.record.events import EventsRead, read_new_events
 from mcp_server.record.run_directory import load_json
 from mcp_server.record.state import Liveness
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import SweepSpec
+from mcp_server.record.sweeps.sweep_spec import SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.system.lock_files import is_locked
 from mcp_server.text.near_names import find_near_ids

@@ -183,7 +183,6 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of an existing file."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(hold_lock(path, create=False))

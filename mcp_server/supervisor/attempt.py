@@ -20,8 +20,7 @@ from mcp_server.supervisor.control import ControlInputs, poll_until
 from mcp_server.supervisor.judging.observer import Observer
 from mcp_server.supervisor.start_command import attempt_identity, find_unproven_job, start_command
 from mcp_server.supervisor.terminal import pty
-from mcp_server.supervisor.terminal.output_log import OutputLog, SharedLog
-from mcp_server.supervisor.terminal.output_relay import OutputRelay
+from mcp_server.supervisor.terminal.output_log import OutputLog, OutputRelay, SharedLog
 from mcp_server.system import processes
 from mcp_server.system.processes import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
@@ -140,7 +139,6 @@ class Attempt:
                 self._events.append("observer_error", f"Not all of the run is observed: {error}.")
 
     def _record_outputs(self, inputs: AttemptInputs) -> None:
-        """Begin to record which files the attempt writes."""
         from mcp_server.supervisor.outputs.recorder import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
 
         def list_living() -> list[processes.Process]:  # a thread asks
@@ -199,7 +197,6 @@ class Attempt:
         self._flush_outputs()
 
     def _handle_next_inputs(self) -> None:
-        """Wait for output, keys, signals or deadlines, and act on them."""
         pane, monitor = self.control.pane, self._gpu_monitor
         for fd, _ in self._poll():
             if fd == self._child.master_fd:
@@ -274,7 +271,6 @@ class Attempt:
         return self._continue_stop()
 
     def _continue_stop(self) -> bool:
-        """Send the signals that are due and return whether the stop is complete."""
         assert self._stop_sequence is not None  # noqa: S101
         living = self.living()
         is_done = self._stop_sequence.step(living, time.monotonic())

@@ -118,7 +118,6 @@ def _find_job(facts: Mapping[str, Any]) -> SlurmJob | None:
 
 
 def _send_notices(control: ControlInputs, handover: Handover) -> None:
-    """Start the process that sends notices, and hand each event over to it."""
     from mcp_server.supervisor.notifier import start_notifier  # noqa: PLC0415 - only where notices are configured
 
     try:
@@ -402,7 +401,6 @@ class Supervision:
         return self._allocation
 
     def _announce(self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str) -> None:
-        """Report that the attempt has failed, and what follows."""
         text = f"Attempt {attempt.number} failed: {word_cause(failure, attempt.ending)}. {why}"
         self._report.add(attempt, failure, why)
         self._control.show(text)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.sweeps.sweep_directory import read_notes
 from mcp_server.record.sweeps.sweep_ranking import Group, choose_best, find_best, rank_groups
+from mcp_server.record.sweeps.sweep_spec import read_notes
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
 from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.benchmark_table import render_benchmark_tables, shorten_table

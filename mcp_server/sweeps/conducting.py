@@ -21,7 +21,7 @@ from mcp_server.errors import LaunchFailed, RunwardError
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_directory import SweepDir
+from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.record.sweeps.sweep_state import LIVE, Sweep
 from mcp_server.runs.stop.stop_run import Stops, stop_runs
 from mcp_server.store.file_watch import FileWatch

@@ -9,8 +9,7 @@ from typing import Literal
 
 from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.record.run_directory import write_json
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import SweepSpec
+from mcp_server.record.sweeps.sweep_spec import SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep
 from mcp_server.results.figures import parse_metric
 from mcp_server.runs.code.code_copy import keep_sweep_code_state

@@ -145,6 +145,21 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
+def append_whole(fd: int, data: bytes) -> bool:
+    """Append all of ``data`` to an open file, or nothing, as on a full disk; return whether it was appended.
+
+    Raises:
+        OSError: nothing was appended.
+    """
+    size, written = os.fstat(fd).st_size, 0
+    try:
+        written = os.write(fd, data)
+    finally:
+        if written < len(data):
+            os.ftruncate(fd, size)
+    return written == len(data)
+
+
 def sync_directory(path: Path) -> None:
     """Make renames in ``path`` survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

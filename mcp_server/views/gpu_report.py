@@ -12,11 +12,11 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
+from mcp_server.gpus.deviations import UsageFigures, find_imbalance
 from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
 from mcp_server.gpus.placement import describe_availability
 from mcp_server.gpus.request import Requirements, parse_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot, shorten_uuid
-from mcp_server.gpus.usage_stats import UsageFigures, find_imbalance
 from mcp_server.record.state import Run, posix
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import join_ranges

@@ -10,7 +10,7 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.command.shell import name_helpers, parse
 from mcp_server.record.notices.account import find_undelivered
-from mcp_server.record.results.tracker_link import TrackerLink, read_tracker_link
+from mcp_server.record.results.result_page import TrackerLink, read_tracker_link
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec

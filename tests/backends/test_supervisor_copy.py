@@ -43,7 +43,7 @@ def left(home: Path) -> list[str]:
 
 def test_the_newest_copy_is_left_and_unused_older_ones_go(tmp_path: Path) -> None:
     newest, *_ = copies(tmp_path, 1, 2, 3)
-    remove_unused_copies(tmp_path, lambda: True)
+    remove_unused_copies(tmp_path)
     assert left(tmp_path) == [newest.name]
 
 
@@ -53,25 +53,17 @@ def test_a_copy_that_a_living_process_uses_stays_until_it_dies(tmp_path: Path) -
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
-        remove_unused_copies(tmp_path, lambda: False)
+        remove_unused_copies(tmp_path)
         assert left(tmp_path) == sorted([newest.name, used.name])
     finally:
         child.kill()
         child.communicate()
-    remove_unused_copies(tmp_path, lambda: True)
-    assert left(tmp_path) == [newest.name]
-
-
-def test_copies_of_former_versions_stay_while_runs_live(tmp_path: Path) -> None:
-    newest, *_ = copies(tmp_path, 1, 2, lock=False)
-    remove_unused_copies(tmp_path, lambda: True)
-    assert len(left(tmp_path)) == 2
-    remove_unused_copies(tmp_path, lambda: False)
+    remove_unused_copies(tmp_path)
     assert left(tmp_path) == [newest.name]
 
 
 def test_a_home_without_copies_needs_nothing(tmp_path: Path) -> None:
-    remove_unused_copies(tmp_path, lambda: False)
+    remove_unused_copies(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -80,7 +72,7 @@ def test_a_server_holds_its_copy(tmp_path: Path) -> None:
     copy = program.parents[1]
     os.utime(copy, (1, 1))
     copies(tmp_path, 0)
-    remove_unused_copies(tmp_path, lambda: False)
+    remove_unused_copies(tmp_path)
     assert program.exists()
 
 
@@ -114,5 +106,5 @@ def test_a_copy_that_is_gone_under_a_living_server_is_made_again(tmp_path: Path,
     home.mkdir(exist_ok=True)
     assert _copied_program(home) == program
     assert (program / "__main__.py").exists()
-    remove_unused_copies(home, lambda: False)
+    remove_unused_copies(home)
     assert (program / "__main__.py").exists()

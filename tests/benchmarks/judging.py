@@ -228,7 +228,7 @@ def _run(argv: list[str]) -> str:
 
 
 def _import_rows() -> list[Row]:
-    relay = "import mcp_server.supervisor.terminal.output_relay"
+    relay = "import mcp_server.supervisor.terminal.output_log"
     diagnosis = f"{relay}, mcp_server.diagnosis.live.output_monitor, mcp_server.diagnosis.log_file"
     took_ms: dict[str, list[float]] = {diagnosis: [], relay: [], "pass": []}
     for _ in range(_STARTS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.gpus.usage_stats import find_imbalance
+from mcp_server.gpus.deviations import find_imbalance
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ import pytest
 
 from mcp_server.backends.ssh.ssh_backend import SshBackend
 from mcp_server.record.events import EventLog
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.sweeps.conductor.conductor import Conductor
 from tests.support.sandbox import Sandbox, until, until_async

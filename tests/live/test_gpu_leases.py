@@ -21,10 +21,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus import lease_holder
 from mcp_server.gpus import leases as leases_module
-from mcp_server.gpus.lease_holder import LeaseHolder
-from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
+from mcp_server.gpus.leases import HeldLeases, LeaseHolder, Leases, QueueTicket, acquire_leases, lease_directory
 from mcp_server.gpus.placement import Unavailable
 from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
@@ -43,7 +41,7 @@ import os, sys
 sys.path.append({str(PACKAGE)!r})
 from pathlib import Path
 from mcp_server.gpus.snapshot import Gpu, Snapshot
-from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import LeaseHolder
 from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases
 from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.system.lock_files import LeaseError
@@ -355,7 +353,7 @@ def test_a_holder_is_reported_whatever_its_file_says(leases: Leases, text: str) 
 
 
 def test_a_holder_is_described_with_the_date_unless_it_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_holder, "now", lambda: "2026-11-21T15:00:00.000Z")
+    monkeypatch.setattr(leases_module, "now", lambda: "2026-11-21T15:00:00.000Z")
     assert ME.text == "cfm-7kqz (mz) since 14:02 UTC"
     assert LeaseHolder("a-1", user="anna", since="2026-11-20T09:30:00Z").text == "a-1 (anna) since 2026-11-20 09:30 UTC"
     assert LeaseHolder().text == "a process not visible here"

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.backends.local import supervisor_argv
 from mcp_server.backends.zipapp import build_zipapp
-from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import LeaseHolder
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import read_events
 from mcp_server.record.handover import Handover

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.backends.ssh.ssh_settings import read_ssh_settings
+from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.errors import ConfigInvalid, SecretsFileUnreadable, StateUnusable
 from mcp_server.hosts.config import read_hosts_file
 from mcp_server.hosts.environment import read_secrets_file

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 
 AT = "2026-11-21T15:30:00.000Z"
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir
 from mcp_server.results.figures import measure
 from mcp_server.sweeps.comparison import compare_sweep, compare_sweeps
 from mcp_server.sweeps.latex import render_latex

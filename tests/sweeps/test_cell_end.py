@@ -7,8 +7,7 @@ from typing import Any
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState, fold_sweep
 from mcp_server.sweeps.decide import CellEnd, describe_end
 from mcp_server.sweeps.log import SweepLog

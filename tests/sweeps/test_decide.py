@@ -11,9 +11,8 @@ import pytest
 from mcp_server.record.events import Event, EventLog
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import find_best
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState, Sweep, fold_sweep
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore

@@ -10,9 +10,8 @@ from typing import Any
 
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import rank_groups
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.results.figures import Figure
 from mcp_server.sweeps.log import SweepLog

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.record.sweeps.sweep_directory import SweepDir
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.log import SweepLog

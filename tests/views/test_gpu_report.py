@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from mcp_server.gpus.deviations import UsageFigures
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, Snapshot
-from mcp_server.gpus.usage_stats import UsageFigures
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run

@@ -114,7 +114,6 @@ class JobWatch:
         return self._resources
 
     def _begin(self, watched: _Watched) -> None:
-        """Start the thread, where there is something to wait for."""
         if _is_settled(watched.report):
             return
         with self._lock:

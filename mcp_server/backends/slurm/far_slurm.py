@@ -15,8 +15,8 @@ from mcp_server.backends.base import ListEnded, ScheduledGpus
 from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.arrays import Element
 from mcp_server.backends.ssh.ssh_backend import SshBackend
+from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_channel import channel_of
-from mcp_server.backends.ssh.ssh_settings import read_ssh_settings
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.slurm.job import follow_command, newest_log

@@ -10,13 +10,13 @@ import contextlib
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Liveness, LivenessReport
+from mcp_server.system.files import write_atomic
 from mcp_server.system.lock_files import is_locked
 
 LAUNCHING = "launching"  # a launch whose answer has not come: locked by the server that waits for it
@@ -154,13 +154,7 @@ def _write_at(path: Path, data: bytes, offset: int) -> None:
 def _replace(path: Path, content: bytes) -> None:
     """Replace a file atomically; it need not survive a power cut, as the truth is elsewhere."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
-    try:
-        part.write_bytes(content)
-        part.rename(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_atomic(path, content, durable=False)
 
 
 def _touch(path: Path, mtime_ns: int) -> None:

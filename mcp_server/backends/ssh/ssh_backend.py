@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from mcp_server.backends.base import Backend, GpuState, ListEnded, Record
 from mcp_server.backends.ssh.mirror import LAUNCHING
+from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of, settle_launch
-from mcp_server.backends.ssh.ssh_settings import read_ssh_settings
 from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
 from mcp_server.record.relay_requests import MOST_CONTENT_BYTES

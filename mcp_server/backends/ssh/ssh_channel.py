@@ -22,8 +22,8 @@ from typing import Any
 
 from mcp_server.backends.ssh.far_answers import read_answer, read_error, read_hello, read_report
 from mcp_server.backends.ssh.mirror import LAUNCHING, Mirror
+from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_link import CONNECTED_WITHIN_S, ConnectionFailedError, SshLink
-from mcp_server.backends.ssh.ssh_settings import read_ssh_settings
 from mcp_server.backends.ssh.ssh_silence import Awaited, SilenceWatch
 from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.record.relay_requests import REQUESTS
@@ -312,7 +312,6 @@ class Channel:
             raise HostUnreachable(self.name, _explain_other_state(before, hello, runs, self.mirror.path))
 
     def _read(self, link: SshLink) -> None:
-        """Read frames until the connection ends."""
         have, dead = self.mirror.list_known()
         begun_s = time.monotonic()
         silence = SilenceWatch(link, lambda: self._find_awaited(begun_s), lambda: self._keep_last_contact(link))

@@ -16,8 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
-from mcp_server.backends.ssh.ssh_bootstrap import render_bootstrap
-from mcp_server.backends.ssh.ssh_settings import SshSettings
+from mcp_server.backends.ssh.ssh_bootstrap import SshSettings, render_bootstrap
 from mcp_server.backends.zipapp import pack_zipapp
 from mcp_server.system.frames import FrameWriter, read_frame
 from mcp_server.text.secret_patterns import holds_a_secret

@@ -200,7 +200,6 @@ class RayHead:
 
 
 def _decode(answer: TimedResponse) -> Iterator[str]:
-    """Yield the text of an answer."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while data := answer.read(_PIECE_BYTES):
         yield decoder.decode(data)

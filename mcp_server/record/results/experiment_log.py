@@ -23,7 +23,7 @@ from mcp_server.record.results.result_directory import (
 from mcp_server.record.results.result_page import RunEnd
 from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.files import read_end
+from mcp_server.system.files import append_whole, read_end
 from mcp_server.text.formatting import duration
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.secret_patterns import mask_secrets
@@ -136,7 +136,6 @@ def _launch_entry(spec: RunSpec, secrets: Mapping[str, str]) -> str:
 
 
 def _fence(script: str, secrets: Mapping[str, str]) -> str:
-    """Return a script as a block of markdown, with secrets masked."""
     text = mask_secrets(script.rstrip("\n"), secrets)
     fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall("`+", text)), default=0))
     return f"{fence}bash\n{text}\n{fence}\n"
@@ -164,15 +163,10 @@ def _append_whole(fd: int, log: Path, entry: str) -> int:
     if size:
         head = "" if os.pread(fd, 1, size - 1) == b"\n" else "\n"
     data = f"{head}\n{entry}".encode(errors="replace")
-    complete = False
-    try:
-        complete = os.write(fd, data) == len(data)
-        os.fsync(fd)
-    finally:
-        if not complete:
-            _truncate_log(fd, log, size)
-    if not complete:
+    if not append_whole(fd, data):
+        _truncate_log(fd, log, size)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(fd)
     return size
 
 

@@ -13,8 +13,7 @@ from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt
 from mcp_server.record.events import read_events
 from mcp_server.record.results import result_directory as results
 from mcp_server.record.results.experiment_log import append_end, list_later_launches
-from mcp_server.record.results.result_page import RunEnd, gpu_lines, render_page
-from mcp_server.record.results.tracker_link import read_tracker_link
+from mcp_server.record.results.result_page import RunEnd, gpu_lines, read_tracker_link, render_page
 from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.lock_files import may_be_locked
@@ -131,7 +130,6 @@ def _name_gpus(rundir: RunDir) -> dict[str, object]:
 
 
 def _render_plain(end: RunEnd, rundir: RunDir, additions: str) -> str:
-    """Return a results document with the facts that the supervisor has."""
     progress = read_json(rundir.progress(end.attempts)) or {}
     sections = [("End of the run", [*end.lines])]
     numbers = {

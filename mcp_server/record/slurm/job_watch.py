@@ -304,7 +304,6 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float, bool]:
 
 
 def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_result]:
-    """Return the last events of a run, and the status of their file."""
     with directory.events.open("rb") as file:
         status = os.fstat(file.fileno())
         offset = max(0, status.st_size - _TAIL_BYTES)
@@ -312,7 +311,6 @@ def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_res
 
 
 def _read_output(directory: RunDir) -> str:
-    """Return the end of what Slurm's daemon, and a supervisor that did not start, have printed."""
     try:
         return read_end(directory.path / "slurm.out", _TAIL_BYTES).decode(errors="replace")
     except OSError:

@@ -163,11 +163,7 @@ def _remove_remains(store: RunStore) -> None:
     for run_id in store.list_ids(RunQuery(mirror="", cut_off=True)):
         with contextlib.suppress(OSError, RunwardError):
             _remove_cut_off_launch(store, store.observe(run_id))
-
-    def runs_live() -> bool:
-        return bool(store.list_ids(RunQuery("live"), 1) or store.unreadable)
-
-    remove_unused_copies(store.home.path, runs_live)
+    remove_unused_copies(store.home.path)
 
 
 def _remove_cut_off_launch(store: RunStore, run: Run) -> None:

@@ -20,8 +20,7 @@ from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, SHELLS
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.command.started import Program, find_programs
 from mcp_server.command.texts import MAKE, find_makefile, select_recipes
-from mcp_server.gpus.lease_holder import LeaseHolder
-from mcp_server.gpus.leases import Leases
+from mcp_server.gpus.leases import LeaseHolder, Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import GpuRequest, parse_gpus
 from mcp_server.hosts.notice_targets import find_targets

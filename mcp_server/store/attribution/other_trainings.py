@@ -140,7 +140,6 @@ def _classify_program(words: Sequence[str]) -> Kind | None:
 
 
 def _name_program(words: Sequence[str]) -> str:
-    """Return program and script or module, without further arguments."""
     words = words[0].split() if len(words) == 1 else words
     if words[0].startswith(_TITLES) or not PYTHON.fullmatch(PurePath(words[0]).name):
         subcommand = _SUBCOMMANDS.get(PurePath(words[0]).name, set()) & set(words[1:2])

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mcp_server.gpus.lease_holder import LeaseHolder
-from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
+from mcp_server.gpus.leases import HeldLeases, LeaseHolder, Leases, QueueTicket, acquire_leases, lease_directory
 from mcp_server.gpus.placement import Unavailable
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import (

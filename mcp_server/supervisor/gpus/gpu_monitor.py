@@ -16,7 +16,7 @@ from mcp_server.gpus.deviations import UsageTracker
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import EventKind
 from mcp_server.record.run_directory import now
-from mcp_server.system.files import open_private
+from mcp_server.system.files import append_whole, open_private
 
 if TYPE_CHECKING:
     from mcp_server.gpus.query import GpuSampler
@@ -184,7 +184,6 @@ class GpuMonitor:
                 sampler.close()
 
     def _lingers(self) -> bool:
-        """Return whether the newest sampler's process is still there."""
         try:
             if self._pid is not None:
                 os.kill(self._pid, 0)
@@ -194,15 +193,8 @@ class GpuMonitor:
 
     def _write(self, facts: dict[str, Any]) -> None:
         """Append a line to the record. A line that does not fit whole, as on a full disk, is removed again."""
-        line = json.dumps(facts).encode() + b"\n"
         with contextlib.suppress(OSError), open(self._record, "ab", buffering=0, opener=open_private) as file:
-            before = file.tell()
-            written = 0
-            try:
-                written = file.write(line)
-            finally:
-                if written < len(line):
-                    file.truncate(before)
+            append_whole(file.fileno(), json.dumps(facts).encode() + b"\n")
 
 
 def _start_sampler(python: str, env: Mapping[str, str], uuids: Sequence[str], every_s: float) -> GpuSampler:

@@ -176,7 +176,6 @@ class SlurmGpus:
 
 
 def _handles(process: Process, number: signal.Signals) -> bool:
-    """Return whether a process has a handler of its own for a signal."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except OSError:

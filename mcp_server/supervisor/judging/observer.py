@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
-from mcp_server.supervisor.judging.cpu_use import CpuUse
+from mcp_server.supervisor.judging.bookkeeping import CpuUse, JudgingFaults, ProgressFile
 from mcp_server.supervisor.judging.failure_facts import LINE_CHARS, describe_failure, mask_failure, mask_line
-from mcp_server.supervisor.judging.judging_faults import JudgingFaults
-from mcp_server.supervisor.judging.progress_file import ProgressFile
 from mcp_server.system import processes
 from mcp_server.system.time_limit import within
 from mcp_server.text.regex import compile_lazily
@@ -258,7 +256,6 @@ class Observer:
         return last_s + min(_SILENT_S, (stall_s - last_s) / 10)
 
     def _read_and_check(self) -> None:
-        """Read what is unread, and check what is due once nothing is."""
         self._read_pieces()
         if not self._unread:
             self._check()
@@ -391,7 +388,6 @@ class Observer:
         return self._redact(stack)[:_STACK_CHARS] if stack else find_printed_stack(self._log_path, _STACK_CHARS)
 
     def _describe_following(self, kind: str, what_to_do: str) -> str:
-        """Return what happens next: the recovery policy stops the attempt, or it continues."""
         if kind in self._stop_on:
             return "The recovery policy stops it now."
         return f"The run goes on: {what_to_do}"

@@ -323,7 +323,6 @@ class OutputRecorder(threading.Thread):
         self._has_changed = False
 
     def _find_event_files(self) -> None:
-        """Look below the working directory for event files that the attempt has written."""
         if not self._files.has_event_files and may_be_listed(self._real_cwd):
             self._files.find_event_files(self._real_cwd)
             self._files.name_event_files(self._pids)

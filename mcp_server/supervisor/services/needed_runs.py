@@ -198,7 +198,6 @@ class Services:
         return None if report is None else read_run(self._directory(need), self._host, report)
 
     def _find_spec(self, need: Need) -> RunSpec | None:
-        """Return the spec of a service, None where its directory is gone."""
         facts = load_json(self._directory(need).spec)
         return None if facts is None else RunSpec.from_facts({**facts, "run_id": need.run})
 

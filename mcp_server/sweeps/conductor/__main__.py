@@ -24,7 +24,7 @@ def main() -> int:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     from mcp_server.record.handover import HandoverError, receive_handover  # noqa: PLC0415 - the title comes first
-    from mcp_server.record.sweeps.sweep_directory import SweepDir  # noqa: PLC0415 - as above
+    from mcp_server.record.sweeps.sweep_spec import SweepDir  # noqa: PLC0415 - as above
     from mcp_server.system.lock_files import take_lock  # noqa: PLC0415 - as above
 
     directory = SweepDir(path)

@@ -29,8 +29,8 @@ from mcp_server.errors import RunNotFound, RunUnreadable, RunwardError
 from mcp_server.record.events import Event, EventKind, EventLog, read_stop
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_directory import SweepDir
 from mcp_server.record.sweeps.sweep_ranking import find_best
+from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
 from mcp_server.results.figures import Figure, measure
 from mcp_server.runs.stop.stop_run import stop_run

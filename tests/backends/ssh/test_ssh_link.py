@@ -10,8 +10,8 @@ import pytest
 
 from mcp_server.backends.ssh import ssh_channel
 from mcp_server.backends.ssh.mirror import Mirror
+from mcp_server.backends.ssh.ssh_bootstrap import SshSettings
 from mcp_server.backends.ssh.ssh_link import ConnectionFailedError, SshLink
-from mcp_server.backends.ssh.ssh_settings import SshSettings
 from mcp_server.errors import HostUnreachable
 
 

@@ -22,8 +22,7 @@ from typing import TextIO
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-from mcp_server.gpus.lease_holder import LeaseHolder
-from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases
+from mcp_server.gpus.leases import HeldLeases, LeaseHolder, Leases, QueueTicket, acquire_leases
 from mcp_server.gpus.placement import Unavailable
 from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.results.tracker_link import TrackerLink, find_tracker_link, read_tracker_link
+from mcp_server.record.results.result_page import TrackerLink, find_tracker_link, read_tracker_link
 
 WANDB = """wandb: Tracking run with wandb version 0.17.0
 wandb: Run data is saved locally in /data/wandb/run-20260601_120000-ab12cd34

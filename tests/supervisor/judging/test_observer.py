@@ -103,7 +103,7 @@ def test_a_full_disk_costs_progress_and_nothing_else(rundir: RunDir, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mcp_server.supervisor.judging.progress_file.write_atomic", full)
+    monkeypatch.setattr("mcp_server.supervisor.judging.bookkeeping.write_atomic", full)
     observer = observing(rundir)
     observer.feed(b"step 3/10 loss 0.5\n")
     assert event_kinds(rundir) == ["first_step"]
