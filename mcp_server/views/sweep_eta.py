@@ -160,9 +160,9 @@ class _Lengths:
         judged = [(cell, s, usual_s) for cell, s, usual_s in done if cell.cell.name not in halved]
         cut = [(min(s, usual_s), usual_s) for cell, s, usual_s in judged if cell.state not in _WHOLE]
         whole_s = sum(usual_s for cell, _, usual_s in judged if cell.state in _WHOLE)
-        rungs = self._find_rungs(
-            done, statistics.fmean(fit(cell) for cell in self._sweep.cells) if done or running else 1
-        )
+        # A fit holds for the cells of its launch alone: others may lack a setting.
+        whole = [usual_s for *_, usual_s in done] + [fit(cell) for cell, _ in running]
+        rungs = self._find_rungs(done, statistics.fmean(whole)) if whole else []
         # Those that were cut short end first: a live one that is past that point is not one of them.
         last = max((s / usual_s for s, usual_s in cut), default=1.0)
         whole_s += sum(fit(cell) for cell, run in running if self._elapsed_s(run) > last * fit(cell))

@@ -53,6 +53,31 @@ def test_a_continuation_that_is_cut_off_leaves_a_sweep_that_has_ended(tmp_path: 
 
 
 @pytest.mark.anyio
+async def test_a_sweep_outlives_a_fault_of_its_display_and_tells_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divide(*_: object) -> None:
+        raise TypeError("must be real number")
+
+    cells = [Cell("a", "1"), Cell("b", "1")]
+    directory = write_sweep(
+        tmp_path, cells, [{"kind": "cell_ended", "cell": c.name, "state": "finished"} for c in cells]
+    )
+    store = RunStore(StateHome(tmp_path))
+    conductor = Conductor(directory, store, {}, EventLog(directory.events), "night")
+    monkeypatch.setattr(conductor.log, "write", divide)
+    with anyio.fail_after(20):
+        await conductor.run()
+    conductor.file_watch.close()
+    conductor._show()
+    sweep = store.sweeps.observe(directory.sweep_id)
+    assert sweep.state == "finished"
+    assert [e["text"] for e in sweep.events if e["kind"] == "observer_error"] == [
+        "The sweep's log is not up to date: TypeError('must be real number'). The sweep goes on."
+    ]
+
+
+@pytest.mark.anyio
 async def test_cells_added_as_a_stop_ends_a_sweep_are_left_to_the_next_conductor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,6 +248,21 @@ def test_a_hang_is_no_cell_of_usual_length() -> None:
     assert estimate_rest_s(sweep, {"hang": live(0, time_limit_s=100)}, BEGUN_S + 40) == 60
 
 
+def test_a_later_phase_without_the_settings_of_this_one_changes_no_estimate() -> None:
+    cells = [Cell(f"{width}-{seed}", "1", {"width": width, "seed": seed}) for width in (8, 16) for seed in (1, 2)]
+    later = [Cell(f"best-{seed}", "2", {"seed": seed}) for seed in (3, 4)]
+    ended = [
+        event for n, cell in enumerate(cells) for event in (start(cell.name, 20 * n), end(cell.name, 20 * n + 20, 20))
+    ]
+    now_s = BEGUN_S + 70
+    alone, both = sweep_of(cells, ended[:-1]), sweep_of([*cells, *later], ended[:-1])
+    assert estimate_rest_s(alone, {"16-2": live(60)}, now_s) == pytest.approx(10)
+    assert estimate_rest_s(both, {"16-2": live(60)}, now_s) is None, "nobody knows how long its cells take"
+    halving = {"metric": "loss", "steps": [30], "goal": "min"}
+    halved = sweep_of([*cells, *later], ended[:-1], halving=halving)
+    assert estimate_rest_s(halved, {"16-2": live(60)}, now_s) is None
+
+
 def test_a_parameter_that_sets_the_length_scales_it() -> None:
     cells = [Cell("a", "1", {"max_steps": 100}), Cell("b", "1", {"max_steps": 100}), Cell("c", "1", {"max_steps": 300})]
     sweep = sweep_of(cells, [start("a", 0), end("a", 20, 20), start("b", 20)])

@@ -148,7 +148,7 @@ class Conductor:
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
         self.halving: HalvingWatch | None = None
         self._newest: Sweep | None = None
-        self._show_lock = threading.Lock()
+        self._show_lock, self._is_display_faulty = threading.Lock(), False
 
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
@@ -472,9 +472,17 @@ class Conductor:
             begun_s = time.thread_time()
             if self._newest is not None:
                 live = dict(self.live)
-                with contextlib.suppress(OSError):
+                try:
                     self.log.write(self._newest, live)
-                self.screen.show(self._newest, live)
+                    self.screen.show(self._newest, live)
+                except OSError:
+                    pass  # a full disk: the record is what counts
+                except Exception as error:  # no fault of a display ends a sweep
+                    if not self._is_display_faulty:
+                        self._is_display_faulty = True
+                        self._note(
+                            "observer_error", f"The sweep's log is not up to date: {error!r}. The sweep goes on."
+                        )
             return time.thread_time() - begun_s
 
 

@@ -6,13 +6,14 @@ import inspect
 import json
 import os.path
 import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
@@ -24,6 +25,7 @@ from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread, use_threads_of
 from mcp_server.tools.support.context import ServerContext, caller, server_of
 
+_PACKAGE = str(Path(__file__).parents[2])
 _PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of recovery tables has 1,400
 
 # In the place of a problem pydantic names the member of a union, too: ``dict[str,int]``.
@@ -63,7 +65,9 @@ class RunwardTool(Tool):
                 result = await super().run(arguments, context, convert_result)
         except ToolError as error:
             if (parts := _find_message(self.name, error)) is None:
-                raise
+                if error.__cause__ is None:
+                    raise
+                raise UnexpectedToolError(_describe_fault(self.name, error.__cause__)) from error.__cause__
             with use_threads_of(name):
                 # A secret is known by its whole value, so what is quoted is cut behind the masks.
                 masked = [await _mask(part, server_of(context)) for part in parts]
@@ -114,6 +118,17 @@ def _find_message(tool_name: str, error: ToolError) -> tuple[str, str] | None:
     if (shortage := _name_shortage(cause)) is not None:
         return f"{tool_name} was cut off: {shortage}.", "Call again in a moment."
     return None
+
+
+def _describe_fault(tool_name: str, cause: BaseException) -> str:
+    """Return what a model reads of an error that nobody foresaw: its place. Its text may quote anything."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(f"{_PACKAGE}/")]
+    place = f" in {own[-1].filename[len(_PACKAGE) + 1 :]}:{own[-1].lineno}" if own else ""
+    return (
+        f"{tool_name} met a fault of runward itself: {type(cause).__name__}{place}. What it had done before stands, "
+        "and runs and sweeps go on: list_runs names them. A person finds the trace in the server's error output."
+    )
 
 
 def _compact(result: CallToolResult) -> CallToolResult:

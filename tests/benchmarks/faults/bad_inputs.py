@@ -197,7 +197,7 @@ def _check(outcome: Outcome, answer: Mapping[str, Any], summary: str) -> None:
     result = answer.get("result", {})
     text = json.dumps(answer, ensure_ascii=False)[:_MOST_LOOKED_AT]
     outcome.answers["refused as JSON-RPC" if "error" in answer else "refused" if result.get("isError") else "done"] += 1
-    if "Error executing tool" in text or "Traceback" in text or "Internal" in text:
+    if "a fault of runward itself" in text or "Traceback" in text or "Internal" in text:
         outcome.blame(RULES[3], f"{summary}: {text[:200]}")
     told = "".join(part.get("text", "") for part in result.get("content", ()))
     if _UNSEEN & set(told) or any("\ud800" <= letter <= "\udfff" for letter in text):

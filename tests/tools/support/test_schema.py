@@ -1,6 +1,7 @@
 """What a tool's failure tells the model: a sentence with the cause, never a traceback and never nothing."""
 
 import errno
+import re
 from pathlib import Path
 
 import anyio
@@ -10,6 +11,7 @@ from mcp.types import TextContent
 
 from mcp_server.errors import RunwardError
 from mcp_server.serve.app import build
+from mcp_server.text.formatting import shorten_quotes
 from mcp_server.tools.support.schema import READ_ONLY, tool
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +69,23 @@ async def test_what_the_server_has_run_out_of_is_named(tmp_path: Path) -> None:
             assert result.is_error
             assert isinstance(block, TextContent)
             assert shortage in block.text
+
+
+async def test_a_fault_of_the_product_is_named_by_its_place_and_quotes_nothing(tmp_path: Path) -> None:
+    async def divide(words: str) -> str:
+        """Render text as what it is not."""
+        return shorten_quotes(len(words), 9)  # type: ignore[arg-type]
+
+    server = build({"RUNWARD_HOME": str(tmp_path)})
+    server._tool_manager._tools["divide"] = tool(divide, title="Divide", annotations=READ_ONLY)
+    async with Client(server) as client:
+        result = await client.call_tool("divide", {"words": "s3cr3t"})
+    (block,) = result.content
+    assert result.is_error
+    assert isinstance(block, TextContent)
+    assert re.match(r"divide met a fault of runward itself: TypeError in text/formatting.py:\d+\. ", block.text)
+    assert "list_runs" in block.text
+    assert "s3cr3t" not in block.text
 
 
 SECRET = "s3cr3t-" * 60
