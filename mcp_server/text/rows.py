@@ -37,9 +37,28 @@ def read_blocks(name: str) -> Iterator[Block]:
         yield block
 
 
-def read_patterns(name: str) -> dict[str, re.Pattern[str]]:
-    """Return the patterns of a file whose blocks are a `name`, a `line` (the pattern) and a `seen` that it matches."""
-    return {fields["name"]: compile_lazily(fields["line"]) for fields in map(dict, read_blocks(name))}
+class Patterns:
+    """The patterns of one module, each under its name."""
+
+    def __init__(self, patterns: dict[str, re.Pattern[str]]) -> None:
+        vars(self).update(patterns)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> re.Pattern[str]: ...
+
+
+def read_patterns(name: str, module: str) -> Patterns:
+    """Return the patterns of a module, of a file whose blocks are a `name` (`module.pattern`), a `line` and a `seen`.
+
+    Several lines of a block are alternatives, in their order.
+    """
+    patterns = {}
+    for block in read_blocks(name):
+        owner, _, key = block[0][1].partition(".")
+        if owner == module:
+            patterns[key] = compile_lazily("|".join(value for kind, value in block if kind == "line"))
+    return Patterns(patterns)
 
 
 @cache

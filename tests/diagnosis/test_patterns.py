@@ -1,30 +1,46 @@
-"""Each pattern of a `patterns.rows` is found in its own line, and belongs to a module."""
+"""Each pattern of a `patterns.rows` is found in its own line, and is used by its module."""
 
 import re
-from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import mcp_server
 from mcp_server.diagnosis.advice import values
 from mcp_server.text.rows import read_blocks, read_patterns
 
-WINGS = ("advice", "failure", "live", "progress")
-BLOCKS = [(wing, dict(block)) for wing in WINGS for block in read_blocks(f"diagnosis/{wing}/patterns")]
+ROOT = Path(mcp_server.__file__).parent
+FILES = sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.rglob("patterns.rows"))
+BLOCKS = [(file, block) for file in FILES for block in read_blocks(file)]
 
 
-@pytest.mark.parametrize(("wing", "block"), BLOCKS)
-def test_a_pattern_is_found_in_its_own_line(wing: str, block: dict[str, str]) -> None:
-    pattern = read_patterns(f"diagnosis/{wing}/patterns")[block["name"]]
-    assert pattern.search(block["seen"])
-    module, _, name = block["name"].partition(".")
-    used = vars(import_module(f"mcp_server.diagnosis.{wing}.{module}"))
-    assert used[f"_{name.upper()}"].pattern == block["line"]
+def list_samples() -> list[tuple[str, str, str]]:
+    """Return the file and the name of each pattern with each of its lines."""
+    return [(file, block[0][1], value) for file, block in BLOCKS for key, value in block if key == "seen"]
+
+
+@pytest.mark.parametrize(("file", "name", "seen"), list_samples())
+def test_a_pattern_is_found_in_its_own_lines(file: str, name: str, seen: str) -> None:
+    module, _, key = name.partition(".")
+    pattern = getattr(read_patterns(file, module), key)
+    assert pattern.search(seen)
     assert not pattern.search("The weather is fine")
 
 
-def test_a_name_stands_once() -> None:
-    names = [(wing, block["name"]) for wing, block in BLOCKS]
+def test_a_name_stands_once_and_has_a_line() -> None:
+    names = [(file, block[0][1]) for file, block in BLOCKS]
     assert len(names) == len(set(names))
+    assert all({key for key, _ in block} == {"name", "line", "seen"} for _, block in BLOCKS)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_patterns_of_a_module_are_those_that_it_uses(file: str) -> None:
+    named = {block[0][1] for name, block in BLOCKS if name == file}
+    room = ROOT / Path(file).parent
+    for module in {name.partition(".")[0] for name in named}:
+        (source,) = room.rglob(f"{module}.py")
+        used = set(re.findall(r"\b_RX\.(\w+)", source.read_text("utf-8")))
+        assert used == {name.partition(".")[2] for name in named if name.startswith(f"{module}.")}, module
 
 
 @pytest.mark.parametrize("block", [dict(block) for block in read_blocks("diagnosis/advice/shapes")])

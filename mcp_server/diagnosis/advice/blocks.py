@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.advice.shown import compile_once, word_parts
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import Block, read_blocks
+from mcp_server.text.rows import Block, read_blocks, read_patterns
+
+_RX = read_patterns("diagnosis/advice/patterns", "blocks")
+
 
 ADVICE_CHARS = 160
 _SENTENCE = re.compile(r"(?:\b[^\W\d][\w-]* ){3}[^\W\d]\w|[\w)][.!?:] +\w")  # and no name, list or path
@@ -17,11 +20,6 @@ _THERE = "there"  # the last resort: it names no place
 _NOWHERE = ""  # no line of the user's own code is known
 AGAIN = "launch_run again"
 _TYPED = compile_lazily(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
-_AGAIN = compile_lazily(r"(?i)\bretry\b|\bas is\b")
-_FIELD = compile_lazily(
-    r"\{(?:(?P<name>\w+)|(?P<before>[ ,(]{0,3}(?:called )?)(?P<place>at|there)(?P<after>[ ,)]{0,2})"
-    r"|(?P<run>[^{}|]*)\|(?P<cell>[^{}|]*))\}"
-)
 _FILLED = compile_lazily(r"\{(\d|at)\}")
 
 
@@ -104,7 +102,7 @@ class Advice(NamedTuple):
         parts = [part.replace("'", "") if "': " in part else part for part in parts]  # of a dictionary
         parts = [part.replace('"', "'") for part in parts]  # of the program's words none ends a quotation
         if self.action == "stop" and any(
-            map(_AGAIN.search, [*parts, scene.source] if "{source}" in self.say else parts)
+            map(_RX.again.search, [*parts, scene.source] if "{source}" in self.say else parts)
         ):
             return None  # the words of the message contradict the action
         return compose(_quote_sentences(self.say, parts), parts, scene, self.action, then=self.then)
@@ -169,7 +167,7 @@ def _settle(say: str, scene: Scene, source: int, *, is_cell: bool = False) -> st
             return "" if not scene.place else ("{at}" if name == "at" else name).join(around)
         return {"library": scene.library, "source": f"{{{source}}}"}.get(name, field[0])
 
-    return _FIELD.sub(settle, say)
+    return _RX.field.sub(settle, say)
 
 
 def _put(template: str, parts: Sequence[str], at: str) -> str:

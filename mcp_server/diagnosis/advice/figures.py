@@ -8,7 +8,7 @@ from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/advice/patterns")
+_RX = read_patterns("diagnosis/advice/patterns", "figures")
 
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
 _SIZE = r"([\d.]+) ?([KMGT])i?B"
@@ -22,7 +22,6 @@ _ALLOCATED = compile_lazily(rf"{_SIZE} already allocated")
 _OTHER = compile_lazily(rf"\bProcess (\d+) has {_SIZE} memory in use")
 _LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
 _LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
-_BATCH = compile_lazily(r"train_batch_size is not equal to .{0,80}?(\d+) != (\d+) \* (\d+) \* (\d+)")
 # What PhysX calls its buffers, and Isaac's settings for them.
 _PHYSX_NAMES = {
     "patch buffer": "max_rigid_patch_count",
@@ -31,8 +30,6 @@ _PHYSX_NAMES = {
     "heap": "heap_capacity",
     "temp buffer": "temp_buffer_capacity",
 }
-_OVERFLOW = compile_lazily(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
-_CAPACITY = _PATTERNS["figures.capacity"]
 _IN_PIECES = compile_lazily(r"expandable_segments:\s*True")
 
 
@@ -40,7 +37,7 @@ def read_figures(scene: Scene) -> NextStep | None:
     """Return the step that the figures of ``scene`` prove, or None."""
     if scene.kind == "oom_gpu":
         return _read_memory(scene)
-    if batch := _BATCH.search(scene.line):
+    if batch := _RX.batch.search(scene.line):
         product = int(batch[2]) * int(batch[3]) * int(batch[4])
         return compose(
             'Micro batch x accumulation x GPUs is {0} here: set train_batch_size to that (or "auto"), or change the '
@@ -48,7 +45,7 @@ def read_figures(scene: Scene) -> NextStep | None:
             [str(product)],
             scene,
         )
-    if capacity := _CAPACITY.search(scene.line) or _OVERFLOW.search(scene.line):
+    if capacity := _RX.capacity.search(scene.line) or _RX.overflow.search(scene.line):
         name, size = _PHYSX_NAMES.get(capacity[1].lower(), ""), 1 << int(capacity[2]).bit_length()
         name = name or re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", capacity[1]).replace(" ", "_")
         setting = f"sim.physx.gpu_{name.removeprefix('gpu_')}"
@@ -110,11 +107,7 @@ def _size(match: re.Match[str], group: int) -> float:
 
 # --- collectives that timed out
 
-_COLLECTIVE = _PATTERNS["figures.collective"]
-_OF_THE_FAILURE = _PATTERNS["figures.of_the_failure"]
-_PROGRESS = _PATTERNS["figures.progress"]
 _COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
-_WORKS = _PATTERNS["figures.works"]
 _LAST_LINES = 3  # of ordinary output before the ranks time out
 # How each framework raises the timeout of its process group.
 _SETTINGS = (
@@ -135,7 +128,7 @@ def explain_timeout(scene: Scene) -> NextStep | None:
     """Return the step after a timeout of NCCL that the output of all ranks explains, or None."""
     if scene.kind != "nccl_error" or not re.search(r"[Tt]imeout|[Tt]imed out|timing out", scene.line):
         return None
-    ranks = {match[2].strip("_").replace("_BASE", ""): match[1] for match in _COLLECTIVE.finditer(scene.log)}
+    ranks = {match[2].strip("_").replace("_BASE", ""): match[1] for match in _RX.collective.finditer(scene.log)}
     if len(ranks) > 1:
         parts = [f"{operation} on rank {ranks[operation]}" for operation in sorted(ranks)[:2]]
         advice = (
@@ -158,13 +151,13 @@ def _find_work(log: str) -> str:
     first = next((n for n, line in enumerate(lines) if "Watchdog caught" in line or "Timed out" in line), None)
     if first is None:
         return ""
-    own = [(n, line) for n, line in enumerate(lines) if line.strip() and not _OF_THE_FAILURE.search(line)]
+    own = [(n, line) for n, line in enumerate(lines) if line.strip() and not _RX.of_the_failure.search(line)]
     before = [line for n, line in own if n < first][-_LAST_LINES:]
     drawn = {counter for line in before for counter in _COUNTER.findall(line)}  # a bar is drawn again as it is closed
-    begun = next(filter(None, map(_WORKS.search, reversed(before))), None)
-    for line in (line for n, line in own if n > first and _PROGRESS.search(line)):
+    begun = next(filter(None, map(_RX.works.search, reversed(before))), None)
+    for line in (line for n, line in own if n > first and _RX.progress.search(line)):
         if not drawn & set(_COUNTER.findall(line)):
-            said = _WORKS.search(line) or begun
+            said = _RX.works.search(line) or begun
             return said[1].strip(" (").lower() if said else "its output goes on"
     return begun[1].strip(" (").lower() if begun else ""
 
@@ -178,7 +171,6 @@ _MUST_DIVIDE = compile_lazily(
     + r" (?:must|should|needs to|has to|is not|isn't)(?: be)? (?:evenly )?(?:divisible by|a multiple of) (?:the )?"
     + _SIZE_NAME.format("part") + _VALUE.format("count")
 )  # fmt: skip
-_OF_OPTIONS = compile_lazily(r"(?i)\bmegatron\b")  # names each argument --as-this
 _MOST_SHOWN = 3
 
 
@@ -203,4 +195,4 @@ def _name_option(name: str, log: str) -> str:
     spelled = re.search(rf"--{re.escape(name).replace('_', '[-_]')}\b", log)
     if spelled:
         return spelled[0]
-    return f"--{name.replace('_', '-')}" if _OF_OPTIONS.search(log) else name
+    return f"--{name.replace('_', '-')}" if _RX.of_options.search(log) else name

@@ -12,13 +12,11 @@ from mcp_server.diagnosis.advice.shown import is_installed
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_PATTERNS = read_patterns("diagnosis/advice/patterns")
+_RX = read_patterns("diagnosis/advice/patterns", "names")
 
 # --- a wrong value beside the right ones
 
 _QUOTED_VALUE = r"(?<!\w)['\"`]([\w./+:@-][^'\"`\n()\[\]]{0,79})['\"`]"
-# A list after a word that says that it holds what is right.
-_LIST = _PATTERNS["names.list"]
 _NOT_KNOWN = "unknown|invalid|unsupported|unrecogni[sz]ed|unexpected|bad|no such|undefined|wrong|unregistered"
 _KNOWN = "valid|supported|found|exist|recogni[sz]ed|available|implemented|registered"
 _WRONG = compile_lazily(
@@ -26,8 +24,6 @@ _WRONG = compile_lazily(
     rf"|not find|couldn't find|no|key)[:=]? ?{_QUOTED_VALUE}"
     rf"|{_QUOTED_VALUE},? (?:is|was|are|not|does|could|for|as)\b[\w ]{{0,30}}?(?:not\b|in|{_NOT_KNOWN}|{_KNOWN})"
 )
-_WATCHED = _PATTERNS["names.watched"]
-_STOPPED_BY = _PATTERNS["names.stopped_by"]
 _ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
 _QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
 _LEAST_LIKENESS = 0.78
@@ -39,7 +35,7 @@ _MOST_ITEMS = 200
 def suggest_choice(scene: Scene) -> NextStep | None:
     """Return the value nearest to the wrong one among those that the message lists, else the list, or None."""
     text = scene.message
-    listed = _LIST.search(text)
+    listed = _RX.list.search(text)
     if listed is None:
         return None
     items = (_QUOTED_ITEM.findall(listed[1]) or _ITEM.findall(listed[1]))[:_MOST_ITEMS]
@@ -61,7 +57,7 @@ def suggest_choice(scene: Scene) -> NextStep | None:
 
 def suggest_metric(scene: Scene) -> NextStep | None:
     """Return the logged metric that is spelled nearly as the one to watch, or None."""
-    watched = _WATCHED.search(scene.line) or _STOPPED_BY.search(scene.line)
+    watched = _RX.watched.search(scene.line) or _RX.stopped_by.search(scene.line)
     if watched is None or scene.kind not in {"python_error", "config_error"}:
         return None
     wrong, items = watched[1], _ITEM.findall(watched[2])
@@ -113,7 +109,6 @@ def name_unknown(scene: Scene) -> NextStep | None:
 
 # --- a remedy that the message names itself
 
-_SUGGESTS = compile_lazily(r"(?i)\b(?:did|do) you mean:? ?(?:one of )?['\"`\[]*([\w./-]{1,60})")
 _NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
 _SENTENCES = compile_lazily(r"(?<=[.!?])\s+|\n+")
 _VERBS = (
@@ -130,9 +125,6 @@ _SAYS_WHAT_TO_DO = compile_lazily(
     r"|\bby (?:setting|passing|using|adding|running)\b|\bor (?:pass|set|use) \w|\b(?:make sure|ensure) \w"
     r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
 )
-_SAYS_WHAT_MUST_BE = _PATTERNS["names.says_what_must_be"]
-_COMMAND = compile_lazily(r"(?:python[\d.]*|pip3?|conda|uv|huggingface-cli|hf|git) [\w-]")
-_ASIDE = compile_lazily(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
 _SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
     r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
@@ -146,15 +138,11 @@ _SAYS_NOTHING = compile_lazily(
 _EXCEPTION = compile_lazily(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
 )
-_INSTALL = compile_lazily(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
-_IS_DEMAND = compile_lazily(r"(?i)\b(?:must|should|needs?|has to|have to|requires?|is required)\b(?! not\b)")
-_SETTING = _PATTERNS["names.setting"]
 _OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
 _CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
 _HEAD = 'The error says: "'
 _LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
-_UNKNOWN = _PATTERNS["names.unknown"]
 _OPTION = compile_lazily(r"(?<![\w-])--?[A-Za-z][\w-]+")
 _LEAST_LIKENESS = 0.75
 
@@ -164,12 +152,12 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
 
     ``least_rate``: 5 for what to do with the name of a setting.
     """
-    text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
+    text = _RX.aside.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
     parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
         if part.endswith(":"):  # what it announces is in the next line
-            parts[n] = f"please run {parts[n + 1]}" if _COMMAND.match(parts[n + 1]) else f"{part} {parts[n + 1]}"
+            parts[n] = f"please run {parts[n + 1]}" if _RX.command.match(parts[n + 1]) else f"{part} {parts[n + 1]}"
     said = [_EXCEPTION.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
     remedies = [
         one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
@@ -187,13 +175,13 @@ def suggest_setting(scene: Scene) -> NextStep | None:
 
 def _rate(sentence: str) -> int:
     """Rate how much ``sentence`` says of what to do: most where it names a setting with that."""
-    rate = _DEED if _SAYS_WHAT_TO_DO.search(sentence) else _DEMAND if _SAYS_WHAT_MUST_BE.search(sentence) else 0
-    return rate + _NAMED if rate and _SETTING.search(sentence) else rate
+    rate = _DEED if _SAYS_WHAT_TO_DO.search(sentence) else _DEMAND if _RX.says_what_must_be.search(sentence) else 0
+    return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 
 
 def suggest_install(scene: Scene) -> NextStep | None:
     """Return the command that the error of a missing package names, or None."""
-    commands = _INSTALL.findall(scene.line) if scene.kind == "import_error" else []
+    commands = _RX.install.findall(scene.line) if scene.kind == "import_error" else []
     if len(commands) != 1 or "<" in commands[0]:
         return None
     return correct("Run `{0}` in this run's environment first", [commands[0].strip(" .:")], scene)
@@ -201,7 +189,7 @@ def suggest_install(scene: Scene) -> NextStep | None:
 
 def suggest_name(scene: Scene) -> NextStep | None:
     """Return the name that the message suggests in place of a wrong one, or None."""
-    suggested = _SUGGESTS.search(scene.message) or _NEAREST.search(scene.message)
+    suggested = _RX.suggests.search(scene.message) or _NEAREST.search(scene.message)
     if not suggested:
         return None
     return correct("The error suggests {0}: use that name{ at}", [suggested[1].rstrip(".")], scene)
@@ -209,7 +197,7 @@ def suggest_name(scene: Scene) -> NextStep | None:
 
 def suggest_option(scene: Scene) -> NextStep | None:
     """Return the option of a printed usage that is spelled nearly as one that the program does not know."""
-    match, near = _UNKNOWN.search(scene.line), scene.near
+    match, near = _RX.unknown.search(scene.line), scene.near
     if match is None or "usage:" not in near.lower():
         return None
     usage = near[near.lower().rfind("usage:") :].partition("error:")[0]
@@ -229,7 +217,7 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     said = f'{_HEAD}{remedy}"'
     if len(said) + 1 > ADVICE_CHARS:
         return NextStep(False, "stop", f'{said[: ADVICE_CHARS - 3].rsplit(" ", 1)[0]} …".')
-    do = "make that true" if _IS_DEMAND.search(remedy) else "change that"
+    do = "make that true" if _RX.is_demand.search(remedy) else "change that"
     corrections = [f"; {do} {at}" for at in places if at not in {"", "there"}] + [f"; {do}"] if places else [""]
     for correction in corrections:
         if len(text := f"{said}{correction}, then {AGAIN}.") <= ADVICE_CHARS:
@@ -239,28 +227,25 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
 
 # --- names and packages of other versions
 
-_ARGUMENT = _PATTERNS["names.argument"]
-_NO_ATTRIBUTE = _PATTERNS["names.no_attribute"]
 _PACKAGE = compile_lazily(r"[\w-]<\d|==\d|^an? (?:newer|older) ")
-_NO_MODULE = compile_lazily(r"No module named '?([\w.]{1,60})")
 
 
 def name_today(scene: Scene) -> NextStep | None:
     """Return what takes the place of the argument, attribute or module that ``scene`` lacks, or None."""
     line = scene.line
-    if match := _ARGUMENT.search(line):
+    if match := _RX.argument.search(line):
         used, where = match[2] or match[3], f"{match[1] or ''}\n{scene.line}\n{scene.library}"
         for place, new in _read_renames("arg").get(used, ()):
             if re.search(place, where):
                 return correct("This version takes no {0}: write {1}{ at}", [used, new], scene)
-    if match := _NO_ATTRIBUTE.search(line):
+    if match := _RX.no_attribute.search(line):
         owner, name = (match[1], match[2]) if match[1] else (match[4], match[3])
         for _, successor in _read_renames("name").get(f"{owner}.{name}", ()):
             if _PACKAGE.search(successor):
                 return correct("{0} has no {1} any more: install {2}", [owner, name, successor], scene)
             say = "{0} has no {1} any more: use {2}{ at}, or an older version of the package."
             return compose(say, [owner, name, successor], scene)
-    if scene.kind == "import_error" and (match := _NO_MODULE.search(line)):
+    if scene.kind == "import_error" and (match := _RX.no_module.search(line)):
         module = match[1]
         packages = _read_renames("lacks")
         for _, package in packages.get(module) or packages.get(module.partition(".")[0]) or ():
@@ -280,7 +265,6 @@ def _read_renames(key: str) -> dict[str, list[tuple[str, str]]]:
     return renames
 
 
-_MISSING = compile_lazily(r"No module named '([A-Za-z]\w{1,60})'")
 _OTHER_PYTHON = (
     "{0} was installed for another Python than the run's: start it with that environment's python, or use "
     "`python -m pip install {0}`."
@@ -289,7 +273,7 @@ _OTHER_PYTHON = (
 
 def explain_other_python(scene: Scene) -> NextStep | None:
     """Return the step where a module is missing that the log shows as installed before, or None."""
-    match = _MISSING.search(scene.line) if scene.kind == "import_error" else None
+    match = _RX.missing.search(scene.line) if scene.kind == "import_error" else None
     if match is None or not is_installed(match[1], scene.log):
         return None
     return compose(_OTHER_PYTHON, [match[1].replace("_", "-")], scene)

@@ -36,12 +36,12 @@ from mcp_server.diagnosis.advice.values import (
     explain_shapes,
     explain_width,
 )
-from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_RX = read_patterns("diagnosis/advice/patterns", "propose")
+
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
-# What a server like OpenAI's answers, out of the dictionary in which its client prints it.
-_ANSWER = compile_lazily(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
 
 _Proposer = Callable[[Scene], "NextStep | None"]
@@ -87,7 +87,7 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     ``retryable``: what else is known about a kill; a block that contradicts it is left out.
     """
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
-    line, message = _ANSWER.sub(r"\1: \2", line), _ANSWER.sub(r"\1: \2", message)
+    line, message = _RX.answer.sub(r"\1: \2", line), _RX.answer.sub(r"\1: \2", message)
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
     default = _read_defaults("kinds")[scene.kind]
     for propose in _order_proposers(is_error=default.action == "stop"):

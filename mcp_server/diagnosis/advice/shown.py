@@ -10,10 +10,11 @@ import re
 from functools import cache
 
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
 
-# What advice asks to set, e.g. NCCL_P2P_DISABLE=1 or trust_remote_code=True.
-_ASSIGNED = compile_lazily(r"\b([A-Za-z]\w{3,60})=(True|true|False|false|None|none|[\w.-]{1,40})(?<![.-])")
+_RX = read_patterns("diagnosis/advice/patterns", "shown")
+
+
 _PART = compile_lazily(r"\{([a-z_]+)\}")
 _SAME = {"True": "(?:[Tt]rue|1)", "true": "(?:[Tt]rue|1)", "False": "(?:[Ff]alse|0)", "false": "(?:[Ff]alse|0)"}
 _ON = "(?:[Tt]rue|1|yes|on)"
@@ -71,7 +72,7 @@ def is_set_already(advice: str, log: str) -> bool:
     """Return whether ``log`` shows a setting with the value that ``advice`` asks for."""
     return any(
         name in log and _assignment(re.escape(name), _SAME.get(value, re.escape(value))).search(log)
-        for name, value in _ASSIGNED.findall(advice)
+        for name, value in _RX.assigned.findall(advice)
     )
 
 

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_PATTERNS = read_patterns("diagnosis/advice/patterns")
+_RX = read_patterns("diagnosis/advice/patterns", "values")
 
 # --- shapes
 
@@ -21,19 +21,10 @@ _SAVED, _OPERANDS = (
 )
 _BY_NAME = [(one["line"], one["say"]) for one in _BLOCKS if one["sort"] == "weight"]
 _EXPECTED = compile_lazily(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
-_NAMED_WEIGHT = compile_lazily(r"(?:for weight|for parameter|parameter) ['\"]?([\w./]+)")
-_ACTOR = compile_lazily(r"actor|critic|policy|q_net|value_net|mlp_extractor")
-_FIRST_LAYER = compile_lazily(r"\.0\.(?:weight|kernel)|(?:fc1|layer_?1|Dense_0)[./]")
-_AXIS = compile_lazily(r"expected axis (-?\d+) of input shape to have value (\d+)[^\n]{0,60}?shape \(([\w, ]+)\)")
 _FEATURES = compile_lazily(r"X has (\d+) features, but (\w+) is expecting (\d+) features")
 _PADDED = compile_lazily(r"padded vocab \(size: (\d+)\)")
-_TENSOR_PARALLEL = compile_lazily(r"tensor[-_]model[-_]parallel[-_]size:?[ .=]{0,60}(\d+)")
 _DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
 _KINDS = frozenset({"python_error", "data_error", "config_error"})
-
-
-# Rows of program.py know more of these.
-_KNOWN = _PATTERNS["values.known"]
 
 
 def explain_shapes(scene: Scene) -> NextStep | None:
@@ -41,7 +32,7 @@ def explain_shapes(scene: Scene) -> NextStep | None:
     if scene.kind not in _KINDS:
         return None
     text = scene.message or scene.line
-    if _KNOWN.search(text):
+    if _RX.known.search(text):
         return None
     return _compare_saved(scene, text) or _compare_operands(scene, text)
 
@@ -68,7 +59,7 @@ def _compare_saved(scene: Scene, text: str) -> NextStep | None:
     if not shapes[1:]:
         return None
     saved, here = _read(shapes[0]), _read(shapes[1])
-    named = _NAMED_WEIGHT.search(text)
+    named = _RX.named_weight.search(text)
     key = _name_of(match) or (named[1] if named else "")
     places = _differing(saved, here)
     if not places:
@@ -95,14 +86,14 @@ def _name_dimension(key: str, places: Sequence[int]) -> str:
     by_name = next((what for pattern, what in _BY_NAME if re.search(pattern, key)), "")
     if by_name and not (len(places) > 1 and "vocabulary" in by_name):
         return by_name
-    if _ACTOR.search(key) and len(places) == 1:
-        return "the observation size" if places[0] == 1 or _FIRST_LAYER.search(key) else "the action or hidden size"
+    if _RX.actor.search(key) and len(places) == 1:
+        return "the observation size" if places[0] == 1 or _RX.first_layer.search(key) else "the action or hidden size"
     return "the hidden size (another model size)" if len(places) > 1 else "the input or hidden size"
 
 
 def _align_vocabulary(scene: Scene, saved: int, here: int) -> NextStep | None:
     """Return the setting of Megatron with which the vocabulary is padded to ``saved``, or None."""
-    padded, parallel = _PADDED.search(scene.log), _TENSOR_PARALLEL.search(scene.log)
+    padded, parallel = _PADDED.search(scene.log), _RX.tensor_parallel.search(scene.log)
     if padded is None or parallel is None:
         return None
     size, ranks = int(padded[1]), int(parallel[1])
@@ -119,7 +110,7 @@ def _align_vocabulary(scene: Scene, saved: int, here: int) -> NextStep | None:
 def explain_width(scene: Scene) -> NextStep | None:
     """Return which width a layer or an estimator takes and which it got, or None."""
     text = scene.message or scene.line
-    if axis := _AXIS.search(text):
+    if axis := _RX.axis.search(text):
         got = axis[3].split(",")[int(axis[1])].strip() if abs(int(axis[1])) <= axis[3].count(",") + 1 else axis[3]
         say = "The layer takes {0} features and gets {1}: give the data {0} columns, or build the model for {1}{, at}"
         return correct(say, [axis[2], got], scene)
@@ -158,9 +149,6 @@ def _compare_operands(scene: Scene, text: str) -> NextStep | None:
 
 # --- keys of checkpoints
 
-_LISTS = compile_lazily(
-    r"(?i)\b(missing|unexpected) key(?:\(s\)|s)? in (?:source )?(?:state_dict|checkpoint)\w*: ?([^\n]{1,2000})"
-)
 _STATE_KEY = compile_lazily(r"[\w.-]{3,200}")
 _QUOTED_KEY = compile_lazily(r"['\"]([\w.-]{1,200})['\"]")
 # What wraps a model puts its own name into each key.
@@ -170,8 +158,6 @@ _WRAPPERS = {
     "_checkpoint_wrapped_module.": "activation checkpointing",
     "_forward_module.": "Fabric",
 }
-_ADAPTER = compile_lazily(r"\blora_[AB]\b|\bbase_model\.model\.|\badapter\b")
-_COMPUTED = _PATTERNS["values.computed"]
 _MOST_KEYS = 40
 
 
@@ -194,16 +180,16 @@ def compare_keys(scene: Scene) -> NextStep | None:
     if prefix := _find_prefix(long=missing, short=unexpected):
         say = "The checkpoint's keys lack the prefix {0} of this model: load them into {1}, or add it{, at}"
         return correct(say, [prefix, f"model.{prefix.rstrip('.')}"], scene)
-    if any(_ADAPTER.search(key) for key in unexpected):
+    if any(_RX.adapter.search(key) for key in unexpected):
         say = (
             "The checkpoint is of a PEFT adapter: load the base model, then PeftModel.from_pretrained(model, path)"
             "{ at}."
         )
         return compose(say, [], scene)
-    if any(_ADAPTER.search(key) for key in missing):
+    if any(_RX.adapter.search(key) for key in missing):
         return compose("The model has adapters, the checkpoint none: load it before get_peft_model{ at}.", [], scene)
     is_left = unexpected and not missing and "size mismatch" not in scene.message
-    if is_left and all(_COMPUTED.search(key) for key in unexpected):
+    if is_left and all(_RX.computed.search(key) for key in unexpected):
         say = "Only buffers that this version computes are left over ({0}): pass strict=False{ at}."
         return compose(say, unexpected[:1], scene)
     return None
@@ -212,7 +198,7 @@ def compare_keys(scene: Scene) -> NextStep | None:
 def _read_keys(text: str) -> tuple[list[str], list[str]]:
     """Return the keys that are missing, and those that are not expected."""
     found: dict[str, list[str]] = {"missing": [], "unexpected": []}
-    for match in _LISTS.finditer(text):
+    for match in _RX.lists.finditer(text):
         keys = _QUOTED_KEY.findall(match[2]) or [key for key in _STATE_KEY.findall(match[2]) if "." in key]
         found[match[1].lower()] += keys[:_MOST_KEYS]
     return found["missing"], found["unexpected"]
@@ -226,13 +212,9 @@ def _find_prefix(*, long: list[str], short: list[str]) -> str:
 
 # --- operands that are None
 
-_TYPES = _PATTERNS["values.types"]
 _OPERAND = r"[\w.]{1,60}(?:\[[^\[\]]{1,40}\])?"
-_SETTINGS = compile_lazily(r"(?i)^(?:self\.)?(?:args|cfg|config|opts?|hparams|flags)\b")
 
 
-_EMPTY = compile_lazily(r"'NoneType' object (?:is not (?:subscriptable|iterable)|has no attribute '(?P<name>\w+)')")
-_KEYS = _PATTERNS["values.keys"]
 _SETTING_KEY = compile_lazily(r"['\"](\w+)['\"]|\.(\w+)")
 _ENVIRONMENT_IS_NONE = "{0} is None or empty{ at}: give it in config.environment(env_config={...})"
 _SETTING_IS_NONE = "{0} is None{ at}: give that setting a value (with what the code reads in it)"
@@ -240,10 +222,10 @@ _SETTING_IS_NONE = "{0} is None{ at}: give that setting a value (with what the c
 
 def explain_empty_setting(scene: Scene) -> NextStep | None:
     """Return which setting is None where the user's own line of code reads it out of a configuration, or None."""
-    empty = _EMPTY.search(scene.line)
+    empty = _RX.empty.search(scene.line)
     if empty is None or not scene.source or scene.library or scene.inside:
         return None
-    found = list(_KEYS.finditer(scene.source))
+    found = list(_RX.keys.finditer(scene.source))
     if len(found) != 1 or not _is_used(scene.source, found[0], empty["name"]):
         return None
     names = [one or other for one, other in _SETTING_KEY.findall(found[0]["keys"])]
@@ -268,7 +250,7 @@ def _is_used(source: str, found: re.Match[str], attribute: str | None) -> bool:
 
 def explain_none(scene: Scene) -> NextStep | None:
     """Return the step after an operation with None in the user's own line of code, or None."""
-    match = _TYPES.search(scene.line)
+    match = _RX.types.search(scene.line)
     if match is None or not scene.source or scene.library or "NoneType" not in (match["left"], match["right"]):
         return None
     source = scene.source.rstrip(":").strip()
@@ -279,12 +261,12 @@ def explain_none(scene: Scene) -> NextStep | None:
     name = sides[0]["left" if match["left"] == "NoneType" else "right"]
     if name[:1].isdigit():
         return None
-    if not _SETTINGS.match(name) and match["op"][0] in "<>":
+    if not _RX.settings.match(name) and match["op"][0] in "<>":
         say = "{0} is None in `{1}`{ at}: start it with a number (float('inf')), or test `is None` first."
         return compose(say, [name, source], scene)
     say = (
         "{0} is None in `{1}`{ at}: give that setting a number (or a default{ there})"
-        if _SETTINGS.match(name)
+        if _RX.settings.match(name)
         else "{0} is None in `{1}`{ at}: find what should have set it (a function without return?)"
     )
     return correct(say, [name, source], scene)
@@ -292,7 +274,6 @@ def explain_none(scene: Scene) -> NextStep | None:
 
 # --- records of the data
 
-_MISSING_KEY = compile_lazily(r"KeyError: ['\"]?([^'\"\n]{1,60})")
 # What a record without a value, or with an empty one, raises, and what to say of it.
 _WRONG_RECORD = (
     (compile_lazily(r"'NoneType' object|NoneType has no"), "gave None"),
@@ -306,7 +287,7 @@ def explain_record(scene: Scene) -> NextStep | None:
     """Return the step where the log shows that the same code had worked for earlier records, or None."""
     if not scene.record or scene.inside or scene.kind not in _KINDS:
         return None
-    if key := _MISSING_KEY.search(scene.line):
+    if key := _RX.missing_key.search(scene.line):
         if scene.record == "data":
             say = "One record has no {0}, as earlier ones had it: filter such records from the data, or skip them{ at}."
         else:

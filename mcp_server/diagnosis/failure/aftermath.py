@@ -17,14 +17,16 @@ from mcp_server.diagnosis.failure.ordinary_work import count_steps
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_RX = read_patterns("diagnosis/failure/patterns", "aftermath")
+
 
 _REACH_LINES = 3_000  # above a failure are searched
 _VERDICT_LINES = 10  # that a scheduler prints about one end
 _TEXT_CHARS = 500  # of a line
 _MOST_STEPS = 10  # between a cause and its aftermath: after more, the run had survived it
 _MOST_STEPS_OF_SIMULATION = 120  # a simulation goes on with wrong contacts until a value overflows
-_RUNS = compile_lazily(r"\b[1-9]\d* RUNNING\b|\bRUNNING: [1-9]")  # trials of Ray Tune
 
 
 class _Cause(NamedTuple):
@@ -74,7 +76,9 @@ def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> Fail
         if at is None:
             continue
         at += top
-        if cause.group == "resources" and (count_steps(lines, top, evidence.start, 1) or any(map(_RUNS.search, texts))):
+        if cause.group == "resources" and (
+            count_steps(lines, top, evidence.start, 1) or any(map(_RX.runs.search, texts))
+        ):
             continue  # part of it ran: what waited was not what took the time
         most = _MOST_STEPS_OF_SIMULATION if cause.group == "simulator" else _MOST_STEPS
         if count_steps(lines, at + 1, evidence.start, most) < most:

@@ -16,7 +16,7 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "cause_ranking")
 
 _FIRST_CHARS = 300  # of a line are searched
 _AT_ONCE_LINES = 6  # an error at most this far before a stop caused the stop
@@ -24,67 +24,36 @@ _EPILOGUE_LINES = 250
 _NEAR_LINES = 1_000  # searched for launchers of several processes
 _DETAIL_LINES = 60  # searched for the specific line of a general message
 
-_MULTI_PROCESS = _PATTERNS["cause_ranking.multi_process"]
-_LAUNCHER_REPORT = compile_lazily(
-    r"exit|traceback *:|terminated with|died with"
-)  # a launcher's report; its last one decides
-_GENERAL_CRASH = compile_lazily(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
-_ABORTED = compile_lazily(r".*\bAborted\b|\*{3} SIGABRT")  # states the abort without its reason
-_ROOT_RANK = compile_lazily(r"rank +: (\d+) \(local_rank")
-_KERNEL = _PATTERNS["cause_ranking.kernel"]
-# A simulation without memory goes on, and fails with CUDA errors.
-_PHYSX_MEMORY = _PATTERNS["cause_ranking.physx_memory"]
-_RAY_LOST_PROCESS = compile_lazily(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not replace.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
-# Wrapper exceptions that add nothing to their cause above.
-_EMPTY_WRAPPER = _PATTERNS["cause_ranking.empty_wrapper"]
-# What a second reader says of a file that the first one, above, has refused for a reason.
-_SECOND_READER = compile_lazily(r"ValueError: (?:Trailing data|Expected object or value)$")
-# General messages, and the lines above or below that state the specific cause.
-_GENERAL_HEADING = compile_lazily(r".*(?:Graph execution error:|Detected at node .*:?)$")
-# Keras prints its error below the lines that raised it.
-_KERAS_HEADING = compile_lazily(r"(?:\w+\.)*\w+: in user code:$")
-_INDENTED_ERROR = compile_lazily(r"\s+(?:\w+\.)*\w*(?:Error|Exception): \S")
 _NODE = compile_lazily(r"\s*\[\[\{\{node")
-_BARE_WHAT = compile_lazily(r"what\(\): +std::\w+$")
-_THROWN = compile_lazily(r"terminate called after throwing an instance of")
-_NOT_ON_HUB = compile_lazily(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
 _TUNE = compile_lazily(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
-# Hydra names the object that it could not build, and below it the exception as Python represents it.
-_CALL = compile_lazily(r"(?:[\w.]*InstantiationException: )?Error (?:in call to|locating) target '")
 _REPRESENTED = compile_lazily(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
 _CALL_LINES = 4
-# OpenBLAS interrupts its own process.
-_NO_THREADS = compile_lazily(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
-_NO_VULKAN = compile_lazily(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
-_NO_TPU_MEMORY = _PATTERNS["cause_ranking.no_tpu_memory"]
-_INFEASIBLE = compile_lazily(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
-_NO_ENVIRONMENT = compile_lazily(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
-_OTHER_CUDNN = compile_lazily(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
-_RAY_OUT_OF_MEMORY = compile_lazily(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
-_NODE_LOST = _PATTERNS["cause_ranking.node_lost"]
 _TRIAL_EXCEPTION = compile_lazily(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
-_REFUSED = compile_lazily(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
-_OF_COMMAND = _PATTERNS["cause_ranking.of_command"]
 _ANY = compile_lazily("")
 _BY_TEXT = "by text"  # the explaining line decides the kind
 # Of which kind a general message is, its pattern, the pattern of the line near it that explains it, and the kind that
 # this line proves. An empty kind is any, or the same.
 _SPECIFIC_CAUSES = (
-    ("", _BARE_WHAT, _THROWN, ""),
-    ("killed", compile_lazily("KeyboardInterrupt$"), _NO_THREADS, "other"),
-    ("network_error", _NOT_ON_HUB, _REFUSED, ""),
-    ("cuda_error", compile_lazily(".*DNN library"), _OTHER_CUDNN, ""),
-    ("segfault", _ANY, _NO_VULKAN, "cuda_error"),
-    ("python_error", compile_lazily(r".*(?:SimulationApp|GPU foundation|[Rr]enderer)"), _NO_VULKAN, "cuda_error"),
-    ("python_error", compile_lazily(".*RESOURCE_EXHAUSTED"), _NO_TPU_MEMORY, "oom_gpu"),
-    ("ray_error", compile_lazily(".*register worker"), _NO_THREADS, "other"),
-    ("ray_error", compile_lazily(".*Get timed out"), _INFEASIBLE, ""),
-    ("ray_error", _RAY_LOST_PROCESS, _RAY_OUT_OF_MEMORY, "oom_host"),
-    ("config_error", compile_lazily(".*command not found"), _NO_ENVIRONMENT, ""),
-    ("python_error", compile_lazily(r"(?:\w+\.)*CalledProcessError: Command"), _OF_COMMAND, _BY_TEXT),
+    ("", _RX.bare_what, _RX.thrown, ""),
+    ("killed", compile_lazily("KeyboardInterrupt$"), _RX.no_threads, "other"),
+    ("network_error", _RX.not_on_hub, _RX.refused, ""),
+    ("cuda_error", compile_lazily(".*DNN library"), _RX.other_cudnn, ""),
+    ("segfault", _ANY, _RX.no_vulkan, "cuda_error"),
+    (
+        "python_error",
+        compile_lazily(r".*(?:SimulationApp|GPU foundation|[Rr]enderer)"),
+        _RX.no_vulkan,
+        "cuda_error",
+    ),
+    ("python_error", compile_lazily(".*RESOURCE_EXHAUSTED"), _RX.no_tpu_memory, "oom_gpu"),
+    ("ray_error", compile_lazily(".*register worker"), _RX.no_threads, "other"),
+    ("ray_error", compile_lazily(".*Get timed out"), _RX.infeasible, ""),
+    ("ray_error", _RX.ray_lost_process, _RX.ray_out_of_memory, "oom_host"),
+    ("config_error", compile_lazily(".*command not found"), _RX.no_environment, ""),
+    ("python_error", compile_lazily(r"(?:\w+\.)*CalledProcessError: Command"), _RX.of_command, _BY_TEXT),
 )
 
 
@@ -116,12 +85,12 @@ def _drop_hearsay(
     causes_left: Sequence[FailureEvidence] = [one for one in causes if not _is_lost_by_ray(one)]
     if causes_left or native:
         causes = causes_left
-    own: Sequence[FailureEvidence] = [one for one in causes if not _KERNEL.match(one.text)]
+    own: Sequence[FailureEvidence] = [one for one in causes if not _RX.kernel.match(one.text)]
     return own if any(one.kind == "oom_host" for one in own) else causes
 
 
 def _is_lost_by_ray(one: FailureEvidence) -> bool:
-    return one.kind == "ray_error" and bool(one.frames and _RAY_LOST_PROCESS.match(one.text))
+    return one.kind == "ray_error" and bool(one.frames and _RX.ray_lost_process.match(one.text))
 
 
 def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, multi_process: bool) -> FailureEvidence:
@@ -130,11 +99,11 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
         child = next((one for one in causes if one.child), None)
         chosen = child or causes[-1]
         if chosen.kind in {"cuda_error", *_VAGUE}:
-            return next((one for one in causes if _PHYSX_MEMORY.match(one.text)), chosen)
+            return next((one for one in causes if _RX.physx_memory.match(one.text)), chosen)
         return chosen
     if causes[0].kind in _VAGUE and not causes[0].tag:
         causes = [one for one in causes if one.child] or causes  # the actor's error caused the driver's
-    rank = next((m[1] for line in reversed(lines[-400:]) if (m := _ROOT_RANK.search(line.text[:200]))), None)
+    rank = next((m[1] for line in reversed(lines[-400:]) if (m := _RX.root_rank.search(line.text[:200]))), None)
     alike = [one for one in causes if one.kind == causes[0].kind]
     # The rank that failed first according to the launcher; of ranks with the same failure, rank 0.
     for named in (f"rank{rank}]", "rank0]", " GPU 0 "):
@@ -163,7 +132,9 @@ def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
         heaviest = max(one.weight for one in candidates)
         last = [one for one in candidates if one.weight == heaviest]
         own = heaviest == Weight.ABORT
-        specific = [one for one in last if own and not (_ABORTED.match(one.text) or _LAUNCHER_REPORT.search(one.text))]
+        specific = [
+            one for one in last if own and not (_RX.aborted.match(one.text) or _RX.launcher_report.search(one.text))
+        ]
         return next(
             (one for one in specific if one.text.lstrip().startswith("what():")), (specific[:1] or last[-1:])[0]
         )
@@ -171,8 +142,8 @@ def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
     matches = [one for one in harder if one.weight == heaviest]
     if heaviest == Weight.PEER:
         return matches[0]
-    by_itself = [one for one in matches if not _LAUNCHER_REPORT.search(one.text)]
-    return next((one for one in by_itself if not _GENERAL_CRASH.match(one.text)), (by_itself[:1] or matches[-1:])[0])
+    by_itself = [one for one in matches if not _RX.launcher_report.search(one.text)]
+    return next((one for one in by_itself if not _RX.general_crash.match(one.text)), (by_itself[:1] or matches[-1:])[0])
 
 
 def _stop_detail(one: FailureEvidence) -> int:
@@ -189,7 +160,7 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
             before = joined[-1]
             vaguer = one.kind in _VAGUE or one.weight < before.weight
             hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in _VAGUE)
-            if before.weight > Weight.HINT and (_EMPTY_WRAPPER.match(one.text) or _SECOND_READER.match(one.text)):
+            if before.weight > Weight.HINT and (_RX.empty_wrapper.match(one.text) or _RX.second_reader.match(one.text)):
                 kind = one.kind if before.kind in _VAGUE else before.kind
                 joined[-1] = replace(before, sure=before.sure or one.sure, kind=kind)
                 continue
@@ -217,7 +188,7 @@ def _is_multi_process(lines: Sequence[Line], candidates: Sequence[FailureEvidenc
         return True
     start, end = candidates[0].start, candidates[-1].end + _EPILOGUE_LINES
     near = [*lines[start : start + _NEAR_LINES], *lines[max(end - _NEAR_LINES, start) : end]]
-    return any(_MULTI_PROCESS.search(line.text, 0, _FIRST_CHARS) for line in near)
+    return any(_RX.multi_process.search(line.text, 0, _FIRST_CHARS) for line in near)
 
 
 def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
@@ -226,10 +197,10 @@ def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvid
         (at, tracebacks.strip_prefixes(lines[at].text).text)
         for at in range(max(evidence.at - _DETAIL_LINES, 0), evidence.at)
     ]
-    for pattern in (_NODE_LOST, _TRIAL_EXCEPTION):
+    for pattern in (_RX.node_lost, _TRIAL_EXCEPTION):
         for at, text in text_near:
             if pattern.match(text) and not _TUNE.match(text):
-                kind = "ray_error" if pattern is _NODE_LOST else match_error_kind(text) or evidence.kind
+                kind = "ray_error" if pattern is _RX.node_lost else match_error_kind(text) or evidence.kind
                 return replace(evidence, at=at, text=text, kind=kind, frames=())
     return evidence
 
@@ -261,13 +232,13 @@ def _detail_of_graph(lines: Sequence[Line], evidence: FailureEvidence) -> Failur
 def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     """Replace a general message by the nearby line that states the specific cause."""
     text = evidence.text.strip()
-    if _GENERAL_HEADING.match(text) and (detail := _detail_of_graph(lines, evidence)):
+    if _RX.general_heading.match(text) and (detail := _detail_of_graph(lines, evidence)):
         return detail
-    if _KERAS_HEADING.match(text) and (error := _find_error_of_keras(lines, evidence)):
+    if _RX.keras_heading.match(text) and (error := _find_error_of_keras(lines, evidence)):
         return error
     if _TUNE.match(text):
         return _lost_trial(lines, evidence)
-    if _CALL.match(text):
+    if _RX.call.match(text):
         return _inner_exception(lines, evidence)
     return _find_specific_cause(lines, evidence, text)
 
@@ -276,7 +247,7 @@ def _find_error_of_keras(lines: Sequence[Line], evidence: FailureEvidence) -> Fa
     """Return the error below the heading of Keras that ``evidence`` is."""
     for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
         text = tracebacks.strip_prefixes(lines[at].text).text
-        if _INDENTED_ERROR.match(text):
+        if _RX.indented_error.match(text):
             return replace(evidence, at=at, text=text.strip())
     return None
 

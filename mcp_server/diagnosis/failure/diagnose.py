@@ -14,7 +14,7 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "diagnose")
 
 _FIRST_CHARS = 1_000
 _NO_OUTPUT = "(no output)"
@@ -42,20 +42,13 @@ _LOST_SESSION = compile_lazily(
     r"|Connection (?:closed|reset) by (?P<closer>\S+) port \d+|Killed by signal \d+\.$"
     rf"|{_WATCH}(?P<session>session .+): how its program ended is unknown$"
 )
-_NOT_BEGUN = _PATTERNS["diagnose.not_begun"]
 _LINES_OF_SSH = 6
-# Do not retry: a person or a limit stopped the run.
-_DELIBERATE_STOP = _PATTERNS["diagnose.deliberate_stop"]
-_OUTSIDE_STOP = _PATTERNS["diagnose.outside_stop"]
-_SCHEDULER = _PATTERNS["diagnose.scheduler"]
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
-_NAN = compile_lazily(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _ENDS_MESSAGE = compile_lazily(
     r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
     r"|wandb: |swanlab: |srun: |slurmstepd: |\[?(?:INFO|WARNING|DEBUG)\b|.{0,60}\bNCCL INFO "  # other programs' words
 )
-_MEANINGLESS = _PATTERNS["diagnose.meaningless"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,7 @@ def diagnose(
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
         return _build_divergence(lines, run_facts.diverged, run_facts)
-    if evidence and run_facts.diverged is not None and evidence.kind in _MAY_BE_NAN and _NAN.search(evidence.text):
+    if evidence and run_facts.diverged is not None and evidence.kind in _MAY_BE_NAN and _RX.nan.search(evidence.text):
         return _failure_from(lines, evidence, "divergence", run_facts.command)
     if not failed:
         return _failure_from(lines, evidence, evidence.kind, run_facts.command) if evidence else None
@@ -141,14 +134,14 @@ def _find_number(lines: Sequence[Line], text: str) -> int | None:
 def find_lost_session(lines: Sequence[Line]) -> Line | None:
     """Return the line with which ssh, at the end of the log, says that a session broke off after it had begun."""
     last = [line for line in lines[-50:] if line.text.strip()][-_LINES_OF_SSH:]
-    if any(_NOT_BEGUN.search(line.text[:_FIRST_CHARS]) for line in last):
+    if any(_RX.not_begun.search(line.text[:_FIRST_CHARS]) for line in last):
         return None
     return next((line for line in last if _LOST_SESSION.match(line.text.strip()[:_FIRST_CHARS])), None)
 
 
 def is_of_scheduler(failure: Failure) -> bool:
     """Return whether the line that proves ``failure`` is a scheduler's, which took the machine or the time away."""
-    return failure.kind == "killed" and bool(_SCHEDULER.search(failure.line))
+    return failure.kind == "killed" and bool(_RX.scheduler.search(failure.line))
 
 
 def read_far_side(failure: Failure | None) -> str:
@@ -221,7 +214,10 @@ def _failure_from(
             record=_read_record(lines, evidence),
         )
         return _build_failure(kind, _quote_line(line, evidence), line.number, context, signal, scene)
-    at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
+    at = next(
+        (n for n in range(len(lines) - 1, -1, -1) if not _RX.meaningless.match(lines[n].text[:400])),
+        len(lines) - 1,
+    )
     if at < 0:
         return _build_failure(kind, _NO_OUTPUT, None, (), signal)
     *context_above, last = (
@@ -294,9 +290,9 @@ def _build_failure(
 
 
 def _is_retryable_kill(line: str, signal: str) -> bool:
-    if _DELIBERATE_STOP.search(line) or signal == "SIGINT":
+    if _RX.deliberate_stop.search(line) or signal == "SIGINT":
         return False
-    return bool(_OUTSIDE_STOP.search(line)) or "CANCELLED" not in line
+    return bool(_RX.outside_stop.search(line)) or "CANCELLED" not in line
 
 
 def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...]:

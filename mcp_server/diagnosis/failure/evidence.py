@@ -14,7 +14,7 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "evidence")
 
 # Limits keep hostile output cheap: the last lines that contain a word, tracebacks, candidate lines.
 _MAX_LINES_PER_WORD = 2_000
@@ -24,16 +24,7 @@ _MAX_BARE = 300  # exceptions without a traceback
 _EXCEPTION_WORDS = ("Error", "Exception", "Interrupt", "exc.", ".Empty", "Unsupported", "Exit", "Expired", "NotFound")
 _HEADER_WORD = "Traceback (most recent"
 
-# The line above a traceback that does not end the run.
-_SURVIVED = _PATTERNS["evidence.survived"]
-# ... nor do these, if the exception was caught. Above an uncaught exception they refer to something else.
-_SKIPPED = compile_lazily(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
 _THREAD = compile_lazily(r"(?:Exception|Unhandled exception) in thread ")
-_OVERFLOW_WORDS = compile_lazily(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
-# Functions that run after all work is done.
-_AT_EXIT = compile_lazily(r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b")
-_CHILD = _PATTERNS["evidence.child"]
-_WHOLE_PROGRAM = _PATTERNS["evidence.whole_program"]
 
 # Exceptions that report a failure elsewhere.
 _ECHO_TYPES = frozenset(
@@ -41,23 +32,11 @@ _ECHO_TYPES = frozenset(
     EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
     ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
 )
-_ECHO_TEXT = _PATTERNS["evidence.echo_text"]
 _PIPE_TYPES = frozenset(
     {"EOFError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "OSError"}
 )
-_PIPES = compile_lazily(
-    r"multiprocessing[/\\](?:connection|managers|queues|resource_)|subproc_vec_env|vector[/\\]async|wandb[/\\]sdk"
-    r"|concurrent[/\\]futures"
-)
-# The line of an exception that only says that another follows; lines searched for what it announces.
-_ANNOUNCES = compile_lazily(r"(?:raised|caused by|following error):$")
 _ANNOUNCED_LINES = 4
-# Files that read a configuration: their exceptions are configuration errors.
-_CONFIG_FILES = _PATTERNS["evidence.config_files"]
-_CONFIG_KEY = _PATTERNS["evidence.config_key"]
-_LAUNCHER = _PATTERNS["evidence.launcher"]
 _HARD = frozenset({"oom_gpu", "oom_host", "cuda_error", "disk_full", "divergence", "auth_error"})
-_BY_SIGNAL = compile_lazily(r"is killed by signal: (\w+)|DataLoader worker .{1,80}exited unexpectedly")
 _KINDS_BY_SIGNAL = {
     "": "killed",
     "Killed": "oom_host",
@@ -176,12 +155,12 @@ def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> Failure
     statement = statements.parse_statement(raised.text) if weight == Weight.ECHO else None
     if statement and statement.weight > weight:
         weight, kind = statement
-    sure = raised.uncaught or raised.name == "KeyboardInterrupt" or bool(_WHOLE_PROGRAM.search(raised.context))
-    at_exit = bool(files) and bool(_AT_EXIT.search(files[0]))
+    sure = raised.uncaught or raised.name == "KeyboardInterrupt" or bool(_RX.whole_program.search(raised.context))
+    at_exit = bool(files) and bool(_RX.at_exit.search(files[0]))
     if raised.is_warning or at_exit or _is_survived(raised):
         weight, sure = Weight.HINT, False
-    child = bool(_CHILD.search(raised.context)) or "Original Traceback" in lines[raised.start].text
-    launcher = any(_LAUNCHER.search(file) for file in files[-6:])
+    child = bool(_RX.child.search(raised.context)) or "Original Traceback" in lines[raised.start].text
+    launcher = any(_RX.launcher.search(file) for file in files[-6:])
     return FailureEvidence(
         raised.start, raised.end, raised.end, weight, kind, raised.text, raised.tag, sure or child, raised.chained,
         raised.frames, child, launcher, bool(_THREAD.match(raised.context)),
@@ -197,7 +176,7 @@ def _complete_message(lines: Sequence[Line], raised: RaisedException) -> RaisedE
         text = text.strip()
         if tag != raised.tag or not any(letter.isalpha() for letter in text):
             continue
-        if _ANNOUNCES.search(raised.text) and (inner := tracebacks.match_exception(text, after_frames=True)):
+        if _RX.announces.search(raised.text) and (inner := tracebacks.match_exception(text, after_frames=True)):
             return replace(raised, end=at, name=inner["name"].rpartition(".")[2], text=text)
         return replace(raised, text=f"{raised.text.strip()} {text}") if " " not in raised.text.strip() else raised
     return raised
@@ -205,23 +184,23 @@ def _complete_message(lines: Sequence[Line], raised: RaisedException) -> RaisedE
 
 def _is_survived(raised: RaisedException) -> bool:
     """Return whether the line above a traceback says that the run continues."""
-    if _SURVIVED.search(raised.context):
+    if _RX.survived.search(raised.context):
         return True
-    passed_over = not raised.uncaught and bool(_SKIPPED.search(raised.context))
-    return passed_over and not _OVERFLOW_WORDS.search(raised.context)
+    passed_over = not raised.uncaught and bool(_RX.skipped.search(raised.context))
+    return passed_over and not _RX.overflow_words.search(raised.context)
 
 
 def _kind_of_exception(lines: Sequence[Line], raised: RaisedException, files: Sequence[str]) -> str:
     text = raised.text[:TEXT_CHARS]
-    if signal_match := _BY_SIGNAL.search(text):
+    if signal_match := _RX.by_signal.search(text):
         return _KINDS_BY_SIGNAL.get(signal_match[1] or "", "segfault")
     kind = exception_kind(raised.name, text)
     if kind in {"python_error", "nccl_error"} and not is_sure_type(raised.name):
         kind = _kind_from_next_lines(lines, raised, kind)
     if kind == "python_error" or (kind == "data_error" and raised.name == "JSONDecodeError"):
         last = lines[raised.frames[-1] + 1].text if raised.frames and raised.frames[-1] + 1 < raised.end else ""
-        in_config = any(_CONFIG_FILES.search(file) for file in files[-3:])
-        of_config = raised.name == "KeyError" and _CONFIG_KEY.search(last)
+        in_config = any(_RX.config_files.search(file) for file in files[-3:])
+        of_config = raised.name == "KeyError" and _RX.config_key.search(last)
         if of_config or (in_config and raised.name not in {"AttributeError", "TypeError"}):
             return "config_error"
     return kind
@@ -246,8 +225,8 @@ def _weight_of_exception(raised: RaisedException, kind: str, files: Sequence[str
     """Return how much an exception proves: the cause itself, lost peers, a stop, or an echo."""
     if kind == "killed" and raised.name not in _ECHO_TYPES:
         return Weight.STOPPED
-    if raised.name in _ECHO_TYPES or _ECHO_TEXT.search(raised.text[:TEXT_CHARS]):
+    if raised.name in _ECHO_TYPES or _RX.echo_text.search(raised.text[:TEXT_CHARS]):
         return Weight.OWN if kind in {"oom_gpu", "oom_host"} and raised.name not in _ECHO_TYPES else Weight.ECHO
-    if raised.name in _PIPE_TYPES and any(_PIPES.search(file) for file in files[-4:]):
+    if raised.name in _PIPE_TYPES and any(_RX.pipes.search(file) for file in files[-4:]):
         return Weight.ECHO
     return Weight.PEER if kind == "nccl_error" else Weight.OWN

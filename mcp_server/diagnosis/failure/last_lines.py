@@ -20,29 +20,17 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "last_lines")
 
 _LAST_LINES = 12  # of the log are searched for a final error; a shutdown prints a few lines after it
 _LAST_OF_SHELL = 3  # ... but shell errors count in fewer: a script continues after a command that failed to start
 _USAGE_LINES = 400  # a generated usage is long
 
-# Shell errors about a command that failed to start ...
-_SHELL = _PATTERNS["last_lines.shell"]
-# ... and those that end a job whose only command it was.
-_SHELL_ENDS = _PATTERNS["last_lines.shell_ends"]
-_SHELL_GOES_ON = _PATTERNS["last_lines.shell_goes_on"]
 # Kinds whose words rarely appear in lines about anything else.
 _TELLING = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "nccl_error", "port_conflict", "divergence"})
-_ERROR_LINE = _PATTERNS["last_lines.error_line"]
-# Log levels and words after which a program does not continue.
-_FATAL_LINE = _PATTERNS["last_lines.fatal_line"]
-_PLAIN_ERROR = compile_lazily(r"(?:ERROR|Error|error)\b ?[:\]]|\[(?:ERROR|error)\]|.{0,60}\bERROR\b")
 _SURE_OF_ERROR = _TELLING - {"nccl_error", "divergence"} | {"auth_error", "config_error", "import_error", "ray_error"}
 _ERROR_KINDS = _SURE_OF_ERROR | {"data_error"}
 _AT_SHUTDOWN = frozenset({"cuda_error", "import_error", "data_error", "ray_error"})
-_TOOL = _PATTERNS["last_lines.tool"]
-_USAGE_ERROR = compile_lazily(r"(?:\S{1,80}: )?error: |Error: |\W{0,3}Error\W{1,5}")
-_NOT_FINAL = _PATTERNS["last_lines.not_final"]
 
 
 class FinalLine(NamedTuple):
@@ -58,11 +46,11 @@ class FinalLine(NamedTuple):
 def guess_kind(text: str) -> str | None:
     """Return the kind that ``text`` suggests in the log of a failed run, or None for ordinary output."""
     text = text[:TEXT_CHARS].strip()
-    match = _SHELL.match(text)
+    match = _RX.shell.match(text)
     if match:
         return f"{match.lastgroup}_error"
     kind = match_error_kind(text)
-    if _ERROR_LINE.match(text) or kind in _TELLING:
+    if _RX.error_line.match(text) or kind in _TELLING:
         return kind or "other"
     return None
 
@@ -78,25 +66,25 @@ def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
             else _ending_kind(lines, at, lines[at].text[:TEXT_CHARS].strip(), text[:TEXT_CHARS].strip())
         )
         if kind and not tracebacks.is_echoed_code(lines, at):
-            return FinalLine(at, kind, text, tag, kind in _AT_SHUTDOWN and not _FATAL_LINE.match(lines[at].text))
+            return FinalLine(at, kind, text, tag, kind in _AT_SHUTDOWN and not _RX.fatal_line.match(lines[at].text))
     return None
 
 
 def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
     """Return the kind of failure that ``text`` certainly states. ``whole`` is the line with its prefixes and level."""
-    if _SHELL_ENDS.match(text):
-        late = at >= len(lines) - _LAST_OF_SHELL and not _SHELL_GOES_ON.match(text)
+    if _RX.shell_ends.match(text):
+        late = at >= len(lines) - _LAST_OF_SHELL and not _RX.shell_goes_on.match(text)
         return guess_kind(text) if late else None
-    if _NOT_FINAL.match(whole):
+    if _RX.not_final.match(whole):
         return None
-    if _USAGE_ERROR.match(text) and _usage_above(lines, at):
+    if _RX.usage_error.match(text) and _usage_above(lines, at):
         return "config_error"
     kind = match_error_kind(text)
-    if kind and _TOOL.match(text) and at >= len(lines) - _LAST_OF_SHELL:
+    if kind and _RX.tool.match(text) and at >= len(lines) - _LAST_OF_SHELL:
         return kind
-    if kind and _FATAL_LINE.match(whole):
+    if kind and _RX.fatal_line.match(whole):
         return kind
-    if kind in _ERROR_KINDS and _PLAIN_ERROR.match(whole):
+    if kind in _ERROR_KINDS and _RX.plain_error.match(whole):
         return kind if kind in _SURE_OF_ERROR or at >= len(lines) - _LAST_OF_SHELL else None
     if whole.startswith(("FATAL", "fatal: ", "panic: ")) and at >= len(lines) - _LAST_OF_SHELL:
         return "other"
@@ -133,15 +121,8 @@ _MIN_WAIT_S = 300.0  # a shorter wait is a slow checkpoint
 _MAX_LINES_AFTER = 10  # other lines after the last repetition
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-_WAITS = _PATTERNS["last_lines.waits"]
 _MAY_WAIT = compile_lazily(r"aiting|stuck|stalled|advance|\b[Nn]o ")
-_TIME = compile_lazily(r"[ (](\d+(?:\.\d+)?) ?([smh])(?:ec|ecs|econds|in|ins|inutes|ours)?\b")
-_WAITED_FOR = _PATTERNS["last_lines.waited_for"]
-# Waits that end by themselves.
-_ENDS_BY_ITSELF = _PATTERNS["last_lines.ends_by_itself"]
 _CLOCK = compile_lazily(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{4}\b|\+\d\d:?\d\d\b")
-_NAN_COUNT = compile_lazily(r"number of nan iterations: *(\d{1,9})\b")
-_FINITE_LOSS = compile_lazily(r"\bloss: *[-+]?\d")
 
 
 class Repetition(NamedTuple):
@@ -166,10 +147,10 @@ def _find_nan_reports(lines: Sequence[Line]) -> Repetition | None:
     """Find reports of NaN iterations only: Megatron counts them per report, and then omits the loss."""
     nan_lines: list[int] = []
     for at in range(len(lines) - 1, max(len(lines) - _REPEAT_WINDOW, 0) - 1, -1):
-        match = _NAN_COUNT.search(lines[at].text)
+        match = _RX.nan_count.search(lines[at].text)
         if not match:
             continue
-        if int(match[1]) == 0 or _FINITE_LOSS.search(lines[at].text):
+        if int(match[1]) == 0 or _RX.finite_loss.search(lines[at].text):
             break
         nan_lines.append(at)
     return Repetition(nan_lines[0], "divergence", nan_lines[-1]) if len(nan_lines) >= _MIN_REPEATS else None
@@ -207,10 +188,10 @@ def _parse_wait(text: str) -> _Wait | None:
     text = text[:_REPEAT_CHARS]
     if not _MAY_WAIT.search(text):
         return None
-    match = _WAITS.search(text)
-    if not match or _ENDS_BY_ITSELF.search(text) or not _WAITED_FOR.search(text, match.start()):
+    match = _RX.waits.search(text)
+    if not match or _RX.ends_by_itself.search(text) or not _RX.waited_for.search(text, match.start()):
         return None
-    times = list(_TIME.finditer(text, match.start()))
+    times = list(_RX.time.finditer(text, match.start()))
     if not times:
         return None
     last = times[-1]

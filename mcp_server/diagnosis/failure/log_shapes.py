@@ -17,6 +17,10 @@ from typing import NamedTuple
 from mcp_server.diagnosis.failure.tracebacks import HEADER, SOURCE_END, SOURCE_START, SOURCE_WARNS, strip_prefixes
 from mcp_server.text.lines import LINE_CHARS, Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("diagnosis/failure/patterns", "log_shapes")
+
 
 _MAX_HEADERS = 100  # the last ones are examined
 _MAX_SHAPES = 16
@@ -24,7 +28,6 @@ _MAX_IN_STRING = 10  # each is read to its end: a line of nothing but headers to
 _PREFIX_CHARS = 160
 _NEAR_LINES = 200  # below a header, of interleaved ranks
 _KNOWN = compile_lazily(r"\W*(?:(?:Exception Group|Original) )?" + re.escape(HEADER))
-_FRAME = compile_lazily(r'\W*File "')
 _TIME = compile_lazily(r"\d+(?:[:.,/T-]\d+)+Z?|\d{6,}")
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _PART = compile_lazily(
@@ -33,7 +36,6 @@ _PART = compile_lazily(
 _GROUP = "+ Exception Group " + HEADER
 _GROUP_LINES = 12  # without a border: of other ranks
 _BORDER = r"(?P<end>) *(?:\| ?|\+ (?=Exception Group)|(?P<rule>\+[-+]{2}))"
-_WARNS = compile_lazily(r"\bWARN(?:ING)?\b")
 _LINES_PER_SOURCE = 2  # a number of which every value comes with fewer lines is a counter
 _ESCAPED = compile_lazily(re.escape(HEADER) + r":?(?:\\n|#012)")
 _STRING = compile_lazily(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'')
@@ -41,7 +43,6 @@ _ESCAPE = compile_lazily(r"\\(?:u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {"\\n": "\n", "\\r": "\n", "\\t": "    ", "\\b": "", "\\f": ""}
 _NAMES_ERROR = ("error", "exception", "exc_info", "exc", "err", "message", "msg", "event", "exc_value")
 _SEVERE = compile_lazily(r"(?i)\"(?:level|levelname|severity|lvl|log_level)\": ?\"(?:error|critical|fatal)\"")
-_EXCEPTION = compile_lazily(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
 
 
 class Shape(NamedTuple):
@@ -85,7 +86,7 @@ def read_json_error(text: str) -> list[str]:
     except (ValueError, RecursionError):
         return []
     values = [fields.get(name) for name in _NAMES_ERROR] if isinstance(fields, dict) else []
-    held = next((value for value in values if isinstance(value, str) and _EXCEPTION.match(value)), "")
+    held = next((value for value in values if isinstance(value, str) and _RX.exception.match(value)), "")
     return [part for part in held.split("\n") if part.strip()]
 
 
@@ -130,7 +131,7 @@ def learn_shape(lines: Sequence[Line], header: int, headers: Sequence[int]) -> S
     pattern = re.compile("".join(_generalize(parts)))
     near = [lines[at].text for at in range(header + 1, min(header + _NEAR_LINES, len(lines)))]
     matches = [match for text in near if (match := pattern.match(text))]
-    if not any(_FRAME.match(match.string, match.end()) for match in matches):
+    if not any(_RX.frame.match(match.string, match.end()) for match in matches):
         return None  # the header alone has it
     own_headers = sum(
         bool(pattern.match(lines[at].text)) for at in headers[bisect_right(headers, header) - 1 :] if at < header + 200
@@ -173,7 +174,7 @@ def mark_prefix(text: str, shapes: Sequence[Shape]) -> str:
     for shape in shapes:
         if match := shape.pattern.match(text):
             numbers = ",".join(match[group] for group in shape.source_groups)
-            warns = _WARNS.search(match[0])
+            warns = _RX.warns.search(match[0])
             tag = (shape.name + numbers) + (SOURCE_WARNS if warns else "")
             return f"{SOURCE_START}{tag}{SOURCE_END}{text[match.end() :]}"
     return text

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "ordinary_work")
 
 # A dying Python process flushes its buffered standard output after the traceback: usually one or two lines, at most
 # 8 KiB. Ten lines are a compromise: survived tracebacks in healthy logs are more frequent than longer flushes in failed
@@ -22,18 +21,6 @@ _LAST_BARS = 6  # every rank draws its bar once more when it closes it
 _EPILOGUE_LINES = 250  # of schedulers, wandb, C++ frames; longer text is from another program
 _UNSURE_LINES = 3  # after a traceback that may have been caught
 LAUNCHER_WORK = 400  # lines that other ranks may print until their launcher stops them
-
-_WORK = _PATTERNS["ordinary_work.work"]
-_NO_WORK = _PATTERNS["ordinary_work.no_work"]
-_FINISHED = _PATTERNS["ordinary_work.finished"]
-# A launcher or a scheduler restarted the run: work that follows belongs to the new attempt. "Resumed" proves a restart
-# only after a stop that is followed by one: a dying process may flush that word too.
-_RESTARTED = _PATTERNS["ordinary_work.restarted"]
-_RESUMED = compile_lazily(r"(?i)\bresum(?:e|ing|ed) (?:\w+ ){0,3}(?:from|at)\b")
-_WILL_RESUME = compile_lazily(r"(?i)preempt|requeue|node.?fail")
-# A step of training, and no part of what a program loads, maps or downloads before.
-_STEP = _PATTERNS["ordinary_work.step"]
-_NO_STEP = _PATTERNS["ordinary_work.no_step"]
 
 
 @dataclass
@@ -55,7 +42,7 @@ class WorkCount:
         return (
             self.lines > _FLUSH_LINES
             or self.after_restart > (0 if stopped else _UNSURE_LINES)
-            or (self.resumed > 0 and stopped and bool(_WILL_RESUME.search(evidence.text)))
+            or (self.resumed > 0 and stopped and bool(_RX.will_resume.search(evidence.text)))
             or self.bars > _LAST_BARS
             or self.other > _EPILOGUE_LINES
             or (self.is_over and self.lines + self.bars > 0)
@@ -73,17 +60,17 @@ def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
     is_restarted = resumed = False
     for at in range(start, end):
         text = lines[at].text
-        match = _WORK.search(text, 0, FIRST_CHARS)
-        work.is_over = work.is_over or bool(_FINISHED.search(text, 0, FIRST_CHARS))
-        if not match or _NO_WORK.match(text):
+        match = _RX.work.search(text, 0, FIRST_CHARS)
+        work.is_over = work.is_over or bool(_RX.finished.search(text, 0, FIRST_CHARS))
+        if not match or _RX.no_work.match(text):
             work.other += not text[:1].isspace()
         elif match["bar"]:
             work.bars += 1
         else:
             work.lines += 1
-        is_restarted = is_restarted or bool(_RESTARTED.search(text, 0, FIRST_CHARS))
-        resumed = resumed or bool(_RESUMED.search(text, 0, FIRST_CHARS))
-        is_work = bool(match) and not _NO_WORK.match(text)
+        is_restarted = is_restarted or bool(_RX.restarted.search(text, 0, FIRST_CHARS))
+        resumed = resumed or bool(_RX.resumed.search(text, 0, FIRST_CHARS))
+        is_work = bool(match) and not _RX.no_work.match(text)
         work.after_restart += is_restarted and is_work
         work.resumed += resumed and is_work
         if work.is_enough:
@@ -94,7 +81,7 @@ def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
 def find_last_work_line(lines: Sequence[Line]) -> Line | None:
     """Return the last line that shows ordinary work."""
     near = reversed(lines[-5_000:])
-    match = (line for line in near if _WORK.search(line.text, 0, FIRST_CHARS) and not _NO_WORK.match(line.text))
+    match = (line for line in near if _RX.work.search(line.text, 0, FIRST_CHARS) and not _RX.no_work.match(line.text))
     return next(match, None)
 
 
@@ -103,7 +90,7 @@ def count_steps(lines: Sequence[Line], start: int, end: int, most: int) -> int:
     count = 0
     for at in range(end - 1, max(start, 0) - 1, -1):
         text = lines[at].text
-        count += bool(_STEP.search(text, 0, FIRST_CHARS)) and not _NO_STEP.search(text, 0, FIRST_CHARS)
+        count += bool(_RX.step.search(text, 0, FIRST_CHARS)) and not _RX.no_step.search(text, 0, FIRST_CHARS)
         if count >= most:
             break
     return count

@@ -19,19 +19,16 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "root_cause")
 
 _PEERS_WORK = 40  # lines that other ranks may print until they wait for the lost rank
 _QUEUED_WORK = 400  # lines that a loop may print until it has used up what a dead thread left in a queue
-_STARVED = _PATTERNS["root_cause.starved"]
 _UNTRACED_LINES = 2  # last lines in which an exception without a traceback is accepted
 _PYTHON_EXCEPTION = compile_lazily(
     r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "
 )
 _LAST_HINTS = 20
 _LAST_HINT_LINES = 40
-
-_WAITING = compile_lazily(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
 
 
 def find_root_cause(
@@ -43,7 +40,7 @@ def find_root_cause(
     """
     cause = _find_cause(lines, evidence, failed=failed)
     is_starved = stalled and (cause is None or not cause.sure)
-    if is_starved or (cause is not None and _STARVED.match(cause.text[:FIRST_CHARS])):
+    if is_starved or (cause is not None and _RX.starved.match(cause.text[:FIRST_CHARS])):
         cause = _dead_thread(lines, evidence) or cause
     return (find_cause_outside(lines, cause) or cause) if cause else None
 
@@ -164,7 +161,7 @@ def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
 
 
 def _has_work_after(lines: Sequence[Line], since: int) -> bool:
-    others = [line for line in lines[since + 1 :] if not _WAITING.search(line.text, 0, FIRST_CHARS)]
+    others = [line for line in lines[since + 1 :] if not _RX.waiting.search(line.text, 0, FIRST_CHARS)]
     work = count_work(others, 0, len(others))
     return bool(work.bars or work.lines or work.is_over)
 

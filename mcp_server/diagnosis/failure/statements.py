@@ -15,7 +15,10 @@ from typing import NamedTuple
 from mcp_server.diagnosis.advice import FILES
 from mcp_server.diagnosis.failure.kinds import SIGNALS
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_RX = read_patterns("diagnosis/failure/patterns", "statements")
+
 
 TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
 
@@ -52,7 +55,6 @@ _SOURCE = ("raise ", "return ", "assert ", "print(", "logger.", "logging.")  # a
 # Types whose messages quote names of the program: a key or attribute named "gpu" proves nothing.
 _OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
 _TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
-_OBJECT_STORE_DENIED = compile_lazily(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and similar
 _REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is not allowed to read its classes
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
@@ -119,7 +121,7 @@ def exception_kind(name: str, text: str) -> str:
     kind = match_error_kind(text)
     if name in _OWN_WORDS and kind not in _TRUSTED_FOR_OWN_WORDS:
         return "python_error"
-    if name in _PATHS and kind not in {"disk_full", "network_error"} and not _OBJECT_STORE_DENIED.search(text):
+    if name in _PATHS and kind not in {"disk_full", "network_error"} and not _RX.object_store_denied.search(text):
         return "data_error"
     return kind or read_table().types.get(name, "python_error")
 

@@ -14,6 +14,10 @@ from typing import NamedTuple
 
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("diagnosis/failure/patterns", "tracebacks")
+
 
 HEADER = "Traceback (most recent call last)"
 # log_shapes.py puts the source of a line between these characters, in place of a prefix that no pattern below knows.
@@ -21,13 +25,6 @@ SOURCE_START, SOURCE_WARNS, SOURCE_END = "\x02", "\x03", "\x04"
 _MAX_LINES = 1_000  # of one traceback, including the lines of other ranks in between
 _MAX_OTHER_LINES = 12  # consecutive unrelated lines: the traceback was cut off
 
-_SOURCE_PREFIX = compile_lazily(
-    r"\[(?:rank|default)\d+\]: ?"  # torchrun
-    r"|\((?:\w[\w.:<>-]* )?(?:pid|rank)=\d+[^()]{0,80}\) ?|\((?:raylet|autoscaler)[^()]{0,80}\) ?"  # Ray, vLLM
-    r"|\[\d{1,4},\d{1,5}\]<std(?:err|out)>: ?"  # mpirun
-    r"|[a-z][\w.]{0,40}-\d{1,3} {1,20}\| ?"  # docker compose
-    r"|\d{1,4}: (?=\S|  )|[a-z][\w-]{0,40}\d[\w.-]{0,60}: (?=Traceback|  |\S*(?:Error|Exception))"  # srun --label, pdsh
-)
 _STAMP = compile_lazily(
     r"\[\d{1,3}(?:;\d{1,3}){0,4}m"  # a colour code without its escape character
     r"|[IWEFC]\d{3,4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]]{1,120}\] ?|\[[IWEFC]\d{3,4} [\d:.]+ [^\]]{1,120}\] ?"  # glog, c10d
@@ -39,9 +36,7 @@ _STAMP = compile_lazily(
     r"|\[[\w.]{1,60}:\d+:\w{1,60}\] ?|[|] (?=\s|\w|Traceback)|[\w.]{1,60} - (?:ERROR|CRITICAL) - "
 )
 _BAR = compile_lazily(r"(?:it/s|s/it)[^\][]{0,400}\]")
-_WARNING_LEVEL = compile_lazily(r"^\W{0,4}(?:WARN|INFO|DEBUG|[IW]\d{3,4} )|\b(?:WARNING|WARN)\b")
 
-_FRAME = compile_lazily(r'(?P<indent>\W*)File "(?P<file>[^"]{0,400})", line \d+(?:, in (?P<where>.{1,200}))?')
 _RICH = compile_lazily(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
 _DRAWN = ("│", "╭", "╰", "|", "❱", "└", "├")
 _DRAWN_CODE = compile_lazily(r"[│|]\s{0,4}(?:❱\s{0,4})?\d+ |(?:│\s)?❱ |-+> ?\d+ ")
@@ -53,8 +48,6 @@ _EXCEPTION_ENDINGS = (
     "NotFound", "Exhausted", "Unsupported", "StopIteration", "GeneratorExit", "OutOfResources", "Traceback",
 )  # fmt: skip
 _UNUSUAL_NAME = compile_lazily(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w{0,80})(?P<message>: .*|)")
-_ERROR_NAME = compile_lazily(r"(?:Error|Exception|Interrupt)$|[a-z](?:Timeout|Expired|NotFound|Unsupported|Exhausted)$")
-_VALUE = compile_lazily(r": *(?:[-+]?[\d.]|nan|inf|None|True|False)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -95,7 +88,7 @@ def strip_prefixes(text: str) -> StrippedLine:
         if bar and text[bar.end() :].strip():
             at = bar.end()
     for _ in range(6):
-        match = _SOURCE_PREFIX.match(text, at)
+        match = _RX.source_prefix.match(text, at)
         if match:
             tag += match[0].strip()
         else:
@@ -104,7 +97,7 @@ def strip_prefixes(text: str) -> StrippedLine:
         if not match or match.end() == at:
             break
         at = match.end()
-    return StrippedLine(tag, text[at:], bool(stamped and _WARNING_LEVEL.search(text[:at])))
+    return StrippedLine(tag, text[at:], bool(stamped and _RX.warning_level.search(text[:at])))
 
 
 def without_mark(text: str) -> str:
@@ -122,7 +115,7 @@ def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
         return None
     if message is not None and len(message) > 1 and not message[1:2].isspace():
         return None  # Module::call, a URL
-    if not after_frames and (not _ERROR_NAME.search(name) or _VALUE.match(message or "") or name == "Error"):
+    if not after_frames and (not _RX.error_name.search(name) or _RX.value.match(message or "") or name == "Error"):
         return None  # MeanSquaredError: 0.02, Warning: None, Failed: 3
     return match if name[:1].isupper() or match["path"] else None
 
@@ -135,7 +128,7 @@ def is_header(text: str) -> bool:
 
 def is_frame(text: str) -> bool:
     """Return whether ``text`` names a frame of a traceback."""
-    return bool(_FRAME.match(text))
+    return bool(_RX.frame.match(text))
 
 
 def _is_body(text: str, indent: int | None) -> bool:
@@ -159,7 +152,7 @@ def is_echoed_code(lines: Sequence[Line], at: int) -> bool:
         line_tag, body, _ = strip_prefixes(lines[above].text)
         if line_tag != tag:
             continue
-        if frame := _FRAME.match(body):
+        if frame := _RX.frame.match(body):
             return frame.end("indent") < indent
         if len(body) - len(body.lstrip()) < indent or not body.strip():
             return bool(_WARNED.match(body))
@@ -179,10 +172,10 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
         line_tag, text, _ = strip_prefixes(lines[at].text)
         if line_tag != tag:
             continue
-        if frame := _FRAME.match(text) or _RICH.match(text):
+        if frame := _RX.frame.match(text) or _RICH.match(text):
             if not frames:
                 where = _entry_point(frame)
-                indent = max(frame.end("indent") - 2, 0) if frame.re is _FRAME else 0
+                indent = max(frame.end("indent") - 2, 0) if frame.re is _RX.frame else 0
             frames.append(at)
             other_lines, follows_body = 0, True
         elif (match := match_exception(text, after_frames=bool(frames))) and not _is_body(text, indent):
@@ -192,7 +185,7 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
             )  # fmt: skip
         elif not _is_body(text, indent) and not is_header(text):
             unusual = _UNUSUAL_NAME.fullmatch(text[indent or 0 :]) if follows_body and not of_unusual_name else None
-            if unusual and not _VALUE.match(unusual["message"]):
+            if unusual and not _RX.value.match(unusual["message"]):
                 of_unusual_name = at, unusual["name"], text.strip()
             follows_body = False
             other_lines += 1
@@ -256,7 +249,7 @@ def _frames_above(lines: Sequence[Line], at: int, tag: str, indent: int) -> tupl
         line_tag, body, _ = strip_prefixes(lines[above].text)
         if line_tag != tag or lines[above].text == text:
             continue
-        if _FRAME.match(body):
+        if _RX.frame.match(body):
             frames.append(above)
         elif not body[indent : indent + 1].isspace():
             break

@@ -10,38 +10,15 @@ from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/failure/patterns")
+_RX = read_patterns("diagnosis/failure/patterns", "user_code")
 
-_OTHERS_CODE = _PATTERNS["user_code.others_code"]
-_LAUNCHERS = _PATTERNS["user_code.launchers"]
-_PACKAGE = compile_lazily(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
-# Frameworks that run from a checkout of their sources.
-_CHECKOUT = _PATTERNS["user_code.checkout"]
-# What hands over to a framework and comes back only with its error.
-_ENTRY = _PATTERNS["user_code.entry"]
-# ... with nothing in the call that could be wrong: no place to correct anything.
-_LAUNCH = _PATTERNS["user_code.launch"]
-# Functions that give one record of the data after another.
-_OF_RECORDS = _PATTERNS["user_code.of_records"]
-# The start of a framework's own program: its options are to be set, not its lines.
-_OWN_PROGRAM = _PATTERNS["user_code.own_program"]
-# Packages that are mostly installed from a checkout: .../isaacgym/python/isaacgym/gymdeps.py.
-_EDITABLE = compile_lazily(
-    r"[/\\](isaacgym|isaaclab\w*|omni|rsl_rl|rl_games|skrl|trl|transformers|accelerate|peft|diffusers|datasets|deepspeed"
-    r"|verl|openrlhf|vllm|sglang|lerobot|openpi|robosuite|robomimic|libero|gymnasium|stable_baselines3|mani_skill"
-    r"|mmengine|mmcv|mmdet|detectron2|fairseq2?|torchtune|torchtitan|litgpt|nemo|ray|xformers|flash_attn"
-    r"|open_clip|timm|brax|maxtext|MaxText|flax|optax)(?:[_-][\w.-]+)?[/\\](?:(?:src|python|source|lib)[/\\])?"
-    r"(?:\1)[/\\](?!scripts[/\\]|examples[/\\])"
-)
-_IMPORTS = compile_lazily(r"^(?:import|from) +([\w]+)")
 _ROOT_PARTS = 3  # of /app/train.py, whose directory says nothing
-_FRAME = compile_lazily(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
 _DRAWN_FRAME = compile_lazily(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
 
 
 def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
     """Return those of ``frames`` that are of the user's own code. All where none is."""
-    return [at for at in frames if not _OTHERS_CODE.search(lines[at].text)] or list(frames)
+    return [at for at in frames if not _RX.others_code.search(lines[at].text)] or list(frames)
 
 
 def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
@@ -50,10 +27,10 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
     A line that only launches a framework is no place: nothing is wrong in it.
     """
     own = _find_places(lines, frames)
-    if own and own[-1] != frames[-1] and _LAUNCH.match(read_source(lines, [own[-1]])):
+    if own and own[-1] != frames[-1] and _RX.launch.match(read_source(lines, [own[-1]])):
         return ""
     text = tracebacks.strip_prefixes(lines[own[-1]].text).text if own else ""
-    match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
+    match = _RX.frame.search(text) or _DRAWN_FRAME.search(text)
     if match is None:
         return ""
     parts = re.split(r"[/\\]", match["file"])
@@ -65,19 +42,21 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
 
 def _find_places(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
     """Return those of ``frames`` where a user may correct something: of no package, and of no framework's checkout."""
-    own = [at for at in frames if not _OTHERS_CODE.search(lines[at].text) and not _LAUNCHERS.search(lines[at].text)]
+    own = [
+        at for at in frames if not _RX.others_code.search(lines[at].text) and not _RX.launchers.search(lines[at].text)
+    ]
     imported = _find_imported(lines, own)
     return [at for at in own if at not in imported and not _is_of_framework(lines[at].text)]
 
 
 def _is_of_framework(text: str) -> bool:
-    return bool(_CHECKOUT.search(text) or _OWN_PROGRAM.search(text) or _EDITABLE.search(text))
+    return bool(_RX.checkout.search(text) or _RX.own_program.search(text) or _RX.editable.search(text))
 
 
 def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:
     """Return those of ``frames`` that are of a package imported from elsewhere than the program's own directory."""
     for n, at in enumerate(frames[:-1]):
-        if (name := _IMPORTS.match(read_source(lines, [at]))) is None:
+        if (name := _RX.imports.match(read_source(lines, [at]))) is None:
             continue
         importer, imported = _read_file(lines[at].text), _read_file(lines[frames[n + 1]].text)
         package = re.search(rf"^(.*[/\\]){re.escape(name[1])}[/\\]__init__\.py$", imported)
@@ -90,21 +69,21 @@ def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:
 
 
 def _read_file(text: str) -> str:
-    match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
+    match = _RX.frame.search(text) or _DRAWN_FRAME.search(text)
     return match["file"] if match else ""
 
 
 def name_started_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
     """Return the package that raised the error where the user's code does no more than start it, else nothing."""
     own = _find_places(lines, frames)
-    is_started = not own or bool(_ENTRY.match(read_source(lines, [own[-1]])))
+    is_started = not own or bool(_RX.entry.match(read_source(lines, [own[-1]])))
     return name_library(lines, frames) if is_started else ""
 
 
 def is_of_records(lines: Sequence[Line], frames: Sequence[int]) -> bool:
     """Return whether the error was raised in code of the user that gives records of the data."""
     own = _find_places(lines, frames)
-    return bool(own) and bool(_OF_RECORDS.search(lines[own[-1]].text))
+    return bool(own) and bool(_RX.of_records.search(lines[own[-1]].text))
 
 
 def read_source(lines: Sequence[Line], frames: Sequence[int]) -> str:
@@ -118,7 +97,7 @@ def read_source(lines: Sequence[Line], frames: Sequence[int]) -> str:
 def name_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
     """Return the package in whose code the last frame is, or nothing where it is the user's own."""
     text = lines[frames[-1]].text if frames else ""
-    if checkout := _CHECKOUT.search(text):
+    if checkout := _RX.checkout.search(text):
         return next(filter(None, checkout.groups()), "")
-    match = _PACKAGE.search(text)
-    return match[1] if match and _OTHERS_CODE.search(text) else ""
+    match = _RX.package.search(text)
+    return match[1] if match and _RX.others_code.search(text) else ""

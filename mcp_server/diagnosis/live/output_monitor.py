@@ -22,7 +22,7 @@ from mcp_server.text.lines import ESCAPED_TRACEBACK, LINE_CHARS, TRACEBACK_CHARS
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/live/patterns")
+_RX = read_patterns("diagnosis/live/patterns", "output_monitor")
 
 _FIRST_STEP_TIMEOUT_S = 1200.0
 # Output is read completely up to this burst size and this lasting rate. Above that, only the newest bytes are read, at
@@ -377,10 +377,7 @@ class OutputMonitor:
 #
 # The time is linear in the length of the line. One pattern for all of it took 0.7 s for a line of 4 KB.
 
-_VERB = compile_lazily(r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b")
 _WORD = compile_lazily(r"[^\s'\"]+")
-_NAMING = compile_lazily(r"(?i)ckpt|checkpoint|step|epoch")
-_WEIGHTS = _PATTERNS["output_monitor.weights"]
 _DIGIT = compile_lazily(r"\d(?!.*\d)", re.DOTALL)
 _MOST_VERBS = 8
 _BEFORE_CHARS, _WORD_CHARS, _NUMBER_CHARS = 80, 400, 101  # verb to word; looked at of a word; naming to last digit
@@ -388,7 +385,7 @@ _BEFORE_CHARS, _WORD_CHARS, _NUMBER_CHARS = 80, 400, 101  # verb to word; looked
 
 def find_checkpoint(line: str) -> str | None:
     """Return the word that names a checkpoint by a number, shortly after a verb of saving, or None if there is none."""
-    for count, verb in enumerate(_VERB.finditer(line)):
+    for count, verb in enumerate(_RX.verb.finditer(line)):
         if count == _MOST_VERBS:
             break
         for word in _WORD.finditer(line, verb.end(), verb.end() + _BEFORE_CHARS + _WORD_CHARS):
@@ -401,7 +398,7 @@ def find_checkpoint(line: str) -> str | None:
 
 def _checkpoint_of(word: str) -> str | None:
     """Return ``word`` up to the last digit that follows a naming part of it, or the file of weights that it names."""
-    for naming in reversed(list(_NAMING.finditer(word))):
+    for naming in reversed(list(_RX.naming.finditer(word))):
         if digit := _DIGIT.search(word[naming.end() : naming.end() + _NUMBER_CHARS]):
             return word[: naming.end() + digit.end()]
-    return weights[0] if (weights := _WEIGHTS.match(word)) else None
+    return weights[0] if (weights := _RX.weights.match(word)) else None

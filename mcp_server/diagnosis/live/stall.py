@@ -31,12 +31,15 @@ called 6, and 40 none (2 of 20,000). The price: a hang of a run with one-minute 
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("diagnosis/live/patterns", "stall")
+
 
 _USUAL_GAPS, _LONGEST_GAPS = 40, 3
 _WINDOW, _LAST = 64, 3
@@ -49,11 +52,6 @@ _SAME_PRINT_S = 1.0
 _RECHECK_S = 300.0  # of a silent run that uses CPU time
 _MAX_BAR_POSITIONS = 4_096
 
-_SLOW_WORK = compile_lazily(
-    r"eval|valid|checkpoint|ckpt|sav(?:e|ed|ing)\b|snapshot|load(?:ed|ing)?\b|compil|captur|generat|rollout|inference"
-    r"|\btest(?:ing)?\b|sanity|sampl|upload|push|download|shuffl|prefill",
-    re.IGNORECASE,
-)
 _BAR_POSITION = compile_lazily(r"(?<![\d/.])(\d{1,9}) ?/ ?(\d{1,9})(?![\d/.])")
 _BAR = compile_lazily(r"%\||it/s|s/it|[━█▏▎▍▌▋▊▉#=>]{2}|\d \[")
 _FREE_REPORTS, _EVERY_S = 3, 600.0  # of a trouble that comes and goes: each report would wake an agent
@@ -239,7 +237,7 @@ class StallDetector:
 
     def _read_line(self, at_s: float, text: str) -> None:
         """Note what a line between two steps shows: work that delays steps, or a progress bar at a new position."""
-        is_slow_work = _SLOW_WORK.search(text) is not None
+        is_slow_work = _RX.slow_work.search(text) is not None
         self._is_extended = self._is_extended or is_slow_work
         if not is_slow_work and not _BAR.search(text):
             return

@@ -23,7 +23,7 @@ from mcp_server.diagnosis.progress.step_counters import StepReading
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/progress/patterns")
+_RX = read_patterns("diagnosis/progress/patterns", "custom_loops")
 
 _MAX_HEADER_CHARS = 160
 _HEADED_LINES = 8  # a loss at most this many lines below a step count belongs to it
@@ -33,31 +33,17 @@ NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
 
-# Words of a line with evaluation metrics; and words of a line that announces work with its own progress bar.
-_HELD_OUT = _PATTERNS["custom_loops.held_out"]
-_OTHER_WORK = _PATTERNS["custom_loops.other_work"]
-_TRAINING = compile_lazily(r"(?i)train|训练")
-# Source code, settings, commands: quoted text does not report progress.
-_QUOTED = _PATTERNS["custom_loops.quoted"]
-# A total that has a name of its own: {"step": 3, "total_steps": 500}.
-_TOTAL = _PATTERNS["custom_loops.total"]
-# Work before training that prints rewards or losses: a random policy, replay buffers, precomputed figures.
-_NOT_TRAINING = _PATTERNS["custom_loops.not_training"]
-_LOADED = compile_lazily(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
-_EPOCH = compile_lazily(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
 _POSITION = compile_lazily(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
 _TABLE_CELL = compile_lazily(r"^\s*[|│┃]")
-_WARNING = compile_lazily(r"WARN|[Ww]arning|\b[Cc]annot\b")  # a warning announces no work
-_TRAIN_LOSS = compile_lazily(r"(?i)(?:^|[\s:|>-])(?:train\w*[\s_/-]{0,3}loss|loss[\s_/-]{0,3}train\w*|训练损失)")
 
 
 def announces_other_work(line: str) -> bool:
     """Whether ``line`` announces work other than training. The bar below then shows that work."""
-    return _OTHER_WORK.search(line) is not None and _WARNING.search(line) is None
+    return _RX.other_work.search(line) is not None and _RX.warning.search(line) is None
 
 
 def _is_held_out(line: str) -> bool:
-    return _HELD_OUT.search(line) is not None and _TRAINING.search(line) is None
+    return _RX.held_out.search(line) is not None and _RX.training.search(line) is None
 
 
 class CustomLoopReader:
@@ -91,7 +77,7 @@ class CustomLoopReader:
         if is_quoted:
             return None, []
         if before and not is_held_out and before.rstrip().endswith(":"):
-            is_held_out = _is_held_out(before) and _TRAINING.search(line) is None
+            is_held_out = _is_held_out(before) and _RX.training.search(line) is None
         if is_held_out and not (bits & HELD_OUT and bits & COUNTS):
             return None, [(_as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
         if is_loaded:
@@ -108,8 +94,12 @@ class CustomLoopReader:
         if properties is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            is_loaded = _LOADED.search(line) is not None or _NOT_TRAINING.search(line) is not None
-            properties = self._templates[template] = (_QUOTED.search(line) is not None, _is_held_out(line), is_loaded)
+            is_loaded = _RX.loaded.search(line) is not None or _RX.not_training.search(line) is not None
+            properties = self._templates[template] = (
+                _RX.quoted.search(line) is not None,
+                _is_held_out(line),
+                is_loaded,
+            )
         return properties
 
     def _read_uncounted(self, line: str, values: list[NamedValue]) -> StepReading | None:
@@ -131,7 +121,7 @@ class CustomLoopReader:
         before = self._last_losses.get(name.text)
         if before is not None or len(self._last_losses) < _MAX_LOSSES:
             self._last_losses[name.text] = value
-        if name.headline is not None and (_TRAIN_LOSS.search(line) or before not in {None, value}):
+        if name.headline is not None and (_RX.train_loss.search(line) or before not in {None, value}):
             return StepReading(CounterRank.LOSS, f"loss {name.text}", mark=value)
         return None
 
@@ -144,7 +134,7 @@ class CustomLoopReader:
             and self._lines_since_open > _HEADED_LINES
         ):
             self._open_reading = None
-        match = _EPOCH.search(line) if "poch" in line or "POCH" in line else None
+        match = _RX.epoch.search(line) if "poch" in line or "POCH" in line else None
         if (
             (match is None and len(values) != 1)
             or len(line) > _MAX_HEADER_CHARS
@@ -203,7 +193,7 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
 
 def find_values_behind_bar(text: str) -> list[NamedValue]:
     """Return the named values of ``text``, printed behind a bar. Those of an evaluation get names that say so."""
-    if _QUOTED.search(text) or _LOADED.search(text) or _NOT_TRAINING.search(text):
+    if _RX.quoted.search(text) or _RX.loaded.search(text) or _RX.not_training.search(text):
         return []
     values = find_named_values(text)
     if _is_held_out(text) and not any(name.bits & HELD_OUT for name, _, _ in values):
@@ -215,7 +205,7 @@ def _add_named_total(reading: StepReading | None, line: str) -> StepReading | No
     """Add a total that the line holds under a name of its own."""
     if reading is None or not ("total_" in line or "max_" in line or "num_" in line):
         return reading
-    for match in _TOTAL.finditer(line):
+    for match in _RX.total.finditer(line):
         total, is_epochs = parse_integer(match[2]), match["unit"].lower() == "epochs"
         if is_epochs and reading.epochs is None and reading.epoch is not None:
             reading = reading._replace(epochs=total)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_PATTERNS = read_patterns("diagnosis/progress/patterns")
+_RX = read_patterns("diagnosis/progress/patterns", "formats")
 
 
 class CounterRank(IntEnum):
@@ -59,7 +59,6 @@ STEP_FORMATS = tuple(_read_format(fields) for fields in _BLOCKS if "head" not in
 TABLE_FORMATS = tuple((compile_lazily(fields["head"]), _read_format(fields)) for fields in _BLOCKS if "head" in fields)
 
 _NUMBER = compile_lazily(r"[0-9]|[nN][aA][nN]|\binf\b")
-_NO_NUMBER = _PATTERNS["formats.no_number"]
 
 
 # fmt: off
@@ -74,4 +73,4 @@ def may_show_progress(line: str) -> bool:
         or "pdate" in line or "_rew" in line or "score" in line or "norm" in line or "fps" in line or "FPS" in line
         or "SPS" in line or "STEP" in line or "LOSS" in line or "learn:" in line or "kimg" in line or " Up. " in line
         or "[batch=" in line or "━" in line or "Trial " in line or "失" in line or "奖" in line
-    ) and (_NUMBER.search(line) is not None or _NO_NUMBER.search(line) is not None)
+    ) and (_NUMBER.search(line) is not None or _RX.no_number.search(line) is not None)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mcp_server.text.regex import compile_lazily, find_all
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_PATTERNS = read_patterns("diagnosis/progress/patterns")
+_RX = read_patterns("diagnosis/progress/patterns", "named_values")
 
 # What the name of a number measures. Bits, so that a whole line has the union of its names.
 LOSS = 1
@@ -24,10 +24,7 @@ COUNTS = STEP | EPOCH
 _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
 
-# A name of up to four words (LightGBM: "valid_0's rmse"); what separates name and number; the number; its power of ten;
-# the total after `/` or `of`. Megatron prints "number of nan iterations: 0".
-_NAMED_VALUE = _PATTERNS["named_values.named_value"]
-_find_values = find_all(_NAMED_VALUE, "name", "value", "power", "of")
+_find_values = find_all(_RX.named_value, "name", "value", "power", "of")
 MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
@@ -48,8 +45,6 @@ def _words(text: str) -> str:
     return rf"(?:^|[ _./-])(?:{'|'.join(text.split())})(?:$|[ _./@-])"
 
 
-# Settings whose names contain the name of a metric.
-_SETTING = _PATTERNS["named_values.setting"]
 _HELD_OUT_WORDS = compile_lazily(_words("val valid validation eval evaluation test dev") + "|验证|测试")
 _BITS = {"loss": LOSS, "reward": REWARD, "vital": VITAL, "speed": SPEED, "quality": QUALITY}
 _BLOCKS = [dict(block) for block in read_blocks("diagnosis/progress/metrics")]
@@ -67,9 +62,6 @@ _UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  #
 
 _COUNT_BEFORE = compile_lazily(r"第\d+(?:轮|步|回合|次迭代) ")
 
-# "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
-_SKIPS = _PATTERNS["named_values.skips"]
-_COUNTED = compile_lazily(r"(?i)\b(?:step|iter\w*|epoch|batch|update|episode)\W{0,3}\d")
 
 _name_cache: dict[str, ValueName | None] = {}
 
@@ -101,7 +93,7 @@ def _measure_name(text: str) -> ValueName | None:
     words = text.split()
     if words and (words[-1] in _STEPS or words[-1] in _EPOCHS):
         return None  # "validation loss at iteration 100"
-    bits = 0 if _SETTING.search(text) else next((bit for bit, pattern in _MEASURES if pattern.search(text)), 0)
+    bits = 0 if _RX.setting.search(text) else next((bit for bit, pattern in _MEASURES if pattern.search(text)), 0)
     if not bits:
         return None
     is_held_out = _HELD_OUT_WORDS.search(text) is not None
@@ -121,12 +113,12 @@ def is_remark(line: str, name: str) -> bool:
 
 @functools.lru_cache(maxsize=1)  # a line may hold hundreds of values
 def _speaks_of_skipping(line: str) -> bool:
-    return _SKIPS.search(line) is not None
+    return _RX.skips.search(line) is not None
 
 
 @functools.lru_cache(maxsize=1)
 def _counts_something(line: str) -> bool:
-    return _COUNTED.search(line) is not None
+    return _RX.counted.search(line) is not None
 
 
 def parse_number(text: str) -> float:

@@ -10,7 +10,7 @@ from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
-_PATTERNS = read_patterns("diagnosis/progress/patterns")
+_RX = read_patterns("diagnosis/progress/patterns", "progress_bars")
 
 # A bar with faster steps and without a loss does not show training.
 _MIN_STEP_S = 0.001
@@ -18,18 +18,9 @@ _MAX_TITLES = 1_024
 _MAX_TITLE_CHARS = 160
 _UNITS_OF_DATA = frozenset({"B", "iB", "kB", "KB", "MB", "GB", "MiB", "examples", "files", "file", "ba"})
 
-_TQDM = _PATTERNS["progress_bars.tqdm"]
 _COUNT = compile_lazily(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
 _SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z_]+|([A-Za-z_]+)/s)")
 _DIGITS = compile_lazily(r"\d+")
-_LABEL = compile_lazily(
-    r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\||(?i:rank) ?\d+\b:?)\s*"
-)  # (Trainer pid=1), [rank0]:, 0:
-_EPOCH = _PATTERNS["progress_bars.epoch"]
-
-_OTHER = _PATTERNS["progress_bars.other"]
-_TRAIN = _PATTERNS["progress_bars.train"]
-_MEASUREMENT = _PATTERNS["progress_bars.measurement"]
 
 
 class BarSubject(Enum):
@@ -75,7 +66,7 @@ def find_bar(line: str) -> ProgressBar | None:
     """Return the last bar in ``line``, or None."""
     start = line.rfind("%|")
     if start >= 0 or "/s" in line or "s/it" in line:
-        if match := _TQDM.search(line, max(start, 0)):
+        if match := _RX.tqdm.search(line, max(start, 0)):
             digits, power, total, total_power, unit, elapsed, rest = match.groups()
             of = None if total == "?" else _bar_count(total, total_power)
             bar = _build_bar(
@@ -102,7 +93,7 @@ def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, 
     if unit or (speed is not None and speed[4] in _UNITS_OF_DATA):
         kind = BarSubject.OTHER
     elif kind is BarSubject.UNLABELLED:
-        if rest and _MEASUREMENT.search(rest):
+        if rest and _RX.measurement.search(rest):
             kind = BarSubject.TRAINING
         elif step_s is not None and step_s < _MIN_STEP_S:
             kind = BarSubject.OTHER  # reading files or walking a list: training takes longer
@@ -112,15 +103,15 @@ def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, 
 def _read_title(before: str) -> BarTitle:
     """Read the text before a bar, without the prefixes of launchers and loggers."""
     text = re.split(r"(?:it/s|s/it)[^\]]{0,99}\]", before)[-1].strip(" \t|:-")
-    while (match := _LABEL.match(text)) and match.end():
+    while (match := _RX.label.match(text)) and match.end():
         text = text[match.end() :]
-    epoch = _EPOCH.search(text)
+    epoch = _RX.epoch.search(text)
     epoch_numbers = [parse_integer(group) for group in epoch.groups() if group] if epoch else []
-    shows_loss = _MEASUREMENT.search(text) is not None
+    shows_loss = _RX.measurement.search(text) is not None
     kind = BarSubject.UNLABELLED
-    if _OTHER.search(text):
+    if _RX.other.search(text):
         kind = BarSubject.OTHER
-    elif shows_loss or _TRAIN.search(text):
+    elif shows_loss or _RX.train.search(text):
         kind = BarSubject.TRAINING
     return BarTitle(
         _DIGITS.sub("", text),

@@ -41,6 +41,10 @@ from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar,
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
 from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("diagnosis/progress/patterns", "tracker")
+
 
 _MAX_HEADLINES = 4
 _MAX_BARS = 64
@@ -48,7 +52,6 @@ _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
 _NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 _TRIAL_KEY = "rllib"  # of the counter: other lines of Ray Tune count the same iterations
-_TRIAL_HEADER = compile_lazily(r"[\s|│]*Trial name\s+[|│]?\s*status\b.{0,600}?\biter\b")
 _TRIAL_BORDERS = ("|", "│", "+", "├", "╰", "╭")
 _BETWEEN_TRIAL_CELLS = compile_lazily(r"\s*[|│]\s*|\s{2,}")
 _MAX_TRIALS = 1_000
@@ -97,7 +100,7 @@ class _TrialTables:
 
     def read_line(self, line: str) -> tuple[StepReading, list[NamedValue]] | None:
         """Return the iteration and the metrics of a trial that has gone on, or None for any other line."""
-        if "Trial name" in line and _TRIAL_HEADER.match(line):
+        if "Trial name" in line and _RX.trial_header.match(line):
             self._columns = _read_trial_cells(line)
             return None
         if not self._columns:
