@@ -61,6 +61,12 @@ def compile_lazily(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     return cast("re.Pattern[AnyStr]", _LazyPattern(pattern, flags))
 
 
+@cache
+def compile_once(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern of a table, compiled when it is first used."""
+    return compile_pattern(pattern, flags)
+
+
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of a user, and refuse one that could search for ever.
 

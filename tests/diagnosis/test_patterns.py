@@ -27,6 +27,12 @@ def test_a_pattern_is_found_in_its_own_lines(file: str, name: str, seen: str) ->
     assert not pattern.search("The weather is fine")
 
 
+@pytest.mark.parametrize("block", [dict(block) for block in read_blocks("diagnosis/failure/general")])
+def test_a_general_message_and_the_line_that_explains_it_are_found(block: dict[str, str]) -> None:
+    assert re.match(block.get("line", ""), block["seen"])
+    assert re.match(block["cause"], block["near"])
+
+
 def test_a_name_stands_once_and_has_a_line() -> None:
     names = [(file, block[0][1]) for file, block in BLOCKS]
     assert len(names) == len(set(names))

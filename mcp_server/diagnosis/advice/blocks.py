@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mcp_server.diagnosis.advice.shown import compile_once, word_parts
-from mcp_server.text.regex import compile_lazily
+from mcp_server.diagnosis.advice.shown import word_parts
+from mcp_server.text.regex import compile_lazily, compile_once
 from mcp_server.text.rows import Block, read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "blocks")

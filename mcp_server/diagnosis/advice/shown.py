@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from mcp_server.text.regex import compile_lazily
+from mcp_server.text.regex import compile_lazily, compile_once
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "shown")
@@ -19,12 +19,6 @@ _PART = compile_lazily(r"\{([a-z_]+)\}")
 _SAME = {"True": "(?:[Tt]rue|1)", "true": "(?:[Tt]rue|1)", "False": "(?:[Ff]alse|0)", "false": "(?:[Ff]alse|0)"}
 _ON = "(?:[Tt]rue|1|yes|on)"
 _COMMAND = r"^(?:\+ |\$ |[^\n]{0,200}\b(?:python[\d.]*|torchrun|accelerate launch|deepspeed|vllm serve|srun) )"
-
-
-@cache
-def compile_once(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a pattern of a table, compiled at its first use."""
-    return re.compile(pattern, flags)
 
 
 def word_parts(say: str, log: str) -> str:

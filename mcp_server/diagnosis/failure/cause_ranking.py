@@ -13,8 +13,8 @@ from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.regex import compile_lazily, compile_once
+from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "cause_ranking")
 
@@ -32,29 +32,8 @@ _TUNE = compile_lazily(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
 _REPRESENTED = compile_lazily(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
 _CALL_LINES = 4
 _TRIAL_EXCEPTION = compile_lazily(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
-_ANY = compile_lazily("")
 _BY_TEXT = "by text"  # the explaining line decides the kind
-# Of which kind a general message is, its pattern, the pattern of the line near it that explains it, and the kind that
-# this line proves. An empty kind is any, or the same.
-_SPECIFIC_CAUSES = (
-    ("", _RX.bare_what, _RX.thrown, ""),
-    ("killed", compile_lazily("KeyboardInterrupt$"), _RX.no_threads, "other"),
-    ("network_error", _RX.not_on_hub, _RX.refused, ""),
-    ("cuda_error", compile_lazily(".*DNN library"), _RX.other_cudnn, ""),
-    ("segfault", _ANY, _RX.no_vulkan, "cuda_error"),
-    (
-        "python_error",
-        compile_lazily(r".*(?:SimulationApp|GPU foundation|[Rr]enderer)"),
-        _RX.no_vulkan,
-        "cuda_error",
-    ),
-    ("python_error", compile_lazily(".*RESOURCE_EXHAUSTED"), _RX.no_tpu_memory, "oom_gpu"),
-    ("ray_error", compile_lazily(".*register worker"), _RX.no_threads, "other"),
-    ("ray_error", compile_lazily(".*Get timed out"), _RX.infeasible, ""),
-    ("ray_error", _RX.ray_lost_process, _RX.ray_out_of_memory, "oom_host"),
-    ("config_error", compile_lazily(".*command not found"), _RX.no_environment, ""),
-    ("python_error", compile_lazily(r"(?:\w+\.)*CalledProcessError: Command"), _RX.of_command, _BY_TEXT),
-)
+_GENERAL = [dict(block) for block in read_blocks("diagnosis/failure/general")]
 
 
 def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -> FailureEvidence:
@@ -256,13 +235,13 @@ def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text:
     """Return the line near ``evidence`` that explains its general message ``text``, else ``evidence``."""
     after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if evidence.kind == "ray_error" else ()
     near = [*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after]
-    for of_kind, general, cause, kind in _SPECIFIC_CAUSES:
-        if of_kind not in ("", evidence.kind) or not general.match(text):
+    for one in _GENERAL:
+        if one.get("kind", evidence.kind) != evidence.kind or not compile_once(one.get("line", "")).match(text):
             continue
         for at in near:
             text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
-            if cause.match(text_near):
-                proof = (match_error_kind(text_near) if kind == _BY_TEXT else kind) or evidence.kind
-                weight = max(evidence.weight, Weight.OWN) if proof != evidence.kind else evidence.weight
-                return replace(evidence, at=at, text=text_near, kind=proof, weight=weight, frames=())
+            if compile_once(one["cause"]).match(text_near):
+                proof = match_error_kind(text_near) if one.get("as") == _BY_TEXT else one.get("as")
+                weight = max(evidence.weight, Weight.OWN) if proof not in (None, evidence.kind) else evidence.weight
+                return replace(evidence, at=at, text=text_near, kind=proof or evidence.kind, weight=weight, frames=())
     return evidence
