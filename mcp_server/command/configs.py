@@ -47,10 +47,7 @@ def find_script_configs(command: str | Sequence[str], cwd: Path) -> list[Path]:
 def _find_in(
     command: str | Sequence[str], base: Path | None, variables: dict[str, str], arguments: Sequence[str], deep: int
 ) -> dict[Path, bool]:
-    """Return the files that ``command`` names, and those of shell scripts that it starts, ``deep`` scripts down.
-
-    With each file whether a shell script chose it as a config of Hydra.
-    """
+    """Return the files that ``command`` and its scripts name, each with whether a script chose it for Hydra."""
     files: dict[Path, bool] = {}
     commands = parse(command).commands
     unsure: set[str] = set()
@@ -91,11 +88,7 @@ def _find_shell_script(words: Sequence[str | None], base: Path) -> tuple[Path, l
 
 
 def _assign(simple: SimpleCommand, variables: dict[str, str], unsure: set[str]) -> None:
-    """Set the variables that a command assigns.
-
-    One whose value is unknown, or differs between branches, is unknown from then on. An empty value, as of an argument
-    that was not given, does not count; an argument that was given does.
-    """
+    """Set the assigned variables. One that is unknown, or differs between branches, stays so; an empty one is none."""
     for match in filter(None, map(_ASSIGNMENT.fullmatch, list_assignments(simple.words))):
         name, value = match[1], _expand_value(match[2], variables)
         is_argument = bool(re.fullmatch(r"\$\{?[1-9]\}?", match[2]))
@@ -149,7 +142,6 @@ def _go_to(base: Path | None, words: Sequence[str | None]) -> Path | None:
 
 
 def _find_named(words: Sequence[str], base: Path) -> Iterator[Path]:
-    """Yield the files that the words of one program name."""
     for before, word in zip(["", *words], words):
         value = _value(word)
         path = base / (word.replace(".", "/") + ".py" if before == "-m" else value)

@@ -108,10 +108,7 @@ def list_redirected(command: str | Sequence[str], cwd: str) -> Iterator[str]:
 def _place(
     command: str | Sequence[str], cwd: str | None, *, deep: bool = True
 ) -> Iterator[tuple[SimpleCommand, str | None]]:
-    """Yield the programs of a command with the directories that they run in; None where that is not certain.
-
-    ``deep``: also those of its words of several words, as of ``bash -c 'python train.py --out /x'``.
-    """
+    """Yield each program with its directory, or None. ``deep``: also those in a word, as of ``bash -c TEXT``."""
     parsed = parse(command)
     for simple in [SimpleCommand(tuple(parsed.words))] if parsed.open_quote else parsed.commands:
         base = None if cwd is None else simple.find_directory(cwd or "/")
@@ -141,7 +138,6 @@ def _runs_python(words: Sequence[str]) -> bool:
 
 
 def _find_redirected(simple: SimpleCommand) -> Iterator[str]:
-    """Yield the files into which a program's standard output goes."""
     for each in simple.redirections:
         if each.operator in REDIRECTS and each.descriptor in ("", "1") and _is_file(each.target):
             yield each.target
@@ -187,9 +183,6 @@ def _resolve(pairs: Iterable[tuple[str, str]], base: str | None) -> Iterator[str
 
 
 def _absolute(path: str, base: str | None) -> str:
-    """Return a path as seen from ``base``, empty for a relative one where that is not known.
-
-    ``~NAME`` of a user whom this host does not know stays as it is.
-    """
+    """Return a path as seen from ``base``, empty for a relative one without it. ``~NAME`` of an unknown user stays."""
     path = os.path.expanduser(path)  # noqa: PTH111 - a text
     return "" if base is None and not path.startswith("/") else os.path.normpath(os.path.join(base or "/", path))  # noqa: PTH118

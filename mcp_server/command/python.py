@@ -95,7 +95,6 @@ def find_programs_of_python(text: str) -> list[Program]:
 
 
 def _read_names(tree: ast.Module) -> tuple[dict[str, str], dict[str, ast.expr]]:
-    """Return imported names by their aliases, and the values of variables that are set once."""
     names: dict[str, str] = {}
     constants: dict[str, ast.expr] = {}
     twice: set[str] = set()

@@ -362,7 +362,6 @@ def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
 
 
 def _place_commands(commands: Iterable[SimpleCommand]) -> Iterator[SimpleCommand]:
-    """Yield the programs of a line with the directory that each runs in."""
     base: tuple[str, ...] | None = ()
     for simple in commands:
         yield replace(simple, base=base) if base != () else simple

@@ -113,8 +113,6 @@ class _Stage:
 
 
 class _Reader:
-    """Reads the simple commands of one text. ``bodies``: its here-documents, by their line."""
-
     def __init__(self, text: str, bodies: dict[int, str], known: _Known, depth: int) -> None:
         self._text, self._bodies, self._known, self._depth = text, bodies, known, depth
 
@@ -289,7 +287,6 @@ class _Reader:
         return self._read_file(word)
 
     def _find_code(self, words: Sequence[str], stdin: str | None) -> str:
-        """Return the Python text that the program runs."""
         entry = find_entry(words)
         if entry is None or entry.is_shell or entry.kind == "module":
             return ""
@@ -305,7 +302,6 @@ def _read_whole(word: str) -> Substitution | None:
 
 
 def _outside(word: str) -> str:
-    """Return the text of a word without its substitutions."""
     return expand_word(word, lambda _: "")
 
 

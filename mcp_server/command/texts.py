@@ -87,7 +87,6 @@ def _find_in_screen(words: Sequence[str]) -> list[str]:
 
 
 def _reads_commands(name: str, words: Sequence[str]) -> bool:
-    """Return whether a program runs what it reads as commands."""
     entry = find_entry(words)
     return name in ("at", "batch") or (entry is not None and entry.is_shell and entry.kind == "input")
 

@@ -121,11 +121,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def _check_share(condition: Condition) -> Condition:
-    """Refuse a share of the steps that no run reaches.
-
-    Raises:
-        BadArgument: it is above 100 %.
-    """
+    """Refuse a share of the steps that no run reaches."""
     is_above = condition.number > 1 or (condition.number == 1 and condition.sign == ">")
     if condition.tag.lower() == PROGRESS and condition.sign in (">=", ">", "==") and is_above:
         raise BadArgument("until", "progress is from 0 to 1, or 0% to 100%: this is never met.", f"E.g. {_EXAMPLES}.")

@@ -92,7 +92,6 @@ class _Scale:
     spread: float
 
     def digit(self, part: Floats, median: float) -> str:
-        """Return the character of one bucket of finite values."""
         if self.least == self.most:
             return "5"
         low, high, width = float(part.min()), float(part.max()), self.high - self.low

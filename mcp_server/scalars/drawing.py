@@ -159,7 +159,6 @@ def _draw_bars(
 def _draw_parallel(
     axes: Any, panel: Mapping[str, Any], styles: Mapping[str, Mapping[str, Any]], longest_title: int, **_: Any
 ) -> None:
-    """Draw a line for each setting, through its value on every axis."""
     places = range(len(panel["axes"]))
     for label, heights in panel["lines"].items():
         axes.plot(places, heights, **styles[label], linewidth=1.6, marker="o", markersize=4, clip_on=False)
@@ -224,7 +223,6 @@ def _draw_curve(axes: Any, curve: Mapping[str, Any], style: Mapping[str, Any], f
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return colour and dashes of a run."""
     colours = len(_COLOURS)
     return {"color": _COLOURS[number % colours], "linestyle": _DASHES[number // colours % len(_DASHES)]}
 

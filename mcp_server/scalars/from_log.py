@@ -165,7 +165,6 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
 
 
 def _find_own_names(line: str) -> Iterator[tuple[str, float]]:
-    """Yield the named numbers of a line by the names that stand there."""
     for found in _OWN_NAME.finditer(line):
         with contextlib.suppress(ValueError):
             yield found["name"].strip("'\" "), float(found["value"].replace(",", ""))
@@ -179,7 +178,6 @@ class _BaselineReader:
         self._lines_left = 0
 
     def read(self, line: str) -> None:
-        """Read a line printed before the first step."""
         is_row = any(sign in line for sign in _TABLE_SIGNS)
         if _EVALUATION.search(line):
             self._lines_left = _LINES_AFTER_TITLE
@@ -206,7 +204,6 @@ def read_log_lines(log: Path) -> tuple[Iterator[str], bool]:
 
 
 def _read_ends(log: Path) -> tuple[list[bytes], bool]:
-    """Return the whole log, or its beginning and its end in complete lines."""
     with open_regular(log) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= 2 * _MOST_BYTES:

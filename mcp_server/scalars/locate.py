@@ -119,7 +119,6 @@ def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[Me
 
 
 def _find_least(own: OwnFiles) -> Rank:
-    """Return the evidence that a run's scalars need."""
     return Rank.STATED if own.claims.tensorboard else Rank.BELOW if own.claims.has_step else Rank.BESIDE
 
 

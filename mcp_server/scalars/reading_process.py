@@ -159,7 +159,6 @@ def _end_with_server() -> None:
 
 
 def _send(file: IO[bytes] | None, value: object) -> None:
-    """Write a value; its arrays are not copied."""
     assert file is not None  # noqa: S101 - a pipe
     buffers: list[pickle.PickleBuffer] = []
     parts = [memoryview(pickle.dumps(value, 5, buffer_callback=buffers.append)), *(one.raw() for one in buffers)]
@@ -170,12 +169,7 @@ def _send(file: IO[bytes] | None, value: object) -> None:
 
 
 def _receive(process: subprocess.Popen[bytes]) -> Any:
-    """Return what the process sends next.
-
-    Raises:
-        CallAbandoned: nobody waits for it any more.
-        EOFError: the process has ended.
-    """
+    """Return what the process sends next. Raises CallAbandoned, or EOFError where the process has ended."""
     assert process.stdout is not None  # noqa: S101 - a pipe
     fd, poll = process.stdout.fileno(), select.poll()
     poll.register(fd, select.POLLIN)

@@ -256,7 +256,6 @@ def _resolve_path(path: Path) -> ScalarTarget:
 
 
 def _path_below(root: Path, location: MetricLocation) -> str:
-    """Return the path of a location below ``root``, by which a caller can name it."""
     path = os.path.relpath(location_path(location), root)
     return "/".join(part for part in (path, run_name_in(location)) if part not in ("", "."))
 

@@ -266,7 +266,6 @@ def _purge(file: FilePoints, number: int) -> _Part:
 
 
 def _group_overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """Group the parts whose wall times overlap."""
     groups: list[list[_Part]] = []
     end = -np.inf
     for part in parts:
@@ -285,10 +284,7 @@ def is_rising(steps: NDArray[np.int64]) -> bool:
 
 
 def _drop_repeated_stretches(part: _Part) -> _Part:
-    """Return the points of a file that no later stretch of it repeats, with the number of its cycles.
-
-    A stretch begins where the steps fall and ends where they fall again.
-    """
+    """Return the points that no later stretch, from one fall of the steps to the next, repeats; with the cycles."""
     steps = part.steps
     if is_rising(steps) or _go_in_turn(steps):
         return replace(part, restarts=())
@@ -324,10 +320,7 @@ def _is_repeated(earlier: NDArray[np.int64], stretch: NDArray[np.int64]) -> bool
 
 
 def _find_start(steps: NDArray[np.int64], earlier: Sequence[NDArray[np.int64]]) -> int | None:
-    """Return the step from which a later writer replaces the points of earlier ones, or None where it does not.
-
-    Its first points do not count where they lie far before its others: a test at step 0 precedes a resumed run.
-    """
+    """Return the step from which a later writer replaces points, or None. Points far before its others do not count."""
     before = np.unique(np.concatenate(earlier))
     highest = before[-1]
     if steps.min() > highest:
@@ -344,7 +337,6 @@ def _find_start(steps: NDArray[np.int64], earlier: Sequence[NDArray[np.int64]]) 
 
 
 def _interleave(group: Sequence[_Part]) -> _Part:
-    """Return the points of concurrent writers as one part, in the order of wall times."""
     if len(group) == 1:
         return group[0]
     restarts = tuple(restart for part in group for restart in part.restarts)

@@ -144,10 +144,7 @@ def _tail(count: int) -> int:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line through points: its slope in units per 1,000 steps, and the t-statistic of that.
-
-    ``most_drift``: by how much the line may rise or fall from end to end, in standard deviations of its residuals.
-    """
+    """A line: its slope per 1,000 steps, its t, and how far it may drift, in standard deviations of its residuals."""
 
     slope: float | None = None
     t: float = 0.0
@@ -165,10 +162,7 @@ class _Line:
 
 
 def _departure(steps: Ints, scaled: Floats, exponent: int) -> _Line | None:
-    """Return the line through the longest end that has left the level before it, or None without one.
-
-    A thousand rising points after a hundred thousand flat ones do not tilt the line through a tenth of them all.
-    """
+    """Return the line through the longest end that has left the level before it, which a longer line hides, or None."""
     size = scaled.size
     while (size := int(size / 3)) >= _LEAST_END:
         line = _fit_line(steps[-size:], scaled[-size:], exponent)
@@ -182,7 +176,6 @@ def _departure(steps: Ints, scaled: Floats, exponent: int) -> _Line | None:
 
 
 def _fit_line(steps: Ints, y: Floats, exponent: int) -> _Line:
-    """Return the line through points by ordinary least squares."""
     tail = y.size
     x = step_offsets(steps)
     width = float(x.max())
@@ -257,6 +250,5 @@ def _age(walls: Floats, now_s: float) -> float | None:
 
 
 def _rate(steps: Ints, walls: Floats) -> float | None:
-    """Return steps per second from the first to the last point, or None where time or steps do not advance."""
     elapsed_s, count = float(walls[-1]) - float(walls[0]), int(steps[-1]) - int(steps[0])
     return count / elapsed_s if elapsed_s > 0 and count > 0 and math.isfinite(count / elapsed_s) else None

@@ -54,7 +54,6 @@ class _Layer:
                 self.text = visible
 
     def decode(self) -> bool:
-        """Read each character that is escaped as what it stands for; return whether there is one."""
         self._decoded = list(decode_escapes(self.text))
         if self._decoded:
             self.text = self._decoded[-1].text
@@ -99,8 +98,6 @@ def _peel(data: bytes) -> Iterator[_Layer]:
 
 
 class _Fold:
-    """A layer in a view, and the original index of each byte."""
-
     def __init__(self, layer: _Layer, view: View) -> None:
         self._layer, self._view = layer, view
         self._places: list[int] | None = None
@@ -160,7 +157,6 @@ class Redactor:
         return next(self._find(b"", value.encode(errors="surrogateescape")), None) is not None
 
     def _mask(self, passed: bytes, data: bytes, *, ended: bool) -> tuple[bytes, int]:
-        """Return the masked beginning of ``data`` that is decided, and its length."""
         spans = sorted(self._find(passed, data), key=lambda span: (span[0], -span[1]))
         decided = len(data) if ended else len(data) - self._undecided(passed, data)
         # A secret whose end might begin another one waits with it; of two that overlap the longer names the mask.

@@ -177,7 +177,6 @@ def find_keys(words: Sequence[str]) -> Iterator[str]:
 
 
 def _is_key_of(name: str, value: str) -> bool:
-    """Return whether ``value`` is a secret by its name and shape."""
     last = name.rpartition(".")[2]
     if len(value) < SHORTEST_SECRET or value[0] in "$<{`" or not names_a_secret(last):
         return False

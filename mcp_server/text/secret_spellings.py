@@ -153,7 +153,6 @@ def list_spellings(value: str) -> Iterator[Spelling]:
 
 
 def _list_plain(plain: str, raw: bytes) -> Iterator[bytes]:
-    """Yield ``raw`` as programs quote, cut and encode it."""
     yield from (text.encode(errors="surrogateescape") for text in _list_quoted(plain))
     yield from (raw.hex().encode(), raw.hex().upper().encode())
     half = len(raw) // 2
@@ -165,7 +164,6 @@ def _list_plain(plain: str, raw: bytes) -> Iterator[bytes]:
 
 
 def _list_quoted(plain: str) -> Iterator[str]:
-    """Yield ``plain`` as programs write it in strings, addresses, pages and shell commands."""
     from html import escape  # noqa: PLC0415 - takes 1 ms, and few runs have secrets
 
     raw = plain.encode(errors="surrogateescape")
@@ -193,7 +191,6 @@ def _list_base64(raw: bytes) -> Iterator[bytes]:
 
 
 def _list_base32(raw: bytes) -> Iterator[bytes]:
-    """Yield the base32 digits of ``raw``, as those of base64."""
     for offset in range(5):
         encoded = base64.b32encode(b"\0" * offset + raw)
         yield encoded[-(-8 * offset // 5) : 8 * (offset + len(raw)) // 5]

@@ -174,7 +174,6 @@ def suggest_setting(scene: Scene) -> NextStep | None:
 
 
 def _rate(sentence: str) -> int:
-    """Rate how much ``sentence`` says of what to do: most where it names a setting with that."""
     rate = _DEED if _SAYS_WHAT_TO_DO.search(sentence) else _DEMAND if _RX.says_what_must_be.search(sentence) else 0
     return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 
@@ -256,7 +255,6 @@ def name_today(scene: Scene) -> NextStep | None:
 
 @cache
 def _read_renames(key: str) -> dict[str, list[tuple[str, str]]]:
-    """Return by the old name of one sort where it must stand, and what to use today."""
     renames: dict[str, list[tuple[str, str]]] = {}
     for block in read_blocks("diagnosis/advice/renames"):
         fields = dict(block)

@@ -59,7 +59,6 @@ def _propose_from(names: tuple[str, ...]) -> Iterator[_Proposer]:
 
 
 def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
-    """Yield what proposes a step, in the order in which it is asked: what a message proves comes first."""
     yield from (read_figures, explain_width, explain_timeout, suggest_option, explain_other_python, suggest_install)
     if is_error:
         yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric, compare_keys, name_today)
@@ -77,7 +76,6 @@ def _order_last() -> Iterator[_Proposer]:
 
 
 def _explain_inside(scene: Scene) -> NextStep | None:
-    """Return the step after an error inside a package that the user's code only starts, or None."""
     return next(filter(None, (propose(scene) for propose in _propose_from(INSIDE))), None) if scene.inside else None
 
 

@@ -38,7 +38,6 @@ def explain_shapes(scene: Scene) -> NextStep | None:
 
 
 def _read(shape: str) -> list[int]:
-    """Return the sizes of ``shape``; -1 for a None."""
     return [-1 if part.strip() == "None" else int(part) for part in shape.split(",") if part.strip()]
 
 
@@ -196,7 +195,6 @@ def compare_keys(scene: Scene) -> NextStep | None:
 
 
 def _read_keys(text: str) -> tuple[list[str], list[str]]:
-    """Return the keys that are missing, and those that are not expected."""
     found: dict[str, list[str]] = {"missing": [], "unexpected": []}
     for match in _RX.lists.finditer(text):
         keys = _QUOTED_KEY.findall(match[2]) or [key for key in _STATE_KEY.findall(match[2]) if "." in key]

@@ -88,10 +88,7 @@ def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> Fail
 
 
 def _find_lost_node(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
-    """Return the line in which the scheduler says that a node failed: it comes after the errors of surviving ranks.
-
-    The line that names the node may stand a few lines before the verdict about the job.
-    """
+    """Return the line in which a scheduler names a lost node: some lines before the verdict, or after the errors."""
     for cause in (one for one in _CAUSES if one.group == "node"):
         top = max(evidence.start - _VERDICT_LINES, 0)
         for at in range(top, min(evidence.start + _REACH_LINES, len(lines))):

@@ -185,7 +185,6 @@ def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvid
 
 
 def _inner_exception(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
-    """Return the exception that Hydra names below the object that it could not build."""
     for at in range(evidence.at, min(evidence.at + _CALL_LINES, len(lines))):
         text = tracebacks.strip_prefixes(lines[at].text).text.strip()
         match = _REPRESENTED.match(text)
@@ -223,7 +222,6 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
 
 
 def _find_error_of_keras(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
-    """Return the error below the heading of Keras that ``evidence`` is."""
     for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
         text = tracebacks.strip_prefixes(lines[at].text).text
         if _RX.indented_error.match(text):
@@ -232,7 +230,6 @@ def _find_error_of_keras(lines: Sequence[Line], evidence: FailureEvidence) -> Fa
 
 
 def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text: str) -> FailureEvidence:
-    """Return the line near ``evidence`` that explains its general message ``text``, else ``evidence``."""
     after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if evidence.kind == "ray_error" else ()
     near = [*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after]
     for one in _GENERAL:

@@ -81,7 +81,6 @@ class Failure:
 
 
 def _with_advice(failure: Failure, case: str) -> Failure:
-    """Return ``failure`` with the advice of a block of `cases.rows`, its action as it is."""
     step = propose_for_case(case)
     return replace(failure, advice=step.advice, correction=step.correction or None)
 
@@ -163,7 +162,6 @@ def _diagnose_failed_run(
     signal: str | None,
     run_facts: RunFacts,
 ) -> Failure:
-    """Diagnose a run that certainly failed: by its best evidence, else by its exit status."""
     is_own_cause = evidence is not None and evidence.weight >= Weight.PEER and evidence.kind != "killed"
     if run_facts.oom_killed and not (
         evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
@@ -244,7 +242,6 @@ def _quote_line(line: Line, evidence: FailureEvidence) -> str:
 
 
 def _read_message(lines: Sequence[Line], at: int) -> str:
-    """Return the error at ``at`` with what it says below its first line."""
     tag, first, _ = tracebacks.strip_prefixes(lines[at].text)
     texts, prefix = [first.strip()], lines[at].text.removesuffix(first)
     for line in lines[at + 1 : at + 1 + _MESSAGE_LINES]:
@@ -260,14 +257,12 @@ def _read_message(lines: Sequence[Line], at: int) -> str:
 
 
 def _read_settings(lines: Sequence[Line], command: str) -> str:
-    """Return the command, and the beginning and the end of the log."""
     first, last = lines[:_SETTING_LINES], lines[_SETTING_LINES:][-_SETTING_LINES:]
     begin, end = ("\n".join(line.text[:_SETTING_CHARS] for line in part) for part in (first, last))
     return "\n".join((command, begin[:_SETTINGS_CHARS], end[-_SETTINGS_CHARS:]))
 
 
 def _text_near(lines: Sequence[Line], first: int, last: int) -> str:
-    """Return the text around the lines ``first`` to ``last``."""
     near = lines[max(first - _NEAR_LINES, 0) : last + _NEAR_LINES]
     return "\n".join(line.text[:_NEAR_CHARS] for line in near)
 

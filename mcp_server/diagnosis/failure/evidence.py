@@ -148,7 +148,6 @@ def _assess_cut_traceback(lines: Sequence[Line], header: int) -> FailureEvidence
 
 
 def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> FailureEvidence:
-    """Assess an exception with its traceback."""
     files = [lines[at].text for at in raised.frames]
     kind = _kind_of_exception(lines, raised, files)
     weight = _weight_of_exception(raised, kind, files)
@@ -183,7 +182,6 @@ def _complete_message(lines: Sequence[Line], raised: RaisedException) -> RaisedE
 
 
 def _is_survived(raised: RaisedException) -> bool:
-    """Return whether the line above a traceback says that the run continues."""
     if _RX.survived.search(raised.context):
         return True
     passed_over = not raised.uncaught and bool(_RX.skipped.search(raised.context))

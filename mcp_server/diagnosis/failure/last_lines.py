@@ -157,10 +157,7 @@ def _find_nan_reports(lines: Sequence[Line]) -> Repetition | None:
 
 
 def _find_waits(lines: Sequence[Line]) -> Repetition | None:
-    """Find the first of the last lines that report a wait, once the wait is long.
-
-    The lines differ only in their time: when another number changes, the run makes progress.
-    """
+    """Find the first of the last lines that report one long wait: these differ in their time alone."""
     start = max(len(lines) - _REPEAT_WINDOW, 0)
     waits = [(at, wait) for at in range(start, len(lines)) if (wait := _parse_wait(lines[at].text)) is not None]
     if not waits or waits[-1][0] < len(lines) - 1 - _MAX_LINES_AFTER:
@@ -184,7 +181,6 @@ def _find_waits(lines: Sequence[Line]) -> Repetition | None:
 
 
 def _parse_wait(text: str) -> _Wait | None:
-    """Return the wait that ``text`` reports, or None for other lines."""
     text = text[:_REPEAT_CHARS]
     if not _MAY_WAIT.search(text):
         return None

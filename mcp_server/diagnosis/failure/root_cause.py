@@ -74,7 +74,6 @@ def _find_cause(lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, f
 
 
 def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
-    """Return the best hint near the end: the last one with a kind, else the first error line."""
     hints = [one for one in evidence[-_LAST_HINTS:] if one.weight == Weight.HINT]
     hints = [one for one in hints if not count_work(lines, one.at + 1, len(lines)).outlives(one)]
     for at in range(max(len(lines) - _LAST_HINT_LINES, 0), len(lines)):
@@ -90,7 +89,6 @@ def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> Fa
 
 
 def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> list[FailureEvidence]:
-    """Return the last evidence, without work after it or between its parts."""
     if not proofs or count_work(lines, proofs[-1].end + 1, len(lines)).outlives(proofs[-1]):
         return []
     final = [proofs[-1]]
@@ -123,7 +121,6 @@ def _drop_survived(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> 
 
 
 def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
-    """Return one of the last lines, without work after it, that says the run is over."""
     final_line = last_lines.find_final_line(lines)
     if final_line is None:
         return None
@@ -167,7 +164,6 @@ def _has_work_after(lines: Sequence[Line], since: int) -> bool:
 
 
 def _untraced_exception(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
-    """Return an exception's line without a traceback among the very last lines."""
     for one in reversed(evidence):
         is_untraced = one.weight == Weight.HINT and one.start == one.end and one.at >= len(lines) - _UNTRACED_LINES
         if is_untraced and _PYTHON_EXCEPTION.match(one.text):

@@ -144,7 +144,6 @@ def _parse_statement(text: str) -> Statement | None:
 
 
 def _from_signal(match: re.Match[str]) -> Statement:
-    """Return the statement for the signal that the match names by number or name."""
     signal = next(filter(None, match.groups()), "")
     number = SIGNALS.index(signal) if signal in SIGNALS else int(signal if signal.isdecimal() else 0)
     return Statement(*_SIGNALS.get(number % _SIGNAL_BASE, (Weight.ECHO, "other")))

@@ -213,7 +213,6 @@ def _entry_point(frame: re.Match[str]) -> str:
 
 
 def _context_above(lines: Sequence[Line], header: int, tag: str) -> tuple[str, str]:
-    """Return the line above ``header``, and how it links the exception to the previous one."""
     for at in range(header - 1, max(header - 6, -1), -1):
         line_tag, text, _ = strip_prefixes(lines[at].text)
         text = text.strip()

@@ -108,8 +108,6 @@ def _role_of(name: str) -> _Role:
 
 @dataclass
 class _Streak:
-    """Consecutive lines that are bad under one rule."""
-
     ever_good: bool = False
     has_nan: bool = False
     since: int | None = None

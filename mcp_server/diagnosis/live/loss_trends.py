@@ -141,7 +141,6 @@ class _Jump:
         self._step, self._count, self._since = step, len(first), first
 
     def check(self, size: float, step: int | None) -> RuleResult:
-        """Judge the next value."""
         self._count += 1
         if self._count <= _MAX_SINCE:
             self._since.append(size)

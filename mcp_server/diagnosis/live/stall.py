@@ -79,8 +79,6 @@ class ReportLimit:
 
 
 class _GapHistory:
-    """Gaps between signs of life of one type, and the limit that follows from them."""
-
     def __init__(self, gaps_needed: int, floor_s: float, skipped: int = 0) -> None:
         self.gaps: deque[float] = deque(maxlen=_WINDOW)
         self.last_s: float | None = None
@@ -100,7 +98,6 @@ class _GapHistory:
         self.last_s = at_s
 
     def begin_round(self) -> None:
-        """Take the next sign as the first one of a new round."""
         self.last_s, self._gaps_to_skip, self.early_gaps = None, self._skipped, self._gaps_needed
 
     def _add_gap(self, gap_s: float) -> None:
@@ -228,7 +225,6 @@ class StallDetector:
         return True
 
     def _counts_steps(self) -> bool:
-        """Whether steps, not output, are the signs of life."""
         return self._steps.last_s is not None if self._fixed_s is not None else self._steps.limit_s is not None
 
     def _end_stall(self) -> bool:

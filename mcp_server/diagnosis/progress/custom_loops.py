@@ -164,10 +164,7 @@ def _as_held_out(name: ValueName) -> ValueName:
 
 
 def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
-    """Read a counter with metrics.
-
-    Step 0 with held-out losses is an evaluation before training; epoch 0 with them is a finished epoch.
-    """
+    """Read a counter with metrics. Step 0 with held-out losses is an evaluation, epoch 0 with them a finished epoch."""
     step = epoch = None
     for named_value in values:
         if named_value[0].bits & STEP and step is None and named_value[1].is_integer():

@@ -101,7 +101,6 @@ def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, 
 
 
 def _read_title(before: str) -> BarTitle:
-    """Read the text before a bar, without the prefixes of launchers and loggers."""
     text = re.split(r"(?:it/s|s/it)[^\]]{0,99}\]", before)[-1].strip(" \t|:-")
     while (match := _RX.label.match(text)) and match.end():
         text = text[match.end() :]

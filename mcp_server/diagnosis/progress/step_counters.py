@@ -74,7 +74,6 @@ class StepCounter:
     def _position(
         self, reading: StepReading, last: tuple[float, ...]
     ) -> tuple[tuple[float, ...], int | None, int | None]:
-        """Return the line's position as numbers that grow, and the step and total that follow from it."""
         if reading.step is not None:
             return (reading.step,), reading.step, reading.total
         if reading.n is None:

@@ -84,10 +84,7 @@ class MetricLine(NamedTuple):
 
 
 class _TrialTables:
-    """The status tables of Ray Tune, which show each trial's iteration and are printed again every few seconds.
-
-    A row counts only where its trial has gone on since the table before: that of a hung trial is no sign of life.
-    """
+    """Ray Tune's status tables, printed again every few seconds: a row counts where its trial has gone on since."""
 
     def __init__(self) -> None:
         self._columns: list[str] = []
@@ -95,7 +92,6 @@ class _TrialTables:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last line belonged to a table."""
         return bool(self._columns)
 
     def read_line(self, line: str) -> tuple[StepReading, list[NamedValue]] | None:
@@ -128,7 +124,6 @@ def _read_trial_cells(line: str) -> list[str]:
 
 
 def _read_values(cells: Iterable[tuple[str, str]]) -> list[NamedValue]:
-    """Return the numbers of a row, by the names of its columns."""
     named = ((classify_name(column), cell) for column, cell in cells if _NUMBER.fullmatch(cell))
     return [(name, float(cell), "") for name, cell in named if name is not None]
 
@@ -257,7 +252,6 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s) if reading is not None or values else None
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
-        """Read ``line`` with the reader of the last line, if it matches."""
         last_format, open_table = self._last_format, self._open_table
         if (trial := self._trial_tables.read_line(line)) is not None:
             return self._apply_reading(*trial, line, at_s)
@@ -275,10 +269,7 @@ class ProgressTracker:
     def _read_user_match(
         self, match: LineMatch, built_in: MetricLine | None, at_s: float, *, advanced: bool
     ) -> MetricLine:
-        """Read a line that matches the user's pattern, in which the built-in readers have found ``built_in``.
-
-        ``advanced``: they found progress.
-        """
+        """Read a line that matches the user's pattern. ``built_in``: what readers found; ``advanced``: progress too."""
         line = match.string
         text = (match[self._user_group] or "").replace(",", "") if self._user_group else ""
         if text.isdecimal():
@@ -309,7 +300,6 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_row(self, line: str) -> list[NamedValue]:
-        """Return the numbers of a table's row, by the names of its columns."""
         cells = _read_cells(line)
         return _read_values(zip(self._columns, cells)) if len(cells) == len(self._columns) else []
 
@@ -368,10 +358,7 @@ class ProgressTracker:
         )
 
     def _is_training_bar(self, bar: ProgressBar, key: str) -> bool:
-        """Whether an unlabelled bar shows training.
-
-        The lines before it decide, once. A bar with a title does not, unless training has already begun.
-        """
+        """Whether an unlabelled bar shows training: the lines before it decide, once; a title speaks against it."""
         if key not in self._unlabelled_bars:
             if len(self._unlabelled_bars) >= _MAX_BARS:
                 self._unlabelled_bars = {}
@@ -388,7 +375,6 @@ class ProgressTracker:
     def _apply_reading(
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
     ) -> MetricLine:
-        """Update the counter and the headline metrics, and return the line's step and metrics."""
         metrics = self._take_metrics(values, line, is_counted=reading is not None)
         if reading is None:
             return MetricLine(None, metrics, line, round=self.round)
@@ -408,7 +394,6 @@ class ProgressTracker:
         return MetricLine(step, metrics, line, reading.skipped, self.round)
 
     def _take_metrics(self, values: list[NamedValue], line: str, *, is_counted: bool) -> dict[str, float]:
-        """Return the metrics of a line, and keep those for the headlines."""
         metrics = {}
         for name, value, _ in values:
             # A number that is neither NaN nor infinite minus itself is 0.
@@ -445,5 +430,4 @@ class ProgressTracker:
 
 
 def _read_cells(line: str) -> list[str]:
-    """Return the cells of a table's line: two spaces, at least, separate them."""
     return re.split(r"\s{2,}", line.strip())

@@ -54,10 +54,7 @@ class ChunkedLog(Parser):
         return end
 
     def _records(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Yield each record with its end in ``data``, and b"" with the end of skipped data.
-
-        A chunk with a wrong checksum in the last block may still be being written.
-        """
+        """Yield each record with its end in ``data``, b"" for skipped data. The last block may not be written yet."""
         position = max(0, _HEADER_BYTES - at)
         record: bytes | None = None  # joined from chunks; None where the first chunk was not seen
         while True:

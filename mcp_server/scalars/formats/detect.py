@@ -74,7 +74,6 @@ def find_sources(path: Path) -> list[ScalarSource]:
 
 
 def _list_file(path: Path) -> Iterator[ScalarSource]:
-    """Yield the sources of a file that was named itself."""
     suffix = path.suffix.lower()
     if suffix in JSON_LINES:
         yield ScalarSource("jsonl", path)
@@ -159,7 +158,6 @@ def _list_database(path: Path) -> Iterator[ScalarSource]:
 
 
 def _list_trainer_state(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
-    """Yield the newest trainer_state.json of a directory and its checkpoints."""
     states = [path / TRAINER_STATE] if TRAINER_STATE in files else []
     states += [path / name / TRAINER_STATE for name in directories if _CHECKPOINT.fullmatch(name)]
     newest = max(states, key=lambda state: (_modified_ns(state), len(str(state)), state), default=None)

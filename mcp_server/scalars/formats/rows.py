@@ -182,7 +182,6 @@ class Rows:
         return tuple(notes)
 
     def _steps(self, count: int, columns: Mapping[str, NumberColumn]) -> tuple[NDArray[np.int64], str | None]:
-        """Return the step of each row, and its column if there is one."""
         names = {tag.strip().lower(): tag for tag in columns}
         if not self._fixed:
             self._choose_step_column(count, columns, names)
@@ -244,7 +243,6 @@ class Rows:
 
 
 def _dense(count: int, column: NumberColumn | None) -> NDArray[np.float64]:
-    """Return a column with nan where a row has no number."""
     whole = np.full(count, np.nan)
     if column is not None:
         whole[column.rows] = column.values

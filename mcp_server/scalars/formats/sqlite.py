@@ -266,11 +266,7 @@ def _companion(path: Path, suffix: str) -> Path:
 
 @contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database for reading, so that no file next to it is created or changed.
-
-    Raises:
-        ScalarsUnreadable: it cannot be read, is locked, or is not a database; also raised for errors in the block.
-    """
+    """Open a database for reading; no file beside it is created or changed. All errors are ScalarsUnreadable."""
     path = path.resolve() if path.exists() else path  # the WAL is next to the file that a link points to
     with open_scalar_file(path) as fd:
         header = os.pread(fd, _HEADER_BYTES, 0)

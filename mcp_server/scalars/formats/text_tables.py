@@ -64,7 +64,6 @@ class _LineParser(Parser):
         return end
 
     def _end(self, data: bytes, start: int) -> int:
-        """Return the end of the last complete row of ``data`` from ``start`` on."""
         return max(start, data.rfind(b"\n", start) + 1)
 
     def _parse(self, data: bytes) -> None:
@@ -177,7 +176,6 @@ class Csv(_LineParser):
         self._add(rows)
 
     def _is_header(self, row: list[str]) -> bool:
-        """Return whether a row is the header of another run that was appended."""
         return row[0].strip() == self._names[0] != "" and not any(parse_number(cell) is not None for cell in row)
 
     def _add(self, rows: Sequence[Sequence[str]]) -> None:

@@ -36,7 +36,6 @@ class WandbLog(ChunkedLog):
     program = "wandb"
 
     def _read_record(self, record: bytes) -> Iterable[tuple[str, Any]] | None:
-        """Return the values of a history record, or None for any other record."""
         try:
             for number, content in read_fields(record):
                 if number == _HISTORY:

@@ -168,13 +168,11 @@ class _BatchDecoder:
         return numbers[0]
 
     def content(self, dtype: int) -> NDArray[np.float64]:
-        """Read the single number of tensor_content."""
         if dtype not in _FIXED or self.same() != np.dtype(_FIXED[dtype]).itemsize:
             raise UnsupportedLayout
         return self.fixed(_FIXED[dtype]).astype(np.float64)
 
     def single(self, key: int, dtype: int) -> NDArray[np.float64]:
-        """Read the single number of a field like float_val, packed or not."""
         number, wire = key >> 3, key & 7
         if number not in _SINGLES or number != TYPES[dtype][1]:
             raise UnsupportedLayout

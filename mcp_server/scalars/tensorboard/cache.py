@@ -124,11 +124,7 @@ def _entry_name(identity: list[int | str]) -> str:
 
 
 def _read_entry(entry: Path) -> bytes:
-    """Return the bytes of an entry that this user wrote and no other user can write.
-
-    Raises:
-        OSError: there is no such file, or it does not qualify.
-    """
+    """Return the bytes of an entry that this user wrote and no other can write, else raise OSError."""
     with os.fdopen(open_regular_file(entry, follow_links=False), "rb") as file:
         status = os.fstat(file.fileno())
         is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
@@ -138,7 +134,6 @@ def _read_entry(entry: Path) -> bytes:
 
 
 def _pack(identity: list[int | str], event_file: EventFile, position: FilePosition) -> list[bytes]:
-    """Return an entry in parts."""
     points = [column.points() for column in event_file.columns.values()]
     header = {
         "place": identity,
@@ -162,12 +157,7 @@ def _pack(identity: list[int | str], event_file: EventFile, position: FilePositi
 
 
 def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, Points]]:
-    """Return header and points of an entry.
-
-    Raises:
-        ValueError: it is incomplete, or of another version.
-        struct.error, KeyError, TypeError: the same.
-    """
+    """Return header and points of an entry; raises where it is incomplete or of another version."""
     magic, checksum, length = _FRAME.unpack_from(data)
     if magic != _MAGIC or google_crc32c.value(data[_CHECKED_FROM:]) != checksum:
         raise ValueError("not an entry of this version, or damaged")

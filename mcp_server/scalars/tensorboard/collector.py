@@ -102,7 +102,6 @@ class _Piece(NamedTuple):
     needs_plugin: bool
 
     def select(self, index: NDArray[Any]) -> _Piece:
-        """Return the points that a mask or an array of indices selects."""
         return _Piece(self.offsets[index], self.steps[index], self.walls[index], self.values[index], self.needs_plugin)
 
 
@@ -277,7 +276,6 @@ def describe_left_out(count: int) -> list[str]:
 
 
 def _name(data: Bytes, column: ValueColumn, row: int) -> tuple[str, str | None]:
-    """Return the tag of a value, and its plugin where it names one."""
     tag = _text(data, column.tag, row) or _text(data, column.node, row)
     if column.numbers is not None and not column.needs_plugin:
         return tag.decode(), SCALARS
@@ -308,7 +306,6 @@ def _piece(singles: list[tuple[int, int, float, float]], needs_plugin: bool) -> 
 
 
 def _join(pieces: list[_Piece]) -> _Piece:
-    """Return the pieces as one, in the order of the file."""
     if len(pieces) == 1:
         return pieces[0]
     offsets, steps, walls, values = (_concatenate(list(arrays)) for arrays in list(zip(*pieces, strict=True))[:4])

@@ -79,7 +79,6 @@ def _interfere(one: EventFile, other: EventFile) -> bool:
 
 
 def _cut(points: Points, begun_s: float, end_s: float) -> Points:
-    """Return the points between two times, and one before and behind them."""
     first = max(0, int(np.searchsorted(points.walls, begun_s)) - 1)
     last = min(int(np.searchsorted(points.walls, end_s, "right")) + 1, first + _MOST_POINTS)
     return points.where(slice(first, last))

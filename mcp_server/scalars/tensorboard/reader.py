@@ -137,10 +137,7 @@ class EventRun:
             self._saved[key] = offset
 
     def _merge(self, files: list[EventFile], writers: list[Writer]) -> tuple[dict[str, Series], list[list[int]]]:
-        """Return the series of all tags, and the indices of each program's files.
-
-        An unchanged tag has the same object as before.
-        """
+        """Return the series of all tags, unchanged ones as the same objects, and the indices of programs' files."""
         starts = [file.all_starts() for file in files]
         programs = group_programs(files, writers) if len(files) > 1 else [[0]]
         later: list[list[int]] = [[] for _ in files]
@@ -201,10 +198,7 @@ class _MergedSeries:
         return 0 if self._whole else 24 * len(self.series.steps)
 
     def extend(self, columns: Sequence[GrowingPoints | None]) -> bool:
-        """Append the new points of the last file if that changes no earlier point. Return whether all are included.
-
-        A thousand new points thus cost the same after a million points as after none.
-        """
+        """Append the last file's new points, at their own cost, where no earlier one changes. Return whether all are."""
         counts, steps = _counts(columns), self.series.steps
         if counts == self._counts:
             return True

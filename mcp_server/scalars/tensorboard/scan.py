@@ -110,7 +110,6 @@ class _Scanner:
         return at, False
 
     def _next_header(self, at: int) -> int | None:
-        """Return the offset of the next header with a right checksum."""
         while (at := self._after_hole(at)) + HEADER_BYTES <= self._size:
             stop_if_abandoned()
             data = np.frombuffer(os.pread(self._fd, min(_CHUNK_BYTES, self._size - at), at), np.uint8)
@@ -127,11 +126,7 @@ class _Scanner:
             return self._size if error.errno == errno.ENXIO else at
 
     def _chunk(self, at: int) -> int:
-        """Read the complete records in a chunk of the file. Return the offset to continue at.
-
-        Raises:
-            _Incomplete: a record cannot be read yet; the records before it have been.
-        """
+        """Read the complete records of a chunk, and return where to go on. Raises _Incomplete after the last of them."""
         length = min(_CHUNK_BYTES, self._size - at)
         count = os.preadv(self._fd, [self._buffer[:length].data], at)
         self._buffer[count : count + SLACK_BYTES] = 0

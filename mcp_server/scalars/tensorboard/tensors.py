@@ -94,7 +94,6 @@ def _number(form: str, data: bytes) -> float | None:
 
 
 def _elements(shape: bytes) -> int:
-    """Return the number of elements of a tensor of this shape."""
     count = 1
     for field, wire, item in read_fields(shape):
         if (field, wire) == (2, BYTES):
@@ -107,7 +106,6 @@ def _elements(shape: bytes) -> int:
 
 
 def _items(field: int, wire: int, item: bytes) -> list[bytes]:
-    """Return the numbers of a repeated field, which may be packed into one item."""
     width = _WIDTHS.get(field)
     if wire == BYTES and width:
         if len(item) % width:
