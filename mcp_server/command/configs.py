@@ -31,10 +31,7 @@ _MOST_FILES, _LONGEST_PATH = 40, 4096
 def find_config_files(
     command: str | Sequence[str], cwd: str, env: Mapping[str, str], arguments: Sequence[str] = ()
 ) -> list[Path]:
-    """Return the existing files that ``command`` names, run in ``cwd`` with ``env`` and more ``arguments``. At most 40.
-
-    A relative path counts from the directory that ``cd`` words in front of it lead to.
-    """
+    """Return at most 40 existing files that ``command``, with more ``arguments``, names from ``cwd`` or its ``cd``."""
     return list(_find_in(command, Path(cwd), dict(env), arguments, _SCRIPTS_DEEP))[:_MOST_FILES]
 
 

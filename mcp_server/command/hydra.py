@@ -115,11 +115,7 @@ def read_defaults(text: str, group: str, overrides: Mapping[str, str]) -> Iterat
 
 
 def takes_settings(command: ReadCommand, names: Iterable[str], cwd: Path) -> bool:
-    """Return whether the last Python program of ``command`` certainly takes its parameters as ``section.key=value``.
-
-    Its script has Hydra's decorator and no other parser of arguments, or the command has such settings already.
-    ``names``: of the parameters; those of Hydra's own options are not settings.
-    """
+    """Return whether the last Python program certainly takes its parameters as ``section.key=value``, as Hydra's do."""
     programs = find_placed_programs(command)
     if not programs or any(name.startswith("-") or f"--{name}" in OPTIONS for name in names):
         return False
@@ -181,11 +177,7 @@ def list_config_names(name: str) -> list[str]:
 def expand_default(
     key: str, options: Sequence[str], group: str, overrides: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield name and group of each config that one entry of a list of defaults means.
-
-    ``key`` may have ``override``, ``optional`` and a package; without ``options`` it is a config itself. ``group`` is
-    that of the config with the list.
-    """
+    """Yield name and group of each config that one entry of a list of defaults, of a config in ``group``, means."""
     plain = key.replace("override ", "").replace("optional ", "").partition("@")[0].strip()
     if plain == "_self_":
         return

@@ -32,10 +32,7 @@ _ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
 
 
 def find_warnings(command: str | Sequence[str], scripts: Mapping[str, str] | None = None) -> list[str]:
-    """Return one sentence or two for each thing to know before ``command`` runs, at most eight.
-
-    ``scripts``: the texts of the scripts that the command names, by the name to show.
-    """
+    """Return what to know before ``command`` runs, at most eight texts. ``scripts``: texts by the name to show."""
     texts: dict[str, None] = {}
     for where, programs in _list_programs(command, scripts or {}):
         for program in programs:
@@ -117,10 +114,7 @@ def is_literal_pattern(word: str) -> bool:
 def find_killers(
     command: str | Sequence[str], scripts: Mapping[str, str] | None = None, *, closes_sessions: bool = False
 ) -> list[Killer]:
-    """Return what ``command`` runs that ends processes of others, each sort once. ``scripts``: as in find_warnings.
-
-    ``closes_sessions``: also what closes a tmux session by its name, which may be one of its own.
-    """
+    """Return what ends processes of others, each sort once. ``closes_sessions``: also what closes one by its name."""
     killers: dict[str, Killer] = {}
     for where, programs in _list_programs(command, scripts or {}):
         for program in programs:

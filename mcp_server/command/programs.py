@@ -109,10 +109,7 @@ _DIRECTORY_OPTIONS = ("--directory", "--cwd", "--chdir", "--wdir", "--project", 
 
 
 def find_main(words: Sequence[str], also: Collection[str] = ()) -> int | None:
-    """Return the index of the program that does the work; None where it, or its directory, is not certain.
-
-    Behind a wrapper only an interpreter is certain, or one of the programs that are named ``also``.
-    """
+    """Return the index of the program that does the work, or None; of a wrapper an interpreter or one of ``also``."""
     if not words or words[0].startswith("-"):
         return None
     first = PurePath(words[0]).name

@@ -149,10 +149,7 @@ class ReadCommand:
         return sum(token.raw == word for token in self.tokens)
 
     def split_options(self) -> tuple[dict[str, str], list[str]]:
-        """Return the values of ``--name value``, ``--flag`` and ``name=value`` by name, and all other tokens.
-
-        The last value of a name counts; a flag's value is ``true``. A negative number is a value, not a flag.
-        """
+        """Return the last value of ``--name value``, ``--flag`` (``true``) and ``name=value``, and other tokens."""
         options, rest = self.split_tokens()
         return options, [token.text for token in rest]
 
@@ -193,10 +190,7 @@ def join_as_written(tokens: Sequence[Token]) -> str:
 
 
 def parse(command: str | Sequence[str]) -> ReadCommand:
-    """Return ``command`` parsed: a string as bash reads it, a list as the words of one program.
-
-    A process tokenises a command once: later calls with the same text return the same value.
-    """
+    """Return ``command`` parsed, once a process: a string as bash reads it, a list as the words of one program."""
     if isinstance(command, str):
         return _parse_text(command)
     words = tuple(command)
@@ -268,10 +262,7 @@ class _WordReader:
 
 
 def leave_out_helpers(command: str | list[str]) -> str | list[str]:
-    """Return a command without the programs that it starts in the background beside its last one, as a tensorboard.
-
-    A command that has nothing else in the foreground (``python train.py & wait``) stays as it is.
-    """
+    """Return a command without what it starts in the background; ``python train.py & wait`` stays as it is."""
     if not isinstance(command, str):
         return command
     groups: list[list[SimpleCommand]] = [[]]

@@ -33,10 +33,7 @@ class SshCommand:
 
 
 def parse_ssh(words: Sequence[str]) -> SshCommand | None:
-    """Return the command that these words run over ssh, or None for other programs, tunnels, logins and copies.
-
-    ``-t`` alone gives no terminal: a run has one itself, but not every program of a line has.
-    """
+    """Return the command that ``words`` run over ssh, or None. ``-t`` alone gives no terminal: it needs one here."""
     if not words or PurePath(words[0]).name != "ssh":
         return None
     terminals, host, index = 0, "", 1

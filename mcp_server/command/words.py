@@ -150,10 +150,7 @@ def scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
 
 
 def read_characters(text: str, quote: str) -> Iterator[tuple[int, str, str]]:
-    """Yield position and character of ``text``, and the quote that is open behind it.
-
-    Instead of a quote, and of what is escaped or in quotes, the character is empty.
-    """
+    """Yield position and character of ``text``, and the quote open behind it; the character is empty where quoted."""
     is_escaped = False
     for index, char in enumerate(text):
         plain = ""

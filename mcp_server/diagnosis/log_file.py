@@ -45,13 +45,7 @@ class Examination:
 
 
 def examine_log(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
-    """Diagnose the last 4 MiB of a log file.
-
-    Only the first 1/4 MiB and the last 1/2 MiB of a large file are read for steps.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Diagnose the last 4 MiB of a log file; of a large one 3/4 MiB are read for steps. Raises OSError."""
     with open_regular(path) as file:
         size = file.seek(0, 2)
         start = max(0, size - _TAIL_BYTES)

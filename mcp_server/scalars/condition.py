@@ -87,13 +87,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition in ``text``: ``TAG SIGN NUMBER``, or ``TAG is nan|inf|finite``.
-
-    A tag may contain anything, in quotes or without.
-
-    Raises:
-        BadArgument: the text is not a condition; shows examples.
-    """
+    """Return the condition in ``text``, ``TAG SIGN NUMBER`` or ``TAG is nan|inf|finite``, else raise BadArgument."""
     stripped = text.strip()
     if len(stripped) > _LONGEST:
         raise BadArgument("until", f"is longer than {_LONGEST} characters. Conditions are {_EXAMPLES}.")
@@ -166,11 +160,7 @@ def _match_loosely(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
-    """Return the tag of a condition, or None while no tag matches.
-
-    Raises:
-        BadArgument: several tags match; lists them.
-    """
+    """Return the tag of a condition, None while none matches; where several do, BadArgument lists them."""
     matches = match_tags(condition.tag, tags)
     if len(matches) > 1 and condition.tag.lower() in HEADLINES and not any(map(condition.names, matches)):
         return None  # wait_run shows one number of several under this word
@@ -182,11 +172,7 @@ def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
 
 
 def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, float]]) -> str | None:
-    """Return the value that meets the condition, among the newest ``{tag: (step, value)}``, or None where none does.
-
-    Raises:
-        BadArgument: several tags match.
-    """
+    """Return the value that meets the condition among the newest ``{tag: (step, value)}``, or None."""
     tag = resolve_tag(condition, list(newest))
     if tag is None:
         return None

@@ -18,10 +18,7 @@ _FAR_SPREADS = 3.0  # an outlier is farther away than this many typical spreads 
 
 
 def pick_points(series: Series, points: int) -> tuple[Ints, Floats]:
-    """Return at most ``points`` finite points in order: the first, the last, the lowest and highest of each bucket.
-
-    The minimum and maximum are always among them (from 4 points on). Buckets are of equal width in steps.
-    """
+    """Return at most ``points`` finite points in order: the ends, the lowest and highest of buckets of equal steps."""
     finite = np.isfinite(series.values)
     steps, values = sort_by_step(series.steps[finite], series.values[finite])
     if values.size <= points:

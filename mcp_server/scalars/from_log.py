@@ -88,10 +88,7 @@ class LogMetrics:
 
 
 def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
-    """Return the metrics of the last attempt that reached a step: printed from its first step on, and its baseline.
-
-    They are read from the log of the attempt, else from a file into which its command redirected them.
-    """
+    """Return the metrics of the last attempt that reached a step, from its log or a file that has its output."""
     notes: tuple[str, ...] = ()
     for number in range(run.attempt, 0, -1):
         for log in (rundir.log(number), *find_redirected(run, rundir, number)):
@@ -194,11 +191,7 @@ class _BaselineReader:
 
 
 def read_log_lines(log: Path) -> tuple[Iterator[str], bool]:
-    """Return the lines of a log, of a large one those of both ends, and whether its middle was left out.
-
-    Raises:
-        OSError: the log cannot be read.
-    """
+    """Return the lines of a log, of a large one those of both ends, and whether its middle was left out."""
     parts, cut = _read_ends(log)
     return (line for part in parts for line in split_lines(part.decode(errors="replace"))), cut
 
@@ -214,10 +207,7 @@ def _read_ends(log: Path) -> tuple[list[bytes], bool]:
 
 
 def read_printed(run: Run, store: RunStore) -> tuple[ScalarTarget, ScalarReading] | None:
-    """Return the printed metrics of a run as a reading whose notes name the log, or None where it printed none.
-
-    Wall times are unknown: a log does not keep them.
-    """
+    """Return the printed metrics of a run, without wall times, as a reading whose notes name the log, or None."""
     store.fetch_log(run)
     printed = read_log_metrics(run, store.run_directory(run.run_id))
     if printed.log is None:

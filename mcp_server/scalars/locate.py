@@ -25,10 +25,7 @@ _SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
 
 @dataclass(frozen=True)
 class EventFiles:
-    """The event files of one run in a directory that may hold those of others. Two are equal if their directory is.
-
-    ``attempts``: by file name, the attempt that wrote it, 0 where that is unknown.
-    """
+    """The event files of one run in a directory of several. ``attempts``: by file name, the attempt, 0 if unknown."""
 
     path: Path
     attempts: Mapping[str, int] = field(compare=False)
@@ -123,10 +120,7 @@ def _find_least(own: OwnFiles) -> Rank:
 
 
 def find_run_files(directory: Path, runs: Iterable[Run], find_own: Callable[[Run], OwnFiles]) -> dict[str, EventFiles]:
-    """Return the event files directly in ``directory`` that are known to be those of runs, by run id.
-
-    Nothing is looked up where one process wrote all of them.
-    """
+    """Return the event files in ``directory`` that are known to be those of runs, by run id; none of one process."""
     facts: list[FileFacts] = []
     for path in list_event_files(directory):
         with contextlib.suppress(OSError):

@@ -48,10 +48,7 @@ class NoScalars(RunwardError):
 
 @dataclass(frozen=True, eq=False)
 class ScalarReading:
-    """The series of one run by tag. ``notes`` is what a reader of the numbers should know.
-
-    ``source``: where they are from, if that is not where the run writes its scalars.
-    """
+    """The series of one run by tag, with ``notes`` for readers. ``source``: where they are from, if not its own."""
 
     name: str
     series: Mapping[str, Series]
@@ -96,10 +93,7 @@ def _locate_far(run: Run) -> RunLocations:
 
 
 class Scalars:
-    """Finds and reads scalars, and remembers what was read. May be shared by threads.
-
-    ``apart``: large files are read in another process, so that other threads are not held up.
-    """
+    """Finds and reads scalars. May be shared by threads. ``apart``: large files are read in another process."""
 
     def __init__(self, home: StateHome, store: RunStore | None = None, *, apart: bool = False) -> None:
         self.attribution = Attribution(store or RunStore(home))
@@ -131,11 +125,7 @@ class Scalars:
         return run_locations
 
     def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:
-        """Return everything at ``locations`` as one reading. With several locations, each tag begins with its label.
-
-        Raises:
-            NoScalars: nothing there can be read; says why.
-        """
+        """Return everything at ``locations``, each tag behind the label of one of several. Raises NoScalars."""
         notes: dict[str, None] = {}
         failures: list[str] = []
         series: dict[str, Series] = {}
@@ -154,13 +144,7 @@ class Scalars:
         return ScalarReading(name, series, (*notes, *failures))
 
     def find_programs(self, directory: Path, runs: Iterable[Run]) -> dict[str, EventFiles]:
-        """Return the event files directly in ``directory`` by the program that wrote them.
-
-        Programs that are known to be among ``runs`` are named by their id, others by their first file.
-
-        Raises:
-            ScalarsUnreadable: no event file there can be read.
-        """
+        """Return the event files in ``directory`` by program: a run id, or its first file. Raises ScalarsUnreadable."""
         found = find_run_files(directory, (run for run in runs if not run.spec.mirror), self.attribution.of)
         known = {name for files in found.values() for name in files.attempts}
         rest = dict.fromkeys((path.name for path in list_event_files(directory) if path.name not in known), 0)

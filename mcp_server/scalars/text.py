@@ -59,10 +59,7 @@ def common_step(summaries: Mapping[str, SeriesSummary]) -> int | None:
 
 
 def tag_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGET) -> list[str]:
-    """Return one line per tag in the form of ``COLUMNS``, with as much detail as fits into ``budget`` tokens.
-
-    A line ends with its NaNs and infinities, and shows its last step where that is not the common one.
-    """
+    """Return a line per tag in the form of ``COLUMNS``, with as much detail as fits into ``budget`` tokens."""
     step = common_step(summaries)
     for width, extremes in _FORMS:
         lines = [_line(tag, summary, step, width, extremes) for tag, summary in summaries.items()]
@@ -92,10 +89,7 @@ def last_value_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGE
 
 
 def comparison_lines(runs: Sequence[Mapping[str, SeriesSummary]], budget: int = BUDGET) -> tuple[list[str], int]:
-    """Return one line per tag with one column per run, and how many tags had no room.
-
-    A column holds the last value, its step and the trend, with the range and the shape as far as they fit.
-    """
+    """Return one line per tag with a column per run, in as much detail as fits, and how many tags had no room."""
     tags = list(dict.fromkeys(tag for summaries in runs for tag in summaries))
     for detail in (2, 1, 0):
         lines = [f"{_fit_tag(tag)} | " + " | ".join(_cell(run.get(tag), detail) for run in runs) for tag in tags]

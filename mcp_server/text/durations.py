@@ -117,10 +117,7 @@ def _drop_repetition(match: re.Match[str]) -> str:
 
 
 def find_durations(text: str) -> list[Duration]:
-    """Return the durations in ``text`` in order. A clock is ``HH:MM:SS``, ``HH:MM`` or ``D-HH:MM:SS``.
-
-    ``1 day, 12:00:00`` and ``2 hours and 30 minutes`` are one duration each.
-    """
+    """Return the durations in ``text`` in order: ``1 day, 12:00:00`` is one, ``D-HH:MM:SS`` is a clock."""
     text = normalize(text)
     durations: list[Duration] = []
     position = 0

@@ -24,10 +24,7 @@ _BAR = compile_lazily(
 
 
 def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
-    """Return ``text`` cut to at most ``chars`` characters: ``head`` from its beginning and the rest from its end.
-
-    By default two thirds are from the beginning: it names a thing, and the end of a message often states the cause.
-    """
+    """Return ``text`` cut to ``chars`` characters: two thirds, or ``head``, from its beginning, others from its end."""
     if len(text) <= chars:
         return text
     head = chars * 2 // 3 if head is None else head
@@ -71,10 +68,7 @@ def shorten_quotes(message: str, chars: int) -> str:
 
 
 def printable(text: str, instead: str = "·", *, keep: str = "") -> str:
-    """Return ``text`` with ``instead`` for each control or invisible character, but for those to ``keep``.
-
-    Control characters act on a terminal, and invisible ones make a reader see another text than stands there.
-    """
+    """Return ``text`` with ``instead`` for each control or invisible character, but for those to ``keep``."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in keep else instead for sign in text)
@@ -117,10 +111,7 @@ def significant(value: float, digits: int = 4) -> float:
 
 
 def count_digits(values: Iterable[float], least: int = FEWEST_DIGITS) -> int:
-    """Return how many significant digits a column of numbers needs, so that values that differ look different.
-
-    At most 7: beyond them training runs differ by chance of arithmetic.
-    """
+    """Return how many significant digits, at most 7, a column needs so that values that differ look different."""
     different = {float(value) for value in values if math.isfinite(value)}
     known = {float(f"{value:.{_MOST_DIGITS}g}") for value in different}
     digits = range(least, _MOST_DIGITS)
@@ -128,10 +119,7 @@ def count_digits(values: Iterable[float], least: int = FEWEST_DIGITS) -> int:
 
 
 def spread(mean: float | None, deviation: float | None, digits: int = 4) -> str:
-    """Return ``24.5±0.71``: two digits of the deviation, and of the mean ``digits``, or to the deviation's first.
-
-    Empty without a mean.
-    """
+    """Return ``24.5±0.71``, empty without a mean: two digits of the deviation, of the mean as many as that needs."""
     if mean is None:
         return ""
     if deviation is None or not (mean and deviation and math.isfinite(mean) and math.isfinite(deviation)):
@@ -186,11 +174,7 @@ def format_time(at: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Return the time that an ISO 8601 text means. ``Z`` is UTC on every Python, not only since 3.11.
-
-    Raises:
-        ValueError: it is not such a text.
-    """
+    """Return the time that an ISO 8601 text means, ``Z`` as UTC on every Python; another text is a ValueError."""
     return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
 
 

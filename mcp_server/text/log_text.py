@@ -87,10 +87,7 @@ def clean_lines(data: bytes, first_number: int = 1) -> list[ShownLine]:
 
 
 def collapse(lines: Iterable[ShownLine], line_chars: int = LINE_CHARS) -> list[ShownLine]:
-    """Return one line for each series of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
-
-    A bar keeps its newest update, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
-    """
+    """Return one shortened line for a series of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)")."""
     out = []
     for (is_bar, name), group in groupby(lines, key=_identity):
         run = list(group)
@@ -114,10 +111,7 @@ def shorten(text: str, at: int = 0, longest: int = LINE_CHARS) -> str:
 
 
 def fit_lines(lines: Sequence[ShownLine], max_bytes: int, *, newest: bool = True) -> FittedLines:
-    """Return the newest (else the first) lines whose text fits in ``max_bytes`` of UTF-8.
-
-    A single line that does not fit is cut.
-    """
+    """Return the newest (else the first) lines whose text fits in ``max_bytes`` of UTF-8; a single one may be cut."""
     fitting: list[ShownLine] = []
     room = max_bytes + 1  # the last line has no line end
     for line in reversed(lines) if newest else lines:
@@ -171,10 +165,7 @@ def _plain(data: bytes) -> str:
 
 
 def _thin(data: bytes) -> bytes:
-    r"""Drop text that is overwritten at once by the same words, so that a bar's 100,000 updates cost as much as one.
-
-    Done on the bytes of all lines together: 230,000 tqdm updates take 0.1 s, against 0.9 s one by one.
-    """
+    """Drop text that the same words overwrite, in the bytes of all lines together: nine times as fast as one by one."""
     if b"\r" not in data:
         return data
     words = data.translate(None, _NOT_WORDS).split(b"\r")

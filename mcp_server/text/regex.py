@@ -68,11 +68,7 @@ def compile_once(pattern: str, flags: int = 0) -> re.Pattern[str]:
 
 
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of a user, and refuse one that could search for ever.
-
-    Raises:
-        PatternError: it is not a regular expression, is too long, or repeats a repeat.
-    """
+    """Compile a pattern of a user, or raise PatternError where it is none, is too long, or could search for ever."""
     if len(pattern) > _MAX_PATTERN_CHARS:
         raise PatternError(pattern, f"it has more than {_MAX_PATTERN_CHARS:,} characters")
     try:
@@ -89,11 +85,7 @@ def compile_user_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def compile_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Compile a pattern that may have possessive quantifiers. Read its groups by name.
-
-    Raises:
-        re.error: it is not a regular expression.
-    """
+    """Compile a pattern that may have possessive quantifiers; read its groups by name. Raises re.error."""
     return re.compile(pattern if HAS_POSSESSIVE else expand_possessive(pattern), flags)
 
 
@@ -119,11 +111,7 @@ def first_group(pattern: re.Pattern[str]) -> int | None:
 
 
 def expand_possessive(pattern: AnyStr) -> AnyStr:
-    """Return an equivalent of ``pattern`` without possessive quantifiers and atomic groups.
-
-    Raises:
-        re.error: it has both these and references to numbered groups, whose numbers would shift.
-    """
+    """Return an equivalent without possessive quantifiers and atomic groups; re.error with numbered references too."""
     if isinstance(pattern, bytes):
         return _expand(pattern.decode("latin-1")).encode("latin-1")
     return _expand(pattern)

@@ -112,10 +112,7 @@ def names_a_secret(name: str) -> bool:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Return whether a variable that a caller sets is a secret: by its name, a plain key by its value too.
-
-    `CELL_KEY=s1__lr0.1` and `SORT_KEY=validation_loss` are settings. ``{name}`` stands for a value of a sweep.
-    """
+    """Return whether a variable that a caller sets is a secret: by its name, a mere `SORT_KEY` by its value."""
     if len(value) < SHORTEST_SECRET or not names_a_secret(name):
         return False
     if not _SETTING_KEY.fullmatch(name) or _SURE_NAME.search(name) or _CIPHER_KEY.fullmatch(name):
@@ -124,10 +121,7 @@ def is_secret_variable(name: str, value: str) -> bool:
 
 
 def holds_a_secret(name: str, value: str) -> bool:
-    """Return whether a variable is named like a secret, or its value holds a password that is not a proxy's.
-
-    A proxy's password is needed by every download.
-    """
+    """Return whether a name is a secret's, or the value holds a password, but not a proxy's, which downloads need."""
     return names_a_secret(name) or bool(_LOGIN.search(value) and not _PROXY_NAME.fullmatch(name))
 
 
@@ -209,10 +203,7 @@ def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> 
 
 
 def mask_source(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
-    """Return source code, a difference of it, or a file of settings without secrets.
-
-    Here a literal that is assigned to a name such as ``token`` counts too, where output needs more to be sure.
-    """
+    """Return source code or settings without secrets, and without the literals of names such as ``token``."""
     masked = _mask_known(text, values_by_name)
     return mask_secrets(_LITERAL.sub(_mask_literal, masked))
 
@@ -224,10 +215,7 @@ def _mask_literal(match: re.Match[str]) -> str:
 
 
 def _is_secret_literal(name: str, value: str, *, is_value: bool) -> bool:
-    """Return whether a literal is a secret by the name that it is assigned to, and by its shape.
-
-    ``is_value``: surely that name's value. Without quotes it may be an expression, after a comma another name.
-    """
+    """Return whether a literal is a secret by its name and shape. ``is_value``: it is surely that name's value."""
     if value[0] in "$<{`[%/~." or "://" in value or _is_plain(value) or _PLACEHOLDER.fullmatch(value):
         return False
     if is_value and _SURE_NAME.search(name):

@@ -89,10 +89,7 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Part(Spelling):
-    """An anchor, by which parts of ``whole`` are found that hold what is at ``offset`` of it.
-
-    ``digits`` is the number of bytes that spell a character of the value.
-    """
+    """An anchor, by which parts of ``whole`` around ``offset`` are found. ``digits``: bytes that spell a character."""
 
     whole: bytes
     offset: int

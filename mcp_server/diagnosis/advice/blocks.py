@@ -55,10 +55,7 @@ class Scene(NamedTuple):
 
 
 class NextStep(NamedTuple):
-    """A proposal: one of ``kinds.ACTIONS`` and one sentence of at most ADVICE_CHARS characters.
-
-    ``correction``: that sentence for a run that another call starts again, where it reads otherwise.
-    """
+    """One of ``kinds.ACTIONS`` and a sentence. ``correction``: that where another call starts the run again."""
 
     retryable: bool
     action: str
@@ -67,10 +64,7 @@ class NextStep(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A block applies where all its patterns are found, and ``unless`` is not. Empty patterns apply always.
-
-    Patterns are compiled at their first use: most diagnoses need few of them.
-    """
+    """A block, which applies where all its patterns are found, and ``unless`` is not; empty ones always."""
 
     kinds: tuple[str, ...] = ()  # none: any
     line: str = ""

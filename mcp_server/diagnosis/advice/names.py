@@ -148,10 +148,7 @@ _LEAST_LIKENESS = 0.75
 
 
 def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
-    """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one.
-
-    ``least_rate``: 5 for what to do with the name of a setting.
-    """
+    """Return the remedy that a message names: what to do, else what must be true. ``least_rate``: 5 with a setting."""
     text = _RX.aside.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
     parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]

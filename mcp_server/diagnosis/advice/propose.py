@@ -80,10 +80,7 @@ def _explain_inside(scene: Scene) -> NextStep | None:
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
-    """Return the next step after the failure of ``scene``.
-
-    ``retryable``: what else is known about a kill; a block that contradicts it is left out.
-    """
+    """Return the next step after ``scene``. ``retryable``: of a kill; a block that contradicts it is left out."""
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
     line, message = _RX.answer.sub(r"\1: \2", line), _RX.answer.sub(r"\1: \2", message)
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")

@@ -49,10 +49,7 @@ _NAN = compile_lazily(r"(?i)\bnan\b")
 
 @dataclass(frozen=True)
 class FailureEvidence:
-    """Lines that prove, or may prove, a failure.
-
-    ``start`` to ``end`` are positions in the list of lines; the proving line is at ``at``.
-    """
+    """Lines that may prove a failure, ``start`` to ``end`` in the list of lines; the proving one is ``at``."""
 
     start: int
     end: int

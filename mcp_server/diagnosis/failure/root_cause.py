@@ -34,10 +34,7 @@ _LAST_HINT_LINES = 40
 def find_root_cause(
     lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool, stalled: bool = False
 ) -> FailureEvidence | None:
-    """Return the evidence to quote, or None when nothing at the end of ``lines`` proves a failure.
-
-    ``failed``: the exit status shows a failure; then a hint is accepted. ``stalled``: it was stopped for a stall.
-    """
+    """Return the evidence to quote, or None. ``failed``: by the exit status; ``stalled``: stopped for a stall."""
     cause = _find_cause(lines, evidence, failed=failed)
     is_starved = stalled and (cause is None or not cause.sure)
     if is_starved or (cause is not None and _RX.starved.match(cause.text[:FIRST_CHARS])):

@@ -138,10 +138,7 @@ def _is_body(text: str, indent: int | None) -> bool:
 
 
 def is_echoed_code(lines: Sequence[Line], at: int) -> bool:
-    """Return whether the line at ``at`` is code that Python printed: what it says has not happened.
-
-    It stands deeper below the frame that it belongs to, or is drawn beside its number, or follows a warning.
-    """
+    """Return whether a line is code that Python printed: below its frame, beside its number, or after a warning."""
     tag, text, _ = strip_prefixes(lines[at].text)
     if _DRAWN_CODE.match(text):
         return True

@@ -22,10 +22,7 @@ def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
 
 
 def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
-    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or nothing.
-
-    A line that only launches a framework is no place: nothing is wrong in it.
-    """
+    """Return the user's deepest frame as `src/train.py:88 in main`, or nothing; a line that only launches is none."""
     own = _find_places(lines, frames)
     if own and own[-1] != frames[-1] and _RX.launch.match(read_source(lines, [own[-1]])):
         return ""

@@ -49,11 +49,7 @@ class OutputEvent:
 
 @dataclass
 class Suspect:
-    """A line that could prove a failure.
-
-    ``offset``: its position in the log, bytes. ``number``: its line number. ``at_s``: arrival, monotonic seconds.
-    ``advances``, ``round``: steps and rounds counted by then.
-    """
+    """A line that could prove a failure, at ``offset`` bytes. ``advances``, ``round``: counted when it came."""
 
     line: str
     offset: int
@@ -85,10 +81,7 @@ def _newest_lines(data: bytes) -> bytes:
 
 
 class OutputMonitor:
-    """State of one attempt, derived from its output.
-
-    Pass all output to ``read_output`` and call the checks again at ``next_check_s``.
-    """
+    """State of one attempt. Pass all output to ``read_output``, and call the checks again at ``next_check_s``."""
 
     def __init__(self, spec: Mapping[str, Any], started_s: float) -> None:
         self.progress = ProgressTracker(spec.get("first_step_pattern"))
@@ -130,10 +123,7 @@ class OutputMonitor:
         return None if is_done and not self._is_fixed else self.stall_detector.due_s()
 
     def read_output(self, data: bytes, at_s: float) -> list[OutputEvent]:
-        """Read ``data``, which arrived at ``at_s``, and return the events it causes.
-
-        Output that cannot be read is skipped: it raises, and positions in the log stay right.
-        """
+        """Return the events that ``data``, which came at ``at_s``, causes. Unreadable output raises."""
         whole, self._received_s = self._unfinished + data, at_s
         cut = max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
         piece, self._unfinished = whole[:cut], whole[cut:][-_UNFINISHED_BYTES:]
@@ -182,10 +172,7 @@ class OutputMonitor:
         return events
 
     def read_end(self, at_s: float) -> list[OutputEvent]:
-        """Read all that is unread once the output has ended: the rest of a flood, and a last line without a line end.
-
-        A progress bar leaves its last update so. Only a first step is still an event.
-        """
+        """Read what is unread at the end of the output, as a bar's last update; only a first step is an event."""
         last, self._unfinished = self._unfinished, b""
         events = [*self.read_newest_lines(at_s), *self._read_lines(split_lines(last.decode(errors="replace")), at_s)]
         self._bytes += len(last)
@@ -327,10 +314,7 @@ class OutputMonitor:
         return max(due_s, self._suspect_limit.quiet_until_s)
 
     def should_diagnose_suspect(self, at_s: float, *, idle: bool) -> bool:
-        """Whether the suspect line should be diagnosed now. ``idle``: the attempt has used almost no CPU time recently.
-
-        Without a known step gap, an attempt that computes is not suspected: compilation may take minutes.
-        """
+        """Whether to diagnose the suspect line now; without a step gap only if ``idle``: compiling takes minutes."""
         next_check_s, suspect = self._suspect_due_s(), self.suspect
         if next_check_s is None or suspect is None or at_s < next_check_s:
             return False

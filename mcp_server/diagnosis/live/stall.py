@@ -113,11 +113,7 @@ class _GapHistory:
 
 
 class StallDetector:
-    """Learns the usual gaps of a run and detects silences that are too long.
-
-    Read all output that the run has printed so far before calling ``detect_stall``: output that waits in a pipe is a
-    sign of life too.
-    """
+    """Detects silences that are too long. Output that waits in a pipe is a sign of life: read it before each check."""
 
     def __init__(self, started_s: float, stall_timeout_s: float | None = None) -> None:
         self.is_stalled = False
@@ -139,10 +135,7 @@ class StallDetector:
         return median(self._steps.gaps) if self._steps.gaps else None
 
     def describe_gap(self) -> str:
-        """Return the usual time between two printed steps in words, or nothing before the first gap.
-
-        Steps that come together count as one print, so that a short gap is only the longest that it may be.
-        """
+        """Return the usual time between two prints of steps in words, or nothing before the first gap."""
         gap_s = self.median_gap_s
         return f"one{' or more' if gap_s < 2 * _SAME_PRINT_S else ''} in {gap_s:.3g} s" if gap_s else ""
 
@@ -163,11 +156,7 @@ class StallDetector:
         self._steps.begin_round()
 
     def note_output(self, at_s: float, text: str = "") -> bool:
-        """Record output without a step, with its last line, and return whether it ends a stall.
-
-        Output ends a stall when no step gaps are known: before the first step under a fixed limit, and before three
-        step gaps otherwise.
-        """
+        """Record output without a step; return whether it ends a stall, as it does while no step gaps are known."""
         self._bursts.note_sign(at_s)
         self._checked_s = None
         if self._counts_steps():
@@ -205,11 +194,7 @@ class StallDetector:
         return max(last_s + limit_s, 0 if self._checked_s is None else self._checked_s + _RECHECK_S)
 
     def detect_stall(self, at_s: float, cpu_idle: bool) -> bool:
-        """Return whether a stall begins now: True once per stall.
-
-        ``cpu_idle``: the processes have used almost no CPU time recently; the caller sets the threshold. A busy run
-        gets a longer limit; without known step gaps it is only checked again after 300 s.
-        """
+        """Return True once per stall. ``cpu_idle``: almost no CPU time was used; a busy run gets a longer limit."""
         due_s = self.due_s()
         if due_s is None or at_s < due_s:
             return False

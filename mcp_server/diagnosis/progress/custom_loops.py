@@ -47,10 +47,7 @@ def _is_held_out(line: str) -> bool:
 
 
 class CustomLoopReader:
-    """Reads lines that match no format.
-
-    ``epoch``: the epoch that the last epoch heading named, and their total. ``headings``: how many there were.
-    """
+    """Reads lines that match no format. ``epoch``: of the last heading, with their total; ``headings``: how many."""
 
     def __init__(self) -> None:
         self.epoch: tuple[int, int | None] | None = None
@@ -62,11 +59,7 @@ class CustomLoopReader:
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
     def read_line(self, line: str, template: str, before: str = "") -> tuple[StepReading | None, list[NamedValue]]:
-        """Return the step of ``line``, if any, and its named values. Those of an evaluation get names that say so.
-
-        ``template``: the line without its digits. ``before``: the last line without a value, such as `Test results:`,
-        which describes the values below it.
-        """
+        """Return step and named values. ``template``: without digits. ``before``: the last line without a value."""
         values = find_named_values(line)
         bits = 0
         for name, _, _ in values:

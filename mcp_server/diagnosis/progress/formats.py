@@ -63,10 +63,7 @@ _NUMBER = compile_lazily(r"[0-9]|[nN][aA][nN]|\binf\b")
 
 # fmt: off
 def may_show_progress(line: str) -> bool:
-    """Whether ``line`` may show a step or a metric. Nearly every line is rejected here.
-
-    Literals are three times faster than one pattern for all. They lack their first letter to match both cases.
-    """
+    """Whether ``line`` may show a step or a metric. Literals, without initials, are thrice as fast as a pattern."""
     return (
         "tep" in line or "oss" in line or "poch" in line or "it/s" in line or "s/it" in line or "iter" in line
         or "Iter" in line or "rain" in line or "eward" in line or "eturn" in line or "pisode" in line

@@ -36,11 +36,7 @@ def unreadable_error(path: Path, cause: str) -> ScalarsUnreadable:
 
 @contextmanager
 def open_scalar_file(path: Path) -> Iterator[int]:
-    """Open a regular file to read.
-
-    Raises:
-        ScalarsUnreadable: the file cannot be opened or read, or is not a regular file.
-    """
+    """Open a regular file to read; any error, also of the block, is ScalarsUnreadable."""
     try:
         fd = open_regular_file(path)
     except OSError as error:

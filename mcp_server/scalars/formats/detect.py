@@ -39,10 +39,7 @@ _SNIFFED_BYTES = 64 * 2**10
 
 @dataclass(frozen=True)
 class ScalarSource:
-    """The scalars of one run in a file, or in a database, that is not TensorBoard's.
-
-    ``name``: the run in a database, as project/run; "" where the path is one run.
-    """
+    """The scalars of one run in a file or database. ``name``: the run in a database, as project/run, else empty."""
 
     kind: SourceKind
     path: Path

@@ -14,12 +14,7 @@ _MOST_BYTES = 16_000_000  # unpacked
 
 
 def read_evaluation_arrays(path: Path) -> list[dict[str, float | int]]:
-    """Return a row per evaluation: its step, means, standard deviation of the reward, number of episodes.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is damaged, too large, or has other arrays. Objects are not unpickled.
-    """
+    """Return a row per evaluation. Raises OSError, or ValueError for damage, size or pickled objects."""
     try:
         with os.fdopen(open_regular_file(path, follow_links=False), "rb") as file:
             with zipfile.ZipFile(file) as archive:

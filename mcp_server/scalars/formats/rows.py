@@ -129,11 +129,7 @@ class Rows:
         self._last_step = self._last_epoch = math.nan
 
     def add(self, count: int, columns: Mapping[str, NumberColumn]) -> None:
-        """Add ``count`` more rows.
-
-        Raises:
-            WrongStepColumn: the rows so far were read with a wrong step column; clear() and add all of them again.
-        """
+        """Add ``count`` more rows. After WrongStepColumn, clear() and add all of them again."""
         steps, key = self._steps(count, columns)
         time_tag, walls = _walls(count, columns)
         for tag, column in columns.items():

@@ -67,13 +67,7 @@ def is_database(path: Path) -> bool:
 
 
 def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
-    """Return the program of a database, and its runs as project/run or experiment/run, oldest first.
-
-    The program is None for a database of another one.
-
-    Raises:
-        ScalarsUnreadable: the database cannot be read, or is locked.
-    """
+    """Return the program of a database, None for another one, and its runs as project/run, oldest first."""
     with _connected(path) as database:
         kind = _kind(database)
         return kind, list(_runs(path, database)) if kind else []

@@ -92,11 +92,7 @@ class DecodedBatch:
 
 
 def decode_batch(data: Bytes, starts: Positions, ends: Positions) -> DecodedBatch:
-    """Decode the payloads from ``starts`` to ``ends``. After the last one, ``data`` has SLACK_BYTES more.
-
-    Raises:
-        UnsupportedLayout: the first payload is not an event with a summary, or has a rare layout.
-    """
+    """Decode payloads; ``data`` goes on for SLACK_BYTES. UnsupportedLayout: the first is no event, or a rare one."""
     with np.errstate(invalid="ignore"):  # of rows with another layout, arbitrary bytes are read as numbers
         return _BatchDecoder(data, starts, ends).event()
 

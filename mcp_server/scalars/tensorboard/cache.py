@@ -34,10 +34,7 @@ _ABANDONED_S = 3600  # the writer of a half-written entry of that age has exited
 
 
 class Cache:
-    """Entries in ``directory``, which is created on first use and readable by its owner alone.
-
-    Nothing here raises: a directory that cannot be written, or that others can write, is not used.
-    """
+    """Entries in ``directory``, which only its owner may read, else it is not used. Nothing here raises."""
 
     def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
         self._directory = directory

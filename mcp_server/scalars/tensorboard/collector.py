@@ -28,10 +28,7 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
 @dataclass(frozen=True, eq=False)
 class TagGroups:
-    """Records with the same tags.
-
-    ``rows``: group after group, each in the order of the file. ``firsts``: one row of each group.
-    """
+    """Records with the same tags: ``rows`` group after group in the file's order, ``firsts`` one row of each."""
 
     rows: Positions
     bounds: list[int]

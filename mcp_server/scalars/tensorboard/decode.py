@@ -46,11 +46,7 @@ class ScalarEvent:
 
 
 def decode_event(payload: bytes) -> ScalarEvent:
-    """Return the event in ``payload``.
-
-    Raises:
-        Malformed: the bytes are not an event.
-    """
+    """Return the event in ``payload``, or raise Malformed."""
     wall, step, what, body = 0.0, 0, 0, b""
     for field, wire, item in read_fields(payload):
         if (field, wire) == (1, FIXED64):
@@ -73,11 +69,7 @@ def decode_event(payload: bytes) -> ScalarEvent:
 
 
 def plugin_name(metadata: bytes) -> str:
-    """Return the plugin that a SummaryMetadata names, or "" without a name.
-
-    Raises:
-        Malformed: the bytes are not a SummaryMetadata.
-    """
+    """Return the plugin that a SummaryMetadata names, or "" without a name. Raises Malformed."""
     data, name = b"", ""
     for field, wire, item in read_fields(metadata):
         if (field, wire) == (1, BYTES):

@@ -13,13 +13,7 @@ _MOST_ENTRIES = 200_000  # of all directories together: a data set of a million 
 
 
 def list_event_files(directory: Path) -> list[Path]:
-    """Return the event files directly in ``directory``, oldest first by the time in their names, then by name.
-
-    A link to a regular file counts; a pipe, a device or a directory of such a name does not.
-
-    Raises:
-        OSError: the directory cannot be listed.
-    """
+    """Return the event files in ``directory``, links to regular files included, by the time in their names."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries if _event_file_status(entry) is not None]
     return [directory / name for name in sorted(names, key=_age)]

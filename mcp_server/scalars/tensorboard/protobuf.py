@@ -60,11 +60,7 @@ def _past_group(data: bytes, at: int, group_field: int) -> int:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at ``at``, modulo 2^64, and its end.
-
-    Raises:
-        Malformed: it does not end.
-    """
+    """Return the number that begins at ``at``, modulo 2^64, and its end. Raises Malformed where it does not end."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

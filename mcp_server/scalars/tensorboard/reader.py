@@ -198,7 +198,7 @@ class _MergedSeries:
         return 0 if self._whole else 24 * len(self.series.steps)
 
     def extend(self, columns: Sequence[GrowingPoints | None]) -> bool:
-        """Append the last file's new points, at their own cost, where no earlier one changes. Return whether all are."""
+        """Append the last file's new points where no earlier one changes. Return whether all are in."""
         counts, steps = _counts(columns), self.series.steps
         if counts == self._counts:
             return True

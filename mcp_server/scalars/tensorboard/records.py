@@ -117,10 +117,7 @@ class Records:
 
 
 def follow_records(data: Bytes, count: int, room: int, large: int) -> Records:
-    """Follow the records from the header at ``data[0]`` on. ``data[:count]`` was read of ``room`` bytes in the file.
-
-    Payloads of more than ``large`` bytes count as large. Zeros must follow after ``count``.
-    """
+    """Follow the records from ``data[0]`` on. ``data[:count]``, then zeros, was read of ``room`` bytes of the file."""
     positions, lengths = small_headers(data, count)
     small = lengths <= large
     positions, lengths = positions[small], lengths[small]

@@ -126,7 +126,7 @@ class _Scanner:
             return self._size if error.errno == errno.ENXIO else at
 
     def _chunk(self, at: int) -> int:
-        """Read the complete records of a chunk, and return where to go on. Raises _Incomplete after the last of them."""
+        """Read the complete records of a chunk, and return where to go on. Raises _Incomplete after them."""
         length = min(_CHUNK_BYTES, self._size - at)
         count = os.preadv(self._fd, [self._buffer[:length].data], at)
         self._buffer[count : count + SLACK_BYTES] = 0
@@ -217,11 +217,7 @@ _TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: tr
 
 
 def read_trimmed_event(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
-    """Return the event from offset ``begin`` to ``end`` with long contents emptied. ``read`` takes offset and length.
-
-    Raises:
-        Malformed: the bytes are not an event.
-    """
+    """Return an event with long contents emptied. ``read`` takes offset and length. Raises Malformed."""
     return _TrimmedReader(read).message(begin, end, _EVENT)
 
 

@@ -29,10 +29,7 @@ _MOST_DAMAGE = 20  # reports kept for a file; a hostile one may have millions
 
 @dataclass(frozen=True)
 class FilePosition:
-    """The offset up to which a file was read, and the bytes that identify the file.
-
-    ``head`` and ``before``: the first bytes and those before ``offset``. ``tail``: checksum of the bytes after it.
-    """
+    """The offset up to which a file was read; its first bytes, those before it, and the checksum of those behind."""
 
     device: int
     inode: int
@@ -153,11 +150,7 @@ class EventFile:
         return min((first for first, _ in known), default=math.inf), max((last for _, last in known), default=-math.inf)
 
     def read_new(self, fd: int) -> bool:
-        """Read what was appended, or everything where the file was replaced. Return whether anything was new.
-
-        Raises:
-            OSError: the file cannot be read; the earlier content is kept.
-        """
+        """Read what was appended, or a replaced file whole. Return whether any was new. An OSError changes nothing."""
         status = os.fstat(fd)
         if self.position is not None and not self.position.has_changed(fd, status):
             return False
@@ -192,10 +185,7 @@ class EventFile:
         return self.starts if self.ahead is None else [*self.starts, *self._starts_of(self.ahead)]
 
     def all_damage(self) -> list[str]:
-        """Return the damage reports, including those near the end that are followed by readable records.
-
-        An incomplete end is named too: a file that still grows has one now and then, one that was cut off for good.
-        """
+        """Return the damage reports, also of what is not final yet, and of an end that is not a whole record."""
         if self.ahead is not None:
             return _distinct([*self.damage, *self.ahead.damage])
         if self.position is None or self.position.size <= self.position.offset:

@@ -42,11 +42,7 @@ _UNSIGNED = {16: 2**32 - 1, 17: 2**64 - 1}
 
 
 def read_scalar_tensor(tensor: bytes) -> tuple[int, float] | None:
-    """Return the type and the number of a tensor with one element, or None for any other tensor.
-
-    Raises:
-        Malformed: the bytes are not a tensor.
-    """
+    """Return type and number of a tensor with one element, None for any other. Raises Malformed."""
     if len(tensor) > LONGEST_SCALAR:
         return None
     dtype, count, content = 0, 1, b""
