@@ -14,27 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.tensorboard.protobuf import Malformed
+from mcp_server.scalars.protobuf import Malformed
+from mcp_server.scalars.tensorboard.decode import LONGEST_SCALAR, TYPES, read_scalar_tensor
 from mcp_server.scalars.tensorboard.records import Bytes, Positions, unaligned
-from mcp_server.scalars.tensorboard.tensors import LONGEST_SCALAR, TYPES, read_scalar_tensor
 
 _LONGEST_TEXT = 1024  # of a tag or metadata; a longer one is left to the slow path
 SLACK_BYTES = _LONGEST_TEXT + 64  # after the records, within which a position may be read
 
 TEXT_BYTES = 32  # a text is compared in blocks of this size
-_FIXED = {
-    1: "<f4",
-    2: "<f8",
-    3: "<i4",
-    4: "u1",
-    5: "<i2",
-    6: "i1",
-    9: "<i8",
-    17: "<u2",
-    19: "<f2",
-    22: "<u4",
-    23: "<u8",
-}
+_FIXED = {kind: form for kind, (form, _) in TYPES.items() if form not in ("?", "bfloat16")}
 _SINGLES = {5: "<f4", 6: "<f8", 7: "", 10: "", 11: ""}  # fields of single values; "" means varints
 # Keys: the number of a field, and its wire type.
 _WALL, _STEP, _SUMMARY = 0x09, 0x10, 0x2A

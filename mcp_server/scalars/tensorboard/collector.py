@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mcp_server.scalars.protobuf import Malformed
 from mcp_server.scalars.series import MOST_TAGS, Points
 from mcp_server.scalars.tensorboard.batch_decode import (
     TEXT_BYTES,
@@ -19,7 +20,6 @@ from mcp_server.scalars.tensorboard.batch_decode import (
     decode_batch,
 )
 from mcp_server.scalars.tensorboard.decode import SCALARS, ScalarEvent, decode_event, plugin_name
-from mcp_server.scalars.tensorboard.protobuf import Malformed
 from mcp_server.scalars.tensorboard.records import HEADER_BYTES, Bytes, Positions, unaligned
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -122,7 +122,6 @@ class Collector:
     def __init__(self, plugins: Mapping[str, str]) -> None:
         self.plugins = dict(plugins)
         self.starts: list[tuple[int, float]] = []
-        self.file_version: str | None = None
         self._series: dict[str, list[list[NDArray[Any]]]] = {}
         self._counts: dict[str, int] = {}
         self._at_starts: dict[str, list[int]] = {}
@@ -256,7 +255,6 @@ class Collector:
                     self._block.pieces.setdefault(tag, []).append(piece)
 
     def _add(self, event: ScalarEvent, offset: int) -> None:
-        self.file_version = self.file_version or event.file_version
         if event.starts:
             self._block.starts.append((offset, event.step, event.wall))
         for index, value in enumerate(event.values):

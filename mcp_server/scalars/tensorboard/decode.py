@@ -1,21 +1,34 @@
 """Decodes one event field by field in plain Python: the slow path, and the reference for the fast one.
 
-Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto.
+Field numbers are those of tensorflow/core/util/event.proto and framework/{summary,tensor,tensor_shape,types}.proto.
 Images, histograms, audio and graphs are skipped.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from mcp_server.scalars.tensorboard.protobuf import BYTES, FIXED32, FIXED64, VARINT, Malformed, read_fields, to_signed
-from mcp_server.scalars.tensorboard.tensors import read_scalar_tensor
+import numpy as np
+
+from mcp_server.scalars.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    Malformed,
+    find_fields,
+    read_fields,
+    read_varint,
+    to_signed,
+)
 
 SCALARS = "scalars"  # the plugin whose tensors are scalars
 
 _WHAT = range(3, 10)  # the oneof of Event
+_SUMMARY, _SESSION_LOG = 5, 7
 _SIMPLE_VALUE, _TENSOR = 2, 8
 _CONTENTS = {2, 3, 4, 5, 6, 8}  # the oneof of Summary.Value: the last one counts
 
@@ -42,7 +55,6 @@ class ScalarEvent:
     step: int
     values: tuple[SummaryValue, ...] = ()
     starts: bool = False
-    file_version: str | None = None
 
 
 def decode_event(payload: bytes) -> ScalarEvent:
@@ -52,38 +64,20 @@ def decode_event(payload: bytes) -> ScalarEvent:
         if (field, wire) == (1, FIXED64):
             wall = struct.unpack("<d", item)[0]
         elif (field, wire) == (2, VARINT):
-            step = to_signed(int.from_bytes(item, "little"), 64)
+            step = to_signed(item, 64)
         elif wire == BYTES and field in _WHAT:
             # Two messages in a row are one: joining their bytes merges them.
-            body = body + item if field == what and field in {5, 7} else item
+            body = body + item if field == what and field in {_SUMMARY, _SESSION_LOG} else item
             what = field
-    match what:
-        case 3:
-            return ScalarEvent(wall, step, file_version=_text(body))
-        case 5:
-            return ScalarEvent(wall, step, tuple(_values(body)))
-        case 7:
-            return ScalarEvent(wall, step, starts=_starts(body))
-        case _:
-            return ScalarEvent(wall, step)
+    values = tuple(_value(value) for value in find_fields(body, 1, BYTES)) if what == _SUMMARY else ()
+    states = find_fields(body, 1, VARINT) if what == _SESSION_LOG else []
+    return ScalarEvent(wall, step, values, bool(states) and to_signed(states[-1], 32) == 1)
 
 
 def plugin_name(metadata: bytes) -> str:
     """Return the plugin that a SummaryMetadata names, or "" without a name. Raises Malformed."""
-    data, name = b"", ""
-    for field, wire, item in read_fields(metadata):
-        if (field, wire) == (1, BYTES):
-            data += item
-    for field, wire, item in read_fields(data):
-        if (field, wire) == (1, BYTES):
-            name = _text(item)
-    return name
-
-
-def _values(summary: bytes) -> Iterator[SummaryValue]:
-    for field, wire, item in read_fields(summary):
-        if (field, wire) == (1, BYTES):
-            yield _value(item)
+    names = find_fields(b"".join(find_fields(metadata, 1, BYTES)), 1, BYTES)
+    return [_text(name) for name in (b"", *names)][-1]
 
 
 def _value(data: bytes) -> SummaryValue:
@@ -101,22 +95,10 @@ def _value(data: bytes) -> SummaryValue:
             kind = field
     plugin = None if metadata is None else plugin_name(metadata)
     name = tag or node  # TensorFlow 1 has node names only
-    match kind:
-        case 2:
-            return SummaryValue(name, struct.unpack("<f", body)[0], plugin=SCALARS)
-        case 8:
-            number = read_scalar_tensor(body)
-            return SummaryValue(name, number and number[1], needs_plugin=True, plugin=plugin)
-        case _:
-            return SummaryValue(name, None, plugin=plugin)
-
-
-def _starts(session_log: bytes) -> bool:
-    status = 0
-    for field, wire, item in read_fields(session_log):
-        if (field, wire) == (1, VARINT):
-            status = to_signed(int.from_bytes(item, "little"), 32)
-    return status == 1
+    if kind == _SIMPLE_VALUE:
+        return SummaryValue(name, struct.unpack("<f", body)[0], plugin=SCALARS)
+    number = read_scalar_tensor(body) if kind == _TENSOR else None
+    return SummaryValue(name, number and number[1], kind == _TENSOR, plugin)
 
 
 def _text(data: bytes) -> str:
@@ -124,3 +106,92 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise Malformed("text that is not UTF-8") from None
+
+
+# --- tensors
+
+# A scalar takes at most about 40 bytes. A longer tensor is not a scalar and is not parsed.
+LONGEST_SCALAR = 128
+TYPES = {  # DataType: its form in tensor_content, and the field that holds single values
+    1: ("<f4", 5),
+    2: ("<f8", 6),
+    3: ("<i4", 7),
+    4: ("<u1", 7),
+    5: ("<i2", 7),
+    6: ("<i1", 7),
+    9: ("<i8", 10),
+    10: ("?", 11),
+    14: ("bfloat16", 13),
+    17: ("<u2", 7),
+    19: ("<f2", 13),
+    22: ("<u4", 16),
+    23: ("<u8", 17),
+}
+_FLOATS, _INTS, _BOOLS, _HALVES = 5, 7, 11, 13  # TensorProto's float_val and so on
+_WIDTHS = {_FLOATS: 4, 6: 8}  # bytes of each number
+_VARINTS = {_INTS, 10, _BOOLS, _HALVES, 16, 17}
+_UNSIGNED = {16: 2**32 - 1, 17: 2**64 - 1}
+
+
+def read_scalar_tensor(tensor: bytes) -> tuple[int, float] | None:
+    """Return type and number of a tensor with one element, None for any other. Raises Malformed."""
+    if len(tensor) > LONGEST_SCALAR:
+        return None
+    dtype, count, content = 0, 1, b""
+    numbers: dict[int, list[Any]] = {}
+    for field, wire, item in read_fields(tensor):
+        if (field, wire) == (1, VARINT):
+            dtype = to_signed(item, 32)
+        elif (field, wire) == (2, BYTES):
+            count *= _elements(item)
+        elif (field, wire) == (4, BYTES):
+            content = item
+        elif field >= _FLOATS:
+            numbers.setdefault(field, []).extend(_items(field, wire, item))
+    if dtype not in TYPES or count != 1:
+        return None
+    number = _single(dtype, content, numbers.get(TYPES[dtype][1], []))
+    return None if number is None else (dtype, number)
+
+
+def _single(dtype: int, content: bytes, items: list[Any]) -> float | None:
+    form, field = TYPES[dtype]
+    if content:
+        return _number(form, content)
+    if len(items) != 1:
+        return None
+    (item,) = items
+    if field in _WIDTHS:
+        return _number(form, item)
+    if field == _HALVES:
+        return _number(form, (item & 0xFFFF).to_bytes(2, "little"))
+    if field == _BOOLS:
+        return float(item != 0)
+    return float(item & _UNSIGNED[field] if field in _UNSIGNED else to_signed(item, 32 if field == _INTS else 64))
+
+
+def _number(form: str, data: bytes) -> float | None:
+    if form == "bfloat16":  # the upper half of a float
+        form, data = "<f4", b"\0\0" + data
+    return float(np.frombuffer(data, form)[0]) if len(data) == np.dtype(form).itemsize else None
+
+
+def _elements(shape: bytes) -> int:
+    sizes = (find_fields(dimension, 1, VARINT) for dimension in find_fields(shape, 2, BYTES))
+    return math.prod(to_signed(size[-1], 64) if size else 0 for size in sizes)
+
+
+def _items(field: int, wire: int, item: Any) -> list[Any]:
+    width = _WIDTHS.get(field)
+    if wire == BYTES and width:
+        if len(item) % width:
+            raise Malformed("numbers that are cut off")
+        return [item[at : at + width] for at in range(0, len(item), width)]
+    if wire == BYTES and field in _VARINTS:
+        numbers, at = [], 0
+        while at < len(item):
+            number, at = read_varint(item, at)
+            numbers.append(number)
+        return numbers
+    expected = {4: FIXED32, 8: FIXED64}.get(width or 0, VARINT)
+    return [item] if wire == expected else []

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import google_crc32c
 import numpy as np
 
+from mcp_server.scalars.protobuf import Malformed, read_varint
 from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.batch_decode import SLACK_BYTES
 from mcp_server.scalars.tensorboard.collector import Collector
 from mcp_server.scalars.tensorboard.decode import decode_event
-from mcp_server.scalars.tensorboard.protobuf import Malformed, read_varint
 from mcp_server.scalars.tensorboard.records import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -55,7 +55,6 @@ class ScanResult:
     consumed: int
     damage: tuple[str, ...]
     waiting: bool
-    file_version: str | None
 
 
 def scan(
@@ -77,7 +76,6 @@ def scan(
         consumed,
         collector.damage,
         waiting,
-        collector.file_version,
     )
 
 

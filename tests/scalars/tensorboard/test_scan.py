@@ -170,7 +170,6 @@ def test_session_starts_have_their_position(read: Callable[..., ScanResult]) -> 
     scanned = read(file_of(VERSION, point("a", 1), point("a", 2), start, point("a", 3), point("b", 4), stop, start))
     assert scanned.starts == ((2, 9.0), (2, 9.0))
     assert scanned.start_positions == {"a": (2, 3), "b": (0, 1)}
-    assert scanned.file_version == "brain.Event:2"
 
 
 # --- damage
