@@ -18,6 +18,10 @@ from mcp_server.command.inputs import find_placed_programs
 from mcp_server.command.shell import ReadCommand, is_literal
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("command/patterns", "hydra")
+
 
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 1 << 20, 40, 6  # of one file, of one command, of defaults that name configs
 OPTIONS = {
@@ -28,17 +32,9 @@ OPTIONS = {
     "--config-dir": "dir",
     "-cd": "dir",
 }
-_DECORATOR = compile_lazily(r"^\s*@(?:hydra\.)?main\((.{0,500}?)\)\s*(?:#.*)?$", re.MULTILINE | re.DOTALL)
-_DECORATOR_ARGUMENT = compile_lazily(r"""\bconfig_(path|name)\s*=\s*[rR]?["']([^"']+)["']""")
 _COMMENT = compile_lazily(r"#.*")
 _OVERRIDE = compile_lazily(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=(.*)", re.DOTALL)
 _NO_CONFIG = ("null", "_self_", "")
-# The list of defaults in a config, over several lines or in brackets, and one entry of it.
-_DEFAULTS = compile_lazily(
-    r"^defaults:[ \t]*(?:(?:#.*)?\n(?P<lines>(?:[ \t]*(?:-.*|#.*)?\n)+)"
-    r"|\[(?P<flow>(?:[^\[\]]|\[[^\[\]]*\])*)\])",
-    re.MULTILINE,
-)
 _DEFAULT = compile_lazily(
     r"""[ \t]*(?:-[ \t]*)?\{?["']?(?P<key>(?:(?:override|optional)[ \t]+)*[\w/.\-]+)(?:@[\w.]*)?["']?"""
     r"""[ \t]*(?P<colon>:[ \t]*(?P<options>\[[^\]]*\]|["']?[\w/.\-]+)?)?"""
@@ -47,7 +43,6 @@ _SETTING = compile_lazily(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=.*", re.DOTALL)
 _FUNCTION = compile_lazily(r"\s*(range|choice|interval|glob|shuffle|sort|tag)\((.*)\)\s*", re.DOTALL)
 _PART = compile_lazily(r"""(?:[^,\[\](){}'"]|'[^']*'|"[^"]*"|(?P<open>[\[({])|(?P<close>[\])}]))""", re.DOTALL)
 _MOST_UNFOLDED = 1_000
-_VERL = compile_lazily(r"verl\.trainer\.main_\w+")  # Hydra programs of an installed package, which is not read
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ def _compose(name: str, directories: Sequence[Path], overrides: Mapping[str, str
 
 def read_defaults(text: str, group: str, overrides: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield name and group of each config in the list of defaults of a config in ``group``."""
-    match = _DEFAULTS.search(text.replace("\r", "") + "\n")
+    match = _RX.defaults.search(text.replace("\r", "") + "\n")
     entries: Iterable[str] = ()
     if match is not None:
         entries = re.split(r",(?![^\[]*\])", match["flow"]) if match["flow"] else match["lines"].splitlines()
@@ -124,7 +119,7 @@ def takes_settings(command: ReadCommand, names: Iterable[str], cwd: Path) -> boo
     flags = {word.partition("=")[0] for word in program.words[start + 1 :] if word.startswith("--")}
     if not flags <= {*OPTIONS, "--multirun"}:
         return False
-    if _VERL.fullmatch(program.module) or any(map(_SETTING.fullmatch, program.words)):
+    if _RX.verl.fullmatch(program.module) or any(map(_SETTING.fullmatch, program.words)):
         return True
     script = program.find_file(cwd)
     text = read_text(script) if script else ""
@@ -160,8 +155,8 @@ def read_hydra_options(words: Sequence[str]) -> dict[str, str]:
 
 def read_hydra_decorator(script: str) -> dict[str, str] | None:
     """Return ``path`` and ``name`` of ``@hydra.main`` in the text of a script. None where it has no such decorator."""
-    match = _DECORATOR.search(script)
-    return None if match is None else dict(_DECORATOR_ARGUMENT.findall(_COMMENT.sub("", match[1])))
+    match = _RX.decorator.search(script)
+    return None if match is None else dict(_RX.decorator_argument.findall(_COMMENT.sub("", match[1])))
 
 
 def read_hydra_overrides(words: Sequence[str]) -> dict[str, str]:

@@ -30,48 +30,23 @@ from mcp_server.command.programs import (
     keeps_path,
 )
 from mcp_server.command.shell import ReadCommand, SimpleCommand, is_literal, parse
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("command/patterns", "inputs")
+
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "data directory", "model"]
 
 # Sourced files of these names set variables and do nothing else.
 _ACTIVATES = ("activate", "conda.sh", "setup.bash")
 _SHELL_TEXT = re.compile(r"-[eux]*c")  # a login shell, -lc, may have another PATH
-_DEFINES = re.compile(r"\(\s*\)|\b(?:function|alias)\b")  # a name that is no program
 _NAME = re.compile(r"[A-Za-z][\w.+-]*")
 
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".py")
 _DOCUMENT_SUFFIXES = (".yaml", ".yml", ".toml")
 _CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".zip", ".onnx", ".msgpack", ".th")
-# These can name a directory as well.
-_LOADS = re.compile(r"load|resume_from|restore_from|init_from")
-_READS = re.compile(r"load|resume|pretrained|init|restore|warm_start|finetune|weights")
-# A checkpoint that the run itself writes: it does not exist before the first start of a series, and the program copes.
-_NEWEST = re.compile(r"last|latest|current|newest|resume|checkpoint|ckpt|model")
 _EVALUATE = frozenset({"--eval", "--test"})
-_EVALUATES = re.compile(
-    r"(?:^|[_\W])(?:eval\w*|tests?|play|infer\w*|generate|rollouts?|serve|demo|predict|validate)(?:[_\W]|$)"
-)
-_MAKES = re.compile(
-    r"(?:gen|generate|make|create|write|dump|export|convert|init|new|build|prepare|preprocess"
-    r"|download|record|collect|annotate|teleop\w*|save|merge|split|process|tokenize)(?:_|$)"
-)
-_TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|sft|ppo|grpo|dpo|test")
 
-# Programs open these relative to where they run.
-_DATA_FILES = re.compile(r"(?:train|val|valid|validation|test)(?:_data)?_files?")
-_GROUP_FILES = re.compile(r"eval(?:_data)?_files?")  # without a group it can be the result of an evaluation
-_DATA_PATHS = re.compile(
-    r"data|data_files?|dataset_files?|data_paths?|dataset_paths?|(?:train|val|valid|validation|test|eval)_(?:data|dataset)?_?paths?"
-    r"|train_data|val_data|dataset"
-)
-_DATA_DIRECTORIES = re.compile(r"(?:data|dataset|datasets|train|val|image|images)_?(?:dir|root|folder|directory)")
-_MODEL_SOURCES = re.compile(
-    r"(?:pretrained_)?model_name_or_path|pretrained_(?:model_)?path|base_model(?:_path)?|tokenizer_(?:path|name_or_path)"
-    r"|vla_path|pretrain"
-)
-# A training program may write its own model under these: in a group of Hydra, and in an evaluation, they are read.
-_MODEL_PATHS = re.compile(r"model|model_path|(?:actor|critic|reward|ref|sft)_(?:model_)?path")
-_CHECKPOINT_FILE = re.compile(r"\.(?:pt|pth|ckpt|bin|pkl|zip|th|safetensors|onnx|msgpack)")
 _LIST = re.compile(r"\[(.*)\]", re.DOTALL)
 
 
@@ -132,7 +107,7 @@ class PlacedProgram:
     @property
     def evaluates(self) -> bool:
         """Whether it reads a model rather than writes one."""
-        return bool(_EVALUATES.search(" ".join(self.words[: self.last + 2]))) or not _EVALUATE.isdisjoint(self.words)
+        return bool(_RX.evaluates.search(" ".join(self.words[: self.last + 2]))) or not _EVALUATE.isdisjoint(self.words)
 
     @property
     def configs(self) -> list[str]:
@@ -159,7 +134,7 @@ def find_inputs(command: ReadCommand) -> list[Input]:
 def find_program_names(command: ReadCommand) -> list[str]:
     """Return the programs that are looked for in the run's PATH, as far as it is certain that PATH is what it was."""
     names: list[str] = []
-    if isinstance(command.source, str) and _DEFINES.search(command.source):
+    if isinstance(command.source, str) and _RX.defines.search(command.source):
         return names
     for index, (simple, program) in enumerate(zip(command.commands, _place_programs(command))):
         if not program.is_certain:
@@ -250,10 +225,10 @@ def _find_program_inputs(program: PlacedProgram) -> Iterator[Input]:
         yield Input("script", script, base)
         home = str(PurePath(script).parent)
     stem = PurePath(words[program.last]).stem
-    if words[main] in MAKES_NO_FILES or _MAKES.match(stem):
+    if words[main] in MAKES_NO_FILES or _RX.makes.match(stem):
         return
     rest = words[program.last + 1 :]
-    if program.last > main and _TRAINS.search(stem) and rest and _is_document(rest[0]):
+    if program.last > main and _RX.trains.search(stem) and rest and _is_document(rest[0]):
         yield Input("config", rest[0], base, home=home)
     for file in find_named_files(words[main + 1 :], evaluates=program.evaluates):
         yield replace(file, base=base, home=home)
@@ -285,7 +260,7 @@ def find_named_files(words: Sequence[str], *, evaluates: bool) -> Iterator[Input
         if name in OPTION_WORDS["config"] and path.suffix.lower() in _CONFIG_SUFFIXES:
             yield Input("config", value)
         elif name in OPTION_WORDS["checkpoint"] and _is_checkpoint(name, path, evaluates=evaluates):
-            yield Input("checkpoint", value, may_be_output=not (evaluates or _READS.search(name)))
+            yield Input("checkpoint", value, may_be_output=not (evaluates or _RX.reads.search(name)))
     yield from find_named_data(words, evaluates=evaluates)
 
 
@@ -306,17 +281,17 @@ def _split_short_config(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
     # A run may find its own newest one there, or begin without it; but not below a directory that is nobody's output.
-    is_own = _NEWEST.fullmatch(path.stem) and not (path.is_absolute() and _LOADS.search(name))
-    if not evaluates and (is_own or (is_output_place(str(path.parent)) and _NEWEST.fullmatch(path.stem))):
+    is_own = _RX.newest.fullmatch(path.stem) and not (path.is_absolute() and _RX.loads.search(name))
+    if not evaluates and (is_own or (is_output_place(str(path.parent)) and _RX.newest.fullmatch(path.stem))):
         return False
     if not evaluates and _is_written(name, path):
         return False
-    return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and bool(_LOADS.search(name)))
+    return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and bool(_RX.loads.search(name)))
 
 
 def _is_written(name: str, path: PurePath) -> bool:
     """Return whether a training writes this checkpoint: ``checkpoint_path=out/best.pt``, but not a step's file."""
-    return not _READS.search(name) and is_output_place(str(path)) and not any(map(str.isdigit, path.stem))
+    return not _RX.reads.search(name) and is_output_place(str(path)) and not any(map(str.isdigit, path.stem))
 
 
 def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
@@ -340,20 +315,20 @@ def _classify(key: str, value: str, *, evaluates: bool) -> Input | None:
     is_explicit = value.startswith(("/", "./", "../", "~/"))
     suffix = PurePath(value).suffix.lower()
     if suffix in OPTION_WORDS["data"]:
-        if _DATA_FILES.fullmatch(name) or (group and _GROUP_FILES.fullmatch(name)):
+        if _RX.data_files.fullmatch(name) or (group and _RX.group_files.fullmatch(name)):
             return Input("data file", value, is_certain=True)
-        if _DATA_PATHS.fullmatch(name):
+        if _RX.data_paths.fullmatch(name):
             return Input("data file", value, is_certain=value.startswith(("/", "~/")))
         return None
     if not is_explicit:
         return None
-    if _DATA_DIRECTORIES.fullmatch(name) and value.startswith("/"):
+    if _RX.data_directories.fullmatch(name) and value.startswith("/"):
         return Input("data directory", value, is_certain=False)
-    if _MODEL_SOURCES.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
+    if _RX.model_sources.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
         return Input("model", value, is_certain=True)
-    if not _MODEL_PATHS.fullmatch(name):
+    if not _RX.model_paths.fullmatch(name):
         return None
     if group or evaluates:
         return Input("model", value, is_certain=True)
-    is_read = value.startswith(("/", "~/")) and not _CHECKPOINT_FILE.fullmatch(suffix) and not is_output_place(value)
+    is_read = value.startswith(("/", "~/")) and not _RX.checkpoint_file.fullmatch(suffix) and not is_output_place(value)
     return Input("model", value, is_certain=True, may_be_output=True) if is_read else None

@@ -15,6 +15,10 @@ from mcp_server.command.python import find_programs_of_python
 from mcp_server.command.shell import parse
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import Program, find_programs
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("command/patterns", "killers")
+
 
 _MOST_WARNINGS = 8
 _SHOWN_CHARS = 60
@@ -22,12 +26,9 @@ _OTHERS = "it ends processes of other runs and people on this host too. A run's 
 _OF_RAY = "it stops every Ray of this user on this host, also those of other runs. A run's own Ray ends with it."
 # These find processes by what they are, not by who started them.
 _FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat", "screen"})
-_FOUND = re.compile(r"\b(?:pgrep|pidof|lsof|nvidia-smi|fuser)\b|\bps\s+-?[a-z]")
 _NO = frozenset({"false", "0", "no", "off", "none"})
 _OF_SCHEDULERS = frozenset({"scancel", "bkill", "qdel", "condor_rm", "kubectl"})
-_PLAIN_OPTION = re.compile(r"-(?:\d+|[A-Z]+\d*|[feixvwqI]+)|--(?:full|exact|verbose|wait)")
 NAME_CHARS = 15  # of a process
-_AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
 _ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
 
 
@@ -91,7 +92,7 @@ class Killer:
         named = [word for word in words[1:] if not word.startswith("-")]
         if not named or any(not is_literal_pattern(word) for word in named):
             return True
-        if not all(_PLAIN_OPTION.fullmatch(option) for option in options):
+        if not all(_RX.plain_option.fullmatch(option) for option in options):
             return True
         if self.program.name == "killall":
             return any(name[:NAME_CHARS] == word[:NAME_CHARS] for word in named)
@@ -132,7 +133,7 @@ def _quote(program: Program) -> str:
     text = " ".join(words)
     if len(text) <= _SHOWN_CHARS:
         return text
-    flag = next((word for word in words if _AUTOKILL.fullmatch(word)), "")
+    flag = next((word for word in words if _RX.autokill.fullmatch(word)), "")
     kept = _SHOWN_CHARS - len(flag)
     return f"{text[:kept].rstrip()} … {flag}".rstrip() if flag and flag not in text[:kept] else f"{text[:kept]}…"
 
@@ -140,7 +141,7 @@ def _quote(program: Program) -> str:
 def _warn(program: Program) -> Iterator[str]:
     words = _quote(program).replace("{", "{{").replace("}", "}}")
     if any(rule(program) for rule in _KILLERS):
-        flag = next((word for word in program.words if _AUTOKILL.fullmatch(word)), "")
+        flag = next((word for word in program.words if _RX.autokill.fullmatch(word)), "")
         left_out = flag if flag and _cleans_up_by_itself(program) else "it"
         consequence = _OF_RAY if program.name == "ray" else _OTHERS.format(left_out)
         yield f"`{words}`{{place}}: {consequence}"
@@ -212,7 +213,7 @@ def _kills_found_processes(program: Program) -> bool:
     if "-1" in rest:
         return True
     searches = [*program.substituted, *(program.before if program.by_xargs else ())]
-    return any(_is_search(words) for words in searches) or bool(_FOUND.search(" ".join(w for w in rest if "`" in w)))
+    return any(_is_search(words) for words in searches) or bool(_RX.found.search(" ".join(w for w in rest if "`" in w)))
 
 
 def _is_search(words: Sequence[str]) -> bool:
@@ -263,7 +264,7 @@ def _cleans_up_by_itself(program: Program) -> bool:
     if program.name in TEXT_PROGRAMS:
         return False
     for word, following in zip_longest(program.words[1:], program.words[2:], fillvalue=""):
-        if (match := _AUTOKILL.fullmatch(word)) is not None:
+        if (match := _RX.autokill.fullmatch(word)) is not None:
             value = match["value"] if match["value"] is not None else following
             return value.lower() not in _NO
     return False

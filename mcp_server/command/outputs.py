@@ -7,7 +7,6 @@ and ``trainer.default_local_dir``. A directory of checkpoints or models may as w
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -16,34 +15,20 @@ from mcp_server.command.programs import LOG_VIEWERS, PYTHON, PYTHON_LAUNCHERS, u
 from mcp_server.command.shell import REDIRECTS, SimpleCommand, is_literal, parse
 from mcp_server.command.words import Word
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_words
+from mcp_server.text.rows import read_patterns, read_words
+
+_RX = read_patterns("command/patterns", "outputs")
+
 
 # Words that say what a file is to a program, by their sort.
 OPTION_WORDS = {sort: frozenset(words) for sort, words in read_words("command/options").items()}
 _WORDS = compile_lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_JOINED = compile_lazily(
-    r"(?:log|out|output|save|result|results|work|run|exp|tb|tensorboard|eval|summary)(?:s)?(?:dir|path|folder|root|file)"
-)
 # Settings by which programs name an experiment, the most telling first.
 RUN_NAMES = ("experiment_name", "exp_name", "run_name")
-# Settings that name where a run writes, or the run, nearly always differ between runs.
-_NAMES_A_RUN = compile_lazily(
-    r"cwd|(?:.*[_.\-/:])?(?:log|logs|out|output|outputs|save|saved|results?|runs?|exp|experiment|work|video|wandb|"
-    r"tensorboard|tb)[_.\-]?(?:dir|directory|path|root|file|name|id)?|(?:.*[_.\-/:])?(?:run_?name|name|tags?)"
-)
-_NAMES_A_PLACE = compile_lazily(
-    r"cwd|(?:.*[_.\-/:])?(?:out|outputs?|(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
-)
-_OUTPUT_DIRECTORY = compile_lazily(
-    r"(?:checkpoint|ckpt|run|exp|experiment|work|log|tensorboard|tb)s?_?(?:dir|root|folder)"
-)
 # Text that a shell, Hydra or a program replaces.
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;%]|\\n")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/snap/")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
-_CONFIG_LINE = compile_lazily(
-    r"""(?:^|[{,])[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n,}]+)""", re.MULTILINE
-)
 _MOST_CONFIG_CHARS = 200_000
 _LONGEST_PATH = 4096  # PATH_MAX
 _SEVERAL_WORDS, _LONGEST_INNER = compile_lazily(r"\S\s+\S"), 20_000
@@ -58,15 +43,15 @@ def names_an_output(name: str) -> bool:
     if not words or OPTION_WORDS["input"] & set(words):
         return False
     last = words[-1]
-    if len(words) == 1 or _JOINED.fullmatch(last):
-        return bool(_JOINED.fullmatch(last))
+    if len(words) == 1 or _RX.joined.fullmatch(last):
+        return bool(_RX.joined.fullmatch(last))
     return last in OPTION_WORDS["place"] and bool(OPTION_WORDS["output"] & set(words[:-1]))
 
 
 def may_name_an_output(option: str) -> bool:
     """Return whether an option, with its groups, may say that the program writes what it names: ``save.model_path``."""
     parts = option.lstrip("-+").replace("-", "_").lower().split(".")
-    return _OUTPUT_DIRECTORY.fullmatch(parts[-1]) is not None or any(
+    return _RX.output_directory.fullmatch(parts[-1]) is not None or any(
         not OPTION_WORDS["write"].isdisjoint(part.split("_")) for part in parts
     )
 
@@ -78,12 +63,12 @@ def is_output_place(path: str) -> bool:
 
 def names_a_run(setting: str) -> bool:
     """Return whether a setting of this name says where a run writes, or is a name or a tag."""
-    return _NAMES_A_RUN.fullmatch(setting.lower().lstrip("$")) is not None
+    return _RX.names_a_run.fullmatch(setting.lower().lstrip("$")) is not None
 
 
 def names_a_place(setting: str) -> bool:
     """Return whether a setting of this name is a directory, or names the run."""
-    return _NAMES_A_PLACE.fullmatch(setting.lower().lstrip("$")) is not None
+    return _RX.names_a_place.fullmatch(setting.lower().lstrip("$")) is not None
 
 
 def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str, Any] | None = None) -> list[str]:
@@ -149,7 +134,7 @@ def _is_file(word: str) -> bool:
 
 def find_in_configuration(text: str, cwd: str) -> list[str]:
     """Return the directories that the lines of a YAML, JSON or TOML file say are written, as absolute paths."""
-    pairs = ((m["name"], m["value"].strip().strip("\"' ")) for m in _CONFIG_LINE.finditer(text[:_MOST_CONFIG_CHARS]))
+    pairs = ((m["name"], m["value"].strip().strip("\"' ")) for m in _RX.config_line.finditer(text[:_MOST_CONFIG_CHARS]))
     return list(dict.fromkeys(_resolve(pairs, cwd)))
 
 

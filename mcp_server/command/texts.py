@@ -13,16 +13,11 @@ from typing import NamedTuple
 
 from mcp_server.command.programs import CONTAINERS, SHELLS, TEXT_PROGRAMS, find_entry
 from mcp_server.command.ssh_command import parse_ssh
+from mcp_server.text.rows import read_patterns
 
-_SCRIPTING = re.compile(r"perl|ruby|node|php|lua|[gm]?awk")
-# A call that starts a program from another language: system("…"), execSync('…'), `…` is left to chance.
-_STARTS_PROGRAM = re.compile(
-    r"\b(?:system|exec|execSync|spawn|spawnSync|popen|shell_exec|passthru|os\.execute)\s*\(?\s*(?P<quote>[\"'])"
-    r"(?P<text>.*?)(?P=quote)",
-    re.DOTALL,
-)
-# kill 9, -1 of Perl and Ruby, and a kill of what `pgrep` finds.
-_KILLS_ALL = re.compile(r"\bkill\b[\s('\":]*\w+['\"]?\s*,\s*-1\b|`\s*(?:pgrep|pidof)\b[^`]*`.*\bkill\b", re.DOTALL)
+_RX = read_patterns("command/patterns", "texts")
+
+
 _OPENS_WINDOW = frozenset(
     """new new-session neww new-window splitw split-window respawnp respawn-pane respawnw respawn-window run
     run-shell send send-keys popup display-popup""".split()  # noqa: SIM905 - a list of words
@@ -46,9 +41,9 @@ def find_run_texts(name: str, words: Sequence[str], stdin: str | None) -> list[s
     """Return the texts that a program runs as commands. ``stdin``: the text that it reads, where that is known."""
     if name == "find":
         return list(_find_actions(words))
-    if _SCRIPTING.fullmatch(name):
-        texts = [match["text"] for word in words[1:] for match in _STARTS_PROGRAM.finditer(word)]
-        return [*texts, *("kill -9 -1" for word in words[1:] if _KILLS_ALL.search(word))]
+    if _RX.scripting.fullmatch(name):
+        texts = [match["text"] for word in words[1:] for match in _RX.starts_program.finditer(word)]
+        return [*texts, *("kill -9 -1" for word in words[1:] if _RX.kills_all.search(word))]
     if name in TEXT_PROGRAMS or (name in CONTAINERS and "--pid=host" not in words):
         return []  # a container has processes of its own
     texts = _find_shell_texts(words)

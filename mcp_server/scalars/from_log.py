@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,18 +27,11 @@ from mcp_server.store.attribution.timed_search import TimedSearch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
+from mcp_server.text.rows import read_patterns
 
-_OWN_STEP = re.compile(
-    r"['\"]global_steps?['\"]\s*:\s*(\d{1,15})\b"
-)  # of the figures in a printed dict, such as AgentJet's
-# `critic/score/mean:0.4`, `"eval loss": 0.31`, `train/loss = nan`, `Surrogate loss: 0.02`: a name of up to four words
-# with a letter, a sign, a whole number.
-_OWN_NAME = re.compile(
-    r"(?P<name>'[^'\n]{1,80}'|\"[^\"\n]{1,80}\""
-    r"|(?<![A-Za-z_])[A-Za-z_][\w./@+-]{0,79}+(?: [A-Za-z_][\w./@+-]{0,40}+){0,3}+)\s?[:=]\s?"
-    r"(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)\b)(?![\w:/]|\.\d)",
-    re.IGNORECASE,
-)
+_RX = read_patterns("scalars/patterns", "from_log")
+
+
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
 # A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
@@ -52,11 +44,6 @@ _SLOW_PATTERN = (
     "have found later are missing. A simpler pattern reads all of them."
 )
 
-_EVALUATION = re.compile(
-    r"(?i)\binitial\b.{0,40}\b(?:val|eval|metric|result)|\bbaseline\b|\bval(?:idation)?[ _]metrics\b"
-    r"|\bevaluat(?:ion|ing)\b|\bvalidat(?:ion|ing)\b|\[eval\b|\bbefore training\b|\bval-core/|\bpass_n\b"
-    r"|\bnum_trajectories\b|基线|验证"
-)
 _TABLE_SIGNS = "│┃|"
 _LINES_AFTER_TITLE = 6  # without a table: the title was of something else
 
@@ -141,7 +128,7 @@ def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
         readings = progress.read_lines([line])
         if not progress.first_step_seen:
             baseline.read(line)
-        named = _OWN_STEP.search(line) if "global_step" in line else None
+        named = _RX.own_step.search(line) if "global_step" in line else None
         step = int(named[1]) if named else progress.step
         if progress.first_step_seen:
             _add(points, step, (found for reading in readings for found in reading.metrics.items()))
@@ -162,7 +149,7 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
 
 
 def _find_own_names(line: str) -> Iterator[tuple[str, float]]:
-    for found in _OWN_NAME.finditer(line):
+    for found in _RX.own_name.finditer(line):
         with contextlib.suppress(ValueError):
             yield found["name"].strip("'\" "), float(found["value"].replace(",", ""))
 
@@ -176,7 +163,7 @@ class _BaselineReader:
 
     def read(self, line: str) -> None:
         is_row = any(sign in line for sign in _TABLE_SIGNS)
-        if _EVALUATION.search(line):
+        if _RX.evaluation.search(line):
             self._lines_left = _LINES_AFTER_TITLE
             if not (is_row or "{" in line or "=" in line or " - " in line):
                 return

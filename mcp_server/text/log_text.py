@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 from mcp_server.text.invisible import CONTROLS, ESCAPES, INVISIBLE
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("text/patterns", "log_text")
+
 
 LINE_CHARS = 600  # longer lines are cut in the middle
 _BAR_WITHIN_CHARS = 4_000  # of a line that are searched for a progress bar
@@ -28,9 +32,6 @@ _NOT_WORDS = bytes(
 )
 
 _GLYPHS = "▀-▟━╸╺╶╴■□▪▫▬▭▮▯▰▱◼◻⣀-⣿"
-_METER = compile_lazily(  # tqdm, with and without a total: "50%|███  | 5/10 [", "29948it [35:34,"
-    r"\d{1,3}(?:\.\d{1,3})?%\||\d{1,12}[A-Za-z]{0,12} \[\d{1,4}:\d\d[:\d]{0,6}[<,]"
-)
 _TOTAL = compile_lazily(r"(?<=\d)/\d[\d.]{0,12}")
 _GLYPH = compile_lazily(f"[{_GLYPHS}]")
 _WIDE = compile_lazily(rf"([{_GLYPHS}])\1{{10,}}")
@@ -39,13 +40,7 @@ _COUNT = compile_lazily(r"\d{1,12}(?:/\d|(?:\.\d{1,3})?%)")
 _COUNT_BEFORE = compile_lazily(r"\d{1,12}(?:/\d{1,12}|%)\s{0,9}$")  # Keras: "5/100 [==>...] - ETA: 3s"
 _AFTER_METER = compile_lazily(r"\[\d{1,4}:\d\d[:\d]{0,6}[<,][^\]]{0,400}\]\s*+(?=[^\s,\]])")
 _BARLIKE = compile_lazily(rf"\d%|(?<![\d/])\d{{1,12}}/\d{{1,12}}(?![\d/])|[{_GLYPHS}]|\d \[\d+:\d\d")
-_ALARM = compile_lazily(
-    r"error|exception|traceback|warn|fail|fatal|kill|abort|assert|terminat|signal|memory|denied|cannot|\bnan\b",
-    re.IGNORECASE,
-)
 _NOT_LETTERS = compile_lazily(r"[\W\d_]+")
-# Prefixes that launchers print before every line: Ray, torchrun, srun -l.
-_PREFIX = compile_lazily(r"\((?:\S+ )?pid=[^)]*\)|\[?(?:rank|default)? ?\d+\]?:")
 
 
 class ShownLine(NamedTuple):
@@ -137,7 +132,7 @@ def bar_name(text: str) -> str | None:
     if "%|" not in text and "[" not in text and (text.isascii() or not _GLYPH.search(text)):
         return None  # most lines, in a tenth of the time
     text = text[:_BAR_WITHIN_CHARS]
-    bar = _METER.search(text)
+    bar = _RX.meter.search(text)
     if bar is None:
         drawn = _DRAWN.search(text)
         if drawn is None:
@@ -220,7 +215,7 @@ class _Screen:
         pieces = list(_pieces(raw))
         prefix, first = "", pieces[0][1]
         on_this_row = takewhile(lambda piece: not piece[0].startswith("\x1b"), pieces[1:])
-        if _PREFIX.fullmatch(first.strip()):
+        if _RX.prefix.fullmatch(first.strip()):
             prefix, first = first, ""
         elif _has_message(first, next((text for _, text in on_this_row if text.strip()), first)):
             self.lines.append(ShownLine(number, first.rstrip(), number))
@@ -259,7 +254,7 @@ def _is_replaceable(old: str, new: str) -> bool:
     if not old or bar_name(old) is not None:
         return True
     head = old[:_BAR_WITHIN_CHARS]
-    if _BARLIKE.search(head) and not _ALARM.search(head) and not _AFTER_METER.search(head):
+    if _BARLIKE.search(head) and not _RX.alarm.search(head) and not _AFTER_METER.search(head):
         return True
     return _letters(old) == _letters(new)
 

@@ -8,21 +8,13 @@ from functools import partial
 
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_RX = read_patterns("text/patterns", "secret_patterns")
+
 
 MASKED = "[masked]"
 
-# Variables with such a name reach a run only when it asks for them by name.
-_VARIABLE_NAME = compile_lazily(
-    r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
-    r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
-    re.IGNORECASE,
-)
-# Such a key may be one of a table or of a cell: its value says whether it is a secret.
-_SETTING_KEY = compile_lazily(
-    r"(?!.*(?:api|access|secret|private|pass|token|auth|webhook)).*keys?(?:_?\d+)?", re.IGNORECASE
-)
-_PROXY_NAME = compile_lazily(r".*_PROXY", re.IGNORECASE)
 # Settings with such a name hold nothing but a secret. `max_tokens`, `sort_key` and `eos_token` are ordinary settings:
 # their values count only when they look like keys.
 _SURE = (
@@ -46,14 +38,8 @@ _ARGUMENT = compile_lazily(
 # NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.
 _ASSIGNMENT = compile_lazily(r"""(?<![\w-])(?P<name>[A-Za-z_]\w*)=["']?(?P<value>[^\s"';&|]{8,})""")
 _LOOKS_LIKE_A_KEY = compile_lazily(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16,}")
-_PLAIN = compile_lazily(
-    r"(?:none|null|true|false|str|os\.environ|getenv|required|optional|\*+|x+|\.+|-?\d+(?:\.\d+)?).{0,2}", re.IGNORECASE
-)
 # Names whose values are secrets whatever they look like.
 _SURE_NAME = compile_lazily(rf"(?:^|[_-])(?:{_SURE}|{_SERVICE}[_-]?key)(?:_?\d+)?$", re.IGNORECASE)
-_PLACEHOLDER = compile_lazily(
-    r"(?:empty|dummy|fake|test|your|no-|no_|not-|not_|xxx|secret:|path|/).*", re.IGNORECASE
-)  # what programs are given that want some value
 _WORD_SETTING = compile_lazily(r"[+~-]*(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 _WORD_FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
 _KEY, _CHANGE = compile_lazily(r"[A-Za-z0-9_+=\-]+"), compile_lazily(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
@@ -68,7 +54,6 @@ _SERVICE_TOKEN = compile_lazily(
     "|".join(rf"{one['begin']}(?<=\b{one['begin']}){one['rest']}" for one in _BLOCKS if "begin" in one)
     + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"  # Telegram
 )
-_BEARER = compile_lazily(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
 _LOGIN = compile_lazily(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
 _LOOSE = compile_lazily(
     rf"(?P<name>(?:^|(?<=[\"'{{,;&?_-]))(?:[ ]{{0,20}})(?:pass|pwd|credentials?)(?:_?\d+)?{_IS})"
@@ -76,24 +61,6 @@ _LOOSE = compile_lazily(
     re.IGNORECASE | re.MULTILINE,
 )
 _LIKE_A_PASSWORD = compile_lazily(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
-# A literal that source, YAML, JSON, TOML or .env gives to such a name: in quotes, or alone up to the end of its line.
-_LITERAL = compile_lazily(
-    r"(?P<before>(?<!\w)(?P<name>\w{0,60}(?:tokens?|secrets?|passw(?:or)?d|passphrase|pass|pwd|keys?|pat|auth|credentials?)"
-    r"(?:_?\d+)?)(?:\\{0,3}[\"'])?\]?[ \t]*"
-    r"(?::[ \t]*[A-Za-z_][\w. |\[\]]{0,40}=|:?=>?|:|(?P<comma>,[ \t]*(?:[^\n]{0,80}default=)?)(?=[ \t]*[\"']))[ \t]*"
-    r"(?:\([ \t]*(?:\n[+ -]?[ \t]*)?)?(?:[\w.]{1,40}\([\"']\w{1,60}[\"']\)[ \t]+or[ \t]+|[\w.]{0,40}SecretStr\()?"
-    r"(?P<quote>[rbuf]{0,2}\\{0,3}(?:[\"']{3}|[\"']))?)"
-    r"(?(quote)(?P<quoted>[^\"'\n\\]{4,500}+)(?=\\{0,3}[\"'])"
-    r"|(?P<bare>[^\s\"'(){}\[\],;<>$#\\]{8,500}+)(?=[ \t]*(?:[;#][^\n]*)?$))",
-    re.IGNORECASE | re.MULTILINE,
-)
-# Tokens of a vocabulary, a budget or a page; and which keys are one of a service or a cipher.
-_ORDINARY_TOKEN = compile_lazily(
-    r"(?:.*_)?(?:pad|[ebi]?os|[be]o[a-z]|unk|sep|cls|mask|special|image|img|video|audio|speech|start|end|stop|think|prompt|input|output"
-    r"|max|min|num|n|next|last|first|new|extra|added|prefix|suffix|middle|user|assistant|system|tool|target|prev|per|total|text|vision)"
-    r"(?:_\w+)?_tokens?\d*",
-    re.IGNORECASE,
-)
 _CIPHER_KEY = compile_lazily(
     rf"(?:.*_)?(?:{_SERVICE}|hf|github|gitlab|aws|azure|gcp|google|slack|encryption|signing|license|service|account|deploy|ssh|app|my)"
     r"_keys?\d*|keys?\d*|(?:.*_)?(?:pat|auth|pass|pwd|credentials?)",
@@ -101,34 +68,31 @@ _CIPHER_KEY = compile_lazily(
 )
 _LITERAL_KEY = compile_lazily(r"(?=.{0,99}[A-Za-z])(?=.{0,99}\d)[\w.~+=!@%^&*:-]{8,}|[A-Za-z]{20,}|\d{8,}")
 _MIXED_RUN = compile_lazily(r"(?=(?:[^A-Za-z]*[A-Za-z]){3})(?=(?:\D*\d){3})[A-Za-z0-9]{10,}")
-_PRIVATE_KEY = compile_lazily(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
-)
 
 
 def names_a_secret(name: str) -> bool:
     """Return whether a variable of this name usually holds a secret."""
-    return bool(_VARIABLE_NAME.search(name))
+    return bool(_RX.variable_name.search(name))
 
 
 def is_secret_variable(name: str, value: str) -> bool:
     """Return whether a variable that a caller sets is a secret: by its name, a mere `SORT_KEY` by its value."""
     if len(value) < SHORTEST_SECRET or not names_a_secret(name):
         return False
-    if not _SETTING_KEY.fullmatch(name) or _SURE_NAME.search(name) or _CIPHER_KEY.fullmatch(name):
+    if not _RX.setting_key.fullmatch(name) or _SURE_NAME.search(name) or _CIPHER_KEY.fullmatch(name):
         return True
     return any(_LITERAL_KEY.fullmatch(word) for word in re.split(r"\{\w*\}|[\W_]", value))
 
 
 def holds_a_secret(name: str, value: str) -> bool:
     """Return whether a name is a secret's, or the value holds a password, but not a proxy's, which downloads need."""
-    return names_a_secret(name) or bool(_LOGIN.search(value) and not _PROXY_NAME.fullmatch(name))
+    return names_a_secret(name) or bool(_LOGIN.search(value) and not _RX.proxy_name.fullmatch(name))
 
 
 def is_distinct(name: str, value: str) -> bool:
     """Return whether ``value``, of a variable ``name``, is a secret that no ordinary text contains by chance."""
     value = value.strip()
-    if len(value) < _SHORTEST_DISTINCT or _is_plain(value) or _PLACEHOLDER.fullmatch(value):
+    if len(value) < _SHORTEST_DISTINCT or _is_plain(value) or _RX.placeholder.fullmatch(value):
         return False
     if not names_a_secret(name):
         return has_service_token(value) or _looks_like_one_key(value)
@@ -164,9 +128,9 @@ def find_keys(words: Sequence[str]) -> Iterator[str]:
             yield name
         elif login > 0 and _looks_like_one_key(word):
             yield "login"
-        elif _SERVICE_TOKEN.search(word) or _PRIVATE_KEY.search(word) or _BEARER.search(word):
+        elif _SERVICE_TOKEN.search(word) or _RX.private_key.search(word) or _RX.bearer.search(word):
             yield name if named else ""
-        elif not _PROXY_NAME.fullmatch(name) and any(m["value"][0] not in "${<" for m in _LOGIN.finditer(word)):
+        elif not _RX.proxy_name.fullmatch(name) and any(m["value"][0] not in "${<" for m in _LOGIN.finditer(word)):
             yield ""
 
 
@@ -175,7 +139,7 @@ def _is_key_of(name: str, value: str) -> bool:
     if len(value) < SHORTEST_SECRET or value[0] in "$<{`" or not names_a_secret(last):
         return False
     if _SURE_NAME.search(last):
-        return not (_is_plain(value) or _PLACEHOLDER.fullmatch(value))
+        return not (_is_plain(value) or _RX.placeholder.fullmatch(value))
     return _looks_like_one_key(value)
 
 
@@ -194,7 +158,7 @@ def mask_assigned_secrets(command: str) -> str:
 
 def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
     """Return ``text`` without what looks like a secret, and without the secrets of ``values_by_name``."""
-    masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, _mask_known(text, values_by_name)))
+    masked = _SERVICE_TOKEN.sub(MASKED, _RX.private_key.sub(MASKED, _mask_known(text, values_by_name)))
     folded = masked.casefold()  # a mask adds none of the words
     for pattern, words, is_sure in _SHAPES:
         if any(word in folded for word in words):
@@ -205,7 +169,7 @@ def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> 
 def mask_source(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
     """Return source code or settings without secrets, and without the literals of names such as ``token``."""
     masked = _mask_known(text, values_by_name)
-    return mask_secrets(_LITERAL.sub(_mask_literal, masked))
+    return mask_secrets(_RX.literal.sub(_mask_literal, masked))
 
 
 def _mask_literal(match: re.Match[str]) -> str:
@@ -216,11 +180,11 @@ def _mask_literal(match: re.Match[str]) -> str:
 
 def _is_secret_literal(name: str, value: str, *, is_value: bool) -> bool:
     """Return whether a literal is a secret by its name and shape. ``is_value``: it is surely that name's value."""
-    if value[0] in "$<{`[%/~." or "://" in value or _is_plain(value) or _PLACEHOLDER.fullmatch(value):
+    if value[0] in "$<{`[%/~." or "://" in value or _is_plain(value) or _RX.placeholder.fullmatch(value):
         return False
     if is_value and _SURE_NAME.search(name):
         return True  # with its spaces
-    is_token = "token" in name.lower() and not _ORDINARY_TOKEN.fullmatch(name)
+    is_token = "token" in name.lower() and not _RX.ordinary_token.fullmatch(name)
     if is_value and is_token:
         return bool(_LITERAL_KEY.fullmatch(value))
     return (is_token or bool(_CIPHER_KEY.fullmatch(name))) and bool(_MIXED_RUN.fullmatch(value))
@@ -252,7 +216,7 @@ def _looks_like_a_key(value: str) -> bool:
 
 
 def _is_plain(value: str) -> bool:
-    return value.startswith((MASKED[1:], "secret:")) or bool(_PLAIN.fullmatch(value))
+    return value.startswith((MASKED[1:], "secret:")) or bool(_RX.plain.fullmatch(value))
 
 
 def _is_given_and(looks_right: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -269,7 +233,7 @@ def _read_shapes(mask: str) -> Iterator[tuple[re.Pattern[str], tuple[str, ...]]]
 # In the order in which they are masked. The words are found in a microsecond; the last is whether a value is masked.
 _SHAPES: tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool]], ...] = (
     (_LOGIN, ("://",), bool),
-    (_BEARER, ("bearer", "basic"), bool),
+    (_RX.bearer, ("bearer", "basic"), bool),
     *((*shape, _is_given) for shape in _read_shapes("given")),
     (_SETTING, ("key", "secret", "passw", "passphrase", "token", "webhook"), _is_given),
     (_ARGUMENT, ("--",), _is_given),
