@@ -9,4 +9,5 @@ SPECIAL = (
 GENERAL = ("machine", "memory", "environment", "program")
 LAST = ("language", "general")
 INSIDE = ("inside",)
-FILES = (*SPECIAL, *GENERAL, *LAST, *INSIDE)
+WRAPPED = ("wrapped",)
+FILES = (*WRAPPED, *SPECIAL, *GENERAL, *LAST, *INSIDE)

@@ -175,14 +175,6 @@ def _rate(sentence: str) -> int:
     return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 
 
-def suggest_install(scene: Scene) -> NextStep | None:
-    """Return the command that the error of a missing package names, or None."""
-    commands = _RX.install.findall(scene.line) if scene.kind == "import_error" else []
-    if len(commands) != 1 or "<" in commands[0]:
-        return None
-    return correct("Run `{0}` in this run's environment first", [commands[0].strip(" .:")], scene)
-
-
 def suggest_name(scene: Scene) -> NextStep | None:
     """Return the name that the message suggests in place of a wrong one, or None."""
     suggested = _RX.suggests.search(scene.message) or _NEAREST.search(scene.message)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 
-from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL
+from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL, WRAPPED
 from mcp_server.diagnosis.advice.blocks import Advice, NextStep, Scene, compose, read_advice, read_block
 from mcp_server.diagnosis.advice.figures import explain_divisor, explain_timeout, read_figures
 from mcp_server.diagnosis.advice.names import (
@@ -21,7 +21,6 @@ from mcp_server.diagnosis.advice.names import (
     name_today,
     name_unknown,
     suggest_choice,
-    suggest_install,
     suggest_metric,
     suggest_name,
     suggest_option,
@@ -34,7 +33,6 @@ from mcp_server.diagnosis.advice.values import (
     explain_none,
     explain_record,
     explain_shapes,
-    explain_width,
 )
 from mcp_server.text.rows import read_blocks, read_patterns
 
@@ -59,9 +57,11 @@ def _propose_from(names: tuple[str, ...]) -> Iterator[_Proposer]:
 
 
 def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
-    yield from (read_figures, explain_width, explain_timeout, suggest_option, explain_other_python, suggest_install)
+    yield from (read_figures, explain_timeout, suggest_option, explain_other_python)
     if is_error:
-        yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric, compare_keys, name_today)
+        yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric)
+        yield from _propose_from(WRAPPED)
+        yield from (compare_keys, name_today)
     yield from _propose_from(SPECIAL)
     if is_error:
         yield from (suggest_choice, suggest_name, suggest_setting, explain_shapes)

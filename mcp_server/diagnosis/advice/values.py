@@ -21,9 +21,6 @@ _SAVED, _OPERANDS = (
 )
 _BY_NAME = [(one["line"], one["say"]) for one in _BLOCKS if one["sort"] == "weight"]
 _EXPECTED = compile_lazily(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
-_FEATURES = compile_lazily(r"X has (\d+) features, but (\w+) is expecting (\d+) features")
-_PADDED = compile_lazily(r"padded vocab \(size: (\d+)\)")
-_DIVISORS = (128, 64, 32, 16, 8, 4, 2, 1)
 _KINDS = frozenset({"python_error", "data_error", "config_error"})
 
 
@@ -59,13 +56,11 @@ def _compare_saved(scene: Scene, text: str) -> NextStep | None:
         return None
     saved, here = _read(shapes[0]), _read(shapes[1])
     named = _RX.named_weight.search(text)
-    key = _name_of(match) or (named[1] if named else "")
+    key = match.groupdict().get("key") or (named[1] if named else "")
     places = _differing(saved, here)
     if not places:
         return None
     at = places[0]
-    if (step := _align_vocabulary(scene, saved[at], here[at])) is not None:
-        return step
     what = _name_dimension(key, places)
     advice = (
         "{0} has {1} in the checkpoint, {2} here (dimension {3}): {4} differs; set it as in the checkpoint's "
@@ -76,10 +71,6 @@ def _compare_saved(scene: Scene, text: str) -> NextStep | None:
     return compose(advice, parts, scene) or compose(short, parts, scene)
 
 
-def _name_of(match: re.Match[str]) -> str:
-    return match.groupdict().get("key") or ""
-
-
 def _name_dimension(key: str, places: Sequence[int]) -> str:
     """Return what the dimension ``places`` of the weight ``key`` usually is."""
     by_name = next((what for pattern, what in _BY_NAME if re.search(pattern, key)), "")
@@ -88,35 +79,6 @@ def _name_dimension(key: str, places: Sequence[int]) -> str:
     if _RX.actor.search(key) and len(places) == 1:
         return "the observation size" if places[0] == 1 or _RX.first_layer.search(key) else "the action or hidden size"
     return "the hidden size (another model size)" if len(places) > 1 else "the input or hidden size"
-
-
-def _align_vocabulary(scene: Scene, saved: int, here: int) -> NextStep | None:
-    """Return the setting of Megatron with which the vocabulary is padded to ``saved``, or None."""
-    padded, parallel = _PADDED.search(scene.log), _RX.tensor_parallel.search(scene.log)
-    if padded is None or parallel is None:
-        return None
-    size, ranks = int(padded[1]), int(parallel[1])
-    divisor = next((one for one in _DIVISORS if ranks and -(-size // (one * ranks)) * one * ranks == saved), None)
-    if divisor is None:
-        return None
-    say = (
-        "The checkpoint pads the vocabulary to {0}, this run to {1}: --make-vocab-size-divisible-by {2} (x {3} tensor "
-        "parallel) gives {0}."
-    )
-    return compose(say, [*map(str, (saved, here, divisor, ranks))], scene)
-
-
-def explain_width(scene: Scene) -> NextStep | None:
-    """Return which width a layer or an estimator takes and which it got, or None."""
-    text = scene.message or scene.line
-    if axis := _RX.axis.search(text):
-        got = axis[3].split(",")[int(axis[1])].strip() if abs(int(axis[1])) <= axis[3].count(",") + 1 else axis[3]
-        say = "The layer takes {0} features and gets {1}: give the data {0} columns, or build the model for {1}{, at}"
-        return correct(say, [axis[2], got], scene)
-    if columns := _FEATURES.search(text):
-        say = "{1} was fitted on {2} features and gets {0}: use the same columns as in fit{ at}"
-        return correct(say, columns.groups(), scene)
-    return None
 
 
 def _compare_operands(scene: Scene, text: str) -> NextStep | None:
@@ -150,47 +112,18 @@ def _compare_operands(scene: Scene, text: str) -> NextStep | None:
 
 _STATE_KEY = compile_lazily(r"[\w.-]{3,200}")
 _QUOTED_KEY = compile_lazily(r"['\"]([\w.-]{1,200})['\"]")
-# What wraps a model puts its own name into each key.
-_WRAPPERS = {
-    "_orig_mod.": "torch.compile",
-    "_fsdp_wrapped_module.": "FSDP",
-    "_checkpoint_wrapped_module.": "activation checkpointing",
-    "_forward_module.": "Fabric",
-}
 _MOST_KEYS = 40
 
 
 def compare_keys(scene: Scene) -> NextStep | None:
-    """Return how the keys that ``scene`` lists become equal: by a prefix, or by what wraps the model. Or None."""
+    """Return the prefix by which the keys that ``scene`` lists become equal, or None."""
     missing, unexpected = _read_keys(scene.message)
-    for name, tool in _WRAPPERS.items():
-        if any(name in key for key in unexpected):
-            say = (
-                "The keys hold {0}, of a model wrapped by {1}: save the inner model's state, or replace {0} by nothing "
-                "before loading{ at}."
-            )
-            return compose(say, [name, tool], scene)
-        if any(name in key for key in missing):
-            say = "This model is wrapped by {0}, the checkpoint is not: load it before the wrapping{ at}."
-            return compose(say, [tool], scene)
     if prefix := _find_prefix(long=unexpected, short=missing):
         say = "Each key of the checkpoint begins with {0}: remove that prefix before load_state_dict{ at}"
         return correct(say, [prefix], scene)
     if prefix := _find_prefix(long=missing, short=unexpected):
         say = "The checkpoint's keys lack the prefix {0} of this model: load them into {1}, or add it{, at}"
         return correct(say, [prefix, f"model.{prefix.rstrip('.')}"], scene)
-    if any(_RX.adapter.search(key) for key in unexpected):
-        say = (
-            "The checkpoint is of a PEFT adapter: load the base model, then PeftModel.from_pretrained(model, path)"
-            "{ at}."
-        )
-        return compose(say, [], scene)
-    if any(_RX.adapter.search(key) for key in missing):
-        return compose("The model has adapters, the checkpoint none: load it before get_peft_model{ at}.", [], scene)
-    is_left = unexpected and not missing and "size mismatch" not in scene.message
-    if is_left and all(_RX.computed.search(key) for key in unexpected):
-        say = "Only buffers that this version computes are left over ({0}): pass strict=False{ at}."
-        return compose(say, unexpected[:1], scene)
     return None
 
 
