@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VALUE_COLUMN = 7
+_PART = re.compile(r"\{([a-z_]+)\}")
 _PACKAGE = Path(__file__).parents[1]
 
 Block = list[tuple[str, str]]
@@ -51,13 +52,15 @@ class Patterns:
 def read_patterns(name: str, module: str) -> Patterns:
     """Return the patterns of a module, of a file whose blocks are a `name` (`module.pattern`), a `line` and a `seen`.
 
-    Several lines of a block are alternatives, in their order.
+    Several lines of a block are alternatives, and ``{pattern}`` in one is an earlier pattern of the module.
     """
-    patterns = {}
+    patterns, texts = {}, dict[str, str]()
     for block in read_blocks(name):
         owner, _, key = block[0][1].partition(".")
         if owner == module:
-            patterns[key] = compile_lazily("|".join(value for kind, value in block if kind == "line"))
+            line = "|".join(value for kind, value in block if kind == "line")
+            texts[key] = _PART.sub(lambda part: texts.get(part[1], part[0]), line)
+            patterns[key] = compile_lazily(texts[key])
     return Patterns(patterns)
 
 

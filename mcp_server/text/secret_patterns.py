@@ -15,31 +15,9 @@ _RX = read_patterns("text/patterns", "secret_patterns")
 
 MASKED = "[masked]"
 
-# Settings with such a name hold nothing but a secret. `max_tokens`, `sort_key` and `eos_token` are ordinary settings:
-# their values count only when they look like keys.
-_SURE = (
-    r"api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|passw(?:or)?d"
-    r"|[a-z]{1,12}passw(?:or)?d|passphrase|private[_-]?key|(?:access|auth|api|hf|hub|bearer|bot|refresh)[_-]?token|webhook(?:[_-]?url)?"
-)
-_SERVICE = r"(?:wandb|openai|anthropic|huggingface|swanlab|comet)"
-_MAYBE = r"keys?|tokens?|pat|auth|credentials?"
-# A value may be on the next line, unless that is a setting of its own.
-_IS = r"(?:\\{0,3}[\"'])?\]?\s*(?:[:=]|,\s*(?=[\"']))[\s\\]*[\"']?(?!\w{1,60}[\"']?\s*[:=]\s)"
-_VALUE = rf"[^\s\"'(){{}}\[\],;<>$]{{{SHORTEST_SECRET},}}+(?![(\[])"
-_SETTING = compile_lazily(
-    rf"(?P<name>(?=[\w-])(?<![\w\[-])(?:[\w-]{{0,60}}[_-])?(?:{_SURE})(?:_?\d+)?{_IS})(?P<value>{_VALUE})",
-    re.IGNORECASE,
-)
-_PERHAPS = compile_lazily(rf"(?P<name>(?=\w)(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
-_ARGUMENT = compile_lazily(
-    rf"(?P<name>(?<![\w.-])--[\w.-]{{0,60}}(?:{_SURE}|token|{_SERVICE}[_-]?key)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
-    re.IGNORECASE,
-)
 # NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.
 _ASSIGNMENT = compile_lazily(r"""(?<![\w-])(?P<name>[A-Za-z_]\w*)=["']?(?P<value>[^\s"';&|]{8,})""")
 _LOOKS_LIKE_A_KEY = compile_lazily(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16,}")
-# Names whose values are secrets whatever they look like.
-_SURE_NAME = compile_lazily(rf"(?:^|[_-])(?:{_SURE}|{_SERVICE}[_-]?key)(?:_?\d+)?$", re.IGNORECASE)
 _WORD_SETTING = compile_lazily(r"[+~-]*(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 _WORD_FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
 _KEY, _CHANGE = compile_lazily(r"[A-Za-z0-9_+=\-]+"), compile_lazily(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
@@ -55,17 +33,7 @@ _SERVICE_TOKEN = compile_lazily(
     + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"  # Telegram
 )
 _LOGIN = compile_lazily(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
-_LOOSE = compile_lazily(
-    rf"(?P<name>(?:^|(?<=[\"'{{,;&?_-]))(?:[ ]{{0,20}})(?:pass|pwd|credentials?)(?:_?\d+)?{_IS})"
-    rf"(?P<value>(?![/~.]){_VALUE})",
-    re.IGNORECASE | re.MULTILINE,
-)
 _LIKE_A_PASSWORD = compile_lazily(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
-_CIPHER_KEY = compile_lazily(
-    rf"(?:.*_)?(?:{_SERVICE}|hf|github|gitlab|aws|azure|gcp|google|slack|encryption|signing|license|service|account|deploy|ssh|app|my)"
-    r"_keys?\d*|keys?\d*|(?:.*_)?(?:pat|auth|pass|pwd|credentials?)",
-    re.IGNORECASE,
-)
 _LITERAL_KEY = compile_lazily(r"(?=.{0,99}[A-Za-z])(?=.{0,99}\d)[\w.~+=!@%^&*:-]{8,}|[A-Za-z]{20,}|\d{8,}")
 _MIXED_RUN = compile_lazily(r"(?=(?:[^A-Za-z]*[A-Za-z]){3})(?=(?:\D*\d){3})[A-Za-z0-9]{10,}")
 
@@ -79,7 +47,7 @@ def is_secret_variable(name: str, value: str) -> bool:
     """Return whether a variable that a caller sets is a secret: by its name, a mere `SORT_KEY` by its value."""
     if len(value) < SHORTEST_SECRET or not names_a_secret(name):
         return False
-    if not _RX.setting_key.fullmatch(name) or _SURE_NAME.search(name) or _CIPHER_KEY.fullmatch(name):
+    if not _RX.setting_key.fullmatch(name) or _RX.sure_name.search(name) or _RX.cipher_key.fullmatch(name):
         return True
     return any(_LITERAL_KEY.fullmatch(word) for word in re.split(r"\{\w*\}|[\W_]", value))
 
@@ -138,7 +106,7 @@ def _is_key_of(name: str, value: str) -> bool:
     last = name.rpartition(".")[2]
     if len(value) < SHORTEST_SECRET or value[0] in "$<{`" or not names_a_secret(last):
         return False
-    if _SURE_NAME.search(last):
+    if _RX.sure_name.search(last):
         return not (_is_plain(value) or _RX.placeholder.fullmatch(value))
     return _looks_like_one_key(value)
 
@@ -182,12 +150,12 @@ def _is_secret_literal(name: str, value: str, *, is_value: bool) -> bool:
     """Return whether a literal is a secret by its name and shape. ``is_value``: it is surely that name's value."""
     if value[0] in "$<{`[%/~." or "://" in value or _is_plain(value) or _RX.placeholder.fullmatch(value):
         return False
-    if is_value and _SURE_NAME.search(name):
+    if is_value and _RX.sure_name.search(name):
         return True  # with its spaces
     is_token = "token" in name.lower() and not _RX.ordinary_token.fullmatch(name)
     if is_value and is_token:
         return bool(_LITERAL_KEY.fullmatch(value))
-    return (is_token or bool(_CIPHER_KEY.fullmatch(name))) and bool(_MIXED_RUN.fullmatch(value))
+    return (is_token or bool(_RX.cipher_key.fullmatch(name))) and bool(_MIXED_RUN.fullmatch(value))
 
 
 def _mask_known(text: str, values_by_name: Mapping[str, str] | None) -> str:
@@ -235,9 +203,9 @@ _SHAPES: tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool]], .
     (_LOGIN, ("://",), bool),
     (_RX.bearer, ("bearer", "basic"), bool),
     *((*shape, _is_given) for shape in _read_shapes("given")),
-    (_SETTING, ("key", "secret", "passw", "passphrase", "token", "webhook"), _is_given),
-    (_ARGUMENT, ("--",), _is_given),
+    (_RX.setting, ("key", "secret", "passw", "passphrase", "token", "webhook"), _is_given),
+    (_RX.argument, ("--",), _is_given),
     *((*shape, _is_given_and(_looks_like_one_key)) for shape in _read_shapes("key")),
-    (_LOOSE, ("pass", "pwd", "credential"), _is_given_and(_looks_like_a_password)),
-    (_PERHAPS, ("key", "token", "pat", "auth", "credential"), _is_given_and(_looks_like_a_key)),
+    (_RX.loose, ("pass", "pwd", "credential"), _is_given_and(_looks_like_a_password)),
+    (_RX.perhaps, ("key", "token", "pat", "auth", "credential"), _is_given_and(_looks_like_a_key)),
 )

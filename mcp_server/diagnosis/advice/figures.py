@@ -11,15 +11,6 @@ from mcp_server.text.rows import read_patterns
 _RX = read_patterns("diagnosis/advice/patterns", "figures")
 
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
-_SIZE = r"([\d.]+) ?([KMGT])i?B"
-_ASKED = compile_lazily(rf"Tried to allocate {_SIZE}")
-_TOTAL = compile_lazily(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
-_FREE = compile_lazily(rf"of which {_SIZE} is free|{_SIZE} free")
-_OWN = compile_lazily(rf"this process has {_SIZE}|{_SIZE} reserved in total")
-_UNUSED = compile_lazily(rf"and {_SIZE} is reserved by PyTorch but unallocated")
-_BY_PYTORCH = compile_lazily(rf"allocated memory {_SIZE} is allocated by PyTorch")
-_ALLOCATED = compile_lazily(rf"{_SIZE} already allocated")
-_OTHER = compile_lazily(rf"\bProcess (\d+) has {_SIZE} memory in use")
 _LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
 _LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
 # What PhysX calls its buffers, and Isaac's settings for them.
@@ -56,11 +47,11 @@ def read_figures(scene: Scene) -> NextStep | None:
 def _read_memory(scene: Scene) -> NextStep | None:
     """Return the step that the figures of a message about GPU memory prove. None: too large a batch."""
     text = scene.message or scene.line
-    request, total, free, own = (_read(pattern, text) for pattern in (_ASKED, _TOTAL, _FREE, _OWN))
+    request, total, free, own = (_read(pattern, text) for pattern in (_RX.asked, _RX.total, _RX.free, _RX.own))
     if request is None or total is None or free is None:
         return None
-    named = [(_size(match, 2), match[1]) for match in _OTHER.finditer(text)]
-    if own is None and (ours := _read(_BY_PYTORCH, text)) is not None:  # a container numbers processes differently
+    named = [(_size(match, 2), match[1]) for match in _RX.other.finditer(text)]
+    if own is None and (ours := _read(_RX.by_pytorch, text)) is not None:  # a container numbers processes differently
         own, itself = min(((share, pid) for share, pid in named if share >= ours), default=(None, ""))
         named = [(share, pid) for share, pid in named if pid != itself]
     elif own is None and len(named) == 1:  # it may be this process itself
@@ -77,7 +68,7 @@ def _read_memory(scene: Scene) -> NextStep | None:
             )
             parts = [f"{others:.1f}", f"{total:.1f}"]
         return compose(say, parts, scene, "retry_other_gpu")
-    allocated, unused = _read(_ALLOCATED, text), _read(_UNUSED, text)
+    allocated, unused = _read(_RX.allocated, text), _read(_RX.unused, text)
     if unused is None and own is not None and allocated is not None:
         unused = own - allocated
     if unused is None or unused < _LEAST_UNUSED * total:

@@ -16,14 +16,6 @@ _RX = read_patterns("diagnosis/advice/patterns", "names")
 
 # --- a wrong value beside the right ones
 
-_QUOTED_VALUE = r"(?<!\w)['\"`]([\w./+:@-][^'\"`\n()\[\]]{0,79})['\"`]"
-_NOT_KNOWN = "unknown|invalid|unsupported|unrecogni[sz]ed|unexpected|bad|no such|undefined|wrong|unregistered"
-_KNOWN = "valid|supported|found|exist|recogni[sz]ed|available|implemented|registered"
-_WRONG = compile_lazily(
-    rf"(?i)(?:invalid choice|(?:{_NOT_KNOWN})(?: \w+){{0,4}}|got(?: an?)?(?: \w+){{0,2}}|could not find|received|value"
-    rf"|not find|couldn't find|no|key)[:=]? ?{_QUOTED_VALUE}"
-    rf"|{_QUOTED_VALUE},? (?:is|was|are|not|does|could|for|as)\b[\w ]{{0,30}}?(?:not\b|in|{_NOT_KNOWN}|{_KNOWN})"
-)
 _ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
 _QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
 _LEAST_LIKENESS = 0.78
@@ -40,7 +32,7 @@ def suggest_choice(scene: Scene) -> NextStep | None:
         return None
     items = (_QUOTED_ITEM.findall(listed[1]) or _ITEM.findall(listed[1]))[:_MOST_ITEMS]
     outside = f"{text[: listed.start(1)]} {text[listed.end(1) :]}"
-    wrong = next((next(filter(None, match.groups())) for match in _WRONG.finditer(outside)), "")
+    wrong = next((next(filter(None, match.groups())) for match in _RX.wrong.finditer(outside)), "")
     if len(items) < _LEAST_ITEMS[listed[1][0] == "("] or not wrong or wrong in items:
         return None
     short = wrong.rpartition("/")[2]
@@ -71,27 +63,6 @@ def suggest_metric(scene: Scene) -> NextStep | None:
 
 # --- a name that the program does not know
 
-# What settings name. Other nouns ("error", "file") are of other failures.
-_NOUNS = (
-    r"template|data ?set|model(?: type| name)?|optimi[sz]er(?: type)?|(?:lr )?scheduler(?: type)?"
-    r"|loss(?: function| type)?|metric|backend|device|dtype|data type|activation(?: function)?"
-    r"|arch(?:itecture)?|tokeni[sz]er|processor|strategy|precision|mode|task(?: name| type)?|format"
-    r"|algorithm|layer(?: type)?|norm\w*(?: type)?|attention(?: \w+)?|method|criterion|sampler|split"
-    r"|option|argument|field|column|callback|plugin|trainer|logger|reward(?: \w+)?|function|policy|agent"
-    r"|encoder|decoder|backbone|network|noise schedule|stage|recipe|preset|adapter|quantization(?: \w+)?"
-    r"|kernel|interpolation|augmentation|transform|framework|solver|distribution|environment|env"
-)
-_NAME = r"['\"`<(]{0,2}(?P<name>[\w./:@+-]{2,80}?)['\"`>)]{0,2}"
-_STATES = "defined|known|supported|registered|available|implemented|recogni[sz]ed|valid|found|allowed"
-_IS_UNKNOWN = (
-    rf"(?:does(?: not|n't) exist|(?:is|was) (?:not (?:{_STATES})|unknown|undefined|unsupported|invalid)"
-    rf"|not (?:{_STATES}))\b"
-)
-_BEFORE = compile_lazily(rf"(?i)\b(?P<noun>{_NOUNS})s?[: =]+{_NAME} {_IS_UNKNOWN}")
-_AFTER = compile_lazily(
-    rf"(?i)\b(?:unknown|undefined|unsupported|unrecogni[sz]ed|unregistered|invalid|no such)(?: \w+)?"
-    rf" (?P<noun>{_NOUNS})s?(?: (?:name|type|specified|provided|given|value))*[:,]? {_NAME}(?=[\s.,;:!]|$)"
-)
 _NO_NAMES = frozenset("is was for in of the type name and or with to a an".split())  # noqa: SIM905 - a list of words
 _KINDS = frozenset({"python_error", "config_error"})
 
@@ -100,7 +71,7 @@ def name_unknown(scene: Scene) -> NextStep | None:
     """Return which setting to correct, where the message says that what it names is not known. Or None."""
     if scene.kind not in _KINDS:
         return None
-    match = _BEFORE.search(scene.line) or _AFTER.search(scene.line)
+    match = _RX.before.search(scene.line) or _RX.after.search(scene.line)
     if match is None or match["name"].lower() in _NO_NAMES:
         return None
     say = "{0} has no {1} {2}: correct that setting, or use a version that has it{ (at)}"
@@ -116,14 +87,6 @@ _VERBS = (
     "specify "
     "run enable disable call provide check convert cast choose change update lower raise replace visit create "
     "switch recommend"
-)
-_SAYS_WHAT_TO_DO = compile_lazily(
-    rf"(?i)^\W*(?:\d[.)] ?)?(?:{'|'.join(_VERBS.split())})\b"
-    r"|^(?:hint|tip|solution|fix)\b:|\b(?:please|try (?:to |setting|using|increas|decreas|reduc|lower)|we recommend"
-    r"|consider (?:us|sett|pass|add|reduc|increas)|^either\b|\bcan (?:create|use|set|pass|be (?:set|disabled"
-    r"|enabled))\b"
-    r"|\bby (?:setting|passing|using|adding|running)\b|\bor (?:pass|set|use) \w|\b(?:make sure|ensure) \w"
-    r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
 )
 _SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
@@ -162,7 +125,7 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     best = max(remedies, key=_rate, default="")
     if not best or _rate(best) < least_rate or (least_rate > _DEMAND and best.startswith("If ")):
         return None
-    return _quote(re.sub(r"^\d[.)] ?", "", best), () if _SAYS_WHAT_TO_DO.search(best) else scene.at)
+    return _quote(re.sub(r"^\d[.)] ?", "", best), () if _RX.says_what_to_do.search(best) else scene.at)
 
 
 def suggest_setting(scene: Scene) -> NextStep | None:
@@ -171,7 +134,7 @@ def suggest_setting(scene: Scene) -> NextStep | None:
 
 
 def _rate(sentence: str) -> int:
-    rate = _DEED if _SAYS_WHAT_TO_DO.search(sentence) else _DEMAND if _RX.says_what_must_be.search(sentence) else 0
+    rate = _DEED if _RX.says_what_to_do.search(sentence) else _DEMAND if _RX.says_what_must_be.search(sentence) else 0
     return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 
 
