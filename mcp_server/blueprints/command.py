@@ -39,7 +39,10 @@ _OUTPUT_INTRODUCTION = re.compile(
 _NOT_TO_RUN = re.compile(
     r"\b(?:do not|don'?t|never|not to(?: be)?) (?:run|launch|start|use)\b"
     r"(?! (?:it |this )?(?:on|in|with\w*|before|as|twice|more)\b)"
-    r"|nicht (?:ausführen|starten|laufen)|不要再?[运跑执启用]|不用再?跑|ne pas (?:lancer|exécuter)",
+    r"|\bfor (?:reference|comparison|debugging)\b|\bnot (?:for|part of|in) this (?:run|blueprint)\b|\bto resume\b"
+    r"|\balready (?:done|ran|run|finished)\b|\b(?:was|were) (?:run|launched|started|trained) (?:with|by|as)\b"
+    r"|nicht (?:ausführen|starten|laufen)|ne pas (?:lancer|exécuter)"
+    r"|不要再?[运跑执启用]|不用再?跑|仅供(?:参考|对照)|已经?跑[完过]",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
@@ -301,12 +304,12 @@ def _command_blocks(section: Section) -> list[Lines]:
     """Return the code blocks that may hold the command: those marked as shell, else those without a language."""
     blocks: dict[int, Lines] = {}
     languages: dict[int, str] = {}
-    above = ""
+    above, leaves_out = "", False
     for line in section.lines:
         if line.fence is None:
             above = line.text if line.text.strip() else above
-        elif line.block not in blocks and _NOT_TO_RUN.search(above):
-            continue
+        elif line.block not in blocks and _NOT_TO_RUN.search(re.split(r"[.。;；!]\s*(?=\w)", above)[-1]):
+            leaves_out = True
         elif line.block in blocks or not blocks or not _OUTPUT_INTRODUCTION.search(above):  # the first has the command
             blocks.setdefault(line.block, []).append((line.number, line.text))
             languages[line.block] = (line.fence.split() or [""])[0].strip("{}.")
@@ -318,6 +321,7 @@ def _command_blocks(section: Section) -> list[Lines]:
         if language in _PLAIN_LANGUAGES
         or (language in ("python", "py") and texts[block] and texts[block][0].split()[0] in _PROGRAMS)
     ]
+    plain = [block for block in plain if not leaves_out or (texts[block] and looks_like_command(texts[block][0]))]
     more = [
         block for block in plain if all(looks_like_command(text) and not _find_prose(text) for text in texts[block])
     ]
