@@ -11,10 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-_TICKS = re.compile("`+")
-_INLINE_SIGN = re.compile(r"`+|\*\*|~~(?=[^\s~])|\[\^[\w-]+\](?!:)|\\[_*\[\]#.~()!{}<>`+-]")
+_INLINE = re.compile(
+    r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)|~~(?=[^\s~])[^~\n]*[^\s~]~~(?!~)|\[\^[\w-]+\](?!:)"
+    r"|\\(?P<escaped>[_*\[\]#.~()!{}<>`+-])"
+)
+_BOLD = re.compile(r"\*\*(?=\S)(.*?)(?<=\S)\*\*")
+_KEPT = "\ue000"  # in whose place inline code and escaped characters stand
+_MAX_INLINE_CHARS = 8_000
 _FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
-_STRUCK = re.compile(r"~~[^~\n]*[^\s~]~~(?!~)")
 _TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
 _CALLOUT = re.compile(r"^\[!\w+\][+-]?\s*")  # how Obsidian and GitHub begin a coloured quote
 _DEFINITION = re.compile(r"^\s*:\s+(?=\S)")
@@ -173,54 +177,22 @@ class _Inline:
 
 
 def _read_inline(text: str) -> _Inline:
-    """Read inline code, escapes, bold, and what is struck."""
-    if not _INLINE_SIGN.search(text):
-        return _Inline(text, text)
-    inline = _Inline("", "")
-    parts: list[str] = []  # at even places text, at odd places a mark of bold
-    opened: list[int] = []
-    paired: set[int] = set()
-    piece: list[str] = []
-    last = 0
-    for start, end, text_part in _read_signs(text, inline):
-        piece.append(text[last:start])
-        last = end
-        if text_part != "**":
-            piece.append(text_part)
-            continue
-        parts += ["".join(piece), text_part]
-        piece = []
-        if opened and not text[start - 1].isspace():
-            paired |= {opened.pop(), len(parts) - 1}
-        elif text[end : end + 1].strip():
-            opened.append(len(parts) - 1)
-    parts.append("".join([*piece, text[last:]]))
-    inline.content = "".join(parts)
-    inline.plain = "".join(part for place, part in enumerate(parts) if place not in paired)
+    """Read inline code, escapes, bold, footnotes' numbers, and what is struck. A line of 8,000 characters stays."""
+    if len(text) > _MAX_INLINE_CHARS or not _INLINE.search(text):
+        return _Inline(text, _BOLD.sub(r"\1", text) if len(text) <= _MAX_INLINE_CHARS else text)
+    inline, kept = _Inline("", ""), list[str]()
+
+    def keep(sign: re.Match[str]) -> str:
+        if (code := sign["code"]) is not None:
+            inline.spans.append(code[1:-1] if code.strip() and code[0] == code[-1] == " " else code)
+        elif sign["escaped"] is None:
+            return ""
+        kept.append(sign["escaped"] or sign[0])
+        return _KEPT
+
+    masked = _INLINE.sub(keep, text.replace(_KEPT, " "))
+    inline.content, inline.plain = (
+        "".join(part + sign for part, sign in zip(each.split(_KEPT), [*kept, ""], strict=True))
+        for each in (masked, _BOLD.sub(r"\1", masked))
+    )
     return inline
-
-
-def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
-    """Yield start and end of every sign in ``text``, with what is kept of it; append inline code."""
-    by_length: dict[int, list[int]] = {}
-    for ticks in reversed(list(_TICKS.finditer(text))):
-        by_length.setdefault(len(ticks[0]), []).append(ticks.start())
-    position = 0
-    while match := _INLINE_SIGN.search(text, position):
-        sign, start, position = match[0], match.start(), match.end()
-        if sign[0] == "`":
-            same = by_length.get(len(sign), [])  # none where a backslash took the first
-            while same and same[-1] < position:
-                same.pop()
-            if same:
-                code = text[position : same[-1]]
-                inline.spans.append(code[1:-1] if code.strip() and code[0] == code[-1] == " " else code)
-                position = same.pop() + len(sign)
-            yield start, position, text[start:position]
-        elif sign == "~~" and (struck := _STRUCK.match(text, start)):
-            position = struck.end()
-            yield start, position, ""
-        elif sign.startswith("[^"):  # a footnote's number
-            yield start, position, ""
-        else:
-            yield start, position, sign.removeprefix("\\")
