@@ -244,7 +244,6 @@ def _count_letters(text: str) -> int:
 
 
 def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blueprint) -> LaunchRequest:
-    """Return ``request`` with the options of the blueprint where the caller left them open."""
     options = blueprint.options
     params = {**{name: _move(value, paths) for name, value in options.params.items()}, **request.params}
     if len(options.seeds) == 1 and not _names_seeds(blueprint.launch_command or "") and "seed" not in params:
@@ -305,7 +304,6 @@ def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None
 
 
 def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
-    """Return the launch command with its variables filled in."""
     if blueprint.launch_command is None:
         return None
     seconds = f"{blueprint.time_limit_s:.0f}"  # an integer, as `timeout` takes it

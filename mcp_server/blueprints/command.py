@@ -466,7 +466,6 @@ def _count_brackets(line: str, quote: str) -> int:
 
 
 def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]]:
-    """Return a command that stays in the foreground, and its faults."""
     faults = []
     if _BACKGROUND.search(text):
         text = _BACKGROUND.sub("", text)

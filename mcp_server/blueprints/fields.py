@@ -173,7 +173,6 @@ def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
 
 
 def _bare_value(text: str) -> str:
-    """Return a value without the signs around it."""
     bare = _PICTURES.sub("", text.strip()).strip("`").strip()
     if emphasised := _EMPHASISED.fullmatch(bare):
         bare = emphasised["text"]

@@ -209,7 +209,6 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
 
 
 def _is_wide(names: list[str], line: list[str], values: list[str]) -> bool:
-    """Return whether a table has a parameter in each column."""
     has_names = all(re.fullmatch(r"[ `]*[A-Za-z_][\w.-]*[ `]*", name) for name in names)
     is_head = _TABLE_HEAD.fullmatch(names[0]) is not None
     return len(names) == len(values) == len(line) and has_names and not is_head and bool(re.match(r"\W*\d", values[0]))

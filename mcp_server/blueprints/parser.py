@@ -144,7 +144,6 @@ def _shorten_faults(faults: list[BlueprintFault]) -> list[BlueprintFault]:
 
 
 def _read_launch_command(reader: fields.BlueprintReader) -> str | None:
-    """Return the launch command, with its variables as written, or None."""
     section = reader.sections.get("launch_command")
     if section is None:
         if reader.sections:

@@ -188,6 +188,5 @@ def _is_program(path: Path) -> bool:
 
 
 def _is_writable_directory(path: Path) -> bool:
-    """Return whether ``path`` is a directory that can be written, or can be created."""
     nearest = next(parent for parent in (path, *path.parents) if parent.exists())
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)

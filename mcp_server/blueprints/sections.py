@@ -252,7 +252,6 @@ def _front_sections(front_matter: FrontMatter) -> Iterator[Section]:
 
 
 def _split_breaks(line: SourceLine) -> list[SourceLine]:
-    """Return a line as several at its ``<br>``, all with its number."""
     if line.fence is not None or "<" not in line.text or not _BREAK.search(line.text):
         return [line]
     parts = zip(*(_BREAK.split(text) for text in (line.text, line.content, line.plain)), strict=False)

@@ -300,7 +300,6 @@ def _find_choice(seconds: Sequence[float], text: str, written: str) -> str:
 
 
 def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[Clause]) -> Iterator[float]:
-    """Yield the time limit in an item, and note what is written beside it."""
     for heading in (reader.sections["max_time"].heading, item.label):
         if (
             clauses
