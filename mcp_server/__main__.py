@@ -1,7 +1,5 @@
 """The command: `runward`, or `python -m mcp_server`."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import gc

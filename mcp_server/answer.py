@@ -1,7 +1,5 @@
 """The base model of everything that a tool returns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer

@@ -1,7 +1,5 @@
 """`runward attach`: see a run's terminal, or the table of a sweep."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Edits of clients' settings files that add this server, and take it out again: text in, text out. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """`runward diagnose`: say why a training run failed, by its log."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """`runward doctor`: checks this machine for everything runward needs, with a remedy for what is missing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Changes to files that people own: each is shown and confirmed first, and a replaced file is kept as ``.bak``."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`runward gpu`: a table of this machine's GPUs, with the same reasons as gpu_check."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """`runward hosts`: which machines of hosts.toml can be reached by ssh, and what they have."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

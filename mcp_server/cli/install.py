@@ -4,8 +4,6 @@ The registration comes first: without it the rest is useless. Every change is sh
 `runward` that starts something else is left alone, in every client, with the way for a person.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

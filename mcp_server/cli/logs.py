@@ -1,7 +1,5 @@
 """`runward logs`: print a run's output, or follow it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

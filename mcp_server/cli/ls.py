@@ -1,7 +1,5 @@
 """`runward ls`: list runs, newest first."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

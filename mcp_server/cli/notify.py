@@ -1,7 +1,5 @@
 """`runward notify test`: sends a notice to every target of config.toml, and says what became of it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

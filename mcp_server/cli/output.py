@@ -1,7 +1,5 @@
 """Output shared by the verbs of the command line."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`runward sweep`: list sweeps. Show one with its cells ranked. Note something about a cell."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

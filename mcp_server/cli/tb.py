@@ -1,7 +1,5 @@
 """tb: the scalars of training runs for people, as a table, a picture, or in TensorBoard."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

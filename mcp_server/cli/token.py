@@ -1,7 +1,5 @@
 """`runward token`: who may use the server over HTTP, one token an agent."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """`runward wait`: wait until a run, or a sweep, has ended. Exit with the run's exit code."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

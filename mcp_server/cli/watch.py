@@ -4,8 +4,6 @@ Launched as a run, it gives such a session what runs have: a log, steps, stalls,
 The session is only looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Documents that agents read: markdown files with YAML front matter, in ``prompts/`` and ``agents/``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path

@@ -5,8 +5,6 @@ prompt, ``{{name}}`` is replaced by an argument or by another file's text, and `
 arguments. An argument cannot end its own line or its quotes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping

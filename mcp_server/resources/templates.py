@@ -1,7 +1,5 @@
 """The resources with a name in their URI: agents, guides, blueprints (of the project, of runs), runs and sweeps."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

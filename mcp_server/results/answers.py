@@ -1,7 +1,5 @@
 """Result models of finish_blueprint and compare_runs, importable without their implementation."""
 
-from __future__ import annotations
-
 from mcp_server.answer import Answer
 from mcp_server.record.state import RunState
 from mcp_server.views.sweep_status import BestCell

@@ -1,7 +1,5 @@
 """Models by benchmarks over several runs: a row for each of the settings that differ, seeds grouped. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Finds the checkpoints that a run saved, with their step and size."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

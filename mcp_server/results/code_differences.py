@@ -1,7 +1,5 @@
 """Which code several runs ran, by what was kept of it: the commit, uncommitted changes, and the files themselves."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

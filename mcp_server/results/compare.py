@@ -1,7 +1,5 @@
 """Compares runs in one table: settings that differ, progress, metrics, evaluations, checkpoints. Reads only."""
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Cells of a comparison: short column names, facts of a run, metrics with their best, the newest checkpoint. Pure."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Renders the results document of a run: purpose, ending, metrics, checkpoints, configuration, code."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

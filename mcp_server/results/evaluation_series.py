@@ -1,7 +1,5 @@
 """Evaluations as series by step: value, number of episodes and uncertainty of each metric, newest last. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

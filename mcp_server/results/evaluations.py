@@ -1,7 +1,5 @@
 """Finds and reads evaluation results: the markdown, JSON, JSON lines and arrays of trainers and harnesses."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ checkpoints and others empty on the disk, however large they seem. What looks fo
 Checkpoints and data are never copied.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """The value of a metric by which a run ranks: its last, its best, or the mean of its last tenth."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -1,7 +1,5 @@
 """The metrics of a run: first, last and best value of each scalar."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

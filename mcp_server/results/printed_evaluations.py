@@ -1,7 +1,5 @@
 """Reads the evaluations that a run printed: dicts with a number of episodes, as RLinf's, and success rates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files that a run left in its directories, found by a bounded scan, and which of them are its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """Reads the success rates that evaluations print as sentences, such as LIBERO's, or ``Success: 12/20``. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

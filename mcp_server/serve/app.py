@@ -1,7 +1,5 @@
 """The MCP server: its tools, resources and prompts, served over stdio."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

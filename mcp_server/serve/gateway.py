@@ -1,7 +1,5 @@
 """The request gateway: checks an HTTP request before the MCP endpoint sees any of it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The MCP server over HTTP: its addresses, its limits and its stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -4,8 +4,6 @@ The SDK would put a handler of rich on the root logger, which imports modules wh
 left, such an import fails inside of asyncio's error handling, and the exception leaves the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import linecache  # noqa: F401 - a traceback needs it, and tokenize

@@ -5,8 +5,6 @@ directories, so that any server of the same home answers for it, also after its 
 ``io.modelcontextprotocol/tasks`` of the protocol 2026-07-28.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """launch_sweep: many runs from one plan, advanced by a conductor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

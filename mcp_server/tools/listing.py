@@ -4,8 +4,6 @@
 `tests/contract/test_tools.py` compares the two, and writes the files anew on request.
 """
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """State of a wait that outlives its server: computed from the run directories, and kept once it has ended."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """How answers stay short: what is left out of a heartbeat, and of answers about many runs. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

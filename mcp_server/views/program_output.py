@@ -1,7 +1,5 @@
 """Program output as an answer, without secrets: a screen, a log that runward did not write, and the frame of both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex

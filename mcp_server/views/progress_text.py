@@ -1,7 +1,5 @@
 """How far runs are, in a few words: the text of a progress report and of an open task."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Selects which scalars an answer shows, and in how much detail: for read_tb and ``runward tb``."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

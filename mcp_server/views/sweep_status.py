@@ -1,7 +1,5 @@
 """Response model for a sweep's status: counts, the best cell, what failed, what is live. 600 tokens for 200 cells."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

@@ -5,8 +5,6 @@ launch do not reach it. What is not code (see ``code_directory``) is linked, so 
 where they belong. A sweep has one copy for all its cells, made at its start, and a far host is sent what was copied.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

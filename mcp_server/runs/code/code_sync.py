@@ -5,8 +5,6 @@ is there: no second login, and neither side needs rsync. What is there is not se
 checks of the launch have passed. Blocks. Use a thread.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import subprocess

@@ -1,7 +1,5 @@
 """Checks of a launch's arguments by their values alone: what is refused before this machine is read. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Checks before a launch: whether this machine has the requested GPUs, and whether the owner may. Creates nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping

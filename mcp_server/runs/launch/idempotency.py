@@ -1,7 +1,5 @@
 """Idempotency keys: one key starts one run, across servers and after servers that died during a launch."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Starting a run, or an array of runs: a request becomes a spec and a directory, a backend starts its supervisor."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

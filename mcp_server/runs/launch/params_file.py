@@ -7,8 +7,6 @@ A training YAML in the sections of AgentFly's tutorial (``training``, ``hardware
 would train something else.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

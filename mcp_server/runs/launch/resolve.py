@@ -4,8 +4,6 @@ The blueprint, hosts.toml, the environment, directories, secrets and the umask a
 way of a launch. Nothing is written. Reading may block, so ``resolve`` runs in a thread.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets as random

@@ -1,7 +1,5 @@
 """Check a machine before a launch: all checks at once. Nothing is changed, and nothing that a caller names is run."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Confirmation of a kill: questions to people, tokens, the check of the owner, and the facts to confirm."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence

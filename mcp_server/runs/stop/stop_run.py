@@ -1,7 +1,5 @@
 """Stopping a run: by its supervisor, or by the backend where the supervisor is dead or stuck."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Metric conditions for ``wait_run(until=…)``: checks every new point once, from one wait of a caller to the next."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import math

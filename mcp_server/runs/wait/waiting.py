@@ -1,7 +1,5 @@
 """Waiting for runs: an event ends a wait at once. The backoff only governs how often "still running" is answered."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol

@@ -1,7 +1,5 @@
 """The warnings of a launch: its scripts, GPUs that it pins past leases, outputs that it shares with other runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

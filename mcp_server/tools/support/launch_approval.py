@@ -5,8 +5,6 @@ must be below these, or in directories of the owner's runs. Without, a launch ma
 ``cwd`` exists, as its command could.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """How a function becomes a tool: its input schema, its errors and its answers."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os.path

@@ -1,7 +1,5 @@
 """The answer to a wait: one run in full; of several those that changed, as far as they fit, the others as counts."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
