@@ -44,10 +44,14 @@ preflight
 support
 tools
 """,
+    "cli": """
+cli
+setup
+""",
 }
-MOST_INNER_ARROWS = {"runs": 6, "tools": 1}
+MOST_INNER_ARROWS = {"runs": 6, "tools": 1, "cli": 1}
 MOST_FILES = 15  # of a folder, beside those of its wings
-HEAPS = {"cli", "results", "sweeps", "system"}  # not divided yet
+HEAPS = {"sweeps", "system"}  # not divided yet
 STILL_TWICE = {
     *("Entry", "Event", "Evidence", "Failure", "Job", "JobWatch", "Line", "Rank", "Records", "Target"),
     *("answers", "figures", "plot", "programs", "rows", "start", "starter", "time_limit", "values"),

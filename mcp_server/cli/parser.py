@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 from mcp_server import __version__
 
@@ -47,6 +48,21 @@ def make_parser() -> argparse.ArgumentParser:
 
     sweep = _add_sweep(verbs)
 
+    for command in (listing, sweep, *_add_run_verbs(verbs)):
+        _add_json(command)
+    _add_setup_verbs(verbs)
+
+    demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
+    demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
+    return parser
+
+
+def _add_json(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--json", action="store_true", help="for scripts")
+
+
+def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Iterable[argparse.ArgumentParser]:
+    """Add the verbs about runs and machines, and return those that take --json."""
     wait = verbs.add_parser("wait", help="wait until a run or a sweep has ended; exit with the run's exit code")
     wait.add_argument("run_id", metavar="RUN|SWEEP", help="of a sweep: 0 if no cell failed, else 1")
     wait.add_argument("--timeout", type=_seconds, metavar="S", help="give up after S seconds (exit status 124)")
@@ -85,16 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
     tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
     tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
-
-    doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
-    for command in (listing, sweep, wait, logs, kill, diagnose, gpu, hosts, tb, doctor):
-        command.add_argument("--json", action="store_true", help="for scripts")
-
-    _add_setup_verbs(verbs)
-
-    demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
-    demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
-    return parser
+    return wait, logs, kill, diagnose, gpu, hosts, tb
 
 
 def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -113,23 +120,23 @@ def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
 
 
 def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
+    _add_json(doctor)
     token = verbs.add_parser("token", help="access to the server over HTTP: one token an agent")
     actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("add", help="make a token, and print it once").add_argument("name")
-    actions.add_parser("ls", help="list the names that have a token").add_argument(
-        "--json", action="store_true", help="for scripts"
-    )
+    _add_json(actions.add_parser("ls", help="list the names that have a token"))
     actions.add_parser("rm", help="remove a token").add_argument("name")
 
     notify = verbs.add_parser("notify", help="notices of runs by webhook or command, as config.toml names them")
     sending = notify.add_subparsers(dest="action", required=True, metavar="ACTION")
-    sending.add_parser("test", help="send one to every target").add_argument(
-        "--json", action="store_true", help="for scripts"
-    )
+    _add_json(sending.add_parser("test", help="send one to every target"))
 
     installing = verbs.add_parser("install", help="register this server with a client, and install agents or skills")
     removing = verbs.add_parser("uninstall", help="take out of a client what install put there")
-    removing.set_defaults(module="install")
+    for verb, module in ((doctor, "doctor"), (token, "token"), (notify, "notify"), (removing, "install")):
+        verb.set_defaults(module=f"setup.{module}")
+    installing.set_defaults(module="setup.install")
     for command in (installing, removing):
         command.add_argument("client", choices=["claude", "codex", "inspector"])
         command.add_argument("--project", action="store_true", help="this directory's project instead of this user")

@@ -14,17 +14,8 @@ from mcp_server.command.shell import find_directory
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.state import Run
-from mcp_server.results import checkpoints, configuration, evaluations
+from mcp_server.results import checkpoints, configuration
 from mcp_server.results.answers import Comparison
-from mcp_server.results.benchmark_table import (
-    ERROR_NOTE,
-    SPREAD_NOTE,
-    Benchmarks,
-    EvaluatedRun,
-    build_benchmark_tables,
-    render_benchmark_tables,
-    shorten_table,
-)
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.code_differences import CodeOfRun, find_code_differences, read_ran_code
 from mcp_server.results.comparison_cells import (
@@ -41,7 +32,17 @@ from mcp_server.results.comparison_cells import (
     shorten_names,
     shorten_paths,
 )
-from mcp_server.results.evaluation_series import (
+from mcp_server.results.evaluations import evaluations
+from mcp_server.results.evaluations.benchmark_table import (
+    ERROR_NOTE,
+    SPREAD_NOTE,
+    Benchmarks,
+    EvaluatedRun,
+    build_benchmark_tables,
+    render_benchmark_tables,
+    shorten_table,
+)
+from mcp_server.results.evaluations.evaluation_series import (
     EvaluationSeries,
     build_series,
     format_series,
@@ -49,12 +50,12 @@ from mcp_server.results.evaluation_series import (
     name_series,
     repeats_scalar,
 )
-from mcp_server.results.evaluation_text import render_table
+from mcp_server.results.evaluations.evaluation_text import render_table
+from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.figures import ANY_COUNT, explain_missing_metric, names_value, read_values
 from mcp_server.results.finish import describe_finding
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
-from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution.attribution import describe_uncertain

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from mcp_server.command.outputs import names_a_place
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import Checkpoint
-from mcp_server.results.evaluation_series import MODEL_NAMES, plain_name
-from mcp_server.results.evaluation_series import format_value as format_figure
+from mcp_server.results.evaluations.evaluation_series import MODEL_NAMES, plain_name
+from mcp_server.results.evaluations.evaluation_series import format_value as format_figure
 from mcp_server.results.metrics import Metric
 from mcp_server.text.equal_settings import Place, find_equal_forms
 from mcp_server.text.formatting import FEWEST_DIGITS, shorten_facts, shorten_middle

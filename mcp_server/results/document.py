@@ -16,15 +16,15 @@ from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, gpu_li
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.configuration import ConfigFile, is_search_path, read_blueprint, read_config_files, read_text
-from mcp_server.results.evaluation_series import (
+from mcp_server.results.evaluations.evaluation_series import (
     EvaluationPoint,
     EvaluationSeries,
     build_series,
     format_point,
     has_figures,
 )
-from mcp_server.results.evaluation_text import render_rows, render_table
-from mcp_server.results.evaluations import Evaluation
+from mcp_server.results.evaluations.evaluation_text import render_rows, render_table
+from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.results.metrics import Metric, RunMetrics
 from mcp_server.system.git_state import GitState
 from mcp_server.text.formatting import clock, format_size, shorten_middle

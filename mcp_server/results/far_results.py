@@ -21,7 +21,7 @@ from mcp_server.errors import HostUnreachable
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.state import Run
 from mcp_server.results.configuration import WRITTEN_CONFIGS
-from mcp_server.results.evaluations import is_evaluation_name
+from mcp_server.results.evaluations.evaluations import is_evaluation_name
 from mcp_server.results.run_files import result_roots
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.store.attribution.claim_records import files_root, move_run

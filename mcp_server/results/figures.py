@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from mcp_server.record.state import Run
-from mcp_server.results import evaluations
-from mcp_server.results.evaluation_series import build_series
+from mcp_server.results.evaluations import evaluations
+from mcp_server.results.evaluations.evaluation_series import build_series
+from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.metrics import PRINTED, best_direction, read_metrics
-from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars

@@ -9,7 +9,7 @@ from typing import Literal
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.results.evaluation_text import NAMES
+from mcp_server.results.evaluations.evaluation_text import NAMES
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.from_log import LogMetrics, LogPoints, count_alike, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars

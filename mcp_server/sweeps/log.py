@@ -21,7 +21,7 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
 from mcp_server.record.sweeps.sweep_spec import LONGEST_NOTE, SweepDir, append_note, read_notes
 from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep
-from mcp_server.results.evaluation_text import render_table
+from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.runs.launch.arguments import check_no_secret
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

@@ -21,7 +21,7 @@ from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.results.benchmark_table import find_benchmark
+from mcp_server.results.evaluations.benchmark_table import find_benchmark
 from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, requests_gpus

@@ -21,17 +21,17 @@ from mcp_server.record.sweeps.sweep_ranking import (
 )
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.answers import BenchmarkTable
-from mcp_server.results.benchmark_table import (
+from mcp_server.results.code_differences import describe_other_code
+from mcp_server.results.comparison_cells import fit as fit_cell
+from mcp_server.results.comparison_cells import shorten_names
+from mcp_server.results.evaluations.benchmark_table import (
     SPREAD_NOTE,
     Benchmarks,
     EvaluatedRun,
     build_benchmark_tables,
     find_benchmark,
 )
-from mcp_server.results.code_differences import describe_other_code
-from mcp_server.results.comparison_cells import fit as fit_cell
-from mcp_server.results.comparison_cells import shorten_names
-from mcp_server.results.evaluation_series import EvaluationPoint, EvaluationSeries
+from mcp_server.results.evaluations.evaluation_series import EvaluationPoint, EvaluationSeries
 from mcp_server.results.figures import ANY_COUNT, RANKINGS
 from mcp_server.sweeps.cell_code import read_cell_code
 from mcp_server.sweeps.plan import find_seeds

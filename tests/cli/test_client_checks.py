@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.cli.client_settings import allow_looking, approve_launches, in_codex_toml
-from mcp_server.cli.doctor import check_clients
+from mcp_server.cli.setup.client_settings import allow_looking, approve_launches, in_codex_toml
+from mcp_server.cli.setup.doctor import check_clients
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.cli.client_settings import (
+from mcp_server.cli.setup.client_settings import (
     LOOKING_TOOLS,
     NotOurs,
     Unreadable,
@@ -21,7 +21,7 @@ from mcp_server.cli.client_settings import (
     out_of_codex_toml,
     out_of_mcp_json,
 )
-from mcp_server.cli.install import read_source, server_command
+from mcp_server.cli.setup.install import read_source, server_command
 from mcp_server.tools.listing import list_tools
 
 COMMAND = ["/opt/venv/bin/runward", "serve"]

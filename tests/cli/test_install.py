@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.cli import install as module
-from mcp_server.cli.client_settings import out_of_mcp_json
-from mcp_server.cli.file_edits import Edit, apply_edit
+from mcp_server.cli.setup import install as module
+from mcp_server.cli.setup.client_settings import out_of_mcp_json
+from mcp_server.cli.setup.file_edits import Edit, apply_edit
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import find_folder, list_files
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.cli.token import run
+from mcp_server.cli.setup.token import run
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mcp_server.cli.client_settings import in_codex_toml
+from mcp_server.cli.setup.client_settings import in_codex_toml
 from tests.clients import loopback
 from tests.support.sandbox import Sandbox
 

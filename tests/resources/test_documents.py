@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import mcp_server
-from mcp_server.cli.client_settings import NAME
-from mcp_server.cli.install import in_project
+from mcp_server.cli.setup.client_settings import NAME
+from mcp_server.cli.setup.install import in_project
 from mcp_server.resources.documents import Document, list_files, parse_document, read_documents
 
 

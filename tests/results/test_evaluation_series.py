@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcp_server.results.evaluation_series import EvaluationSeries, build_series, format_series, name_series
-from mcp_server.results.evaluation_text import Value, parse_value
-from mcp_server.results.evaluations import Evaluation, find_evaluation_files, read_evaluations
+from mcp_server.results.evaluations.evaluation_series import EvaluationSeries, build_series, format_series, name_series
+from mcp_server.results.evaluations.evaluation_text import Value, parse_value
+from mcp_server.results.evaluations.evaluations import Evaluation, find_evaluation_files, read_evaluations
 from tests.support.rows import for_each
 
 Read = Callable[..., dict[str, EvaluationSeries]]

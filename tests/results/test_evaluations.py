@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.evaluation_text import Row, render_rows, render_table
-from mcp_server.results.evaluations import Evaluation, find_run_evaluations, read_evaluations
+from mcp_server.results.evaluations.evaluation_text import Row, render_rows, render_table
+from mcp_server.results.evaluations.evaluations import Evaluation, find_run_evaluations, read_evaluations
 from tests.support.ended_runs import BEGAN_S, Runs
 
 VALIDATION = """# Validation at step 300

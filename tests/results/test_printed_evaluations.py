@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.evaluation_series import EvaluationSeries, build_series
-from mcp_server.results.printed_evaluations import read_printed_evaluations
+from mcp_server.results.evaluations.evaluation_series import EvaluationSeries, build_series
+from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from tests.support.ended_runs import Runs
 
 Read = Callable[..., dict[str, EvaluationSeries]]

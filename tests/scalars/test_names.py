@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.evaluation_series import build_series
-from mcp_server.results.evaluation_text import has_step
-from mcp_server.results.evaluations import Evaluation
+from mcp_server.results.evaluations.evaluation_series import build_series
+from mcp_server.results.evaluations.evaluation_text import has_step
+from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.results.metrics import best_direction
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS
 from mcp_server.text.rows import read_blocks

@@ -19,7 +19,7 @@ from mcp_server.backends.slurm.batch_script import (
     render_batch_script,
     warn_of_directives,
 )
-from mcp_server.cli import doctor
+from mcp_server.cli.setup import doctor
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import RunDir, write_json

@@ -5,10 +5,17 @@ from pathlib import Path
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.results.evaluation_series import is_count
-from mcp_server.results.evaluation_text import MOST_ROWS, Row, find_step, has_step, parse_mapping, parse_rows
-from mcp_server.results.evaluations import Evaluation
-from mcp_server.results.success_lines import SuccessLines
+from mcp_server.results.evaluations.evaluation_series import is_count
+from mcp_server.results.evaluations.evaluation_text import (
+    MOST_ROWS,
+    Row,
+    find_step,
+    has_step,
+    parse_mapping,
+    parse_rows,
+)
+from mcp_server.results.evaluations.evaluations import Evaluation
+from mcp_server.results.evaluations.success_lines import SuccessLines
 from mcp_server.scalars.from_log import open_tracker, read_log_lines
 
 _MOST_LINES = 60  # of a dict that is printed over several lines

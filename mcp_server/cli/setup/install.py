@@ -18,9 +18,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from mcp_server.cli import client_settings as settings
-from mcp_server.cli.client_settings import NAME
-from mcp_server.cli.file_edits import Edit, apply_edit, confirm, without_controls
+from mcp_server.cli.setup import client_settings as settings
+from mcp_server.cli.setup.client_settings import NAME
+from mcp_server.cli.setup.file_edits import Edit, apply_edit, confirm, without_controls
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import list_files
 from mcp_server.resources.register import render_skills

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from mcp_server.results.evaluation_text import Percent, Row, find_step, parse_rate
+from mcp_server.results.evaluations.evaluation_text import Percent, Row, find_step, parse_rate
 
 _WORDS = ("ucces", "UCCES", "pisodes", "PISODES")
 _METRIC = "success_rate"

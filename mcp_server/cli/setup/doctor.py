@@ -26,9 +26,9 @@ from rich.text import Text
 from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
-from mcp_server.cli import client_settings as settings
 from mcp_server.cli.hosts import report_hosts
-from mcp_server.cli.install import claude_directory, codex_config, read_user_entry
+from mcp_server.cli.setup import client_settings as settings
+from mcp_server.cli.setup.install import claude_directory, codex_config, read_user_entry
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory

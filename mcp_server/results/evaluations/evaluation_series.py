@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mcp_server.results.evaluation_text import NAMES, STEP_NAMES, Percent, Row, Value, find_step
-from mcp_server.results.evaluations import Evaluation
+from mcp_server.results.evaluations.evaluation_text import NAMES, STEP_NAMES, Percent, Row, Value, find_step
+from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.results.metrics import Best, best_direction
 from mcp_server.text.formatting import FEWEST_DIGITS
 

@@ -9,9 +9,16 @@ from pathlib import Path
 
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
-from mcp_server.results.evaluation_text import MOST_ROWS, Row, has_step, parse_lines, parse_markdown, parse_rows
+from mcp_server.results.evaluations.evaluation_text import (
+    MOST_ROWS,
+    Row,
+    has_step,
+    parse_lines,
+    parse_markdown,
+    parse_rows,
+)
+from mcp_server.results.evaluations.success_lines import read_success_rates
 from mcp_server.results.run_files import limited_scan, list_tree, result_roots, select_own
-from mcp_server.results.success_lines import read_success_rates
 from mcp_server.scalars.formats.evaluation_arrays import read_evaluation_arrays
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.files import open_regular_file, read_regular_file

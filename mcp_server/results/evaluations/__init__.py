@@ -1,0 +1,1 @@
+"""Evaluations of runs: found, read, as series, and in tables by benchmark."""
