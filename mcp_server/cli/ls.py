@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_server.cli.output import print_json
-from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
@@ -50,16 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
         text = f"{since}: the states of its runs are the last known."
         console.print(Text(text, style="yellow"))
     if state in (None, "live"):
-        for sweep in _list_live_sweeps(store):
+        newest = store.sweeps.list_sweeps(_MOST_SWEEPS) if store.home.sweeps.is_dir() else []
+        for sweep in (each for each in newest if not each.ended):
             console.print(Text(f"sweep {line_of_sweep(sweep, store)}", style="dim"))
     if total > len(statuses):
         console.print(f"{total - len(statuses)} older runs: -n {total}", style="dim")
     return 0
-
-
-def _list_live_sweeps(store: RunStore) -> list[Sweep]:
-    newest = store.sweeps.list_sweeps(_MOST_SWEEPS) if store.home.sweeps.is_dir() else []
-    return [sweep for sweep in newest if not sweep.ended]
 
 
 def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:

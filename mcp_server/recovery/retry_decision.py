@@ -106,7 +106,7 @@ def decide(
     if is_undiagnosed or not history:
         return GiveUp("How it ended could not be judged, and nothing is retried on a guess.", is_final=False)
     last, since, bug = history[-1], _since_progress(history), _repeats(policy, history)
-    number = _matching(policy["rules"], last)
+    number = next((n for n, rule in enumerate(policy["rules"]) if _matches(rule["when"], last)), None)
     if number is None:
         # Whoever has it stop a run for this, and gives no rule, wants no retry of it.
         return GiveUp(f"The recovery policy has no rule for {last.kind}.", is_final=last.kind in policy["stop_on"])
@@ -125,10 +125,6 @@ def decide(
 
 
 # --- rules and ceilings
-
-
-def _matching(rules: Sequence[Mapping[str, Any]], failure: FailedAttempt) -> int | None:
-    return next((n for n, rule in enumerate(rules) if _matches(rule["when"], failure)), None)
 
 
 def _matches(when: Mapping[str, Any], failure: FailedAttempt) -> bool:

@@ -168,7 +168,10 @@ def fill_slots(document: Document, values: Mapping[str, str]) -> str:
         word = slot[1]
         if word == "arguments":
             return arguments
-        return _escape_inline(values[word]) if word in values else read_documents("prompts")[word].text.strip()
+        if word not in values:
+            return read_documents("prompts")[word].text.strip()
+        # For use between double quotes in a line of code.
+        return json.dumps(values[word].strip(), ensure_ascii=False)[1:-1].replace("`", "\\u0060")
 
     return _SLOT.sub(fill_slot, document.text)
 
@@ -177,11 +180,6 @@ def _list_item(name: str, value: str) -> str:
     """Return an argument as an item of a list, several lines as a block quote."""
     lines = [printable(line, "", keep="\t\xa0\u3000") for line in value.strip().splitlines()]
     return f"- {name}: {lines[0]}" if len(lines) == 1 else "\n".join([f"- {name}:", *(f"  > {line}" for line in lines)])
-
-
-def _escape_inline(value: str) -> str:
-    """Return an argument escaped as in JSON, for use between double quotes in a line of code."""
-    return json.dumps(value.strip(), ensure_ascii=False)[1:-1].replace("`", "\\u0060")
 
 
 # --- completion

@@ -105,6 +105,7 @@ def _is_place(name: str, values: Sequence[str]) -> bool:
 
 def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
     """Return what every run has: its state and why, its attempts, its last step, its time, its GPU memory."""
+    peaks_mib, means = _usage_figures(run, "peak_mib"), _usage_figures(run, "mean_util")
     return {
         "run": run.run_id,
         "state": run.state,
@@ -112,8 +113,8 @@ def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
         "attempts": f"{run.attempt}{f' ({run.earlier})' if run.earlier else ''}" if run.started_at else "",
         "step": run.last_known_step or ("" if step is None else str(step)),
         "time": "" if elapsed_s is None else _elapsed(elapsed_s),
-        "peak GPU GiB": _peak_memory(run),
-        "mean GPU %": _mean_use(run),
+        "peak GPU GiB": f"{max(peaks_mib) / _MIB_PER_GIB:.1f}" if peaks_mib else "",
+        "mean GPU %": f"{sum(means) / len(means):.0f}" if means else "",
     }
 
 
@@ -177,16 +178,6 @@ def _elapsed(seconds: float) -> str:
     if seconds < 2 * _MINUTE_S:
         return f"{seconds:.0f}s"
     return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
-
-
-def _peak_memory(run: Run) -> str:
-    peaks = _usage_figures(run, "peak_mib")
-    return f"{max(peaks) / _MIB_PER_GIB:.1f}" if peaks else ""
-
-
-def _mean_use(run: Run) -> str:
-    means = _usage_figures(run, "mean_util")
-    return f"{sum(means) / len(means):.0f}" if means else ""
 
 
 def _usage_figures(run: Run, name: str) -> list[float]:

@@ -267,7 +267,9 @@ def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Ite
     elif snapshot.python:
         yield f"- Python: `{snapshot.python}`{f', {snapshot.python_version}' if snapshot.python_version else ''}"
         if snapshot.packages:
-            yield f"- Packages at the start: {_name_packages(snapshot.read_packages())}"
+            packages = snapshot.read_packages()
+            named = [f"{name} {packages[name]}" for name in _MAIN_PACKAGES if name in packages]
+            yield f"- Packages at the start: {', '.join(named) or len(packages)}."
             yield f"  All {snapshot.packages}: `{snapshot.directory / PACKAGES}`"
     else:
         yield "- Python: unknown; its command does not show one."
@@ -275,11 +277,6 @@ def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Ite
         yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
     elif devices := describe_devices(run):
         yield f"- Leased: {devices}"
-
-
-def _name_packages(packages: Mapping[str, str]) -> str:
-    named = [f"{name} {packages[name]}" for name in _MAIN_PACKAGES if name in packages]
-    return f"{', '.join(named)}." if named else f"{len(packages)}."
 
 
 def _guess_python(run: Run, code: GitState) -> Iterator[str]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from mcp_server.backends.base import backend_of
@@ -78,24 +78,15 @@ _LOCK_TIMEOUT_S = 30.0
 _OWN_RESULTS = "results"  # in the record of a run without a result directory
 
 
-class _Writing:
-    """A lock against two writers of one result directory: both would append to its log.
+# Each directory has a lock of its own, since another one may be on a file system that does not answer.
+_locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+_guard = threading.Lock()
 
-    Each directory has its own, since another one may be on a file system that does not answer.
-    """
 
-    _of_directories: ClassVar[WeakValueDictionary[str, _Writing]] = WeakValueDictionary()
-    _guard = threading.Lock()
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-    @classmethod
-    def of(cls, directory: Path) -> _Writing:
-        """Return the lock of a directory, whatever path names it."""
-        name = os.path.realpath(directory)
-        with cls._guard:
-            return cls._of_directories.setdefault(name, cls())
+def _lock_of(directory: Path) -> threading.Lock:
+    """Return the lock of a directory, whatever path names it, against two writers, who would both append to its log."""
+    with _guard:
+        return _locks.setdefault(os.path.realpath(directory), threading.Lock())
 
 
 class NotFinished(RunwardError):
@@ -127,49 +118,14 @@ def write_results(
         raise NotFinished(cause, "nothing was written.", "Ask its owner.")
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
-    directory = _make_directory(run, result_dir, store.run_directory(run.run_id).path)
-    seen_directory = Path(f"{files_root(run.spec.mirror)}{directory}") if run.spec.mirror else directory
+    directory, local = _make_directory(run, result_dir, store), store.run_directory(run.run_id)
     if tensorboard or results:
-        _correct_attribution(run, store.run_directory(run.run_id), tensorboard, results, caller)
+        _correct_attribution(run, local, tensorboard, results, caller)
     secrets = _find_secrets(run, store, environ)
-    rundir, local = store.fetch_record(run), store.run_directory(run.run_id)
-    snapshot = read_code_snapshot(rundir, run.attempt)
-    code = _read_code(run, snapshot, environ, secrets)
-    own = scalars.attribution.of(run).with_result_directory(seen_directory)
-    seen, remark = run, ""
-    if run.spec.mirror:
-        seen, remark = show_far_files(run, own)
-    else:
-        own.learn(list_located_events(scalars.locate(run).locations))
-    written = configuration.find_written_configs(own)
-    run_evaluations = evaluations.find_run_evaluations(seen, own)
-    evaluated = {str(name_there(one.source, run)) for one in run_evaluations}
-    numbers = metrics.read_metrics(run, scalars, rundir=rundir, read_otherwise=evaluated)
-    numbers = replace(numbers, source=numbers.source.replace(str(rundir.path / "files"), ""))  # of a far run's copies
-    run_checkpoints = checkpoints.find_run_checkpoints(seen, own)
-    uncertain = describe_uncertain([str(name_there(path, run)) for path in own.uncertain])
     later = store.list_specs(RunQuery(after=run, mirror=run.spec.mirror))
-    facts = ResultFacts(
-        run=run,
-        end=read_end(run, rundir),
-        summary=summary,
-        numbers=numbers,
-        evaluations=[
-            *read_printed_evaluations(run, rundir),
-            *(replace(one, source=name_there(one.source, run)) for one in run_evaluations),
-        ],
-        checkpoints=[replace(one, path=name_there(one.path, run)) for one in run_checkpoints],
-        account=result_directory.read_attempts_report(rundir),
-        code=code,
-        snapshot=snapshot,
-        written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
-        leftovers=len(backend_of(run.spec).find_leftovers(run)),
-        left_out=" ".join(filter(None, (uncertain, remark))) or None,
-        later_writer=_find_later_writer(run, directory, later),
-    )
-    later_run = _find_later_run(directory, later)
-    writing = _Writing.of(seen_directory)
-    if not writing.lock.acquire(timeout=_LOCK_TIMEOUT_S):
+    facts = _gather_facts(run, store, scalars, directory, later, secrets, environ, summary)
+    later_run, lock = _find_later_run(directory, later), _lock_of(_see(directory, run))
+    if not lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise NotFinished(
             f"{run.run_id}: another call has been writing results for {_LOCK_TIMEOUT_S:g} s;",
             "nothing was written.",
@@ -188,11 +144,63 @@ def write_results(
             "Pass another result_dir, or have a person make this one writable.",
         ) from error
     finally:
-        writing.lock.release()
+        lock.release()
     if summary is not None or not local.finding.is_file():
         with contextlib.suppress(OSError):  # the documents are written
             keep_finding(local, mask_secrets(summary or "", secrets), Path(finished.results_path))
     return finished
+
+
+def _see(directory: Path, run: Run) -> Path:
+    """Return where the files of a directory of the run's host stand here."""
+    return Path(f"{files_root(run.spec.mirror)}{directory}") if run.spec.mirror else directory
+
+
+def _gather_facts(
+    run: Run,
+    store: RunStore,
+    scalars: Scalars,
+    directory: Path,
+    later: Sequence[RunSpec],
+    secrets: Mapping[str, str],
+    environ: Mapping[str, str],
+    summary: str | None,
+) -> ResultFacts:
+    rundir = store.fetch_record(run)
+    snapshot = read_code_snapshot(rundir, run.attempt)
+    code = _read_code(run, snapshot, environ, secrets)
+    own = scalars.attribution.of(run).with_result_directory(_see(directory, run))
+    seen, remark = run, ""
+    if run.spec.mirror:
+        seen, remark = show_far_files(run, own)
+    else:
+        own.learn(list_located_events(scalars.locate(run).locations))
+    written = configuration.find_written_configs(own)
+    run_evaluations = evaluations.find_run_evaluations(seen, own)
+    evaluated = {str(name_there(one.source, run)) for one in run_evaluations}
+    numbers = metrics.read_metrics(run, scalars, rundir=rundir, read_otherwise=evaluated)
+    numbers = replace(numbers, source=numbers.source.replace(str(rundir.path / "files"), ""))  # of a far run's copies
+    run_checkpoints = checkpoints.find_run_checkpoints(seen, own)
+    uncertain = describe_uncertain([str(name_there(path, run)) for path in own.uncertain])
+    places = _list_places(run.spec, directory)
+    return ResultFacts(
+        run=run,
+        end=read_end(run, rundir),
+        summary=summary,
+        numbers=numbers,
+        evaluations=[
+            *read_printed_evaluations(run, rundir),
+            *(replace(one, source=name_there(one.source, run)) for one in run_evaluations),
+        ],
+        checkpoints=[replace(one, path=name_there(one.path, run)) for one in run_checkpoints],
+        account=result_directory.read_attempts_report(rundir),
+        code=code,
+        snapshot=snapshot,
+        written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
+        leftovers=len(backend_of(run.spec).find_leftovers(run)),
+        left_out=" ".join(filter(None, (uncertain, remark))) or None,
+        later_writer=next((other.run_id for other in later if places & _list_places(other)), None),
+    )
 
 
 def _read_code(
@@ -258,9 +266,9 @@ def _existing_path(argument: str, text: str, run: Run) -> str:
     raise BadArgument(argument, f"does not exist: {text[:200]!r}.")
 
 
-def _make_directory(run: Run, result_dir: str | None, record: Path) -> Path:
-    """Return the result directory, by default below the run's ``record``; here it is created."""
-    name = result_dir or run.spec.result_dir
+def _make_directory(run: Run, result_dir: str | None, store: RunStore) -> Path:
+    """Return the result directory, by default below the run's record; here it is created."""
+    name, record = result_dir or run.spec.result_dir, store.run_directory(run.run_id).path
     if not name and run.spec.mirror:
         state = (read_json(Path(run.spec.mirror) / "host.json") or {}).get("state")
         record = Path(str(state)) / "runs" / run.run_id if state else record
@@ -280,11 +288,6 @@ def _find_later_run(directory: Path, later: Sequence[RunSpec]) -> str | None:
     path = os.path.realpath(directory)
     same = (other for other in later if other.result_dir and os.path.realpath(other.result_dir) == path)
     return next((other.run_id for other in same), None)
-
-
-def _find_later_writer(run: Run, directory: Path, later: Sequence[RunSpec]) -> str | None:
-    own = _list_places(run.spec, directory)
-    return next((other.run_id for other in later if own & _list_places(other)), None)
 
 
 def _list_places(spec: RunSpec, directory: Path | None = None) -> set[str]:

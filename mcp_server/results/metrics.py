@@ -134,7 +134,8 @@ def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str
 def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: Sequence[str]) -> RunMetrics:
     """Return the metrics in the log, and the supervisor's last values. A run without a step has none."""
     printed = read_log_metrics(run, rundir) if rundir else LogMetrics({})
-    metrics = [_metric(tag, points) for tag, points in _select_points(tags, printed).items()]
+    chosen = {name: points for pattern in tags for name, points in printed.select(pattern).items()}
+    metrics = [_metric(tag, points) for tag, points in (chosen if tags else printed.points).items()]
     metrics.sort(key=lambda one: one.best_is is None)
     last: Mapping[str, float | str] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
     step = run.progress.get("step")
@@ -146,13 +147,6 @@ def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: S
     more = [tag for tag in select_tags(tags, last) if tag not in printed.points and last[tag] not in values]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
     return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*printed.notes, *notes), newest)
-
-
-def _select_points(tags: Sequence[str], printed: LogMetrics) -> Mapping[str, LogPoints]:
-    """Return the points of the names that match ``tags``, by default those that are surely metrics."""
-    if not tags:
-        return printed.points
-    return {name: points for pattern in tags for name, points in printed.select(pattern).items()}
 
 
 def _find_step(run: Run, metrics: Sequence[Metric], rundir: RunDir | None) -> int | None:

@@ -190,7 +190,8 @@ class RequestGateway:
         if (user := scope.get("user")) is None:
             return True
         with contextlib.suppress(TokensUnusable):
-            return bool(self.tokens.holder(_bearer(_find_header(scope, b"authorization"))) == user.username)
+            authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+            return bool(self.tokens.holder(_bearer(authorization)) == user.username)
         return False
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -309,10 +310,6 @@ def _may_open_session(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether the SDK takes a request without a session for one of the older protocol, which has sessions."""
     version = headers.get(b"mcp-protocol-version")
     return version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
-
-
-def _find_header(scope: Scope, header: bytes) -> bytes | None:
-    return next((value for name, value in scope["headers"] if name == header), None)
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

@@ -12,7 +12,6 @@ from mcp_server.answer import Answer
 from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
-from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.sweeps.hours import describe_hours
@@ -147,7 +146,7 @@ async def launch_sweep(
             sweep_id=former.sweep_id if former is not None else None,
             cells={"total": len(planned.spec.cells)},
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
-            metric=_describe_ranking(planned.spec),
+            metric=None if planned.spec.metric is None else f"{planned.spec.ranked_by}, {planned.spec.goal}",
             warnings=list(planned.warnings) or None,
             next_step=f"{goes_on}{hours} Nothing was started: call launch_sweep without dry_run.",
         )
@@ -203,10 +202,6 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
         warnings=list(started.warnings) or None,
         next_step=complete if started.how == "complete" else watch,
     )
-
-
-def _describe_ranking(spec: SweepSpec) -> str | None:
-    return None if spec.metric is None else f"{spec.ranked_by}, {spec.goal}"
 
 
 def _shorten_plan(lines: list[str]) -> list[str]:

@@ -78,7 +78,8 @@ async def wait_run(
     outcome = None
     if (offer := TaskOffer.current()) is not None and timeout_s != 0:
         outcome = await look_once(runs, spec, waited_s=0, check_condition=metric.check if metric is not None else None)
-        if outcome is None and await offer.accept(_note_positions(spec, metric).to_facts(), runs):
+        noted = spec if metric is None else replace(spec, positions=metric.positions)
+        if outcome is None and await offer.accept(noted.to_facts(), runs):
             return WaitResult(reason="heartbeat", runs=[], waited_s=0, next_timeout_s=0)  # the task answers instead
     delivery = delivery_of(ctx)
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
@@ -107,10 +108,6 @@ async def wait_run(
         seen = {run_id: cursor.unconfirmed(spec.cursors.get(run_id, Cursor())) for run_id, cursor in seen.items()}
     when_answered(ctx, remember)
     return answer
-
-
-def _note_positions(spec: WaitSpec, metric: MetricWait | None) -> WaitSpec:
-    return spec if metric is None else replace(spec, positions=metric.positions)
 
 
 async def _refuse_session(server: ServerContext, name: str) -> None:

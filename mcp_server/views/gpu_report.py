@@ -205,11 +205,12 @@ def _list_values(gpu: Gpu, common: Mapping[str, str]) -> list[str]:
 
 def list_flags(gpu: Gpu) -> list[str]:
     """Return the unusual states of a GPU in a few words each. The reasons of a report explain them."""
+    cap_mhz, max_mhz = gpu.sm_clock_cap_mhz, gpu.sm_clock_max_mhz
     flags = {
         "LOST": gpu.lost,
         "HANGS": gpu.hangs,
         f"throttled: {' '.join(gpu.throttle)}": gpu.throttle,
-        f"SM clock capped at {gpu.sm_clock_cap_mhz} of {gpu.sm_clock_max_mhz} MHz": _is_capped(gpu),
+        f"SM clock capped at {cap_mhz} of {max_mhz} MHz": cap_mhz and max_mhz and cap_mhz < max_mhz,
         f"ECC errors: {gpu.ecc_uncorrected} uncorrected": gpu.ecc_uncorrected,
         f"{gpu.retired_pages} pages retired": gpu.retired_pages,
         "page retirement pending": gpu.retirement_pending,
@@ -222,10 +223,6 @@ def list_flags(gpu: Gpu) -> list[str]:
         f"{gpu.memory_unattributed_mib} MiB used by no visible process": (gpu.memory_unattributed_mib or 0) > IDLE_MIB,
     }
     return [text for text, is_set in flags.items() if is_set]
-
-
-def _is_capped(gpu: Gpu) -> bool:
-    return bool(gpu.sm_clock_cap_mhz and gpu.sm_clock_max_mhz and gpu.sm_clock_cap_mhz < gpu.sm_clock_max_mhz)
 
 
 def list_processes(gpu: Gpu) -> list[str]:

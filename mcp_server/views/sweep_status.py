@@ -115,6 +115,7 @@ def _read_cell_tail(run_id: str | None, store: RunStore) -> list[str]:
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
     best, failed = find_best(sweep), sweep.failed
+    earlier = failed[:-_MOST_FAILED]
     is_advised = any((cell.end.get("failure") or {}).get("advice") for cell in failed[-_MOST_FAILED:])
     return SweepStatus(
         sweep_id=sweep.sweep_id,
@@ -125,7 +126,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         metric=sweep.spec.ranked_by,
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
-        failed_more=_count_earlier(failed[:-_MOST_FAILED]),
+        failed_more=f"{len(earlier)} before these: {count_kinds(earlier)}" if earlier else None,
         live=_describe_live_cells(live) or None,
         eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
@@ -217,10 +218,6 @@ def _describe_failed(cell: CellState) -> FailedCell:
     )
 
 
-def _count_earlier(failed: Sequence[CellState]) -> str | None:
-    return f"{len(failed)} before these: {count_kinds(failed)}" if failed else None
-
-
 def find_kind(cell: CellState) -> str:
     """Return the kind of a cell's failure, without any the state in which it ended."""
     return str((cell.end.get("failure") or {}).get("kind") or cell.state)
@@ -237,7 +234,8 @@ def _describe_live_cells(live: Mapping[str, Run]) -> list[str]:
     shown = [(cell, run) for cell, run in live.items() if not run.ended][:_MOST_LIVE]
     lines = [_describe_live(cell, run) for cell, run in shown]
     for number, (_, run) in enumerate(shown):
-        if run.state == "queued" and (reason := _find_reason(run)):
+        waits = (str(event.get("text", "")) for event in reversed(run.events) if event["kind"] == "queued")
+        if run.state == "queued" and (reason := next(waits, "")):
             lines[number] += f": {shorten_facts(reason, _LINE_CHARS)}"
             break
     return lines
@@ -249,10 +247,6 @@ def _describe_live(cell: str, run: Run) -> str:
     total = f"/{progress['total_steps']}" if step and "total_steps" in progress else ""
     away = f" when last heard of: {run.unreachable['host']} cannot be reached" if run.unreachable else ""
     return f"{cell} {run.run_id} {run.state}{step}{total}{away}"
-
-
-def _find_reason(run: Run) -> str:
-    return next((str(event.get("text", "")) for event in reversed(run.events) if event["kind"] == "queued"), "")
 
 
 def _explain(sweep: Sweep) -> str | None:

@@ -134,7 +134,8 @@ def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
         for key, own in of_file.items():
             known = points[key]
             for point in (replace(one, step=step) for one, step in zip(own, steps, strict=True)) if steps else own:
-                twin = next((n for n, (path, one) in enumerate(known) if _is_twin(path, one, source, point)), -1)
+                others = [(n, one) for n, (path, one) in enumerate(known) if path != source]
+                twin = next((n for n, one in others if one.step == point.step and _is_equal(one, point)), -1)
                 if twin < 0:
                     known.append((source, point))
                 elif known[twin][1].error is None and point.error is not None:
@@ -175,10 +176,6 @@ def _find_steps(points: _Points, other: _Points) -> tuple[int, ...]:
             return ()
         newest.add(tuple(point.step for point in ends if point.step is not None))
     return newest.pop() if len(newest) == 1 else ()
-
-
-def _is_twin(source: Path, one: EvaluationPoint, other_source: Path, other: EvaluationPoint) -> bool:
-    return source != other_source and one.step == other.step and _is_equal(one, other)
 
 
 def _is_equal(one: EvaluationPoint, other: EvaluationPoint) -> bool:

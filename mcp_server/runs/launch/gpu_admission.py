@@ -101,13 +101,10 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
         if isinstance(choice, Placement) or (spec.queue and not choice.never and not choice.remedy):
             return snapshot
         refusal = GpusNotFree(choice.text, never=choice.never, remedy=choice.remedy, slots=bool(request.cpu))
-        if choice.never or choice.remedy or not _may_become_free(snapshot):
+        may_become_free = any((gpu.memory_unattributed_mib or 0) > IDLE_MIB for gpu in snapshot.gpus)
+        if choice.never or choice.remedy or not may_become_free:
             break
     raise refusal
-
-
-def _may_become_free(snapshot: Snapshot) -> bool:
-    return any((gpu.memory_unattributed_mib or 0) > IDLE_MIB for gpu in snapshot.gpus)
 
 
 class QuotaReached(RunwardError):

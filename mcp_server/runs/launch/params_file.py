@@ -75,7 +75,7 @@ def runs_verl(words: Sequence[str]) -> bool:
 
 def use_verl_names(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return flat settings under VERL's names, and notes on what differs. NotOfVerl: a name is not certain."""
-    if not any(_section(name) in _SECTIONS for name in settings):
+    if not _SECTIONS & {name.partition(".")[0] for name in settings}:
         return dict(settings), []
     named: dict[str, Any] = {}
     origin: dict[str, str] = {}
@@ -105,10 +105,6 @@ def use_verl_names(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     notes = [f"{', '.join(of_ray)}: of ray start, not of the training."] if of_ray else []
     notes += [f"{', '.join(t for s, t in derived if s == source)}: as {source}." for source in dict(derived)]
     return named, notes
-
-
-def _section(name: str) -> str:
-    return name.partition(".")[0]
 
 
 def _find_names(name: str, settings: Mapping[str, Any]) -> Sequence[str]:

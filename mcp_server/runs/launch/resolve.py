@@ -7,7 +7,7 @@ way of a launch. Nothing is written. Reading may block, so ``resolve`` runs in a
 import os
 import re
 import secrets as random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +79,9 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     refuse_first(find_foreign_variables(added, site.roots))
     site.check_inputs(request, command)
     name = request.name or printable(name_of(command, request.params), "")[:LONGEST_NAME]
-    run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))
+    kept = (home.runs, *(path / "runs" for path in home.list_mirrors()))
+    ids = iter(lambda: f"{slug(name)}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}", "")
+    run_id = next(run_id for run_id in ids if not any((runs / run_id).exists() for runs in kept))
     config, (request, code) = home.read_config(), site.plan_code(request, run_id)
     request = replace(
         request,
@@ -111,11 +113,13 @@ def _fill_in(request: LaunchRequest, command: ReadCommand, site: ThisSite | FarS
     request = apply_host_defaults(request, site.host, site.environment, site.environ)
     request = check_arguments(request, command)
     cwd = site.find_directory(request.cwd)
+    is_open = request.params and request.param_style == LaunchRequest.param_style
+    takes_no_other = is_open and takes_settings(command, request.params, cwd)
     return replace(
         request,
         require=site.host.tighten(request.require, takes_several=takes_several(parse_gpus(request.gpus))),
         cwd=str(cwd),
-        param_style=_choose_param_style(request, command, cwd),
+        param_style="k=v" if takes_no_other else request.param_style,
         tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
     )
 
@@ -200,12 +204,6 @@ def _names_dashboard(name: str, value: str) -> bool:
     return name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS") and value.startswith(("http://", "https://"))
 
 
-def _choose_param_style(request: LaunchRequest, command: ReadCommand, cwd: Path) -> str:
-    """Return the style of the request; ``k=v`` in place of the default where the program takes no other."""
-    is_open = request.params and request.param_style == LaunchRequest.param_style
-    return "k=v" if is_open and takes_settings(command, request.params, cwd) else request.param_style
-
-
 def _find_own_ray(request: LaunchRequest, site: ThisSite | FarSite, run_id: str) -> dict[str, str]:
     if site.environment.ray is None or request.backend == "ray":
         return {}
@@ -216,15 +214,6 @@ def _find_own_ray(request: LaunchRequest, site: ThisSite | FarSite, run_id: str)
         given_port=request.env.get("RAY_PORT", ""),
         is_started=starts_ray(request.command, site.read_scripts(request)),
     )
-
-
-def _is_taken(home: StateHome, run_id: str) -> bool:
-    return any((runs / run_id).exists() for runs in (home.runs, *(path / "runs" for path in home.list_mirrors())))
-
-
-def _generate_ids(label: str) -> Iterator[str]:
-    while True:
-        yield f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
 
 
 def starts_ray(command: str | Sequence[str], scripts: Iterable[str]) -> bool:

@@ -294,21 +294,15 @@ async def _wait_until(limit_s: float, next_change: Callable[[], Awaitable[None]]
 
 def list_dependents(runs: Sequence[Run], store: RunStore) -> list[str]:
     """Return the ids of the living runs, without ``runs`` themselves, that stop when one of ``runs`` does."""
-    own = {run.run_id for run in runs}
-    return sorted(
-        run.run_id
-        for run in store.list_runs(RunQuery("live"))
-        if run.run_id not in own and not own.isdisjoint(_list_needed(run.spec.needs))
-    )
+    own, dependents = {run.run_id for run in runs}, set[str]()
+    for run in store.list_runs(RunQuery("live")):
+        for text in run.spec.needs if run.run_id not in own else ():
+            with contextlib.suppress(ValueError):
+                dependents |= {run.run_id} if parse_need(text).run in own else set()
+    return sorted(dependents)
 
 
 def describe_dependents(run_ids: Sequence[str]) -> str:
     """Return what a question adds about the runs that stop as well, empty where there are none."""
     more = f" and {len(run_ids) - _MOST_NAMED} more" if len(run_ids) > _MOST_NAMED else ""
     return f"; these need it and stop with it: {', '.join(run_ids[:_MOST_NAMED])}{more}" if run_ids else ""
-
-
-def _list_needed(texts: Iterable[str]) -> Iterable[str]:
-    for text in texts:
-        with contextlib.suppress(ValueError):
-            yield parse_need(text).run
