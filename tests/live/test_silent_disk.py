@@ -1,6 +1,7 @@
 """A file system that does not answer, as one on a network during a restart, holds up only those who use it."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ import anyio
 import pytest
 
 from mcp_server.gpus.leases import Leases
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 from tests.support.sandbox import Agent, Sandbox, until_async
 from tests.support.service import serve, tokens
 from tests.support.silent_mount import CannotMount, silent_mount
@@ -197,3 +200,42 @@ def waits_for_disk(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"D")
     return False
+
+
+async def test_a_state_directory_that_becomes_read_only_ends_nothing_and_is_named_until_it_takes_writes(
+    sandbox: Sandbox, disk: Path
+) -> None:
+    go, home = sandbox.path / "go", disk / "state"
+    command = f"echo step 1 loss 0.5; until test -e {go}-$RUNWARD_RUN_ID; do sleep 0.02; done; exit 3"
+    async with sandbox.agent(RUNWARD_HOME=str(home)) as agent:
+        ends_meanwhile, goes_on, stopped = [await agent.launch(command) for _ in range(3)]
+        for run_id in (ends_meanwhile, goes_on, stopped):
+            await agent.call("wait_run", run_ids=run_id, until="first_step", timeout_s=60)
+        with _read_only(home):
+            assert {row["state"] for row in (await agent.call("list_runs"))["runs"]} == {"running"}
+            assert "step 1" in await agent.text("read_log", run_id=goes_on)
+            refusal = await agent.refusal("launch_run", command="true")
+            assert "Read-only file system" in refusal, refusal
+            assert str(home) in refusal
+            Path(f"{go}-{ends_meanwhile}").touch()
+            ended = await agent.end(ends_meanwhile)
+            assert (ended["state"], ended["exit_code"]) == ("failed", 3)
+            assert "Read-only file system" in json.dumps(ended["events"])
+            assert (await agent.kill(stopped))["status"] == "killed"
+            assert RunStore(StateHome(home)).observe(goes_on).state == "running"
+        assert (await agent.end(ends_meanwhile))["exit_code"] == 3
+        Path(f"{go}-{goes_on}").touch()
+        assert (await agent.end(goes_on))["exit_code"] == 3
+        assert (await agent.end(stopped))["state"] == "killed"
+        assert (await agent.end(await agent.launch("exit 7")))["exit_code"] == 7
+
+
+@contextlib.contextmanager
+def _read_only(directory: Path) -> Iterator[None]:
+    """Lay a read-only mount of a directory over it, as a remount does to all files that are opened from then on."""
+    for words in (["--bind", str(directory), str(directory)], ["-o", "remount,bind,ro", str(directory)]):
+        subprocess.run(["mount", *words], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
