@@ -199,7 +199,7 @@ def check_interpreter() -> None:
     """
     python = Path(sys.executable)
     if not os.access(python, os.X_OK):
-        raise InterpreterGone(python, "may not be executed" if python.exists() else "is missing")
+        raise InterpreterGone(python, "may not be executed" if os.path.lexists(python) else "is missing")
 
 
 def _open_handover(directory: RunDir) -> int:

@@ -419,9 +419,13 @@ def _check_value(name: str, value: object) -> None:
 def _join_label(parts: Sequence[str]) -> str:
     """Return the parts as one label. A long one loses the beginning of its longest parts: values stand last."""
     shown = [re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", part).strip("-.") for part in parts]
-    while len("-".join(shown)) > LONGEST_CELL_NAME and max(map(len, shown)) > 1:
-        longest = max(range(len(shown)), key=lambda at: len(shown[at]))
-        shown[longest] = shown[longest][1:] if len(shown) > 1 else shown[longest][:-1]
+    room = LONGEST_CELL_NAME - len(shown) + 1
+    most = max((each for each in range(1, room + 1) if sum(min(len(p), each) for p in shown) <= room), default=1)
+    left = room - sum(min(len(part), most) for part in shown)
+    for at in reversed(range(len(shown) if len(shown) > 1 else 0)):
+        if len(shown[at]) > most:
+            shown[at] = shown[at][-most - (left > 0) :]
+            left -= 1
     return "-".join(shown)[:LONGEST_CELL_NAME].strip("-.")
 
 
