@@ -210,17 +210,16 @@ def unfold(text: str) -> list[Any] | None:
 
 def _split(text: str) -> list[str]:
     """Return the parts between commas that stand in no brackets and no quotes."""
-    parts, depth, at = [""], 0, 0
+    parts, depth, begun, at = [], 0, 0, 0
     while at < len(text):
         found = _PART.match(text, at)
         piece = found[0] if found else text[at]
         depth += 0 if found is None else bool(found["open"]) - bool(found["close"])
         if piece == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
+            parts.append(text[begun:at])
+            begun = at + 1
         at += len(piece)
-    return parts
+    return [*parts, text[begun:]]
 
 
 def _read_value(text: str) -> Any:
