@@ -11,13 +11,14 @@ import json
 import os
 import pickle
 import select
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Any, TypeVar
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
 
 from mcp_server import __version__
 from mcp_server.scalars.series import ScalarsUnreadable
@@ -28,8 +29,6 @@ _IDLE_S = 60.0
 _PATIENCE_S = 20.0  # behind another read, whose disk may not answer
 _LOOK_S = 0.1
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mcp_server.scalars import reading_process; "
-_MOST_AT_ONCE = 2**20
-_COUNT, _LENGTH = struct.Struct("<I"), struct.Struct("<Q")
 T = TypeVar("T")
 
 
@@ -39,6 +38,7 @@ class ReadingProcess:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
         self._idle: threading.Timer | None = None
 
     def call(self, act: Callable[..., T], *arguments: Any) -> T:
@@ -59,13 +59,11 @@ class ReadingProcess:
         try:
             if self._idle is not None:
                 self._idle.cancel()
-            process = self._process or self._start()
-            if process is None:
+            if self._pipe is None and not self._start():
                 return act(*arguments)
-            self._process = process
             try:
-                _send(process.stdin, (act, arguments))
-                is_result, answer = _receive(process)
+                _send(self._pipe, (act, arguments))
+                is_result, answer = _receive(self._pipe)
             except (OSError, EOFError) as error:
                 status = self._end()
                 raise ScalarsUnreadable(
@@ -88,30 +86,29 @@ class ReadingProcess:
         with self._lock:
             self._end()
 
-    def _start(self) -> subprocess.Popen[bytes] | None:
-        """Return a new process; None where none can be started, or the package was replaced by another version."""
-        words = [sys.executable, "-I", "-c", f"{_START}reading_process.serve()", json.dumps(sys.path)]
+    def _start(self) -> bool:
+        """Return whether a new process could be started, and is not of another version that replaced the package."""
+        self._pipe, theirs = Pipe()
+        serve_it = f"{_START}reading_process.serve({theirs.fileno()})"
         try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # so a Ctrl-C in the terminal does not reach it
-            )
-        except OSError:
-            return None
-        self._process = process
-        try:
-            if _receive(process) == __version__:
-                return process
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", serve_it, json.dumps(sys.path)],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # so a Ctrl-C in the terminal does not reach it
+                )
+            if _receive(self._pipe) == __version__:
+                return True
         except (OSError, EOFError):
             pass
         except BaseException:
             self._end()
             raise
         self._end()
-        return None
+        return False
 
     def _end_if_idle(self) -> None:
         if self._lock.acquire(blocking=False):
@@ -123,79 +120,54 @@ class ReadingProcess:
     def _end(self) -> int | None:
         """Kill the process, and return its exit status; None where it waits for a disk, and ends by itself later."""
         process, self._process = self._process, None
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
         if process is None:
             return None
         process.kill()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr] # both are pipes
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_S)
         return None
 
 
-def serve() -> None:
-    """Answer calls until the server ends. What a library prints does not reach the answers."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    threading.Thread(target=_end_with_server, daemon=True).start()
+def serve(fd: int) -> None:
+    """Answer the calls that come through a socket, until the server ends."""
+    pipe = Connection(fd)
+    threading.Thread(target=_end_with_server, args=(fd,), daemon=True).start()
     gc.disable()  # nothing stays of what is read
-    _send(answers, __version__)
+    _send(pipe, __version__)
     while True:
-        act, arguments = _read(lambda size: os.read(0, size))
+        act, arguments = _receive(pipe)
         try:
             answer: Any = True, act(*arguments)
         except Exception as error:
             answer = False, error
-        _send(answers, answer)
+        _send(pipe, answer)
         del act, arguments, answer
 
 
-def _end_with_server() -> None:
+def _end_with_server(fd: int) -> None:
     poll = select.poll()
-    poll.register(0, 0)  # which reports the end of the other side alone
+    poll.register(fd, 0)  # which reports the end of the other side alone
     poll.poll()
     os._exit(0)
 
 
-def _send(file: IO[bytes] | None, value: object) -> None:
-    assert file is not None  # noqa: S101 - a pipe
+def _send(pipe: Connection | None, value: object) -> None:
+    """Write a value; its arrays are not copied."""
+    assert pipe is not None  # noqa: S101 - of a process
     buffers: list[pickle.PickleBuffer] = []
-    parts = [memoryview(pickle.dumps(value, 5, buffer_callback=buffers.append)), *(one.raw() for one in buffers)]
-    file.write(_COUNT.pack(len(parts)) + b"".join(_LENGTH.pack(len(part)) for part in parts))
-    for part in parts:
-        file.write(part)
-    file.flush()
+    pipe.send_bytes(pickle.dumps(value, 5, buffer_callback=buffers.append))
+    pipe.send(len(buffers))
+    for buffer in buffers:
+        pipe.send_bytes(buffer.raw())
 
 
-def _receive(process: subprocess.Popen[bytes]) -> Any:
-    """Return what the process sends next. Raises CallAbandoned, or EOFError where the process has ended."""
-    assert process.stdout is not None  # noqa: S101 - a pipe
-    fd, poll = process.stdout.fileno(), select.poll()
-    poll.register(fd, select.POLLIN)
-
-    def read(size: int) -> bytes:
-        while not poll.poll(_LOOK_S * 1000):
-            stop_if_abandoned()
-        return os.read(fd, size)
-
-    return _read(read)
-
-
-def _read(read: Callable[[int], bytes]) -> Any:
-    """Return the value that ``_send`` wrote; its arrays cannot be changed."""
-
-    def read_all(size: int) -> memoryview:
-        data = memoryview(bytearray(size))
-        done = 0
-        while done < size:
-            if not (part := read(min(size - done, _MOST_AT_ONCE))):
-                raise EOFError
-            data[done : done + len(part)] = part
-            done += len(part)
-        return data.toreadonly()
-
-    (count,) = _COUNT.unpack(read_all(_COUNT.size))
-    lengths = _LENGTH.iter_unpack(read_all(count * _LENGTH.size))
-    first, *buffers = [read_all(length) for (length,) in lengths]
-    return pickle.loads(first, buffers=buffers)  # noqa: S301 - from this program
+def _receive(pipe: Connection | None) -> Any:
+    """Return what ``_send`` wrote, arrays read-only. Raises CallAbandoned, or EOFError at the end of the other side."""
+    assert pipe is not None  # noqa: S101 - of a process
+    while not pipe.poll(_LOOK_S):
+        stop_if_abandoned()
+    value = pipe.recv_bytes()
+    return pickle.loads(value, buffers=[pipe.recv_bytes() for _ in range(pipe.recv())])  # noqa: S301 - from this program

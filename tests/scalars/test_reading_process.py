@@ -136,8 +136,9 @@ def test_it_ends_when_nobody_needs_it(process: ReadingProcess, monkeypatch: pyte
 def test_it_ends_with_its_server_also_while_it_reads(process: ReadingProcess) -> None:
     assert pid_of(process) != HERE
     assert process._process is not None
-    reading_process._send(process._process.stdin, (signal.pause, ()))
-    process._process.stdin.close()  # type: ignore[union-attr] # as the kernel does
+    assert process._pipe is not None
+    reading_process._send(process._pipe, (signal.pause, ()))
+    process._pipe.close()  # as the kernel does
     assert process._process.wait(PATIENCE_S) == 0
 
 
