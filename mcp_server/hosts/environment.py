@@ -11,8 +11,9 @@ from pathlib import Path
 from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_configuration
-from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
+from mcp_server.text.redaction import Redactor
 from mcp_server.text.secret_patterns import is_distinct, is_secret_variable, names_a_secret
+from mcp_server.text.secret_spellings import SHORTEST_SECRET
 
 _LINE = re.compile(
     r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*"

@@ -1,10 +1,7 @@
 r"""The invisible part of a program's output: control characters, escape sequences, invisible characters. Pure.
 
-The one definition for the text that agents read, which leaves it out, and for the masks of secrets, which look
-through it: a value with something invisible in it would be whole again in the answer.
-
-The order counts. Control bytes go first, wherever they stand, then escape sequences, then BEL, which may end one, and
-last the characters whose bytes the others separated.
+The one definition for the text that agents read, without it, and for the masks of secrets, which look through it. The
+order counts: control bytes, escape sequences, BEL, which may end one, and characters whose bytes the others separated.
 """
 
 from __future__ import annotations

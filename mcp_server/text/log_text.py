@@ -65,9 +65,8 @@ class FittedLines:
 def clean_lines(data: bytes, first_number: int = 1) -> list[ShownLine]:
     r"""Return the text as a person reads it on a terminal, in the order of writing. Blank lines stay.
 
-    No line holds an escape sequence, a control character other than a tab, or an invisible character. A line
-    overwritten by ``\r``, backspaces or a cursor that moves up keeps its last state, and every message.
-    ``data`` starts at the beginning of a line; the cursor cannot move above it.
+    A line overwritten by ``\r``, backspaces or a cursor that moves up keeps its last state, and every message. ``data``
+    starts at the beginning of a line; the cursor cannot move above it.
     """
     text = _plain(data)
     raw = text.split("\n")

@@ -1,14 +1,9 @@
-"""Regular expressions: the program's own, those that users write, and possessive quantifiers on every Python. Pure.
+"""Regular expressions: the program's own, compiled at first use, those of users, and possessive quantifiers. Pure.
 
-The program's own are compiled when each is first used: all of them take 0.1 s, and a run needs few.
-
-A possessive quantifier (``a*+``) never gives back what it matched, which keeps matching linear. Python has them since
-3.11, and right ones since 3.11.5 (before that, one with a group inside may match too much: CPython gh-106052). On older
-ones ``expand_possessive`` rewrites each ``X*+`` to ``(?:(?=(?P<_held1>X*))(?P=_held1))``: a lookahead is never
-re-entered, so both match exactly the same. Dropping the ``+`` instead is not equivalent: measured on 300,000 random
-lines, a third matched something else, and a line of 8,000 spaces took 3 s instead of 1 ms.
-
-The rewriting adds groups, so that numbers of groups shift: read groups by name.
+A possessive quantifier (``a*+``) never gives back what it matched, which keeps matching linear. Python has right ones
+since 3.11.5 (CPython gh-106052); for older ones ``expand_possessive`` rewrites ``X*+`` to
+``(?:(?=(?P<_held1>X*))(?P=_held1))``, which matches exactly the same: a lookahead is never re-entered. Without the
+``+`` a third of 300,000 random lines matched something else. Numbers of groups shift: read groups by name.
 """
 
 from __future__ import annotations

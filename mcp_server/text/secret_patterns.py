@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
+from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
+from mcp_server.text.secret_spellings import SHORTEST_SECRET
 
 _RX = read_patterns("text/patterns", "secret_patterns")
 

@@ -14,8 +14,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from mcp_server.text.log_text import clean_lines
-from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
-from mcp_server.text.secret_spellings import SHORTEST_PART
+from mcp_server.text.redaction import Redactor
+from mcp_server.text.secret_spellings import SHORTEST_PART, SHORTEST_SECRET
 from tests.support.secret_spellings import INVISIBLE, SPELLINGS
 
 TOKEN = "hf_9x7QwErTy"

@@ -43,7 +43,8 @@ def is_possessive(pattern: Any) -> bool:
 
 def possessive_patterns() -> list[Any]:
     """Every pattern with a possessive quantifier in the modules that have any."""
-    constants = [value for module in (named_values, log_text, secret_patterns) for value in vars(module).values()]
+    modules = (named_values, log_text, secret_patterns)
+    constants = [value for module in modules for value in (*vars(module).values(), *vars(module._RX).values())]
     rows = [row.pattern for row in formats.STEP_FORMATS]
     return [value for value in constants + rows if isinstance(value, _LazyPattern) and is_possessive(value)]
 
