@@ -1,9 +1,7 @@
 """The programs that a command line or a script runs, without the shell words and wrappers in front of them. Pure.
 
-Text that a shell runs is looked into wherever it is written out: ``bash -c TEXT``, ``eval``, ``trap``, ``$(…)``,
-``<(…)``, here-documents and here-strings of a shell, ``echo TEXT | sh``, variables, aliases, and scripts that the
-command itself writes. Text that no shell runs is not: comments, the arguments of ``echo`` or ``grep``, and
-here-documents of other programs.
+Text that a shell runs is looked into wherever it is written out: in ``bash -c TEXT``, ``$(…)``, here-documents, pipes
+into a shell, variables, aliases, scripts that the command writes. Text that no shell runs is not.
 """
 
 from __future__ import annotations
@@ -35,10 +33,9 @@ _LONGEST_VALUE = 4096
 class Program:
     """One program with its arguments. Its name is the last part of its path.
 
-    ``line``: the number of its line, from 1. ``separator``: the operator that ends it. ``before``: the programs whose
-    output it reads through pipes, the nearest last. ``substituted``: the programs of ``$(…)`` in its arguments.
-    ``is_last``: nothing follows it. ``by_xargs``: its arguments are read from its input. ``code``: the Python text that
-    it runs, where the command holds it.
+    ``line``: from 1. ``separator``: the operator that ends it. ``before``: the programs whose output it reads, the
+    nearest last. ``substituted``: those of ``$(…)`` in its arguments. ``is_last``: nothing follows. ``by_xargs``:
+    arguments come from its input. ``code``: the Python text that it runs, where the command holds it.
     """
 
     name: str

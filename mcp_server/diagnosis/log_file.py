@@ -79,13 +79,10 @@ def examine_log_end(
     run_facts: RunFacts,
     until: int | None = None,
 ) -> Failure | None:
-    """Diagnose the end of an attempt's log, which has ``line_feeds`` lines, in well under a second.
+    """Diagnose the end of an attempt's log, which has ``line_feeds`` lines, in well under a second. Raises OSError.
 
-    ``suspect``: offset (bytes) and number of an earlier line that could prove the failure. ``until``: the offset at
-    which the end to diagnose is; what follows was printed while the attempt was stopped.
-
-    Raises:
-        OSError: the log cannot be read.
+    ``suspect``: offset and number of an earlier line that could prove the failure. ``until``: what follows that offset
+    was printed while the attempt was stopped.
     """
     with open_regular(path) as file:
         size = file.seek(0, 2)

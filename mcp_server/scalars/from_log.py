@@ -52,11 +52,10 @@ LogPoints = list[tuple[int | None, float]]
 
 @dataclass(frozen=True)
 class LogMetrics:
-    """``points`` by name, each with its step where one was printed. ``notes`` say what was not read.
+    """``points`` by name (``reward``, ``loss``), each with its step if printed. ``notes`` say what was not read.
 
-    The names are those of the product (``reward``, ``loss``); ``printed`` has the same numbers, and others, by the
-    names that the program prints (``critic/score/mean``). ``log``: the file, None without points. ``step`` and
-    ``headlines``: the step at its end, and the metrics that wait_run shows then.
+    ``printed``: the same numbers, and others, by the program's own names (``critic/score/mean``). ``log``: the file,
+    None without points. ``step``, ``headlines``: the step at its end, and the metrics that wait_run shows then.
     """
 
     points: Mapping[str, LogPoints]

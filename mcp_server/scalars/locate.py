@@ -102,11 +102,10 @@ class LookupCache:
 
 
 def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[MetricLocation]:
-    """Return where ``run`` writes its scalars, newest first, or nothing while none is known.
+    """Return where ``run`` writes its scalars, newest first: event files, or else tables and databases of its ``own``.
 
-    These are the event files, or else the tables and databases, that ``own`` says are the run's: in its ``tensorboard``
-    directory, below its working directory and the directories that it names, and wherever it had one open. The newest
-    attempt counts that wrote event files, with what earlier ones wrote into the same directories.
+    They are looked for in its ``tensorboard`` directory, below its working directory and those that it names, and
+    wherever it had one open. The newest attempt that wrote event files counts, with what earlier ones wrote beside.
     """
     least = _find_least(own)
     for roots in _roots(run, own):

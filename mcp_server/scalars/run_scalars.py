@@ -178,10 +178,7 @@ class ScalarTarget:
 def resolve_target(target: str, scalars: Scalars, store: RunStore) -> ScalarTarget:
     """Return the target of ``latest``, a run id, a unique name, or a path, whose last part may be ``latest``.
 
-    Raises:
-        BadArgument: a path is not absolute or does not exist.
-        NoScalars: there are no scalars; says where they were searched for.
-        RunNotFound: no run has this id.
+    Raises BadArgument for a bad path, NoScalars, which says where they were searched for, or RunNotFound.
     """
     if target == LATEST:
         begun_s = time.monotonic()

@@ -1,17 +1,14 @@
 """The series of a run, and how the points of one tag in several event files become one series. Pure, on numpy arrays.
 
-No point is lost silently: a step that is logged again keeps all its points, and only a restart replaces earlier ones. A
-restart is a new writer or a whole stretch of steps that is logged again:
+No point is lost silently: a step that is logged again keeps all its points, and only a restart replaces earlier ones:
 
 - a START in a session log, or the header of a table that was appended to another one. TensorBoard does the same;
-- a later event file whose points begin below the end of the earlier ones. A single point is not enough: an asynchronous
-  evaluation, or a test at step 0, writes one. Files whose times overlap have two live writers and replace nothing.
-  Where another process begins again at the beginning, it may be another program: that is told, nothing says which;
-- a header in a table, after which the steps begin again at the beginning: as well, since no row says who wrote it;
+- a later event file whose points begin below the end of the earlier ones: more than one point, as an evaluation or a
+  test at step 0 writes, and no live writer beside, whose times overlap. It may be another program: that is told;
+- a header in a table, after which the steps begin again at the beginning: no row says who wrote it;
 - in one file, at least three points that repeat most of the steps that they span, from the middle of the series on.
 
-Steps that fall back to the beginning of one file may count batches within an epoch: the points are kept in the order
-logged. Other points that come late are sorted by step.
+Steps that fall back to the beginning of one file may count batches: their order is kept. Late points are sorted.
 """
 
 import operator
@@ -59,14 +56,12 @@ def join_points(parts: Sequence[Points]) -> Points:
 
 @dataclass(frozen=True, eq=False)
 class Series(Points):
-    """One tag of one run, by step. Points of one step keep the order in which they were logged.
+    """One tag of one run, by step, in read-only arrays. Points of one step keep the order in which they were logged.
 
-    The arrays are read-only. Where a logger passes no step, all steps are 0. ``restarts``: the steps from which a
-    restart replaced earlier points, in order. ``writers`` > 1: so many processes wrote this tag at the same time; all
-    their points are kept, in the order of ``walls``. ``cycles``: how often the steps fall back to their beginning; the
-    points keep the order logged. ``late``: points that were logged after a higher step, and are sorted; ``in_turn``: as
-    two programs would that write one file. ``replaced``: points that are not kept since another process began again at
-    the beginning, perhaps another program, at the steps ``doubted`` of ``restarts``.
+    ``restarts``: the steps from which a restart replaced earlier points. ``writers`` > 1: so many processes wrote this
+    tag at the same time; all points are kept, in the order of ``walls``. ``cycles``: how often the steps fall back to
+    their beginning; the order logged is kept. ``late``: points logged after a higher step, which are sorted.
+    ``replaced``: points left out since another process, perhaps another program, began again at the beginning.
     """
 
     restarts: tuple[int, ...] = ()

@@ -36,13 +36,11 @@ class SeriesSummary:
     """The summary of one series: of its finite values, but for ``last``, ``count``, ``nan`` and ``inf``.
 
     ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), where it is no
-    noise, for which points that resemble their neighbours count less. ``trend``: its direction; ``flat`` where the
-    tenth surely moved less than its points scatter; None where neither is sure. Where the tenth has no slope, but a
-    shorter end of it has left the level before, both are of that end, and there is no plateau. ``ema``: TensorBoard's
-    smoothing at the last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of
-    their range (or their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds
-    since the point that was logged last. ``steps_per_s``: over the last tenth.
-    ``restarts``: the steps from which a restart continued.
+    noise. ``trend``: its direction; ``flat`` where the tenth surely moved less than its points scatter; None where
+    neither is sure. Without a slope both are of a shorter end that has left the level before. ``ema``: TensorBoard's
+    smoothing. ``plateau``: the step since which the medians of 64 equal parts, a quarter or more, stay within 5 % of
+    their range, or their noise, around the last ones. ``age_s``: since the newest point. ``restarts``: where a restart
+    continued.
     """
 
     count: int

@@ -26,12 +26,11 @@ _FILLED = compile_lazily(r"\{(\d|at)\}")
 class Scene(NamedTuple):
     """A failure, and what is known around it.
 
-    ``line``: the line that proves it, without prefixes. ``message``: that line and what the error says below it.
-    ``library``: the package whose code raised it, nothing for the user's own. ``source``: the line of code that did.
-    ``near``: the lines around it; they name the framework. ``log``: the command, and the beginning and the end of the
-    log; they show settings. ``place``: the deepest frame of the user's own code, `src/train.py:88 in main`, or nothing.
-    ``inside``: the library whose code raised it, where the user's does no more than start that. ``record``: "data"
-    where training had worked and the error is of code that gives records of the data, "step" where it only had worked.
+    ``line``: the line that proves it, without prefixes. ``message``: with what the error says below it. ``library``:
+    whose code raised it, nothing for the user's own; ``source``: that line of code. ``near``: the lines around it.
+    ``log``: the command, and both ends of the log. ``place``: the user's deepest frame, `src/train.py:88 in main`.
+    ``inside``: the library that the user's code only starts. ``record``: after steps that worked, "data" in code that
+    gives records of the data, else "step".
     """
 
     kind: str

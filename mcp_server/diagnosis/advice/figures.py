@@ -6,7 +6,7 @@ import re
 
 from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "figures")
 
@@ -100,18 +100,7 @@ def _size(match: re.Match[str], group: int) -> float:
 
 _COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
 _LAST_LINES = 3  # of ordinary output before the ranks time out
-# How each framework raises the timeout of its process group.
-_SETTINGS = (
-    (r"(?i)megatron|nemo", "--distributed-timeout-minutes"),
-    (r"(?i)lightning", "DDPStrategy(timeout=)"),
-    (r"torchtitan", "comm.train_timeout_seconds"),
-    (
-        r"transformers|trainer\.py:\d+|llama_?factory|trl\b|'grad_norm'|Map \(|Running tokenizer|examples/s",
-        "ddp_timeout",
-    ),
-    (r"accelerate", "InitProcessGroupKwargs(timeout=)"),
-    (r"deepspeed", "deepspeed.init_distributed(timeout=)"),
-)
+_SETTINGS = [(one["shown"], one["name"]) for one in map(dict, read_blocks("diagnosis/advice/timeouts"))]
 _ANY_SETTING = "init_process_group(timeout=)"
 
 
@@ -155,19 +144,12 @@ def _find_work(log: str) -> str:
 
 # --- sizes of which one must divide the other
 
-_SIZE_NAME = r"(?<![\w.])(?=[\w.]{{0,80}}_)(?P<{0}>[A-Za-z_][\w.]{{1,80}})"
-_VALUE = r"[ =]{{0,3}}\(?[ =]{{0,2}}(?P<{0}>\d{{1,9}})\)?"
-_MUST_DIVIDE = compile_lazily(
-    _SIZE_NAME.format("whole") + _VALUE.format("size")
-    + r" (?:must|should|needs to|has to|is not|isn't)(?: be)? (?:evenly )?(?:divisible by|a multiple of) (?:the )?"
-    + _SIZE_NAME.format("part") + _VALUE.format("count")
-)  # fmt: skip
 _MOST_SHOWN = 3
 
 
 def explain_divisor(scene: Scene) -> NextStep | None:
     """Return the step where one named size must divide another, with the sizes that do, or None."""
-    match = _MUST_DIVIDE.search(scene.line)
+    match = _RX.must_divide.search(scene.line)
     if match is None or scene.kind not in {"python_error", "config_error"}:
         return None
     size, count = int(match["size"]), int(match["count"])

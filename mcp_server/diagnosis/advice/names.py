@@ -82,12 +82,6 @@ def name_unknown(scene: Scene) -> NextStep | None:
 
 _NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
 _SENTENCES = compile_lazily(r"(?<=[.!?])\s+|\n+")
-_VERBS = (
-    "please try consider make ensure use set pass add remove install increase decrease reduce upgrade downgrade "
-    "specify "
-    "run enable disable call provide check convert cast choose change update lower raise replace visit create "
-    "switch recommend"
-)
 _SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
     r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"

@@ -1,9 +1,7 @@
 """Proposes the next step after a failure: an action, and advice that names the setting to change. Pure.
 
-The kind has a default. A line, with the text near it, often says more: which framework ran, and so which of its
-settings helps. One block holds the action together with its sentence, so that they never contradict each other. First
-come figures of the message, then the blocks of `*.rows`, then the remedy that the message names itself, then the
-blocks for any error of that sort.
+The kind has a default. First come figures of the message, then the blocks of `*.rows`, each an action together with its
+sentence, then the remedy that the message names itself, then the blocks for any error of that sort.
 """
 
 from __future__ import annotations

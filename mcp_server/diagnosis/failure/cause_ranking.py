@@ -61,15 +61,13 @@ def _drop_hearsay(
 ) -> Sequence[FailureEvidence]:
     """Drop the words of the kernel and of Ray about a process, when a process itself states the cause."""
     native = any(one.weight == Weight.CRASH and one.kind == "segfault" for one in candidates)
-    causes_left: Sequence[FailureEvidence] = [one for one in causes if not _is_lost_by_ray(one)]
+    causes_left: Sequence[FailureEvidence] = [
+        one for one in causes if not (one.kind == "ray_error" and one.frames and _RX.ray_lost_process.match(one.text))
+    ]
     if causes_left or native:
         causes = causes_left
     own: Sequence[FailureEvidence] = [one for one in causes if not _RX.kernel.match(one.text)]
     return own if any(one.kind == "oom_host" for one in own) else causes
-
-
-def _is_lost_by_ray(one: FailureEvidence) -> bool:
-    return one.kind == "ray_error" and bool(one.frames and _RX.ray_lost_process.match(one.text))
 
 
 def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, multi_process: bool) -> FailureEvidence:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.advice.blocks import Scene
 from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step
-from mcp_server.diagnosis.failure import kinds, log_shapes, ordinary_work, root_cause, tracebacks, user_code
+from mcp_server.diagnosis.failure import kinds, last_lines, log_shapes, ordinary_work, root_cause, tracebacks, user_code
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
@@ -182,15 +182,13 @@ def _diagnose_failed_run(
     if evidence is None and exit_code in _SHELL_CODES:
         return _with_advice(_failure_from(lines, None, "config_error", run_facts.command), _SHELL_CODES[exit_code])
     if evidence is None:
-        by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)
+        by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if last_lines.has_usage(lines[-60:]) else None}.get(
+            exit_code or 0
+        )
         return _failure_from(lines, None, by_signal or by_code or "other", run_facts.command, signal or "")
     heard_only = evidence.weight <= Weight.ABORT
     kind = by_signal if by_signal and heard_only else evidence.kind
     return _failure_from(lines, evidence, kind, run_facts.command, signal or "")
-
-
-def _has_usage(lines: Sequence[Line]) -> bool:
-    return any(line.text.lstrip().lower().startswith("usage:") for line in lines[-60:])
 
 
 def _failure_from(

@@ -66,6 +66,11 @@ class FailureEvidence:
     thread: bool = False  # ended a thread; the process went on
 
 
+def hint_at(at: int, kind: str, text: str, tag: str) -> FailureEvidence:
+    """Return the evidence of one line that mentions an error and proves nothing."""
+    return FailureEvidence(at, at, at, Weight.HINT, kind, text, tag, sure=False)
+
+
 def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
     """Return the evidence in ``lines``, in order."""
     candidates = _find_candidates(lines)

@@ -1,11 +1,7 @@
 """Reads the last lines of a log that has neither an exception nor a signal: final errors and repetitions. Pure.
 
-Programs, shells and servers print such errors in healthy runs too, so they count only at the end of a log, and weak
-ones only when the exit status shows a failure.
-
-Repeated lines show a run that waits, or that has only NaN iterations. One such line is not a proof: healthy runs wait
-for a slow file system or for a rank that saves a checkpoint. Three such lines without work in between, which count
-minutes, show a run without progress.
+Programs print such errors in healthy runs too, so they count only at the end of a log, weak ones only in a failed run.
+One line that waits proves nothing, three without work in between, which count minutes, show a run without progress.
 """
 
 from __future__ import annotations
@@ -77,7 +73,7 @@ def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str |
         return guess_kind(text) if late else None
     if _RX.not_final.match(whole):
         return None
-    if _RX.usage_error.match(text) and _usage_above(lines, at):
+    if _RX.usage_error.match(text) and has_usage(lines[max(at - _USAGE_LINES, 0) : at]):
         return "config_error"
     kind = match_error_kind(text)
     if kind and _RX.tool.match(text) and at >= len(lines) - _LAST_OF_SHELL:
@@ -91,8 +87,9 @@ def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str |
     return None
 
 
-def _usage_above(lines: Sequence[Line], at: int) -> bool:
-    return any(line.text.lstrip().lower().startswith("usage:") for line in lines[max(at - _USAGE_LINES, 0) : at])
+def has_usage(lines: Sequence[Line]) -> bool:
+    """Return whether one of these lines begins a printed usage."""
+    return any(line.text.lstrip().lower().startswith("usage:") for line in lines)
 
 
 _NOTICE_LINES = 60

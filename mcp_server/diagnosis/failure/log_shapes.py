@@ -1,9 +1,7 @@
 """Brings logs of unknown launchers and loggers into the shape that tracebacks.py reads. Pure.
 
-A launcher or logger may put anything before a line. The header of a traceback shows what: the text before
-``Traceback (most recent call last)``. Lines that begin in the same shape, with other numbers and times, lose that
-prefix, and get a mark that names its source. A logger may also write a whole traceback into one line, as a string of
-JSON: such a line becomes several lines of the same number.
+The text before ``Traceback (most recent call last)`` shows what is put before a line. Lines that begin in its shape,
+with other numbers and times, get a mark of their source instead. A traceback in a string of JSON becomes lines.
 """
 
 from __future__ import annotations
@@ -55,15 +53,10 @@ class Shape(NamedTuple):
 
 def normalize_lines(lines: Sequence[Line]) -> Sequence[Line]:
     """Return ``lines`` with tracebacks as a Python process prints them, behind at most a mark of their source."""
-    return _flatten_groups(_mark_unknown_prefixes(_expand_json_lines(lines)))
-
-
-def _expand_json_lines(lines: Sequence[Line]) -> Sequence[Line]:
-    """Replace every line that holds a whole traceback as an escaped string by the lines of that traceback."""
-    expanded: list[Line] = []
-    for line in lines:
-        expanded += [Line(line.number, text) for text in read_json_error(line.text)] or [line]
-    return expanded
+    expanded = [
+        part for line in lines for part in [Line(line.number, text) for text in read_json_error(line.text)] or [line]
+    ]
+    return _flatten_groups(_mark_unknown_prefixes(expanded))
 
 
 def read_json_error(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from mcp_server.diagnosis.failure import last_lines, tracebacks
 from mcp_server.diagnosis.failure.aftermath import find_cause_outside
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
-from mcp_server.diagnosis.failure.evidence import FailureEvidence
+from mcp_server.diagnosis.failure.evidence import FailureEvidence, hint_at
 from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_work
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
@@ -76,10 +76,10 @@ def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> Fa
     for at in range(max(len(lines) - _LAST_HINT_LINES, 0), len(lines)):
         tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
         if (kind := last_lines.guess_kind(text)) and not tracebacks.is_echoed_code(lines, at):
-            hints.append(FailureEvidence(at, at, at, Weight.HINT, kind, text, tag, sure=False))
+            hints.append(hint_at(at, kind, text, tag))
     if (head := last_lines.find_notice(lines)) is not None:
         tag, text, _ = tracebacks.strip_prefixes(lines[head].text)
-        hints.insert(0, FailureEvidence(head, head, head, Weight.HINT, "other", text, tag, sure=False))
+        hints.insert(0, hint_at(head, "other", text, tag))
     hints.sort(key=lambda one: one.at)
     named = [one for one in hints if one.kind != "other"]
     return named[-1] if named else next(iter(hints), None)
@@ -123,24 +123,10 @@ def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
         return None
     after = count_work(lines, final_line.at + 1, len(lines))
     before = count_work(lines, max(final_line.at - _LAST_HINT_LINES, 0), final_line.at)
-    if (
-        after.bars
-        or after.lines
-        or after.is_over
-        or before.is_over
-        or (final_line.plain and before.bars + before.lines > 0)
-    ):
+    is_noise = final_line.plain and before.bars + before.lines > 0
+    if after.bars or after.lines or after.is_over or before.is_over or is_noise:
         return None
-    return FailureEvidence(
-        final_line.at,
-        final_line.at,
-        final_line.at,
-        Weight.HINT,
-        final_line.kind,
-        final_line.text,
-        final_line.tag,
-        sure=False,
-    )
+    return hint_at(final_line.at, final_line.kind, final_line.text, final_line.tag)
 
 
 def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
@@ -149,9 +135,7 @@ def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
     if repetition is None or (repetition.kind == "stall" and _has_work_after(lines, repetition.first)):
         return None
     tag, text, _ = tracebacks.strip_prefixes(lines[repetition.at].text)
-    return FailureEvidence(
-        repetition.at, repetition.at, repetition.at, Weight.HINT, repetition.kind, text, tag, sure=False
-    )
+    return hint_at(repetition.at, repetition.kind, text, tag)
 
 
 def _has_work_after(lines: Sequence[Line], since: int) -> bool:

@@ -164,7 +164,7 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
     other_lines = 0
     where = ""
     follows_body = False
-    of_unusual_name: tuple[int, str, str] | None = None  # a class of the program, such as OutOfBudget
+    found: tuple[int, str, str] | None = None  # at first a class of the program, such as OutOfBudget
     for at in range(header + 1, min(header + _MAX_LINES, len(lines))):
         line_tag, text, _ = strip_prefixes(lines[at].text)
         if line_tag != tag:
@@ -176,27 +176,25 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
             frames.append(at)
             other_lines, follows_body = 0, True
         elif (match := match_exception(text, after_frames=bool(frames))) and not _is_body(text, indent):
-            return RaisedException(
-                header, at, tag, match["name"], text.strip(), tuple(frames), where == "<module>",
-                *_context_above(lines, header, tag), is_warning,
-            )  # fmt: skip
+            found = at, match["name"], text.strip()
+            break
         elif not _is_body(text, indent) and not is_header(text):
-            unusual = _UNUSUAL_NAME.fullmatch(text[indent or 0 :]) if follows_body and not of_unusual_name else None
+            unusual = _UNUSUAL_NAME.fullmatch(text[indent or 0 :]) if follows_body and not found else None
             if unusual and not _RX.value.match(unusual["message"]):
-                of_unusual_name = at, unusual["name"], text.strip()
+                found = at, unusual["name"], text.strip()
             follows_body = False
             other_lines += 1
             if other_lines > _MAX_OTHER_LINES:
                 break
         else:
             follows_body = bool(frames)
-    if of_unusual_name:
-        end, name, line = of_unusual_name
-        context, chained = _context_above(lines, header, tag)
-        return RaisedException(
-            header, end, tag, name, line, tuple(frames), where == "<module>", context, chained, is_warning
-        )
-    return None
+    if found is None:
+        return None
+    context, chained = _context_above(lines, header, tag)
+    end, name, line = found
+    return RaisedException(
+        header, end, tag, name, line, tuple(frames), where == "<module>", context, chained, is_warning
+    )
 
 
 def _entry_point(frame: re.Match[str]) -> str:

@@ -3,19 +3,15 @@
 A false alarm may stop a healthy run, so every rule needs more than the longest disturbance known of healthy runs. Fewer
 lines suffice as the end of a log than while the run goes on.
 
-- A NaN or infinite loss, line after line. `loss`, `train/loss` and `Avg Loss` are one quantity: a finite value of any
-  ends the streak. A component (`aux_loss`) proves nothing while the total, or another component, is finite, also on
-  other lines: some components average over nothing. CTC losses are infinite for a while. Progress bars show a mean over
-  20 steps, and NaN until gradients have been accumulated. Reinforcement learning averages losses over nothing until
-  learning starts.
-- A NaN gradient norm while the loss is 0 or NaN (HF Trainer reports NaN losses as 0), or while the loss does not fall.
-  Alone it proves nothing: mixed precision skips steps, and some trainers never compute a norm.
-- All optimizer steps skipped, and an exploding loss: see loss_trends.py. Losses mean little in reinforcement learning.
+- A NaN or infinite loss, line after line; a finite value of any name of the total ends the streak. A component proves
+  nothing while the total, or another component, is finite. CTC losses are infinite for a while, bars show NaN until
+  gradients have been accumulated, and reinforcement learning averages over nothing until learning starts.
+- A NaN gradient norm while the loss is 0 or NaN (HF Trainer reports NaN losses as 0), or does not fall. Alone it proves
+  nothing: mixed precision skips steps, and some trainers never compute a norm.
+- All optimizer steps skipped, and an exploding loss: see loss_trends.py.
 
-A NaN loss on held-out data, or a NaN reward, proves nothing by itself: no episode has ended yet, or the data are at
-fault. Where it lasts it is a ``doubt``, which is reported as well. Both together are proof.
-
-One proof is reported. A run is stopped only where ``is_certain``: with two independent signs of ``Sign``.
+A NaN held-out loss or reward proves nothing by itself: no episode has ended yet, or the data are at fault. Where it
+lasts it is a ``doubt``; both together are proof. A run is stopped only ``is_certain``: by two independent signs.
 """
 
 from __future__ import annotations

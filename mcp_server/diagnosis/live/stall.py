@@ -1,31 +1,19 @@
 """Decides when silence is a stall. Pure: events and their times (monotonic seconds) are arguments.
 
-With a limit set by the user, a run stalls after that time without a step, or without output while it has not made any
-step. The time counts from the start, and nothing extends it.
+With a limit of the user, a run stalls after that time without a step, or before the first one without output. Otherwise
+the limit adapts: after three gaps between printed steps it is the largest of 300 s (healthy runs print every 107 s, and
+evaluate in between), 40 usual gaps (the larger median of the last 64 and of the last 3, so that a pause of 10 steps
+with a slow-down to a third is healthy) and 3 times the longest gap. It triples when a line names work that delays
+steps, and when the CPU is busy; a progress bar that moves restarts the plain limit, a heartbeat that repeats itself
+does not.
 
-Otherwise the limit adapts. After three gaps between printed steps it is the largest of
+Without three step gaps, bursts of output replace steps: ten of them, at least 1,800 s, and only while the processes are
+idle, because silent data preparation is healthy. With fewer, but a step, it is 60 times the longest wait for a step, at
+least 3,600 s. Until the third gap of a new round (progress/rounds.py), which compiles anew, it is at least 1,800 s and
+3 times that wait. The first three stalls are reported as they come, then one in ten minutes.
 
-- 300 s (real healthy runs print every 107 s, and evaluate in between);
-- 40 usual gaps. The usual gap is the larger of two medians: of the last 64 gaps and of the last 3. A pause of 10 steps
-  is healthy, and so is a pause combined with a slow-down to a third, as when a curriculum changes after an evaluation;
-- 3 times the longest gap so far.
-
-The limit triples when a line since the last step names work that delays steps, and when the CPU is busy: an evaluation
-may be silent, but ranks that wait for each other spin too. A progress bar that moves meanwhile shows work, so the plain
-limit restarts at its last move. A heartbeat that repeats the same line does not.
-
-The first three stalls of a run are reported as they come, then one in ten minutes.
-
-Without three step gaps, bursts of output replace steps. The limit then needs ten bursts, is at least 1,800 s, and
-applies only while the processes are idle, because silent data preparation is healthy. With fewer than ten bursts but at
-least one step, the limit is 60 times the longest wait for a step so far, the first included, and at least 3,600 s.
-
-A new round (see progress/rounds.py) starts and compiles anew. Until its third gap the limit is at least 1,800 s and 3
-times the longest wait for a step so far; the wait for its first step is not a gap.
-
-The time to the first step has its own deadline, and the gap after it often contains a compilation; neither counts as a
-gap. A limit of 20 usual gaps called 9 of 4,000 random healthy runs (see tests/diagnosis/test_stall.py) stalled, 30
-called 6, and 40 none (2 of 20,000). The price: a hang of a run with one-minute steps is reported after 40 minutes.
+A limit of 20 usual gaps called 9 of 4,000 random healthy runs (tests/diagnosis/test_stall.py) stalled, 30 called 6, and
+40 none (2 of 20,000). The price: a hang of a run with one-minute steps is reported after 40 minutes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Decides when a counter starts again: the next epoch, another round (seed, stage, multirun job), or nothing. Pure.
 
-A count that falls back to where it began has started again. If the output has named the next epoch since, the count
-goes on through the epochs; otherwise a new round begins. A count that was not complete needs a second line for it. A
-count that falls back less, to a checkpoint, stays in its round. Several ranks print one count: where the former count
-goes on after a fall, the fall is taken back.
+A count that falls back to where it began goes on through the epochs, if the output has named the next one, else a new
+round begins; one that was not complete needs a second line for it. A count that falls back less, to a checkpoint, stays
+in its round. Several ranks print one count: where the former goes on after a fall, the fall is taken back.
 """
 
 from __future__ import annotations

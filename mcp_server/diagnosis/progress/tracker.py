@@ -1,9 +1,8 @@
 """Tracks the training step and the metrics in printed output. Pure: a state machine over lines and times.
 
-A first step means that the optimizer has stepped. These are not training steps: an evaluation before training, download
-or tokenizer progress bars, printed settings or source code. The most reliable source sets ``step``: a framework's own
-line, then a training progress bar, then the line of a custom loop. A run may hold several rounds, one after the other:
-seeds, stages, the jobs of a multirun. Step, total, speed and metrics are those of the present one.
+A first step means that the optimizer has stepped: no evaluation before, no download, no printed setting. The most
+reliable source sets ``step``: a framework's own line, a training progress bar, the line of a custom loop. Step, total,
+speed and metrics are those of the present round: seeds, stages, the jobs of a multirun come one after the other.
 """
 
 from __future__ import annotations
@@ -131,10 +130,8 @@ def _read_values(cells: Iterable[tuple[str, str]]) -> list[NamedValue]:
 class ProgressTracker:
     """Reads lines in order. ``step`` never decreases within a round while the same counter leads.
 
-    ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
-    group, if it is a number, is the step, unless the output counts steps of a known total in another unit. Steps,
-    totals and metrics are read from matching lines as from all others. ``search`` searches a line for that pattern;
-    without it nothing limits how long that takes.
+    ``first_step_pattern``, of the user: only a line that matches it is the first step; its first group, if a number, is
+    the step, unless the output counts steps of a known total in another unit. ``search`` limits how long that takes.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Brings one notice to one target: an HTTP request or a command, tried once. Errors name no secret.
 
-- ntfy: JSON to the server's root, with the topic in it (https://docs.ntfy.sh/publish/#publish-as-json).
-- Slack: an incoming webhook; `&`, `<` and `>` are escaped (https://api.slack.com/messaging/webhooks).
-- Feishu and Lark: a custom bot, which may want a signature (https://open.feishu.cn/document/client-docs/bot-v3/add-custom-bot).
-- json: every fact of the notice, for programs.
+- ntfy: JSON to the server's root, with the topic in it (https://docs.ntfy.sh/publish/#publish-as-json). - Slack: an
+incoming webhook; `&`, `<` and `>` are escaped (https://api.slack.com/messaging/webhooks). - Feishu and Lark: a custom
+bot, which may want a signature (https://open.feishu.cn/document/client-docs/bot-v3/add-custom-bot). - json: every fact
+of the notice, for programs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads scalars from the SQLite databases of Trackio and MLflow, and from MLflow's file store.
 
-A database is read while other processes write it, and no file next to it is created or changed. Measured in WAL mode
-with SQLite 3.40: ``mode=ro`` alone creates or touches the -wal and -shm files, ``readonly_shm=1`` does not, and
-``immutable=1`` does not see rows that are still in the WAL.
+Writers go on, and no file beside is created or changed. Measured in WAL mode with SQLite 3.40: ``mode=ro`` alone
+creates or touches -wal and -shm, ``readonly_shm=1`` does not, ``immutable=1`` does not see rows that are still in the
+WAL.
 """
 
 from __future__ import annotations

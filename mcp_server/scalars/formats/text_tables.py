@@ -219,13 +219,10 @@ class TrainerState(WholeSource):
 
 
 def iter_log_history(text: str) -> Iterator[Any]:
-    """Yield the entries of the log history in the text of a trainer_state.json.
+    """Yield the entries of the log history in the text of a trainer_state.json, or raise ValueError or RecursionError.
 
-    One after the other: Python's parser lets no other thread run, and as a whole would hold up the calls of all agents
-    for seconds. Its objects take up to 25 times as much memory as the text.
-
-    Raises:
-        ValueError, RecursionError: the text has no log history, an entry over 1 MiB, or is cut off.
+    One after the other: Python's parser lets no other thread run, and its objects take 25 times as much memory as the
+    text.
     """
     decoder, begin = json.JSONDecoder(), _LOG_HISTORY.search(text)
     if begin is None:

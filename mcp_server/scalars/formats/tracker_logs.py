@@ -1,13 +1,10 @@
 """Reads scalars from the logs that wandb (``run-*.wandb``) and SwanLab (``*.swanlab``) write, offline or online.
 
-Their records are protocol buffers, in which a number that is absent is 0.
-
-wandb (``wandb/proto/wandb_internal.proto``): 2 of a record is the history, with 1 its items and 2 its step (1 the
-number). An item has 1 its key, or 2 the parts of a nested key, and its value: 16 is JSON. wandb 0.31 declares 5
-(sint64), 6 (double) and 8 (JSON) without use.
-
-SwanLab: records of version 1 are JSON. In those of version 2 (``swanlab/record/v1``) 13 is a scalar, with 1 its key, 2
-its step, 4 its time (1 seconds, 2 nanoseconds) and 5 its value (1 the number). Numbers of the machine are left out.
+Their records are protocol buffers, in which a number that is absent is 0. wandb (``wandb/proto/wandb_internal.proto``):
+2 of a record is the history, with 1 its items and 2 its step (1 the number). An item has 1 its key, or 2 the parts of a
+nested key, and its value: 16 is JSON; 5 (sint64), 6 (double) and 8 (JSON) are declared. SwanLab: records of version 1
+are JSON. In those of version 2 (``swanlab/record/v1``) 13 is a scalar, with 1 its key, 2 its step, 4 its time (1
+seconds, 2 nanoseconds) and 5 its value (1 the number).
 """
 
 from __future__ import annotations

@@ -28,11 +28,10 @@ def has_event_files(path: Path) -> bool:
 
 
 def find_event_directories(root: Path, *, deepest: int = 8, most: int = 2000) -> list[tuple[Path, float]]:
-    """Return the directories with event files, ``root`` and at most ``deepest`` levels below, newest change first.
+    """Return the directories with event files, at most ``deepest`` levels below, with the POSIX time of their change.
 
-    Each with the POSIX time of that change, which network file systems report wrongly: it is good enough for sorting.
-    No link to a directory is followed except ``root`` itself, so the search stays below it and ends. Unreadable
-    directories are skipped. Reads at most 200,000 directory entries and returns at most ``most`` directories.
+    Newest first. No link to a directory is followed except ``root`` itself; unreadable ones are skipped. Reads at most
+    200,000 entries and returns at most ``most`` directories. Network file systems report times wrongly.
     """
     found = DirectoryScan(deepest, max_entries=_MOST_ENTRIES).walk(root, _event_file_status)
     dated = [(path, max(status.st_mtime for status in files)) for path, files in found if files]

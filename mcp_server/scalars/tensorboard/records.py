@@ -196,9 +196,8 @@ def find_header(data: Bytes) -> int | None:
 def find_wrong_payloads(data: Bytes, starts: Positions, lengths: Positions) -> list[int]:
     """Return the indices of the records whose payload does not match its checksum. Overwrites headers and checksums.
 
-    ``starts``: the positions of the headers in ``data``. All payloads are checked at the cost of a single checksum:
-    each header is overwritten with neutral bytes, and each stored checksum with itself unmasked and made
-    neutral, so that the running checksum is 0 after every good record. A wrong one is found by halving.
+    All payloads cost one checksum: headers become neutral bytes, stored checksums themselves unmasked and made neutral,
+    so that the running checksum is 0 after every good record. A wrong one is found by halving.
     """
     if not len(starts):
         return []

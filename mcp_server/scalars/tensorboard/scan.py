@@ -40,12 +40,11 @@ _WRONG_PAYLOAD = "the checksum of the payload is wrong"
 
 @dataclass(frozen=True, eq=False)
 class ScanResult:
-    """The content of a part of an event file.
+    """The content of a part of an event file. ``plugins``: of each tag, from its first event.
 
-    ``plugins``: of each tag, from its first event. ``starts``: step and wall time of each SessionLog START.
-    ``start_positions``: per tag, how many of its points precede each START. ``consumed``: the offset up to
-    which everything has been processed. ``damage``: one sentence per skipped part. ``waiting``: the record at
-    ``consumed`` is incomplete or not yet right, and must be read again once the file has grown.
+    ``starts``: step and wall time of each SessionLog START. ``start_positions``: per tag, how many points precede each.
+    ``consumed``: the offset up to which all is processed. ``waiting``: the record there must be read again once the
+    file has grown. ``damage``: one sentence per skipped part.
     """
 
     points: Mapping[str, Points]
