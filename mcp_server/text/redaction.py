@@ -31,10 +31,7 @@ class _Layer:
     """A text without what is invisible in it, and the original index of each byte, which is seldom asked for."""
 
     def __init__(
-        self,
-        data: bytes,
-        escapes: re.Pattern[bytes] | None = None,
-        erased: tuple[re.Pattern[bytes], bytes] = _ERASED,
+        self, data: bytes, escapes: re.Pattern[bytes] | None = None, erased: tuple[re.Pattern[bytes], bytes] = _ERASED
     ) -> None:
         self._steps: list[tuple[bytes, re.Pattern[bytes]]] = []
         self._shifts: list[tuple[list[int], list[int]]] | None = None

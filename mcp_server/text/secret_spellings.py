@@ -129,10 +129,7 @@ def list_spellings(value: str) -> Iterator[Spelling]:
     raw = plain.encode(errors="surrogateescape")
     for text in {raw, *_list_plain(plain, raw)}:
         yield Spelling(PLAIN, text)
-    for text in (
-        *_list_base64(raw),
-        *_list_base64(base64.b64encode(raw)),
-    ):  # or twice
+    for text in (*_list_base64(raw), *_list_base64(base64.b64encode(raw))):  # or twice
         yield Spelling(WRAPPED, text)
     if len(raw) >= SHORTEST_SECRET:
         for text in _list_digits(raw):

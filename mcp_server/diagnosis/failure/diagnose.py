@@ -211,8 +211,7 @@ def _failure_from(
         )
         return _build_failure(kind, _quote_line(line, evidence), line.number, context, signal, scene)
     at = next(
-        (n for n in range(len(lines) - 1, -1, -1) if not _RX.meaningless.match(lines[n].text[:400])),
-        len(lines) - 1,
+        (n for n in range(len(lines) - 1, -1, -1) if not _RX.meaningless.match(lines[n].text[:400])), len(lines) - 1
     )
     if at < 0:
         return _build_failure(kind, _NO_OUTPUT, None, (), signal)
@@ -266,12 +265,7 @@ def _text_near(lines: Sequence[Line], first: int, last: int) -> str:
 
 
 def _build_failure(
-    kind: str,
-    line: str,
-    number: int | None,
-    context: tuple[str, ...],
-    signal: str = "",
-    scene: Scene | None = None,
+    kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "", scene: Scene | None = None
 ) -> Failure:
     line = tracebacks.without_mark(line).strip()
     text = tracebacks.strip_prefixes(line).text.strip() or line

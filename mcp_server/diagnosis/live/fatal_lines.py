@@ -7,13 +7,7 @@ tracebacks costs one search for the header.
 from __future__ import annotations
 
 from mcp_server.diagnosis.failure import statements, tracebacks
-from mcp_server.diagnosis.failure.log_shapes import (
-    Shape,
-    has_unknown_prefix,
-    learn_shape,
-    mark_prefix,
-    read_json_error,
-)
+from mcp_server.diagnosis.failure.log_shapes import Shape, has_unknown_prefix, learn_shape, mark_prefix, read_json_error
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.diagnosis.failure.tracebacks import HEADER, is_header
 from mcp_server.text.lines import Line, split_lines
