@@ -90,7 +90,7 @@ class Killer:
             return True
         options = {word for word in words[1:] if word.startswith("-")}
         named = [word for word in words[1:] if not word.startswith("-")]
-        if not named or any(not is_literal_pattern(word) for word in named):
+        if not named or any(re.search(r"[$`{}]", word) for word in named):
             return True
         if not all(_RX.plain_option.fullmatch(option) for option in options):
             return True
@@ -105,11 +105,6 @@ class Killer:
         except re.error:
             return True
         return pattern.search(command if is_full else name) is not None
-
-
-def is_literal_pattern(word: str) -> bool:
-    """Return whether no shell changes the text of a pattern."""
-    return not re.search(r"[$`{}]", word)
 
 
 def find_killers(

@@ -121,18 +121,9 @@ def _find_started(node: ast.Call, names: Mapping[str, str], constants: Mapping[s
     if name in _REPLACES or name in _STARTS:
         literal = _read_literal(arguments[1 if name in _REPLACES and arguments[1:] else 0], constants)
         return find_programs(literal) if literal else []
-    if name in ("kill", "killpg") and _is_minus_one(arguments[0]):
+    if name in ("kill", "killpg") and ast.unparse(arguments[0]) == "-1":
         return find_programs(["kill", "-9", "-1"])
     return []
-
-
-def _is_minus_one(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.UnaryOp)
-        and isinstance(node.op, ast.USub)
-        and isinstance(node.operand, ast.Constant)
-        and node.operand.value == 1
-    )
 
 
 def _find_kills_of_all(node: ast.AST) -> Iterator[Program]:
@@ -144,17 +135,12 @@ def _find_kills_of_all(node: ast.AST) -> Iterator[Program]:
         if "process_iter" not in ast.dump(loop.iter):
             continue
         for call in ast.walk(node):
-            if not isinstance(call, ast.Call):
-                continue
-            function = call.func
-            if (
-                isinstance(function, ast.Attribute)
-                and function.attr in _ENDS
-                and isinstance(function.value, ast.Name)
-                and function.value.id == loop.target.id
-            ):
-                shown = ("process_iter()", f"{loop.target.id}.{function.attr}()")
-                yield Program("process_iter", shown, call.lineno)
+            function = call.func if isinstance(call, ast.Call) else None
+            is_end = isinstance(function, ast.Attribute) and function.attr in _ENDS
+            if isinstance(call, ast.Call) and isinstance(function, ast.Attribute) and is_end:
+                if ast.unparse(function.value) != loop.target.id:
+                    continue
+                yield Program("process_iter", ("process_iter()", f"{ast.unparse(function)}()"), call.lineno)
                 return
 
 

@@ -178,18 +178,14 @@ class _BaselineReader:
 
 def read_log_lines(log: Path) -> tuple[Iterator[str], bool]:
     """Return the lines of a log, of a large one those of both ends, and whether its middle was left out."""
-    parts, cut = _read_ends(log)
-    return (line for part in parts for line in split_lines(part.decode(errors="replace"))), cut
-
-
-def _read_ends(log: Path) -> tuple[list[bytes], bool]:
     with open_regular(log) as file:
         size = os.fstat(file.fileno()).st_size
-        if size <= 2 * _MOST_BYTES:
-            return [file.read(2 * _MOST_BYTES)], False
-        head = file.read(_MOST_BYTES).rpartition(b"\n")[0]
-        file.seek(size - _MOST_BYTES)
-        return [head, file.read(_MOST_BYTES).partition(b"\n")[2]], True
+        cut = size > 2 * _MOST_BYTES
+        parts = [file.read(_MOST_BYTES if cut else size)]
+        if cut:
+            file.seek(size - _MOST_BYTES)
+            parts = [parts[0].rpartition(b"\n")[0], file.read(_MOST_BYTES).partition(b"\n")[2]]
+    return (line for part in parts for line in split_lines(part.decode(errors="replace"))), cut
 
 
 def read_printed(run: Run, store: RunStore) -> tuple[ScalarTarget, ScalarReading] | None:

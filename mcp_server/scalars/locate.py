@@ -65,7 +65,7 @@ def find_tables(path: Path) -> list[DatedLocation]:
     """Return tables and databases at or below ``path``, newest first."""
     scan = DirectoryScan(_DEEPEST, max_directories=_MOST_DIRECTORIES, max_entries_each=_MOST_ENTRIES)
     tree: Iterator[tuple[Path, list[None]]] = scan.walk(
-        path, _select_nothing, skip=lambda name: name[0] in "._" or name in _FOREIGN
+        path, lambda _: None, skip=lambda name: name[0] in "._" or name in _FOREIGN
     )
     tables = []
     for directory in (directory for directory, _ in tree) if path.is_dir() else [path]:
@@ -73,10 +73,6 @@ def find_tables(path: Path) -> list[DatedLocation]:
             with contextlib.suppress(OSError):
                 tables.append(DatedLocation(source, source.path.stat().st_mtime))
     return sorted({table.location: table for table in tables}.values(), key=lambda table: -table.newest_s)
-
-
-def _select_nothing(_: os.DirEntry[str]) -> None:
-    """Ignore all entries: find_sources lists each directory itself."""
 
 
 class LookupCache:
@@ -146,7 +142,7 @@ def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
     roots = [*([cwd] if cwd != Path("/") else []), *own.roots()[:_MOST_ROOTS]]
     # Where an event file is open, nothing need be searched.
     events = [Path(path).parent for path in claims.written if "tfevents" in path]
-    return [[path for path in dict.fromkeys(paths) if _is_dir(path)] for paths in (named, [*roots, *events])]
+    return [[path for path in dict.fromkeys(paths) if os.path.isdir(path)] for paths in (named, [*roots, *events])]  # noqa: PTH112 - does not raise
 
 
 def _locate_event_files(
@@ -176,13 +172,6 @@ def _locate_tables(roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, l
             if own.judge(FileFacts.of(table.path, table.path.stat()), least)[0] is Verdict.OWN:
                 tables.append(table.location)
     return tables
-
-
-def _is_dir(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
 
 
 def run_span(run: Run) -> tuple[float, float]:

@@ -60,8 +60,10 @@ class Series(Points):
 
     ``restarts``: the steps from which a restart replaced earlier points. ``writers`` > 1: so many processes wrote this
     tag at the same time; all points are kept, in the order of ``walls``. ``cycles``: how often the steps fall back to
-    their beginning; the order logged is kept. ``late``: points logged after a higher step, which are sorted.
-    ``replaced``: points left out since another process, perhaps another program, began again at the beginning.
+    their beginning; the order logged is kept. ``late``: points logged after a higher step, which are sorted;
+    ``in_turn``: as if two programs wrote one file. ``replaced``: points left out since another process, perhaps another
+    program, began again at the beginning, at the steps ``doubted`` of ``restarts``. Without steps
+    logged, all are 0.
     """
 
     restarts: tuple[int, ...] = ()

@@ -172,24 +172,16 @@ def _is_given(value: str) -> bool:
     return not value.startswith("$") and not _is_plain(value)
 
 
-def _looks_like_a_password(value: str) -> bool:
-    return bool(_LIKE_A_PASSWORD.search(value[:_LONGEST_VALUE]))
-
-
 def _assigns_a_secret(match: re.Match[str]) -> bool:
     return names_a_secret(match["name"]) and not match["value"].startswith("$")
-
-
-def _looks_like_a_key(value: str) -> bool:
-    return bool(_LOOKS_LIKE_A_KEY.search(value[:_LONGEST_VALUE]))
 
 
 def _is_plain(value: str) -> bool:
     return value.startswith((MASKED[1:], "secret:")) or bool(_RX.plain.fullmatch(value))
 
 
-def _is_given_and(looks_right: Callable[[str], bool]) -> Callable[[str], bool]:
-    return lambda value: _is_given(value) and looks_right(value)
+def _looks_like(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda value: _is_given(value) and bool(pattern.search(value[:_LONGEST_VALUE]))
 
 
 def _read_shapes(mask: str) -> Iterator[tuple[re.Pattern[str], tuple[str, ...]]]:
@@ -206,7 +198,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool]], .
     *((*shape, _is_given) for shape in _read_shapes("given")),
     (_RX.setting, ("key", "secret", "passw", "passphrase", "token", "webhook"), _is_given),
     (_RX.argument, ("--",), _is_given),
-    *((*shape, _is_given_and(_looks_like_one_key)) for shape in _read_shapes("key")),
-    (_RX.loose, ("pass", "pwd", "credential"), _is_given_and(_looks_like_a_password)),
-    (_RX.perhaps, ("key", "token", "pat", "auth", "credential"), _is_given_and(_looks_like_a_key)),
+    *((*shape, lambda value: _is_given(value) and _looks_like_one_key(value)) for shape in _read_shapes("key")),
+    (_RX.loose, ("pass", "pwd", "credential"), _looks_like(_LIKE_A_PASSWORD)),
+    (_RX.perhaps, ("key", "token", "pat", "auth", "credential"), _looks_like(_LOOKS_LIKE_A_KEY)),
 )

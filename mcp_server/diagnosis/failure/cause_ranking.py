@@ -6,7 +6,7 @@ itself over those of the kernel, a scheduler or Ray, and specific messages over 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.failure import tracebacks
@@ -168,14 +168,16 @@ def _is_multi_process(lines: Sequence[Line], candidates: Sequence[FailureEvidenc
     return any(_RX.multi_process.search(line.text, 0, _FIRST_CHARS) for line in near)
 
 
+def _list_texts(lines: Sequence[Line], first: int, last: int) -> Iterator[tuple[int, str]]:
+    """Yield the positions and the texts, without prefixes, of the lines from ``first`` up to ``last``."""
+    for at in range(max(first, 0), min(last, len(lines))):
+        yield at, tracebacks.strip_prefixes(lines[at].text).text
+
+
 def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     """Return the line above Ray Tune's error that names the cause: a lost node, else a trial's exception."""
-    text_near = [
-        (at, tracebacks.strip_prefixes(lines[at].text).text)
-        for at in range(max(evidence.at - _DETAIL_LINES, 0), evidence.at)
-    ]
     for pattern in (_RX.node_lost, _TRIAL_EXCEPTION):
-        for at, text in text_near:
+        for at, text in _list_texts(lines, evidence.at - _DETAIL_LINES, evidence.at):
             if pattern.match(text) and not _TUNE.match(text):
                 kind = "ray_error" if pattern is _RX.node_lost else match_error_kind(text) or evidence.kind
                 return replace(evidence, at=at, text=text, kind=kind, frames=())
@@ -183,20 +185,18 @@ def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvid
 
 
 def _inner_exception(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
-    for at in range(evidence.at, min(evidence.at + _CALL_LINES, len(lines))):
-        text = tracebacks.strip_prefixes(lines[at].text).text.strip()
-        match = _REPRESENTED.match(text)
+    for at, text in _list_texts(lines, evidence.at, evidence.at + _CALL_LINES):
+        match = _REPRESENTED.match(text.strip())
         name = match["name"].rpartition(".")[2] if match else ""
         if match and tracebacks.match_exception(f"{name}: x", after_frames=True):
             kind = exception_kind(name, f"{name}: {match['args']}")
-            return replace(evidence, at=at, end=at, kind=kind, text=text)
+            return replace(evidence, at=at, end=at, kind=kind, text=text.strip())
     return evidence
 
 
 def _detail_of_graph(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
     """Return what TensorFlow says below the places of the graph: a line of a known kind, or the one above its node."""
-    for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
-        text = tracebacks.strip_prefixes(lines[at].text).text
+    for at, text in _list_texts(lines, evidence.at + 1, evidence.at + _DETAIL_LINES):
         kind = None if tracebacks.is_frame(text) or text[:1].isspace() else match_error_kind(text)
         if kind:
             return replace(evidence, at=at, end=at, kind=kind, text=text)
@@ -210,21 +210,15 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
     text = evidence.text.strip()
     if _RX.general_heading.match(text) and (detail := _detail_of_graph(lines, evidence)):
         return detail
-    if _RX.keras_heading.match(text) and (error := _find_error_of_keras(lines, evidence)):
-        return error
+    if _RX.keras_heading.match(text):
+        for at, below in _list_texts(lines, evidence.at + 1, evidence.at + _DETAIL_LINES):
+            if _RX.indented_error.match(below):
+                return replace(evidence, at=at, text=below.strip())
     if _TUNE.match(text):
         return _lost_trial(lines, evidence)
     if _RX.call.match(text):
         return _inner_exception(lines, evidence)
     return _find_specific_cause(lines, evidence, text)
-
-
-def _find_error_of_keras(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
-    for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
-        text = tracebacks.strip_prefixes(lines[at].text).text
-        if _RX.indented_error.match(text):
-            return replace(evidence, at=at, text=text.strip())
-    return None
 
 
 def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text: str) -> FailureEvidence:

@@ -43,11 +43,8 @@ def _find_places(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
         at for at in frames if not _RX.others_code.search(lines[at].text) and not _RX.launchers.search(lines[at].text)
     ]
     imported = _find_imported(lines, own)
-    return [at for at in own if at not in imported and not _is_of_framework(lines[at].text)]
-
-
-def _is_of_framework(text: str) -> bool:
-    return bool(_RX.checkout.search(text) or _RX.own_program.search(text) or _RX.editable.search(text))
+    others = (_RX.checkout, _RX.own_program, _RX.editable)
+    return [at for at in own if at not in imported and not any(one.search(lines[at].text) for one in others)]
 
 
 def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:

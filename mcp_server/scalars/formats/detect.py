@@ -13,7 +13,7 @@ from typing import Literal
 
 from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
 from mcp_server.scalars.formats import sqlite
-from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, open_scalar_file
+from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, file_signature, open_scalar_file
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
@@ -157,16 +157,9 @@ def _list_database(path: Path) -> Iterator[ScalarSource]:
 def _list_trainer_state(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
     states = [path / TRAINER_STATE] if TRAINER_STATE in files else []
     states += [path / name / TRAINER_STATE for name in directories if _CHECKPOINT.fullmatch(name)]
-    newest = max(states, key=lambda state: (_modified_ns(state), len(str(state)), state), default=None)
+    newest = max(states, key=lambda state: (file_signature(state)[3:], len(str(state)), state), default=None)
     if newest is not None and newest.is_file():
         yield ScalarSource("trainer_state", newest)
-
-
-def _modified_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return -1
 
 
 def _list_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:

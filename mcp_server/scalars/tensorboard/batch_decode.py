@@ -7,7 +7,6 @@ order of fields cost nothing.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -137,7 +136,13 @@ class _BatchDecoder:
             self.good &= ends - self.at > LONGEST_SCALAR
             self.at = ends
             return None
-        dtype, _ = _read_scalar_tensor(self.data[begin:end].tobytes())
+        try:
+            typed_number = read_scalar_tensor(self.data[begin:end].tobytes())
+        except Malformed:
+            typed_number = None
+        if typed_number is None:
+            raise UnsupportedLayout
+        dtype = typed_number[0]
         numbers = list[NDArray[np.float64]]()
         for key in self.message(ends, None):
             if key == _DTYPE:
@@ -245,10 +250,3 @@ class _BatchDecoder:
         values = view[np.minimum(self.at, len(view) - 1)]
         self.at += values.itemsize
         return values
-
-
-def _read_scalar_tensor(tensor: bytes) -> tuple[int, float]:
-    with contextlib.suppress(Malformed):
-        if (typed_number := read_scalar_tensor(tensor)) is not None:
-            return typed_number
-    raise UnsupportedLayout

@@ -48,10 +48,10 @@ class Cache:
         with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
             self._check()
             header, points = _unpack(_read_entry(entry))
-            position = _position(header)
-            if header["place"] != identity or not position.matches(fd, status):
+            event_file = _restore(header, points)
+            position = event_file.position
+            if header["place"] != identity or position is None or not position.matches(fd, status):
                 return None
-            event_file = _restore(header, points, position)
             os.utime(entry)  # the oldest entries are removed first
             return event_file
         return None
@@ -171,18 +171,13 @@ def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, Points]]:
     return header, points
 
 
-def _position(header: Mapping[str, Any]) -> FilePosition:
-    """Return the read position. Its size is one that no file has, so that the tail is read."""
+def _restore(header: Mapping[str, Any], points: Mapping[str, Points]) -> EventFile:
     device, inode, _ = header["place"]
     head, before = bytes.fromhex(header["head"]), bytes.fromhex(header["before"])
-    return FilePosition(device, inode, -1, header["offset"], head, before, 0)
-
-
-def _restore(header: Mapping[str, Any], points: Mapping[str, Points], position: FilePosition) -> EventFile:
     event_file = EventFile()
-    event_file.position = position
+    # Its size is one that no file has, so that the tail is read.
+    event_file.position = FilePosition(device, inode, -1, header["offset"], head, before, 0)
     event_file.columns = {tag: GrowingPoints(one) for tag, one in points.items()}
-    event_file.plugins = header["plugins"]
-    event_file.damage = header["damage"]
+    event_file.plugins, event_file.damage = header["plugins"], header["damage"]
     event_file.starts = [SessionStart(step, wall, before) for step, wall, before in header["starts"]]
     return event_file

@@ -26,21 +26,11 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # masks of the first bytes of a word
 
 
-@dataclass(frozen=True, eq=False)
-class TagGroups:
-    """Records with the same tags: ``rows`` group after group in the file's order, ``firsts`` one row of each."""
+def _group_records(data: Bytes, batch: DecodedBatch) -> tuple[Positions, list[tuple[int, int, int]]]:
+    """Return the good rows by their tags, and of each group one row, its begin and its end.
 
-    rows: Positions
-    bounds: list[int]
-    firsts: list[int]
-
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Yield one row of each group, and the begin and end of the group in ``rows``."""
-        return zip(self.firsts, self.bounds, self.bounds[1:], strict=False)
-
-
-def group_records(data: Bytes, batch: DecodedBatch) -> TagGroups:
-    """Group the good rows by their tags. Clears ``good`` of the few rows that must be decoded in another walk."""
+    Clears ``good`` of the few rows that must be decoded in another walk.
+    """
     rows = np.flatnonzero(batch.good)
     spans = [span for column in batch.columns if column.is_relevant for span in column.texts]
     words = [word for span in spans for word in _words(data, span, rows)]
@@ -68,7 +58,7 @@ def group_records(data: Bytes, batch: DecodedBatch) -> TagGroups:
         firsts = rows[firsts]
     order = np.argsort(group, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(firsts)))])
-    return TagGroups(rows[order], bounds.tolist(), firsts.tolist())
+    return rows[order], list(zip(firsts.tolist(), bounds.tolist(), bounds.tolist()[1:], strict=False))
 
 
 def _words(data: Bytes, span: Span, rows: Positions) -> Iterator[NDArray[np.uint64]]:
@@ -233,17 +223,17 @@ class Collector:
         return ~batch.good
 
     def _add_groups(self, data: Bytes, batch: DecodedBatch, begins: Positions, ends: Positions, base: int) -> None:
-        groups = group_records(data, batch)
-        offsets = begins[groups.rows] + (base - HEADER_BYTES)
-        steps, walls = batch.steps[groups.rows], batch.walls[groups.rows]
+        rows, groups = _group_records(data, batch)
+        offsets = begins[rows] + (base - HEADER_BYTES)
+        steps, walls = batch.steps[rows], batch.walls[rows]
         columns = [column for column in batch.columns if column.is_relevant]
-        numbers = [None if column.numbers is None else column.numbers[groups.rows] for column in columns]
+        numbers = [None if column.numbers is None else column.numbers[rows] for column in columns]
         value_offsets = [offsets + index for index in range(len(columns))]
         for first, low, high in groups:
             try:
                 names = [_name(data, column, first) for column in columns]
             except (UnicodeDecodeError, Malformed):
-                for row in groups.rows[low:high].tolist():
+                for row in rows[low:high].tolist():
                     self.add_record(data[begins[row] : ends[row]].tobytes(), base + int(begins[row]) - HEADER_BYTES)
                 continue
             for column, values, at, (tag, plugin) in zip(columns, numbers, value_offsets, names, strict=True):
