@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,7 @@ from mcp_server.command.words import scan_quotes
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, HostsFile, find_foreign_roots
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.system.directory_scan import DirectoryScan
+from mcp_server.system.directory_scan import MOST_NAMES, DirectoryScan, list_names
 from mcp_server.system.files import read_regular_file
 
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")  # to a shell
@@ -37,7 +36,7 @@ _LONGEST_LINE = 4000
 _LONGEST_CONFIG = 1_000_000
 _NEAR, _MOST_NEAR = 0.6, 3  # of difflib: 1.0 is the same name
 _TYPO = 0.8
-_MOST_NAMES, _DEEPEST = 5_000, 50
+_DEEPEST = 50
 
 
 class Rewrite(NamedTuple):
@@ -177,7 +176,7 @@ def find_missing_inputs(
 
 def _suggest_programs(name: str, search_path: str) -> str:
     """Return, as a sentence, programs that a missing one can mean; else how to find it."""
-    names = dict.fromkeys(each for directory in search_path.split(os.pathsep) for each in _list_names(Path(directory)))
+    names = dict.fromkeys(each for directory in search_path.split(os.pathsep) for each in list_names(Path(directory)))
     alike = difflib.get_close_matches(name, names, _MOST_NEAR, _TYPO)
     return f"Near: {', '.join(alike)}." if alike else "Write its whole path, or name an environment that has it."
 
@@ -263,7 +262,7 @@ def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
     if not is_missing(path) or not base.is_dir():
         return None
     if file.may_be_output and path.parent.is_dir():
-        names = _list_names(path.parent)
+        names = list_names(path.parent)
         return (base, path) if difflib.get_close_matches(path.name, names, 1, _TYPO) else None
     if file.kind == "data directory":  # a program may make it, and fill it, below a directory that is there
         return (base, path) if not Path(*path.parts[:2]).exists() else None
@@ -311,11 +310,11 @@ def _is_misspelt(path: Path, base: Path) -> bool:
     if path.parent != Path() and directory.is_dir():
         return not _exists_below(path, base)
     while not directory.is_dir():
-        close = difflib.get_close_matches(directory.name, _list_names(directory.parent), 1, _TYPO)
+        close = difflib.get_close_matches(directory.name, list_names(directory.parent), 1, _TYPO)
         if not close:
             return False
         directory = directory.with_name(close[0])
-    names = _list_names(directory)
+    names = list_names(directory)
     return path.name in names or (
         bool(difflib.get_close_matches(path.name, names, 1, _TYPO)) and not _exists_below(path, base)
     )
@@ -324,10 +323,10 @@ def _is_misspelt(path: Path, base: Path) -> bool:
 def _exists_below(path: Path, base: Path) -> bool:
     """Return whether ``path`` exists relative to some directory below ``base``, or there are too many to say."""
     names = 0
-    scan = DirectoryScan(max_depth=_DEEPEST, max_entries=_MOST_NAMES)
+    scan = DirectoryScan(max_depth=_DEEPEST, max_entries=MOST_NAMES)
     for directory, entries in scan.walk(base, lambda _: True, enter=_can_hold_inputs):
         names += len(entries)
-        if names >= _MOST_NAMES or (directory / path).exists():
+        if names >= MOST_NAMES or (directory / path).exists():
             return True
     return scan.cut
 
@@ -345,20 +344,10 @@ def suggest_names(path: str | Path) -> str:
     if directory != path.parent:
         if (directory / missing).exists():
             return f"{directory / missing} is not a directory."
-        alike = difflib.get_close_matches(missing, _list_names(directory), _MOST_NEAR, _NEAR)
+        alike = difflib.get_close_matches(missing, list_names(directory), _MOST_NEAR, _NEAR)
         return f"{directory} has no {missing}" + (f", but {' and '.join(alike)}." if alike else ".")
-    names = _list_names(directory)
+    names = list_names(directory)
     alike = difflib.get_close_matches(missing, names, _MOST_NEAR, _NEAR)
     if not alike and path.suffix:
         alike = [name for name in names if Path(name).suffix == path.suffix][:_MOST_NEAR]
     return f"Near: {', '.join(str(directory / name) for name in alike)}." if alike else ""
-
-
-def _list_names(directory: Path) -> list[str]:
-    names: list[str] = []
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            names.append(entry.name)
-            if len(names) >= _MOST_NAMES:
-                break
-    return sorted(names)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from dataclasses import dataclass
@@ -54,6 +55,13 @@ class RunDir:
     def attempt(self, number: int) -> Path:
         """Directory of one attempt."""
         return self.path / f"attempts/{number}"
+
+    def newest_attempt(self) -> int:
+        """Return the number of the newest attempt that has a directory; 0 without any, or where none can be read."""
+        with contextlib.suppress(OSError):
+            names = [path.name for path in (self.path / "attempts").iterdir()]
+            return max((int(name) for name in names if name.isdigit()), default=0)
+        return 0
 
     def log(self, attempt: int) -> Path:
         """Everything that the attempt printed, byte for byte but for masked secrets."""

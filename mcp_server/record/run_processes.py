@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.record.events import read_new_events, read_record, read_stop
+from mcp_server.record.events import Event, read_new_events, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, boot_id, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix
@@ -219,20 +219,27 @@ def _is_guard(leader: processes.Process, run: Run) -> bool:
 
 def read_run(directory: RunDir, host: ThisHost, supervisor: LivenessReport | None = None) -> Run:
     """Return a run as it is now. ``supervisor``: that of a run whose supervisor is on another host."""
-    spec = RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
+    spec = read_spec(directory)
     if supervisor is None:
         supervisor = host.liveness(directory, spec)
-    events = read_new_events(directory.events).events
+    return fold(read_evidence(directory, spec, read_new_events(directory.events).events, supervisor))
+
+
+def read_spec(directory: RunDir) -> RunSpec:
+    """Return the spec of a run. One without a readable spec is a run all the same."""
+    return RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
+
+
+def read_evidence(directory: RunDir, spec: RunSpec, events: tuple[Event, ...], supervisor: LivenessReport) -> Evidence:
+    """Return the record of a run of which the rest is known."""
     attempt = attempt_of(events)
-    return fold(
-        Evidence(
-            spec,
-            events,
-            read_record(directory.exit(attempt)),
-            read_record(directory.progress(attempt)),
-            read_stop(directory.stop),
-            supervisor,
-            time.time() - posix(spec.created_at) if spec.created_at else 0.0,
-            read_record(directory.guard_exit(attempt)),
-        )
+    return Evidence(
+        spec,
+        events,
+        read_record(directory.exit(attempt)),
+        read_record(directory.progress(attempt)),
+        read_stop(directory.stop),
+        supervisor,
+        time.time() - posix(spec.created_at) if spec.created_at else 0.0,
+        read_record(directory.guard_exit(attempt)),
     )

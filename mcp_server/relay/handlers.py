@@ -18,7 +18,7 @@ from typing import Any
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
-from mcp_server.record.run_directory import RunDir, load_json
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import (
     REAP_STEP_S,
     Reaping,
@@ -26,6 +26,7 @@ from mcp_server.record.run_processes import (
     ThisHost,
     name_processes,
     read_run,
+    read_spec,
     supervisor_of,
 )
 from mcp_server.record.slurm.job import read_screen, was_started_in
@@ -38,6 +39,7 @@ from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.slurm_jobs import is_job
 from mcp_server.relay.start import State
 from mcp_server.system import processes, tmux
+from mcp_server.system.directory_scan import list_names
 from mcp_server.system.files import open_regular
 from mcp_server.system.lock_files import may_be_locked
 from mcp_server.system.ports import describe_ray, describe_taken, find_free_port
@@ -46,11 +48,9 @@ from mcp_server.system.python_modules import Fault, describe_python
 _DISCARDED_WITHIN_S = 2.0
 _POLL_S = 0.01
 _EXPIRES_S = 60.0  # a stop request that its server could not withdraw
-_MOST_NAMES, _NEAR, _MOST_NEAR = 5_000, 0.6, 3
+_NEAR, _MOST_NEAR = 0.6, 3
 _MOST_FILES = 2_000
 _SCREEN_BYTES = 64 * 2**10
-
-Answer = "tuple[dict[str, Any], bytes]"
 
 
 class Answers:
@@ -98,7 +98,7 @@ class Answers:
 
     def _discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
-        spec = self._read_spec(directory)
+        spec = read_spec(directory)
         give_up_s = time.monotonic() + _DISCARDED_WITHIN_S
         while may_be_locked(directory.lock) and time.monotonic() < give_up_s:
             time.sleep(_POLL_S)
@@ -148,12 +148,12 @@ class Answers:
 
     def _screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
-        spec = self._read_spec(directory)
+        spec = read_spec(directory)
         if is_job(spec):
             return {}, "\n".join(read_screen(directory, history=request["history"])).encode(errors="replace")
         if not spec.session:
-            logs = sorted(directory.path.glob("attempts/*/output.log"), key=lambda path: int(path.parent.name))
-            data = zlib.decompress(_read_range(logs[-1], -_SCREEN_BYTES, _SCREEN_BYTES)[0]) if logs else b""
+            log = directory.log(directory.newest_attempt())
+            data = zlib.decompress(_read_range(log, -_SCREEN_BYTES, _SCREEN_BYTES)[0]) if log.is_file() else b""
             return {"is_log": True}, data
         command = tmux.capture_command(spec.session, history=request["history"])
         lines = tmux.read_capture(tmux.query(spec.tmux_socket, command), spec.session, history=request["history"])
@@ -163,7 +163,7 @@ class Answers:
         closed = 0
         for run_id in request["ended"]:
             with contextlib.suppress(Exception):
-                closed += self._close_session(self._read_spec(self._state.directory(run_id)))
+                closed += self._close_session(read_spec(self._state.directory(run_id)))
         return {"closed": closed}, b""
 
     def _sessions(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -251,11 +251,8 @@ class Answers:
         return tmux.query(spec.tmux_socket, command) is not None
 
     def _read_run(self, directory: RunDir) -> Run:
-        spec = self._read_spec(directory)
+        spec = read_spec(directory)
         return read_run(directory, self._host, self._jobs.report(directory, spec) if is_job(spec) else None)
-
-    def _read_spec(self, directory: RunDir) -> RunSpec:
-        return RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
 
 
 def _pairs(members: list[RunProcess]) -> list[list[Any]]:
@@ -289,10 +286,7 @@ def _suggest_names(path: Path) -> str:
 
 def _near_names(path: Path) -> list[str]:
     """Return existing paths that a missing one can mean."""
-    names: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-        for entry in entries:
-            names.append(entry.name)
-            if len(names) >= _MOST_NAMES:
-                break
-    return [str(path.parent / name) for name in difflib.get_close_matches(path.name, names, _MOST_NEAR, _NEAR)]
+    return [
+        str(path.parent / name)
+        for name in difflib.get_close_matches(path.name, list_names(path.parent), _MOST_NEAR, _NEAR)
+    ]

@@ -297,13 +297,11 @@ class _WatchedRun:
         return b"", False
 
     def _read_log(self) -> tuple[int, int, int] | None:
-        newest = None
-        with contextlib.suppress(OSError, ValueError):
-            names = [path.name for path in (self.directory.path / "attempts").iterdir()]
-            for attempt in sorted(int(name) for name in names if name.isdigit())[-1:]:
+        with contextlib.suppress(OSError):
+            if attempt := self.directory.newest_attempt():
                 status = self.directory.log(attempt).stat()
-                newest = (attempt, status.st_size, status.st_mtime_ns)
-        return newest
+                return attempt, status.st_size, status.st_mtime_ns
+        return None
 
 
 def _read_small_log(path: Path) -> bytes | None:

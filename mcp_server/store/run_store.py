@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from mcp_server.backends.base import backend_of
 from mcp_server.command.outputs import list_redirected
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
-from mcp_server.record.events import Event, EventsRead, is_time, read_new_events, read_record, read_stop
+from mcp_server.record.events import Event, EventsRead, is_time, read_new_events
 from mcp_server.record.run_directory import RunDir, load_json, read_json
+from mcp_server.record.run_processes import read_evidence
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
+from mcp_server.record.state import Evidence, Liveness, Run, fold
 from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.store.catalogue import Catalogue
 from mcp_server.store.run_index import Row, RunQuery, split_tags
@@ -327,17 +328,7 @@ class RunStore:
             events = self._read_events(directory)
             if supervisor.liveness is Liveness.ALIVE or begun or not events:
                 break
-        attempt = attempt_of(events)
-        return Evidence(
-            spec=spec,
-            events=events,
-            exit=read_record(directory.exit(attempt)),
-            progress=read_record(directory.progress(attempt)),
-            stop=read_stop(directory.stop),
-            supervisor=supervisor,
-            age_s=time.time() - posix(spec.created_at),
-            guard_exit=read_record(directory.guard_exit(attempt)),
-        )
+        return read_evidence(directory, spec, events, supervisor)
 
 
 def _keep(kept: dict[str, Kept], run_id: str, value: Kept) -> None:

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
+MOST_NAMES = 5_000
+
 
 @dataclass
 class DirectoryScan:
@@ -74,3 +76,8 @@ def _list_entries(directory: Path, most: int) -> Iterator[os.DirEntry[str]]:
             if number >= most:
                 return
             yield entry
+
+
+def list_names(directory: Path) -> list[str]:
+    """Return the first 5,000 names in a directory, sorted; none of one that cannot be listed."""
+    return sorted(entry.name for entry in _list_entries(directory, MOST_NAMES))

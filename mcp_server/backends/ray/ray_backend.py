@@ -344,8 +344,8 @@ def _runs_here(directory: RunDir) -> bool:
 
 
 def _newest_log(path: Path) -> Path | None:
-    logs = [log for log in path.glob("attempts/*/output.log") if log.parent.name.isdigit()]
-    return max(logs, key=lambda log: int(log.parent.name), default=None)
+    log = RunDir(path).log(RunDir(path).newest_attempt())
+    return log if log.is_file() else None
 
 
 def _read_screen(path: Path, count: int) -> list[str]:

@@ -118,7 +118,7 @@ class SshBackend(Backend):
         if (marker := self._markers.pop(spec.run_id, None)) is not None:  # it was never launched
             os.close(marker)
         with contextlib.suppress(RunwardError, OSError):
-            await _in_thread(partial(_channel(spec).ask, "discard", run=spec.run_id))
+            await _ask(spec, "discard", run=spec.run_id)
         await _in_thread(partial(shutil.rmtree, directory.path, ignore_errors=True))
 
     @override
@@ -149,14 +149,12 @@ class SshBackend(Backend):
 
     @override
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        ask = partial(_channel(run.spec).ask, "interrupt", timeout_s=self.interrupted_within_s, run=directory.run_id)
-        answer, _ = await _in_thread(ask)
+        answer, _ = await _ask(run.spec, "interrupt", timeout_s=self.interrupted_within_s, run=directory.run_id)
         return bool(answer["reached"])
 
     @override
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
-        ask = partial(_channel(run.spec).ask, "reap", timeout_s=self.reaped_within_s, run=directory.run_id)
-        answer, _ = await _in_thread(ask)
+        answer, _ = await _ask(run.spec, "reap", timeout_s=self.reaped_within_s, run=directory.run_id)
         return ReapResult(
             tuple(answer["signals_sent"][:_MOST_SIGNALS]),
             tuple(RunProcess(pid, program[:_PROGRAM_CHARS]) for pid, program in answer["survivors"]),
@@ -174,9 +172,8 @@ class SshBackend(Backend):
 
     @override
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        ask = partial(_channel(spec).ask, "screen", run=spec.run_id, history=history)
         try:
-            _, data = await _in_thread(ask)
+            _, data = await _ask(spec, "screen", run=spec.run_id, history=history)
         except RunNotFound as error:
             raise ScreenNotFound(f"{spec.host} has no run {spec.run_id}.") from error
         return data.decode(errors="replace").splitlines()
@@ -205,14 +202,13 @@ class SshBackend(Backend):
 
     @override
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
-        ask = _channel(spec).ask
-        answer, _ = await _in_thread(partial(ask, "sessions", socket=spec.tmux_socket))
+        answer, _ = await _ask(spec, "sessions", socket=spec.tmux_socket)
         sessions = [str(session) for session in answer["sessions"]]
         if len(sessions) <= keep:
             return
         own = [one.run_id for one in await _in_thread(partial(ended, sessions)) if one.mirror == spec.mirror]
         if own[keep:]:
-            await _in_thread(partial(ask, "close_screens", ended=own[keep:]))
+            await _ask(spec, "close_screens", ended=own[keep:])
 
     @override
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
@@ -255,6 +251,10 @@ def _follow_command(spec: RunSpec, attempt: int) -> str:
 
 def _channel(spec: RunSpec) -> Channel:
     return channel_of(Path(spec.mirror))
+
+
+async def _ask(spec: RunSpec, name: str, **words: Any) -> tuple[dict[str, Any], bytes]:
+    return await _in_thread(partial(_channel(spec).ask, name, **words))
 
 
 async def _in_thread(act: Callable[[], T]) -> T:

@@ -264,10 +264,7 @@ def read_screen(directory: RunDir, *, history: bool) -> list[str]:
 
 def newest_log(directory: RunDir) -> Path:
     """Return the log of the newest attempt, which may not exist yet."""
-    attempts = [1]
-    with contextlib.suppress(OSError):
-        attempts += [int(path.name) for path in directory.attempt(1).parent.iterdir() if path.name.isdigit()]
-    return directory.log(max(attempts))
+    return directory.log(directory.newest_attempt() or 1)
 
 
 def follow_command(log: Path) -> str:

@@ -46,8 +46,7 @@ def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
     """Return where a run continues, or None if it must not continue."""
     events = read_events(rundir.events)
     stop = read_stop(rundir.stop) or {}
-    attempts = [int(path.name) for path in rundir.attempt(1).parent.glob("[0-9]*") if path.name.isdigit()]
-    number = max(attempts, default=0)
+    number = rundir.newest_attempt()
     record = read_record(rundir.exit(number)) or {}
     if any(event["kind"] in ENDING for event in events) or stop.get("carried_out"):
         return None

@@ -82,7 +82,7 @@ class Observer:
         self._unread_bytes, self._is_read_later = 0, False
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
-        self._stopped_for: str | None = None
+        self.stopped_for: str | None = None  # the policy's reason to stop the attempt, a word of its ``stop_on``
         self._silence = self._silent_after = ""  # that of a stall, in words, and the last line before it
         # What the command prints while it is stopped answers signals: it is not news, and proves nothing.
         self._is_stopping = False
@@ -124,11 +124,6 @@ class Observer:
     def round(self) -> int:
         """The training of several in one run, from 1."""
         return self._monitor.progress.round if self._monitor else 1
-
-    @property
-    def stopped_for(self) -> str | None:
-        """The recovery policy's reason to stop the attempt, a word of its ``stop_on``."""
-        return self._stopped_for
 
     @property
     def checkpoint(self) -> str | None:
@@ -184,7 +179,7 @@ class Observer:
         failure = self._safely(
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
-        if failure and failure.kind == "other" and self._gpu_monitor and self._stopped_for == "imbalance":
+        if failure and failure.kind == "other" and self._gpu_monitor and self.stopped_for == "imbalance":
             return replace(failure, line=self._gpu_monitor.imbalance or failure.line, line_number=None)
         return failure
 
@@ -395,7 +390,7 @@ class Observer:
     def _request_stop(self, kind: str, why: str) -> None:
         """Request the attempt's stop, if the run's recovery policy stops failures of this kind."""
         if kind in self._stop_on and self._stop_request is None:
-            self._stopped_for, self._stop_request = kind, StopRequest("killed", "recovery policy", why, "policy")
+            self.stopped_for, self._stop_request = kind, StopRequest("killed", "recovery policy", why, "policy")
 
     @property
     def _last_line(self) -> str:
@@ -410,8 +405,8 @@ class Observer:
         since = (monitor.divergence.summary, monitor.divergence.first_line)
         if doubt is not None:
             diverged, since = doubt.line, (doubt.text, doubt.first_line)
-        if ended and self._stopped_for is not None:  # the exit status is that of the supervisor's own signals
-            exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
+        if ended and self.stopped_for is not None:  # the exit status is that of the supervisor's own signals
+            exit_code, signal = (0 if self.stopped_for == "divergence" else None), None
             until, diverged = self._stopping_from, self._diverged_before_stop
         if exit_code == 0 and diverged is None:
             return None
@@ -423,7 +418,7 @@ class Observer:
             diverged=diverged,
             diverged_since=since,
             command=_describe_start(self._spec),
-            stopped_for=self._stopped_for if ended else None,
+            stopped_for=self.stopped_for if ended else None,
             silence=self._silence and f"{self._silence}. Last line: {self._silent_after}",
         )
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
