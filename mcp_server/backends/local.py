@@ -40,7 +40,7 @@ from mcp_server.record.run_processes import (
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
-from mcp_server.system import processes
+from mcp_server.system import processes, tmux
 from mcp_server.system.lock_files import may_be_locked, take_lock
 from mcp_server.system.starter import start_supervisor
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
@@ -62,7 +62,7 @@ class LocalBackend(Backend):
 
     @override
     def check_usable(self) -> None:
-        tmux_client.check_installed()
+        tmux.check_installed()
         check_interpreter()
 
     @override
@@ -170,15 +170,15 @@ class LocalBackend(Backend):
 
     @override
     def attach_command(self, spec: RunSpec) -> str:
-        return tmux_client.attach_command(spec.session, spec.tmux_socket)
+        return tmux.attach_command(spec.session, spec.tmux_socket)
 
     @override
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        tmux_client.check_installed()
+        tmux.check_installed()
         spec = run.spec
         if spec.session not in tmux_client.list_sessions(spec.tmux_socket):
             follow = ["tail", "-n", "10000", "-F", str(directory.log(run.attempt))]
-            tmux_client.new_session(spec.session, follow, socket=spec.tmux_socket)
+            tmux.new_session(spec.session, follow, socket=spec.tmux_socket)
         tmux_client.become_client(spec.session, spec.tmux_socket)
 
     @override

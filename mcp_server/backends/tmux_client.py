@@ -13,9 +13,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from mcp_server.errors import ScreenNotAnswering, TmuxMissing
-from mcp_server.system.tmux import attach_command, capture_command, check_installed, new_session, read_capture
-
-__all__ = ["attach_command", "check_installed", "new_session"]
+from mcp_server.system.tmux import capture_command, read_capture
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conducting import ensure_conductor
+from mcp_server.system import tmux
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _attach_sweep(sweep: Sweep, store: RunStore) -> NoReturn:
     """Become a client of the conductor's session; of an ended sweep, of a new one that shows its log."""
-    tmux_client.check_installed()
+    tmux.check_installed()
     with contextlib.closing(FileWatch()) as file_watch:
         anyio.run(ensure_conductor, sweep, store, file_watch, os.environ)
     sweep = store.sweeps.observe(sweep.sweep_id)
     socket = sweep.spec.tmux_socket
     if sweep.session not in tmux_client.list_sessions(socket):
         follow = ["tail", "-n", "10000", "-F", str(store.sweeps.files_of(sweep).log)]
-        tmux_client.new_session(sweep.session, follow, socket=socket)
+        tmux.new_session(sweep.session, follow, socket=socket)
     tmux_client.become_client(sweep.session, socket)

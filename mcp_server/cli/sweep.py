@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mcp_server.backends import tmux_client
 from mcp_server.cli.ls import COLOURS, PIPE_COLUMNS
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunwardError
@@ -19,6 +18,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.log import SweepLog, note_cells
+from mcp_server.system import tmux
 from mcp_server.text.formatting import printable
 from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
 
@@ -149,7 +149,7 @@ def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
         console.print(Text(line))
     console.print(f"\nlog: {_log(sweep, store)}", style="dim", highlight=False, soft_wrap=True)
     if not sweep.ended:
-        console.print(tmux_client.attach_command(sweep.session, sweep.spec.tmux_socket), style="dim", highlight=False)
+        console.print(tmux.attach_command(sweep.session, sweep.spec.tmux_socket), style="dim", highlight=False)
     return 0
 
 

@@ -28,7 +28,6 @@ from mcp_server.text.redaction import Redactor
 if TYPE_CHECKING:
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor
-    from mcp_server.supervisor.jobs.slurm_job import SlurmGpus
     from mcp_server.supervisor.outputs.recorder import OutputRecorder
 
 _TICK_S = 0.05  # while a stop is under way
@@ -80,7 +79,7 @@ class Attempt:
         cls,
         control: ControlInputs,
         handover: Handover,
-        allocation: GpuAllocation | SlurmGpus | None,
+        allocation: GpuAllocation | None,
         number: int,
         inputs: AttemptInputs,
     ) -> Attempt:

@@ -16,7 +16,6 @@ from mcp_server.system import ports
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
-    from mcp_server.supervisor.jobs.slurm_job import SlurmGpus
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Outcome:
 class Retries:
     """Collects the failed attempts of a run, and asks its recovery policy what follows."""
 
-    def __init__(self, control: ControlInputs, get_allocation: Callable[[], GpuAllocation | SlurmGpus]) -> None:
+    def __init__(self, control: ControlInputs, get_allocation: Callable[[], GpuAllocation]) -> None:
         self._control, self._get_allocation = control, get_allocation
         self._history: list[FailedAttempt] = []
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.guard import SpareGuard
     from mcp_server.supervisor.jobs.requeue import FormerSupervision
-    from mcp_server.supervisor.jobs.slurm_job import SlurmGpus, SlurmJob
+    from mcp_server.supervisor.jobs.slurm_job import SlurmJob
     from mcp_server.supervisor.retries import NextAttempt, Retries
     from mcp_server.supervisor.services.needed_runs import Services
 
@@ -161,8 +161,11 @@ def _remove_handover(control: ControlInputs) -> None:
             control.rundir.handover.unlink(missing_ok=True)
 
 
-def _write_results(control: ControlInputs, **end: Any) -> None:
-    """Write the end into the result directory of a blueprint's run. Call it before the event that reports the end."""
+def _write_results(control: ControlInputs, *, is_told: bool = True, **end: Any) -> None:
+    """Write the end into the result directory of a blueprint's run.
+
+    Call it before the event that reports the end; after that ``is_told`` is False: nobody is left to hear of errors.
+    """
     if control.spec.result_dir:
         try:
             from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - few runs have one
@@ -170,7 +173,7 @@ def _write_results(control: ControlInputs, **end: Any) -> None:
             problem = write_end(control.spec.facts(), control.rundir, **end)
         except Exception as error:  # the end must be reported in any case
             problem = f"The result directory lacks the end of the run: {error!r}."
-        if problem is not None:
+        if problem is not None and is_told:
             control.events.append("observer_error", problem)
 
 
@@ -184,7 +187,7 @@ class Supervision:
         self, control: ControlInputs, handover: Handover, lock: int, former: FormerSupervision | None = None
     ) -> None:
         self._control, self._handover, self._lock, self._spec = control, handover, lock, control.spec
-        self._allocation: GpuAllocation | SlurmGpus | None = None
+        self._allocation: GpuAllocation | None = None
         self._params: dict[str, object] = dict(self._spec.params)
         self._changed: dict[str, str] = {}  # environment variables that retries changed
         self._report = AttemptsReport(control.rundir, former.attempt if former else 0)
@@ -291,14 +294,7 @@ class Supervision:
             result_dir, run_id = str(spec.result_dir), control.rundir.run_id
             control.wait_after_end(spec.repair_grace_s, lambda: is_repaired(result_dir, run_id))
             if not is_repaired(result_dir, run_id):
-                self._write_end(end)
-
-    def _write_end(self, end: Mapping[str, Any]) -> None:
-        """Write the end into the result directory after the event that reports it: nobody is left to hear of errors."""
-        with contextlib.suppress(Exception):
-            from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - few runs need it
-
-            write_end(self._spec.facts(), self._control.rundir, **end)
+                _write_results(control, is_told=False, **end)
 
     def _diagnose(self, attempt: Attempt) -> tuple[Ending, Failure | None]:
         """Return how the attempt ended and why it failed: an end that was requested from outside is not a failure."""
@@ -387,17 +383,14 @@ class Supervision:
             return None, "What comes next could not be decided.", failure
         return outcome.planned, outcome.why, outcome.failure
 
-    def _get_allocation(self) -> GpuAllocation | SlurmGpus:
+    def _get_allocation(self) -> GpuAllocation:
         """Return the run's GPU allocation, which holds nothing at first."""
-        if self._allocation is None and self._control.job:
-            from mcp_server.supervisor.jobs.slurm_job import SlurmGpus  # noqa: PLC0415 - as above
-
-            self._allocation = SlurmGpus(self._spec, self._handover.env)
         if self._allocation is None:
             # A quarter of the supervisor's import time, which most runs need not wait.
-            from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation  # noqa: PLC0415 - as above
+            from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation, SlurmGpus  # noqa: PLC0415 - as above
 
-            self._allocation = GpuAllocation(self._control, self._handover.env, self._handover.snapshot)
+            kind = SlurmGpus if self._control.job else GpuAllocation
+            self._allocation = kind(self._control, self._handover.env, self._handover.snapshot)
         return self._allocation
 
     def _announce(self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str) -> None:
@@ -449,7 +442,7 @@ class Supervision:
         facts = {**end_facts, "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
         control.events.append("ended", text, then=then or None, attempt=attempt.number, **end, **facts)
         if control.await_record() and self._spec.result_dir and not waits:
-            self._write_end(results)  # that directory may have taken no writes either
+            _write_results(control, is_told=False, **results)  # that directory may have taken no writes either
         release_lock(self._lock)  # until here a reader sees a living supervisor, and believes no end
         attempt.close_outputs()
         if waits:

@@ -27,6 +27,7 @@ from mcp_server.runs.stop.stop_run import Stops, stop_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_conductor
+from mcp_server.system import tmux
 from mcp_server.system.lock_files import may_be_locked
 from mcp_server.system.processes import read_umask, resume_process
 from mcp_server.text.secret_patterns import mask_secrets
@@ -69,7 +70,7 @@ async def start_conductor(
     argv = [sys.executable, "-I", "-X", "utf8", "-m", "mcp_server.sweeps.conductor", str(directory.path)]
     try:
         with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
-            start = partial(tmux_client.new_session, session, [*argv, str(fifo), session], socket=socket)
+            start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)
             try:
                 await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
             except LaunchFailed:  # another process may have been faster, and have taken the session's name

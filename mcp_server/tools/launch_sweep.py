@@ -9,7 +9,6 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, WithJsonSchema
 
 from mcp_server.answer import Answer
-from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_state import Sweep
@@ -20,6 +19,7 @@ from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases
 from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan
 from mcp_server.sweeps.sources.hydra_source import list_places
 from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep
+from mcp_server.system import tmux
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, identity, server_of
@@ -198,7 +198,7 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
         cells=sweep.count(),
         sweep_log=str(log),
         session=sweep.session,
-        attach_command=tmux_client.attach_command(sweep.session, sweep.spec.tmux_socket),
+        attach_command=tmux.attach_command(sweep.session, sweep.spec.tmux_socket),
         warnings=list(started.warnings) or None,
         next_step=complete if started.how == "complete" else watch,
     )

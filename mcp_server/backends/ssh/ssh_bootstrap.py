@@ -22,32 +22,7 @@ from mcp_server.errors import ConfigInvalid
 from mcp_server.system.files import read_configuration
 
 VERSIONS = ("3.13", "3.12", "3.11", "3.10", "3.9")
-_SCRIPT = r"""
-runward_find() {
-  for python in %(pythons)s; do
-    path=$(command -v "$python" 2>/dev/null) || continue
-    case "$found" in *"$path is "*) continue ;; esac
-    if "$path" -c 'import sys; sys.exit(sys.version_info < %(oldest)s)' </dev/null >/dev/null 2>&1; then
-      exec "$path" -I -S -X utf8 -c %(stage)s %(mark)s %(digest)s %(state)s %(prepare)s
-    fi
-    version=$("$path" -V </dev/null 2>&1 | head -n 1 | tr -cd 'A-Za-z0-9. ')
-    found="$found$path is $version, "
-  done
-}
-runward_start() {
-  found=
-  runward_find
-  if [ -n %(prepare)s ]; then shell=bash; command -v bash >/dev/null 2>&1 || shell=/bin/sh
-  else shell=${SHELL:-/bin/sh}; fi
-  case "$shell" in */csh|*/tcsh) login=-c ;; *) login=-lc ;; esac
-  PATH=$("$shell" "$login" %(line)s </dev/null 2>/dev/null | sed -n 's/^PATH=//p' | tail -n 1):$PATH
-  export PATH
-  runward_find
-  printf '\n%%s{"failed": "python", "found": "%%s"}\n' %(mark)s "$(printf %%s "$found" | tr -d '"\\')"
-  exit 1
-}
-runward_start
-"""
+_SCRIPT = Path(__file__).with_name("bootstrap.sh").read_text(encoding="utf-8")
 _STAGE = r"""
 import hashlib, json, os, subprocess, sys
 mark, digest, state, prepare = sys.argv[1:5]

@@ -244,6 +244,20 @@ class GpuAllocation:
 _KEPT_CHECK_S = 1.0
 
 
+class SlurmGpus(GpuAllocation):
+    """The GPUs that Slurm gave to the job, in the place of leases: the node's CUDA_VISIBLE_DEVICES names them."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables beyond the node's own: a run that wants no GPU sees none."""
+        return {VISIBLE_DEVICES: ""} if self._control.spec.gpus in (0, "0", "none", []) else {}
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """The texts that replace ``{gpus}`` and ``{gpu_indices}`` in the command."""
+        return dict.fromkeys(PLACEHOLDERS, self._env.get(VISIBLE_DEVICES, ""))
+
+
 def keep_leases(leases: HeldLeases, survivors: Sequence[processes.Process], run_id: str) -> None:
     """Hand ``leases`` over to a process that holds them until all ``survivors`` have ended, or the machine is rebooted.
 

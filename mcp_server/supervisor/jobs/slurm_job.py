@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mcp_server.gpus.request import PLACEHOLDERS, VISIBLE_DEVICES
 from mcp_server.record.exit_status import StopRequest
 from mcp_server.record.slurm.commands import SlurmError, parse_facts, run_program
 from mcp_server.record.slurm.job_states import FINAL, REASONS, REQUEUED, WAITING, find_end
@@ -134,44 +133,6 @@ class SlurmJob:
     def _run(self, *words: str, limit_s: float = _ANSWER_WITHIN_S) -> str:
         with contextlib.suppress(SlurmError):
             return run_program(words, timeout_s=limit_s, env=self._environ)
-        return ""
-
-
-class SlurmGpus:
-    """The GPUs that Slurm gave to the job, in the place of leases: the node's CUDA_VISIBLE_DEVICES names them."""
-
-    def __init__(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
-        self._visible = environ.get(VISIBLE_DEVICES, "")
-        self._hides = spec.gpus in (0, "0", "none", [])
-        self.uuids: tuple[str, ...] = ()
-        self.gpus: tuple[str, ...] = ()
-        self.indices: tuple[int, ...] = ()
-        self.lease_fds: Sequence[int] = ()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables beyond the node's own: a run that wants no GPU sees none."""
-        return {VISIBLE_DEVICES: ""} if self._hides else {}
-
-    @property
-    def placeholders(self) -> dict[str, str]:
-        """The texts that replace ``{gpus}`` and ``{gpu_indices}`` in the command."""
-        return dict.fromkeys(PLACEHOLDERS, self._visible)
-
-    def obtain(self) -> None:
-        """Do nothing: Slurm gave them before the job began."""
-
-    def exchange(self, env: Mapping[str, str]) -> dict[str, str] | None:
-        """Return None: only Slurm gives others."""
-        del env
-        return None
-
-    def release(self) -> None:
-        """Do nothing: they go back with the job."""
-
-    def release_once_ended(self, survivors: Sequence[Any]) -> str:
-        """Do nothing: Slurm ends all that is left."""
-        del survivors
         return ""
 
 
