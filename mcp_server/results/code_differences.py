@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mcp_server.record.code.code_snapshot import CodeSnapshot
 from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
+from mcp_server.text.formatting import join_some
 
 _COMMIT_CHARS, _MOST_FILES = 10, 8
 _SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)
@@ -59,9 +60,8 @@ def find_code_differences(codes: Sequence[CodeOfRun]) -> list[str]:
     if not differing:
         return []
     names = _drop_ends(differing)
-    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
     who = f" Alike: {groups}." if len(codes) > 2 and (groups := _group(codes, differing)) else ""  # noqa: PLR2004
-    return [f"Code differs: {', '.join(names[:_MOST_FILES])}{more}.{who}"]
+    return [f"Code differs: {join_some(names, _MOST_FILES)}.{who}"]
 
 
 def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
@@ -69,8 +69,7 @@ def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
     commits = list(dict.fromkeys(code.described_commit for code in codes if code.commit))
     known = commits if len({code.commit for code in codes} - {""}) > 1 else []
     names = _drop_ends(list_differing_files(codes)) or known
-    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
-    return f"{', '.join(names[:_MOST_FILES])}{more}"
+    return f"{join_some(names, _MOST_FILES)}"
 
 
 def list_differing_files(codes: Sequence[CodeOfRun]) -> list[str]:

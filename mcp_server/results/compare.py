@@ -62,7 +62,7 @@ from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.equal_settings import Place
-from mcp_server.text.formatting import count_digits
+from mcp_server.text.formatting import count_digits, join_some
 from mcp_server.views.run_status import describe_left_behind
 
 _LONGEST_TAG = 32
@@ -201,10 +201,10 @@ def _choose_settings(
     """Return the names of the settings that become columns, and note those that do not."""
     differing, places = find_differences(settings_of, [entry.ran_in for entry in entries])
     if differing and places:
-        notes.append(f"Paths and names differ too: {', '.join(places[:_MOST_DIFFERENCES])}.")
+        notes.append(f"Paths and names differ too: {join_some(places, _MOST_DIFFERENCES)}.")
     differing = differing or places
     if len(differing) > _MOST_DIFFERENCES:
-        more = ", ".join(differing[_MOST_DIFFERENCES:][:_MOST_DIFFERENCES])
+        more = join_some(differing[_MOST_DIFFERENCES:], _MOST_DIFFERENCES)
         notes.append(f"{len(differing) - _MOST_DIFFERENCES} more settings differ: {more}.")
     return differing[:_MOST_DIFFERENCES]
 

@@ -12,7 +12,7 @@ from mcp_server.results.evaluations.evaluation_series import MODEL_NAMES, plain_
 from mcp_server.results.evaluations.evaluation_series import format_value as format_figure
 from mcp_server.results.metrics import Metric
 from mcp_server.text.equal_settings import Place, find_equal_forms
-from mcp_server.text.formatting import FEWEST_DIGITS, shorten_facts, shorten_middle
+from mcp_server.text.formatting import FEWEST_DIGITS, shorten_facts, shorten_line, shorten_middle
 
 _CELL_CHARS, _REASON_CHARS = 36, 64
 _MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
@@ -125,7 +125,7 @@ def describe_end(run: Run) -> str:
     if run.failure:
         by = "policy: " if run.stopped_by == "policy" else ""
         line = _plain(str(run.failure.get("line") or ""))
-        return shorten_middle(f"{by}{run.failure.get('kind')}{f': {line}' if line else ''}", _REASON_CHARS)
+        return shorten_line(f"{by}{run.failure.get('kind')}{f': {line}' if line else ''}", _REASON_CHARS)
     if run.reason:
         return shorten_facts(_plain(run.reason).partition(":")[0].rstrip("."), _REASON_CHARS)
     text = _plain(str(run.events[-1].get("text", "")) if run.events else "")

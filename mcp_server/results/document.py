@@ -27,7 +27,7 @@ from mcp_server.results.evaluations.evaluation_text import render_rows, render_t
 from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.results.metrics import Metric, RunMetrics
 from mcp_server.system.git_state import GitState
-from mcp_server.text.formatting import clock, format_size, shorten_middle
+from mcp_server.text.formatting import clock, format_size, join_some, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.views.gpu_report import describe_devices
 
@@ -329,9 +329,8 @@ def _code(code: GitState, diff: str | None, snapshot: CodeSnapshot | None) -> It
     elif not code.problem:
         yield "- No uncommitted changes."
     if code.untracked:
-        more = f" and {len(code.untracked) - _MOST_UNTRACKED} more" if len(code.untracked) > _MOST_UNTRACKED else ""
         names = sorted(code.untracked, key=lambda name: not name.endswith(_SOURCES))  # what may have run first
-        yield f"- Untracked files, which the diff lacks: {', '.join(names[:_MOST_UNTRACKED])}{more}"
+        yield f"- Untracked files, which the diff lacks: {join_some(names, _MOST_UNTRACKED)}"
     if code.problem:
         yield f"- Incomplete: {code.problem}."
 

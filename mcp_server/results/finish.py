@@ -37,7 +37,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
-from mcp_server.text.formatting import printable
+from mcp_server.text.formatting import printable, shorten_facts
 from mcp_server.text.secret_patterns import mask_secrets, mask_source, names_a_secret
 
 _LONGEST_KEPT, _LONGEST_SHOWN = 4_000, 240
@@ -54,9 +54,7 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     summary, results = (str(facts.get(name) or "") for name in ("summary", "results"))
     if results and not run.spec.mirror:
         results = _find_own_document(Path(results), run.run_id)
-    words = " ".join(printable(summary).split())
-    if len(words) > _LONGEST_SHOWN:
-        words = f"{words[:_LONGEST_SHOWN].rpartition(' ')[0]} …"
+    words = shorten_facts(" ".join(printable(summary).split()), _LONGEST_SHOWN)
     link = read_tracker_link(rundir.log(run.attempt)) if results or with_page else None
     page = (link.url or link.directory) if link else ""
     parts = [part for part in (words, results, page) if part]

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from mcp_server.diagnosis.progress.named_values import HEADLINES, classify_name
 from mcp_server.errors import BadArgument
+from mcp_server.text.formatting import join_some
 
 ValueKind = Literal["nan", "inf", "finite"]
 
@@ -165,9 +166,9 @@ def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
     if len(matches) > 1 and condition.tag.lower() in HEADLINES and not any(map(condition.names, matches)):
         return None  # wait_run shows one number of several under this word
     if len(matches) > 1:
-        more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
-        listed = ", ".join(matches[:_MOST_LISTED])
-        raise BadArgument("until", f"{condition.tag!r} could be any of {listed}{more}. Write the whole tag.")
+        raise BadArgument(
+            "until", f"{condition.tag!r} could be any of {join_some(matches, _MOST_LISTED)}. Write the whole tag."
+        )
     return matches[0] if matches else None
 
 

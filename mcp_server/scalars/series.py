@@ -19,6 +19,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mcp_server.text.formatting import join_some
+
 MOST_TAGS = 10_000  # of a file or run; otherwise one with a new tag in every record fills the memory
 _MOST_LISTED = 3  # of a kind in the notes
 _STRETCH = 3  # points that can repeat a stretch; fewer are late ones
@@ -213,8 +215,7 @@ def describe_programs(series: Mapping[str, Series]) -> list[str]:
 
 
 def _list_tags(tags: Mapping[str, object]) -> str:
-    names = sorted(tags)
-    return ", ".join(names[:_MOST_LISTED]) + (" …" if len(names) > _MOST_LISTED else "")
+    return join_some(sorted(tags), _MOST_LISTED)
 
 
 def shorten_list(texts: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
 from mcp_server.sweeps.merging import merge_sweeps
 from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
-from mcp_server.text.formatting import shorten_facts
+from mcp_server.text.formatting import join_some, shorten_facts
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import count_kinds, describe_best, find_kind
 
@@ -205,8 +205,7 @@ def _describe_code_changes(groups: Sequence[Group], store: RunStore, *, compares
         if one and other and one != other:
             described.append(f"{name_best_two(best)} did not all run the same code, which may be the cause.")
     for change, names in cells_of.items():
-        more = f" and {len(names) - _MOST_CHANGED} more" if len(names) > _MOST_CHANGED else ""
-        described.append(f"{', '.join(names[:_MOST_CHANGED])}{more}: {change}")
+        described.append(f"{join_some(names, _MOST_CHANGED)}: {change}")
     return described
 
 

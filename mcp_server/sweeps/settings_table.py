@@ -35,7 +35,7 @@ from mcp_server.results.evaluations.evaluation_series import EvaluationPoint, Ev
 from mcp_server.results.figures import ANY_COUNT, RANKINGS
 from mcp_server.sweeps.cell_code import read_cell_code
 from mcp_server.sweeps.plan import find_seeds
-from mcp_server.text.formatting import count_digits, plain_value, shorten_facts, spread
+from mcp_server.text.formatting import count_digits, join_some, plain_value, shorten_facts, spread
 
 if TYPE_CHECKING:
     from mcp_server.sweeps.columns import Columns
@@ -130,8 +130,7 @@ def _describe_code(groups: Sequence[Group], home: Path) -> str:
     if other:
         return f"{name_best_two(best)} did not all run the same code ({other}), which may be the cause."
     apart = [group.label for group in groups if group.codes and best.group.codes and group.codes != best.group.codes]
-    more = f" and {len(apart) - _MOST_BENCHMARKS} more" if len(apart) > _MOST_BENCHMARKS else ""
-    return f"Their code is not that of the best: {', '.join(apart[:_MOST_BENCHMARKS])}{more}." if apart else ""
+    return f"Their code is not that of the best: {join_some(apart, _MOST_BENCHMARKS)}." if apart else ""
 
 
 def name_best_two(best: Best) -> str:
@@ -150,7 +149,7 @@ def make_rows(
     """Return the names of the columns that are not empty, and the rows of the ``shown`` groups."""
     settings = find_differing(groups)
     if len(settings) > _MOST_SETTINGS:
-        notes.append(f"More settings differ: {', '.join(settings[_MOST_SETTINGS:][:_MOST_SETTINGS])}.")
+        notes.append(f"More settings differ: {join_some(settings[_MOST_SETTINGS:], _MOST_SETTINGS)}.")
         settings = settings[:_MOST_SETTINGS]
     short = {name: f"{end} set" if end in _FACTS else end for name, end in shorten_names(settings, _FACTS).items()}
     has_seeds = any(len(group.cells) > 1 for group in groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from mcp_server.text.regex import compile_lazily
@@ -60,6 +60,25 @@ def shorten_facts(text: str, chars: int) -> str:
 
 def _count_left(count: int, what: str) -> str:
     return f" ({count} more {what}{'s' if count > 1 else ''})" if count else ""
+
+
+def shorten_line(text: str, chars: int) -> str:
+    """Return a line of output in at most ``chars`` characters: its first facts, or its first one's beginning and end.
+
+    The end of a message often states the cause. To join it to the beginning of another would make one of two facts.
+    """
+    first, *others = _FACT_END.split(text) if len(text) > chars else [text]
+    left = _count_left(len(others), "sentence")
+    return (
+        shorten_facts(text, chars)
+        if len(first) + len(left) <= chars
+        else f"{shorten_middle(first, chars - len(left))}{left}"
+    )
+
+
+def join_some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first ``most`` of ``texts``, and how many it lacks: ``a, b and 4 more``."""
+    return separator.join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "")
 
 
 def shorten_quotes(message: str, chars: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.record.state import ENDED, Run
-from mcp_server.text.formatting import duration, estimate_tokens, round_seconds, shorten_middle
+from mcp_server.text.formatting import duration, estimate_tokens, round_seconds, shorten_line
 from mcp_server.views.run_status import Failure, RunStatus, printed_exception
 
 HEARTBEAT_TOKENS = 45
@@ -40,7 +40,7 @@ def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStat
     if any(name in facts for name in _NEWS):
         return status, next_timeout_s
     if "tail" in facts:
-        facts["tail"] = [shorten_middle(line, _TAIL_CHARS) for line in facts["tail"][-1:]]
+        facts["tail"] = [shorten_line(line, _TAIL_CHARS) for line in facts["tail"][-1:]]
     shortened = {name: facts[name] for name in _ALWAYS if name in facts}
     facts["next_timeout_s"] = next_timeout_s
     names = _AS_FITS if "step" in shortened else ("last_output_s", *_AS_FITS)
@@ -63,8 +63,8 @@ def shorten_failure(status: RunStatus) -> RunStatus:
     for chars, around in _FAILURE_CHARS:
         if estimate_answer(status) <= FAILURE_TOKENS - _FAILURE_FRAME_TOKENS:
             break
-        context = [shorten_middle(line.strip(), around) for line in failure.context or ()] if around else None
-        shorter = {"line": shorten_middle(failure.line, chars), "context": context or None}
+        context = [shorten_line(line.strip(), around) for line in failure.context or ()] if around else None
+        shorter = {"line": shorten_line(failure.line, chars), "context": context or None}
         status = status.model_copy(update={"failure": failure.model_copy(update=shorter)})
     return status
 

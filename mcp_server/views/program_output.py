@@ -10,7 +10,7 @@ from mcp_server.diagnosis.log_file import Examination, examine_log
 from mcp_server.errors import BadArgument, ScreenNotFound
 from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import printable, shorten_middle
+from mcp_server.text.formatting import printable, shorten_line
 from mcp_server.text.log_text import clean_lines, collapse, fit_lines
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
@@ -53,7 +53,7 @@ def describe_examination(examined: Examination) -> str:
     if examined.failure is None:
         return f"[diagnosis: ok, no failure found; {progress}. How its program ended is not known.]"
     where = f" at line {facts['line_number']:,}" if facts["line_number"] else ""
-    line = shorten_middle(printable(str(facts["line"])), _LINE_CHARS)
+    line = shorten_line(printable(str(facts["line"])), _LINE_CHARS)
     retryable = "" if facts["retryable"] is None else " (retryable)" if facts["retryable"] else " (not retryable)"
     todo = f"{facts['action']}{retryable}: {facts['advice']}"
     return f"[diagnosis: {facts['kind']}{where}: {line} | {todo} | {progress}.]"

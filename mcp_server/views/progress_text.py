@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp_server.record.state import ENDED, Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
-from mcp_server.text.formatting import rough_duration
+from mcp_server.text.formatting import join_some, rough_duration
 
 _FIRST_METRICS = ("reward", "loss")
 _MOST_CHARS = 100
@@ -36,8 +36,9 @@ def describe_progress(runs: Sequence[Watched], now_s: float) -> str:
 
 
 def _join(parts: list[str]) -> str:
-    while len(text := ", ".join(parts)) > _MOST_CHARS and len(parts) > 1:
-        parts = parts[:-1]
+    shown = len(parts)
+    while len(text := join_some(parts, shown)) > _MOST_CHARS and shown > 1:
+        shown -= 1
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 

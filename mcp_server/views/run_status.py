@@ -20,10 +20,12 @@ from mcp_server.system import processes
 from mcp_server.text.formatting import (
     duration,
     fold_bars,
+    join_some,
     printable,
     round_known,
     round_seconds,
     shorten_facts,
+    shorten_line,
     shorten_middle,
     significant,
 )
@@ -32,7 +34,7 @@ from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
-_FEWEST_EVENT_CHARS, _STALL_CHARS = 60, 260  # of what happened, however long the rest is
+_FEWEST_EVENT_CHARS, _STALL_CHARS = 100, 260  # of what happened, however long the rest is
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
 _MOST_COMMAND_CHARS = 4000
@@ -318,7 +320,7 @@ def _events(run: Run, since: int) -> list[Event]:
 
 
 def _join_notes(note: str | None, unheard: Sequence[str]) -> str | None:
-    lost = shorten_middle(f"Not notified ({len(unheard)}): {printable(unheard[0])}.", _EVENT_CHARS) if unheard else None
+    lost = shorten_facts(f"Not notified ({len(unheard)}): {printable(unheard[0])}.", _EVENT_CHARS) if unheard else None
     return " ".join(filter(None, (note, lost))) or None
 
 
@@ -362,7 +364,7 @@ def describe_left_behind(run: Run, *, short: bool = False) -> str | None:
     if short:
         return f"left {what} behind, stopped" + (" (starts helpers)" if helpers else "")
     programs = dict.fromkeys(shorten_middle(fold_bars(str(one.get("command"))), _PROGRAM_CHARS) for one in left)
-    named = ", ".join(list(programs)[:_MOST_PROGRAMS])
+    named = join_some(list(programs), _MOST_PROGRAMS)
     after = f" after {duration(end['elapsed_s'])}" if "elapsed_s" in end and run.attempt == 1 else ""
     if run.attempt > 1:  # the time of the run counts all its attempts, and the waits between them
         after = f" in attempt {run.attempt}"
@@ -405,8 +407,9 @@ def _param(value: object, chars: int) -> object:
 
 
 def _changed_params(run: Run, *, short: bool) -> list[str] | None:
-    phrases = list(run.attempt_params.changed.values())[: _MOST_CHANGES_OF_FAILED if short else _MOST_CHANGES]
-    return [shorten_facts(phrase, _CHANGE_CHARS) for phrase in phrases] or None
+    phrases, most = list(run.attempt_params.changed.values()), _MOST_CHANGES_OF_FAILED if short else _MOST_CHANGES
+    left = [f"{len(phrases) - most} more"] if len(phrases) > most else []
+    return [*(shorten_facts(phrase, _CHANGE_CHARS) for phrase in phrases[:most]), *left] or None
 
 
 def _event(event: Mapping[str, Any]) -> Event:
@@ -422,11 +425,11 @@ def _event(event: Mapping[str, Any]) -> Event:
 
 
 def _failure(failure: Mapping[str, Any], sweep_id: str | None, *, listed: bool) -> Failure:
-    line = shorten_middle(fold_bars(str(failure.get("line", ""))), _LINE_CHARS)
+    line = shorten_line(fold_bars(str(failure.get("line", ""))), _LINE_CHARS)
     if listed:
         return Failure(kind=str(failure.get("kind")), line=line)
     lines = [str(text) for text in failure.get("context") or ()]
-    around = [shorten_middle(fold_bars(text), _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
+    around = [shorten_line(fold_bars(text), _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
     facts = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
     if sweep_id:
         facts["advice"] = advise_on_cell(failure, sweep_id)

@@ -29,7 +29,7 @@ from mcp_server.scalars.series import ScalarsUnreadable, Series
 from mcp_server.scalars.summary import SeriesSummary, summarise_series
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import ago, round_seconds
+from mcp_server.text.formatting import ago, round_seconds, shorten_facts
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import stop_if_abandoned
 
@@ -313,7 +313,8 @@ def _report_side_by_side(
 
 def _merge_notes(readings: Sequence[ScalarReading], first: Sequence[str]) -> list[str] | None:
     notes = list(dict.fromkeys([*first, *(note for reading in readings for note in reading.notes)]))
-    return [note[:_NOTE_CHARS] for note in notes[:_MOST_NOTES]] or None
+    left = [f"{len(notes) - _MOST_NOTES} more notes."] if len(notes) > _MOST_NOTES else []
+    return [*(shorten_facts(note, _NOTE_CHARS) for note in notes[:_MOST_NOTES]), *left] or None
 
 
 def _build_panels(

@@ -15,7 +15,7 @@ from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, WAITING, CellSt
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
-from mcp_server.text.formatting import round_known, shorten_facts, shorten_middle, significant
+from mcp_server.text.formatting import round_known, shorten_facts, shorten_line, significant
 from mcp_server.views.brevity import estimate_answer
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import restart_advice
@@ -212,7 +212,7 @@ def _describe_failed(cell: CellState) -> FailedCell:
         run_id=cell.run_id,
         kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
         earlier=count_ends(cell.tries) or None,
-        line=shorten_middle(line, _LINE_CHARS) if line else None,
+        line=shorten_line(line, _LINE_CHARS) if line else None,
         advice=shorten_facts(advice, _ADVICE_CHARS) if advice else None,
         note=None if failure else shorten_facts(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
     )

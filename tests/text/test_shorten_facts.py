@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mcp_server.text.formatting import shorten_facts
+from mcp_server.text.formatting import join_some, shorten_facts, shorten_line
 
 SAYS_HOW_MANY = re.compile(r" \(\d more (clause|sentence|line)s?\)$")
 LEASES = "cpu-0: leased by confighang-json-d9aj (root); cpu-1: leased by confignan-json-y2zx (root); cpu-2: in use."
@@ -44,3 +44,20 @@ def test_a_first_fact_that_does_not_fit_is_cut_at_a_word_and_the_others_are_coun
 
 def test_lines_that_are_left_out_are_called_lines() -> None:
     assert shorten_facts("first line\nsecond line, which is longer\nthird", 30) == "first line (2 more lines)"
+
+
+def test_a_line_of_output_keeps_its_first_facts_or_both_ends_of_its_first() -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert shorten_line(oom, 80) == oom
+    assert shorten_line(oom, 66) == "torch.OutOfMemoryError: CUDA out of memory. (1 more sentence)"
+    assert shorten_line(f"KeyError: {'x' * 50} is missing", 30) == f"KeyError: {'x' * 10}…s missing"
+    joined = shorten_line(f"RuntimeError: {'a' * 60} failed. Then b failed.", 60)
+    assert joined.endswith("failed. (1 more sentence)")
+    assert "Then" not in joined
+    assert len(joined) <= 60
+
+
+def test_a_list_says_how_many_it_leaves_out() -> None:
+    names = [f"n{number}" for number in range(1_005)]
+    assert join_some(names[:3], 3) == "n0, n1, n2"
+    assert join_some(names, 2) == "n0, n1 and 1,003 more"

@@ -135,7 +135,7 @@ def test_of_a_long_event_the_error_is_cut_and_never_what_to_do() -> None:
     (shown,) = describe(run(events=(STARTED, long)), now_s=BEGAN_S).events or []
     assert shown.text.endswith(f" {then}")
     assert shown.text.startswith("Attempt 1 failed: ")
-    assert len(shown.text) < len(then) + 70
+    assert len(shown.text) < len(then) + 110
 
 
 class Outer(Answer):

@@ -14,7 +14,7 @@ from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
 from mcp_server.scalars.condition import match_tags
 from mcp_server.text.equal_settings import Place, find_equal_forms
-from mcp_server.text.formatting import spread
+from mcp_server.text.formatting import join_some, spread
 from mcp_server.views.brevity import fit as fit_rows
 
 ERROR_NOTE = "± of a single run is one standard error."
@@ -125,10 +125,10 @@ def build_benchmark_tables(
         return Benchmarks()
     notes = [SPREAD_NOTE] if any("(n " in row for table in tables for row in table.rows) else []
     if beside:
-        notes.append(f"Differ with the benchmark: {_join(list(beside))}.")
+        notes.append(f"Differ with the benchmark: {join_some(list(beside), _MOST_NAMED)}.")
     in_tables = {one.run.name for own in shown.values() for one in own}
     if out := [f"{run.name} ({_explain(run, figures)})" for run in runs if run.name not in in_tables]:
-        notes.append(f"Not in benchmarks: {_join(out)}.")
+        notes.append(f"Not in benchmarks: {join_some(out, _MOST_NAMED)}.")
     if len(shown) > len(tables):
         notes.append(f"{len(shown) - len(tables)} more metrics by benchmark: name them in metrics.")
     return Benchmarks(tables, notes)
@@ -158,11 +158,6 @@ def _base(name: str) -> str:
 
 def _explain(run: EvaluatedRun, figures: Sequence[_Figure]) -> str:
     return run.state if run.state != "finished" or any(one.run is run for one in figures) else "no figure"
-
-
-def _join(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _list_figures(run: EvaluatedRun, benchmark: str) -> Iterator[_Figure]:

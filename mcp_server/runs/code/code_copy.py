@@ -26,7 +26,7 @@ from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.runs.code.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
 from mcp_server.store.state_home import StateHome
-from mcp_server.text.formatting import printable
+from mcp_server.text.formatting import join_some, printable
 
 _LIMIT_BYTES = 64 * 2**20
 _MOST_NAMED = 6
@@ -49,9 +49,7 @@ class CodeCopy:
     @property
     def facts(self) -> Mapping[str, str]:
         """Its facts in the run's record."""
-        names = [printable(name) for name in self.linked]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        stays = ", ".join(names[:_MOST_NAMED]) + more
+        stays = join_some([printable(name) for name in self.linked], _MOST_NAMED)
         return {"sync": "kept", "from": str(self.code.root), "hash": self.code.digest, "stays": stays}
 
     def move(self, request: LaunchRequest) -> LaunchRequest:

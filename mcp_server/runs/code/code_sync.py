@@ -22,7 +22,7 @@ from mcp_server.record.script import slug
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.code.code_directory import CodeFile, open_below, read_code_directory
 from mcp_server.system.git_state import describe_git_error, list_filter_options, read_git
-from mcp_server.text.formatting import format_size, printable
+from mcp_server.text.formatting import format_size, join_some, printable
 
 _MOST_NAMES_BYTES = 16 * 2**20
 _PACK_S = 120.0
@@ -332,9 +332,7 @@ def _name(directory: Path) -> str:
 
 
 def _shorten(names: Iterable[str]) -> str:
-    listed = [printable(name)[:_LONGEST_LEFT_OUT] for name in names]
-    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    return ", ".join(listed[:_MOST_NAMED]) + more
+    return join_some([printable(name)[:_LONGEST_LEFT_OUT] for name in names], _MOST_NAMED)
 
 
 def describe_code(facts: Mapping[str, str], host: str) -> str:

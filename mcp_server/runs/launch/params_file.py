@@ -17,6 +17,7 @@ from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import suggest_names
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.formatting import join_some
 
 _ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
 _TOTAL_GPUS = "hardware.n_gpus"  # of all nodes, or of each
@@ -92,9 +93,8 @@ def use_verl_names(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
                 raise NotOfVerl(f"{origin[target]} and {name} both mean {target}, with different values")
             named[target], origin[target] = own, name
     if uncertain:
-        more = f" and {len(uncertain) - _MOST_NAMED} more" if len(uncertain) > _MOST_NAMED else ""
-        names = ", ".join(uncertain[:_MOST_NAMED])
-        raise NotOfVerl(f"VERL's name of {names}{more} is not certain; write VERL's own names, as trainer.nnodes")
+        names = join_some(uncertain, _MOST_NAMED)
+        raise NotOfVerl(f"VERL's name of {names} is not certain; write VERL's own names, as trainer.nnodes")
     derived = [
         (source, target)
         for source, targets in _DERIVED.items()

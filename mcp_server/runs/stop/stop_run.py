@@ -25,6 +25,7 @@ from mcp_server.record.stop_request import expiry
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import join_some
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
@@ -304,5 +305,4 @@ def list_dependents(runs: Sequence[Run], store: RunStore) -> list[str]:
 
 def describe_dependents(run_ids: Sequence[str]) -> str:
     """Return what a question adds about the runs that stop as well, empty where there are none."""
-    more = f" and {len(run_ids) - _MOST_NAMED} more" if len(run_ids) > _MOST_NAMED else ""
-    return f"; these need it and stop with it: {', '.join(run_ids[:_MOST_NAMED])}{more}" if run_ids else ""
+    return f"; these need it and stop with it: {join_some(run_ids, _MOST_NAMED)}" if run_ids else ""

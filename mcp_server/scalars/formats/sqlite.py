@@ -33,6 +33,7 @@ from mcp_server.scalars.formats.appended_file import (
 )
 from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
+from mcp_server.text.formatting import join_some
 from mcp_server.threads import is_abandoned, stop_if_abandoned
 
 DatabaseKind = Literal["trackio", "mlflow"]
@@ -250,7 +251,7 @@ def _runs(path: Path, database: sqlite3.Connection) -> dict[str, str]:
 
 
 def _no_such_run(name: str, runs: list[str]) -> str:
-    listed = ", ".join(runs[:10]) + (f" and {len(runs) - 10:,} more" if len(runs) > 10 else "")  # noqa: PLR2004
+    listed = join_some(runs, 10)
     return f"it has no run {name!r}, but {listed or 'none at all'}" if name else f"name one of its runs: {listed}"
 
 

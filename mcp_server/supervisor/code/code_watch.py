@@ -18,6 +18,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.time_limit import call_aside
+from mcp_server.text.formatting import join_some
 
 if TYPE_CHECKING:
     from mcp_server.record.events import EventLog
@@ -62,8 +63,7 @@ class CodeWatch:
                 f"perhaps {code_state.name_below(path, self._spec.cwd)} (only its time is known to differ)"
                 for path in change.perhaps
             ]
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            text = f"Code changed {period}: {', '.join(names[:_MOST_NAMED])}{more}."
+            text = f"Code changed {period}: {join_some(names, _MOST_NAMED)}."
             events.append("code_changed", text, attempt=number, **code_state.to_facts(change))
         if self._recovers:
             self._add_digests()

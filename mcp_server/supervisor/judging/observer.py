@@ -22,6 +22,7 @@ from mcp_server.supervisor.judging.bookkeeping import CpuUse, JudgingFaults, Pro
 from mcp_server.supervisor.judging.failure_facts import LINE_CHARS, describe_failure, mask_failure, mask_line
 from mcp_server.system import processes
 from mcp_server.system.time_limit import within
+from mcp_server.text.formatting import join_some
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
@@ -461,4 +462,4 @@ def _describe_waits(waits: Mapping[str, str]) -> str:
         state, _, channel = wait.partition(" ")
         if doing := channel if channel.strip("0") else _PROCESS_STATES.get(state, ""):
             found[f"{process.partition(' ')[2]} {'in ' if doing is channel else ''}{doing}"] = None
-    return f"It waits: {', '.join(list(found)[:_MOST_WAITS])}." if found else ""
+    return f"It waits: {join_some(list(found), _MOST_WAITS)}." if found else ""

@@ -18,6 +18,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import PLACEHOLDERS
 from mcp_server.record.script import PARAMS
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar
+from mcp_server.text.formatting import join_some
 
 _VARIANTS = ("-mgpu", "_mgpu")  # in this order
 _MOST_NAMES, _MOST_DOC = 60, 60
@@ -198,9 +199,8 @@ def _explain(task: DoitTask) -> tuple[str, str]:
 
 def _list_names(tasks: Sequence[DoitTask]) -> str:
     named = [task for task in tasks if not task.is_group and not task.name.startswith("_")]
-    texts = [f"{task.name} ({task.doc[:_MOST_DOC]})" if task.doc else task.name for task in named[:_MOST_NAMES]]
-    more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
-    return f"Tasks: {', '.join(texts)}{more}." if texts else "It has no tasks at all."
+    texts = [f"{task.name} ({task.doc[:_MOST_DOC]})" if task.doc else task.name for task in named]
+    return f"Tasks: {join_some(texts, _MOST_NAMES)}." if texts else "It has no tasks at all."
 
 
 def _shorten(text: str) -> str:
