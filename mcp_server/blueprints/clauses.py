@@ -64,7 +64,16 @@ _OF_PART = re.compile(
 _TAKES = re.compile(r"\b(?:takes?|lasts?)\b|占|需要?")
 _NUMBERED = re.compile(r"(?:stage|phase|part|arm|seed|run|model)s? \d|it\b|第.", re.IGNORECASE)
 _PLACED = re.compile(r"(?:on|with|without|in|for|if|at|auf|mit|ohne|bei|für|sur|avec|sans)\b|[在用若]", re.IGNORECASE)
-_ENDED = re.compile(r"\b(?:was|were|got|i|we) (?:killed|stopped|aborted|cancell?ed)\b")
+_ENDED = re.compile(  # of an earlier run: no limit of this one
+    r"\b(?:was|were|got|i|we) (?:killed|stopped|aborted|cancell?ed|terminated|cut(?: off)?|timed out)\b"
+    r"(?:[^\x00]*? by (?:the|its) (?:time ?)?(?:limit|timeout))?"
+    r"|(?<=\w )(?<!be )(?<!is )(?:finished|done|through|completed|converged) within\b(?!.*\blatest\b)"
+)
+_BY_LIMIT = re.compile(r"(?<=\x00) by (?:the|its) (?:time ?)?(?:limit|timeout)\b")
+_ALTERNATIVE = re.compile(
+    r"\d+(?:\.\d+)? (?:with|on|for|if|without|at|in|mit|auf|bei)\b"
+    r"|(?:with|on|for|without|mit|auf|bei) (?:the|an?|dem|der)\b.* \d+$"
+)
 _ELSEWHERE = re.compile(r"(?:on|with|without|auf|mit|ohne)\b(?! average)", re.IGNORECASE)
 _PLACE = re.compile(
     r"\b(?:on|in|at|with|auf)\s+(?:\w+\s+){0,2}(?:node|server|cluster|partition|queue)\b", re.IGNORECASE
@@ -141,8 +150,12 @@ class Clause:
             return "\x00" not in self.text
         limits = LIMIT.search(self.text)  # "then it is stopped" is no more, "10 at most" is
         changes = re.search(r"\d", self.text) if limits else _JOINT.match(self.text)
-        changes = changes or (_ORDER_TO_GIVE.search(self.text) and re.search(r"\d", self.text))
-        return not (changes or _TIMES.fullmatch(self.text) or find_condition(_INTERVAL.sub(" ", self.text)))
+        changes = (
+            changes
+            or _ALTERNATIVE.match(self.text)
+            or (_ORDER_TO_GIVE.search(self.text) and re.search(r"\d", self.text))
+        )
+        return not (changes or _TIMES.fullmatch(self.text) or find_condition(self.text))
 
 
 def find_condition(text: str) -> bool:
@@ -177,7 +190,8 @@ def split_clauses(text: str, *, keeps_durations: bool = True) -> list[Clause]:
         clause, seconds = mark_durations(normal[start:begin])
         if clause.strip():
             clause = _AT_MOST.sub("at most", clause.replace("more than enough", "enough")).strip()
-            clause = _ENDED.sub("ended", clause)
+            clause = _BY_LIMIT.sub("", _ENDED.sub("ended", clause))
+            clause = clause if seconds else _INTERVAL.sub(" ", clause)
             said = written[start:begin].strip()
             if clause == MARK and clauses and not clauses[-1].seconds and _OF_WRITER.search(clauses[-1].text):
                 above = clauses.pop()  # "i'm in a meeting (90 min)"
