@@ -1,5 +1,6 @@
 """What looks like a secret is masked, and settings stay as they are."""
 
+import random
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from mcp_server.command.shell import parse
 from mcp_server.text.rows import read_blocks
 from mcp_server.text.secret_patterns import MASKED, find_keys, has_service_token, mask_secrets, mask_source
+from tests.support.provider_keys import FORMATS, make_key
 from tests.support.rows import for_each
 from tests.support.secret_shapes import SHAPES
 
@@ -313,3 +315,12 @@ def test_each_shape_masks_the_line_in_which_it_was_seen_and_not_without_it() -> 
         assert found, block
         secret = found["value"] if "line" in block else found[0]
         assert secret not in masked, block
+
+
+@for_each(sorted(FORMATS))
+def test_a_key_of_a_provider_is_masked_under_no_name_at_all(name: str) -> None:
+    dice = random.Random(name)
+    for _ in range(5):
+        key, secret = make_key(name, dice)
+        for text in (key, f"using {key} now", f"error 401: {key}.", f'x = "{key}"', f"['{key}', 1]"):
+            assert secret[4:-4] not in mask_secrets(text), text
