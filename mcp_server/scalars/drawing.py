@@ -24,6 +24,7 @@ _LONGEST_TITLES = {1: 100, 2: 48, 3: 32}  # characters, by columns
 _LONGEST_LABEL, _SHORT_LABEL = 40, 16
 _COLOURS = ("#1f6fb4", "#e1701a", "#2c9c4b", "#c0392b", "#8157b3", "#7a5548", "#d65fa6", "#6f7680")
 _DASHES = ("-", "--", ":")
+_Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 
 def main() -> int:
@@ -72,7 +73,10 @@ def _draw(panels: Sequence[Mapping[str, Any]], form: str) -> bytes:
         is_wide = bool(form) and number == len(panels) and number % columns == 1
         axes = figure.add_subplot(rows, columns, (number, number + columns - 1) if is_wide else number)
         draw = _draw_bars if panel["bars"] else _draw_parallel if panel["axes"] else _draw_panel
-        draw(axes, panel, styles, _LONGEST_TITLES[columns], is_last_row=bool(form) or number > len(panels) - columns)
+        draw(axes, panel, styles, is_last_row=bool(form) or number > len(panels) - columns)
+        title = _fit(panel["title"], _LONGEST_TITLES[columns]) + ("  (log)" if axes.get_yscale() == "log" else "")
+        axes.set_title(title, fontweight="bold", fontsize="medium", parse_math=False)
+        axes.spines[["top", "right"]].set_visible(False)
     if len(labels) > 1:
         _draw_legend(figure, styles)
     if form:
@@ -87,7 +91,7 @@ def _draw(panels: Sequence[Mapping[str, Any]], form: str) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_legend(figure: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw_legend(figure: Any, styles: _Styles) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415 - for the drawing process alone
 
     figure.legend(
@@ -101,26 +105,16 @@ def _draw_legend(figure: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
         text.set_parse_math(False)
 
 
-def _draw_panel(
-    axes: Any,
-    panel: Mapping[str, Any],
-    styles: Mapping[str, Mapping[str, Any]],
-    longest_title: int,
-    *,
-    is_last_row: bool,
-) -> None:
+def _draw_panel(axes: Any, panel: Mapping[str, Any], styles: _Styles, *, is_last_row: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415 - for the drawing process alone
 
     curves = panel["curves"]
     values = [value for curve in curves for value in curve["values"]]
-    logarithmic = is_log(values)
     stepless = all(len(set(curve["steps"])) == 1 for curve in curves) and any(len(c["steps"]) > 1 for c in curves)
     for curve in curves:
         counted = {**curve, "steps": range(len(curve["steps"])), "middle": ((), ())} if stepless else curve
         _draw_curve(axes, counted, styles[curve["label"]], faint=0.4 if len(curves) == 1 else 0.2)
-    title = _fit(panel["title"], longest_title) + ("  (log)" if logarithmic else "")
-    axes.set_title(title, fontweight="bold", fontsize="medium", parse_math=False)
-    if logarithmic:
+    if is_log(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -130,16 +124,13 @@ def _draw_panel(
         axes.set_xlabel("point (no steps were logged)" if stepless else "step")
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.01)
     if not values:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", va="center", color="#888888")
 
 
-def _draw_bars(
-    axes: Any, panel: Mapping[str, Any], styles: Mapping[str, Mapping[str, Any]], longest_title: int, **_: Any
-) -> None:
+def _draw_bars(axes: Any, panel: Mapping[str, Any], styles: _Styles, **_: Any) -> None:
     """Draw means with their deviations, and each value as a point: a bar from 0 would hide what differs."""
     bars = panel["bars"]
     for at, bar in enumerate(bars):
@@ -150,35 +141,22 @@ def _draw_bars(
         axes.plot([at] * len(bar["values"]), bar["values"], "o", color=colour, markersize=4)
     names = [f"{_fit(bar['label'], _LONGEST_LABEL * 2 // 3)} (n {len(bar['values'])})" for bar in bars]
     axes.set_xticks(range(len(bars)), names, rotation=30, ha="right", rotation_mode="anchor", parse_math=False)
-    axes.set_title(_fit(panel["title"], longest_title), fontweight="bold", fontsize="medium", parse_math=False)
     axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_parallel(
-    axes: Any, panel: Mapping[str, Any], styles: Mapping[str, Mapping[str, Any]], longest_title: int, **_: Any
-) -> None:
+def _draw_parallel(axes: Any, panel: Mapping[str, Any], styles: _Styles, **_: Any) -> None:
     places = range(len(panel["axes"]))
     for label, heights in panel["lines"].items():
         axes.plot(places, heights, **styles[label], linewidth=1.6, marker="o", markersize=4, clip_on=False)
     for place, axis in enumerate(panel["axes"]):
         axes.axvline(place, color="#888888", linewidth=0.8, zorder=0)
         for height, text in axis["ticks"]:
-            axes.annotate(
-                _fit(text, _SHORT_LABEL),
-                (place, height),
-                xytext=(5, 3),
-                textcoords="offset points",
-                fontsize="small",
-                color="#444444",
-                parse_math=False,
-            )
+            _note(axes, _fit(text, _SHORT_LABEL), (place, height), (5, 3), color="#444444", parse_math=False)
     names = [_fit(axis["name"], _LONGEST_LABEL) for axis in panel["axes"]]
     axes.set_xticks(list(places), names, parse_math=False)
     axes.set_yticks([])
-    axes.set_title(_fit(panel["title"], longest_title), fontweight="bold", fontsize="medium", parse_math=False)
-    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_visible(False)
 
 
 def _draw_curve(axes: Any, curve: Mapping[str, Any], style: Mapping[str, Any], faint: float) -> None:
@@ -211,15 +189,12 @@ def _draw_curve(axes: Any, curve: Mapping[str, Any], style: Mapping[str, Any], f
             clip_on=False,
             zorder=4,
         )
-        axes.annotate(
-            "NaN/Inf",
-            (curve["odd"][0], 0.0),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(4, 5),
-            textcoords="offset points",
-            color="#d00000",
-            fontsize="small",
-        )
+        place = axes.get_xaxis_transform()
+        _note(axes, "NaN/Inf", (curve["odd"][0], 0.0), (4, 5), xycoords=place, color="#d00000")
+
+
+def _note(axes: Any, text: str, at: tuple[float, float], beside: tuple[int, int], **how: Any) -> None:
+    axes.annotate(text, at, xytext=beside, textcoords="offset points", fontsize="small", **how)
 
 
 def _style(number: int) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class Series(Points):
     tag at the same time; all points are kept, in the order of ``walls``. ``cycles``: how often the steps fall back to
     their beginning; the order logged is kept. ``late``: points logged after a higher step, which are sorted;
     ``in_turn``: as if two programs wrote one file. ``replaced``: points left out since another process, perhaps another
-    program, began again at the beginning, at the steps ``doubted`` of ``restarts``. Without steps
-    logged, all are 0.
+    program, began again at the beginning, at the steps ``doubted`` of ``restarts``. Where a logger passes no step, all
+    are 0.
     """
 
     restarts: tuple[int, ...] = ()
