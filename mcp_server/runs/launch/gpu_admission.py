@@ -138,9 +138,9 @@ def count_gpus(gpus: Any, require: Mapping[str, Any] | None) -> int:
 @contextlib.asynccontextmanager
 async def hold_quota(spec: RunSpec, store: RunStore) -> AsyncIterator[None]:
     """Let no other launch of this owner pass until the block ends. QuotaReached: their runs have too many GPUs."""
-    quota = find_quota((await run_in_thread(store.home.read_config)).quotas, spec.owner)
     requested = count_gpus(spec.gpus, spec.require)
-    if quota is None or not requested:
+    quota = find_quota((await run_in_thread(store.home.read_config)).quotas, spec.owner) if requested else None
+    if quota is None:
         yield
         return
     async with hold_key(store, f"quota {spec.owner}"):

@@ -33,11 +33,11 @@ class IdempotencyKey:
 
     async def find_run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
         """Return the first run with this key, unless its launch was cut off. LaunchUnanswered: only its host knows."""
-        run_id = await run_in_thread(_read_run_id, self.file)
         try:
-            directory = await run_in_thread(store.run_directory, run_id)
+            directory = await run_in_thread(lambda: store.run_directory(self.read()))
         except RunNotFound:
             return None
+        run_id = directory.run_id
         # A supervisor that holds the lock is about to start the command, or to refuse.
         with file_watch.subscribe([directory.path]) as subscription, anyio.move_on_after(_LONGEST_LAUNCH_S / 2):
             while await run_in_thread(_is_starting, store, directory):

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -43,13 +42,16 @@ _closed_s: WeakKeyDictionary[RunStore, float] = WeakKeyDictionary()
 
 async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
     """Return what a launch would start. Writes nothing. RunwardError: the run cannot be started."""
+    return await run_in_thread(_plan, request, home, environ)
+
+
+def _plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
     backend = find_backend(request.backend)
-    resolved: Plan = await run_in_thread(partial(resolve, request, home, environ))
+    resolved = resolve(request, home, environ)
     backend = find_far_backend(request.backend) if resolved.spec.mirror else backend
     backend.check_request(resolved.spec)
-    await run_in_thread(backend.check_usable)
-    spec = await run_in_thread(backend.complete_spec, resolved.spec, environ)  # may ask a name server
-    return resolved._replace(spec=spec)
+    backend.check_usable()
+    return resolved._replace(spec=backend.complete_spec(resolved.spec, environ))  # may ask a name server
 
 
 async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:
