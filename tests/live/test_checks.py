@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.backends import tmux_client
 from mcp_server.errors import RunwardError
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.launch.launch import rehearse
@@ -19,7 +18,7 @@ from mcp_server.runs.preflight.checks import Preflight, PreflightRequest
 from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.system import ports
+from mcp_server.system import ports, tmux
 from tests.support.fake_nvml import UUIDS, machine
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
-    monkeypatch.setattr(tmux_client, "check_installed", lambda: None)
+    monkeypatch.setattr(tmux, "check_installed", lambda: None)
     (tmp_path / "state").mkdir()
     return RunStore(StateHome(tmp_path / "state"))
 

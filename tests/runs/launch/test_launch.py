@@ -13,7 +13,6 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from mcp_server.backends import tmux_client
 from mcp_server.errors import (
     BadArgument,
     ConfigInvalid,
@@ -28,7 +27,7 @@ from mcp_server.runs.launch.launch import launch, plan
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.system import processes
+from mcp_server.system import processes, tmux
 from tests.runs.launch.test_arguments import BAD_NAMES
 
 ENVIRON = {
@@ -44,7 +43,7 @@ ENVIRON = {
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateHome:
     """A home that does not exist yet, on a host that has tmux."""
-    monkeypatch.setattr(tmux_client, "check_installed", lambda: None)
+    monkeypatch.setattr(tmux, "check_installed", lambda: None)
     (tmp_path / "train.py").touch()
     return StateHome(tmp_path / "state" / "runward")
 
