@@ -395,8 +395,7 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
 
     launch = {name: fill(value) if name in FILLED else value for name, value in cell.launch.items()}
     rest = {name: value for name, value in cell.params.items() if name not in used}
-    common = launch.get("params")
-    launch["params"] = {**(common if isinstance(common, Mapping) else {}), **rest}
+    launch["params"] = {**(launch.get("params") or {}), **rest}
     launch["params"] |= _name_run(launch)
     return replace(cell, launch=launch)
 

@@ -170,7 +170,8 @@ def propose(search: Search, history: Sequence[Trial], number: int, goal: str = "
         return draw_points(search.space, search.seed, number + 1)[number]
     others: list[Point] = [dict(trial.params) for trial in trials]
     for attempt in range(_MOST_ASKS):
-        point = _ask_optuna(search, trials, goal, _make_seed(search.seed, number, attempt))
+        chance = random.Random(f"{search.seed} {number} {attempt}")  # noqa: S311 - reproducible, not secret
+        point = _ask_optuna(search, trials, goal, chance.getrandbits(32))
         if point not in others:
             return point
     return _draw_new(search.space, f"{search.seed} {number}", others)
@@ -228,10 +229,6 @@ def _allows(dimension: Dimension, value: Value) -> bool:
         return False
     is_exact = not dimension.is_int and dimension.step is None
     return is_exact or math.isclose(value, dimension.fit(value), rel_tol=1e-9, abs_tol=1e-9)
-
-
-def _make_seed(seed: int, number: int, attempt: int) -> int:
-    return random.Random(f"{seed} {number} {attempt}").getrandbits(32)  # noqa: S311 - reproducible, not secret
 
 
 def _draw_new(space: Space, seed: str, others: Sequence[Point]) -> Point:

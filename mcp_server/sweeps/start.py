@@ -61,10 +61,12 @@ async def start_sweep(
     """
     check_name(request.name)
     await run_in_thread(store.home.create)
-    async with hold_key(store, f"sweep name {request.name}"), hold_key(store, _key_of(request)) as key:
-        if key is not None and (first := await run_in_thread(_find_of_key, store, key.read())) is not None:
+    own_key = None if request.idempotency_key is None else f"sweep {request.idempotency_key}"
+    async with hold_key(store, f"sweep name {request.name}"), hold_key(store, own_key) as key:
+        if key is not None and (sweep_id := key.read()) in await run_in_thread(store.sweeps.list_ids):
+            first = await run_in_thread(store.sweeps.observe, sweep_id)
             await _continue_unless_ended(first, store, file_watch, environ)
-            return StartedSweep(await run_in_thread(store.sweeps.observe, first.sweep_id), "repeated")
+            return StartedSweep(await run_in_thread(store.sweeps.observe, sweep_id), "repeated")
         former = await run_in_thread(_find_former, request, store, environ)
         if former is not None and request.resume != "wipe":
             return await _continue(request, former, store, file_watch, environ, approve)
@@ -121,14 +123,6 @@ def _name_kept(spec: SweepSpec, store: RunStore) -> Iterator[str]:
         if kept == len(former.cells) < len(planned) and former.spec.owner in ("", spec.owner):
             count = "other" if len(planned) - kept == 1 else f"{len(planned) - kept} others"
             yield f'{former.sweep_id} has {kept} of these cells: resume="continue" adds the {count}, and keeps results.'
-
-
-def _key_of(request: SweepRequest) -> str | None:
-    return None if request.idempotency_key is None else f"sweep {request.idempotency_key}"
-
-
-def _find_of_key(store: RunStore, sweep_id: str) -> Sweep | None:
-    return store.sweeps.observe(sweep_id) if sweep_id in store.sweeps.list_ids() else None
 
 
 def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> Sweep | None:

@@ -60,8 +60,8 @@ def name_experiment(params: Mapping[str, Scalar]) -> str:
     parts = [
         PurePath(find("actor_rollout_ref.model.path").rstrip("/")).name,
         find("algorithm.adv_estimator"),
-        _label("bs", find("data.train_batch_size")),
-        _label("lr", find("actor_rollout_ref.actor.optim.lr")),
+        f"bs{size}" if (size := find("data.train_batch_size")) else "",
+        f"lr{rate}" if (rate := find("actor_rollout_ref.actor.optim.lr")) else "",
     ]
     words = (re.sub(r"[^\w.-]+", "-", part, flags=re.ASCII).strip("-.") for part in parts)
     return "-".join(filter(None, words))
@@ -100,7 +100,3 @@ def _find_option(parsed: ReadCommand, params: Mapping[str, Scalar], style: str) 
 def _join(value: object, unique: str) -> str:
     text = "" if value is None else str(value).strip("\"'")
     return f"{text[:_LONGEST]}-{unique}" if re.fullmatch(r"[\w.{}-]+", text, re.ASCII) else unique
-
-
-def _label(letters: str, value: str) -> str:
-    return f"{letters}{value}" if value else ""
