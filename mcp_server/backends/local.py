@@ -136,11 +136,6 @@ class LocalBackend(Backend):
 
     @override
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return ``alive`` while the supervisor holds its lock. A reused process number cannot deceive it.
-
-        Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
-        ``dead``.
-        """
         return self._host.liveness(directory, spec)
 
     @override

@@ -12,10 +12,13 @@ from typing import Any, NoReturn
 from mcp_server.record.codec import decode
 from mcp_server.record.events import Event
 from mcp_server.record.handover import Handover
+from mcp_server.record.notices import account
+from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system import processes
 from mcp_server.system.process_title import notifier_title, set_title
+from mcp_server.text.redaction import Redactor
 
 
 class Notifier:
@@ -33,9 +36,6 @@ class Notifier:
                 self._note_loss(event, is_gone=isinstance(error, BrokenPipeError))
 
     def _note_loss(self, event: Event, *, is_gone: bool) -> None:
-        from mcp_server.record.notices import account  # noqa: PLC0415 - only where notices are lost
-        from mcp_server.record.notices.target import Target  # noqa: PLC0415 - as above
-
         cause = account.SENDER_DIED if is_gone else "the process that sends notices reads nothing"
         for target in (decode(Target, each) for each in self._targets):
             if target.accepts(event["kind"], event.get("state", "")):
@@ -82,8 +82,6 @@ def _send(
     # A process that has not to be loaded by runs without notices.
     from mcp_server.record.notices.notice import NoticedRun  # noqa: PLC0415 - as above
     from mcp_server.record.notices.sender import Sender, send_from_pipe  # noqa: PLC0415 - as above
-    from mcp_server.record.notices.target import Target  # noqa: PLC0415 - as above
-    from mcp_server.text.redaction import Redactor  # noqa: PLC0415 - as above
 
     os.environ.clear()
     os.environ.update(handover.env)  # proxies and certificates
