@@ -364,7 +364,7 @@ def _find_host_faults(
     if command and roots is not None and "launch_command" not in excluded:
         foreign = find_foreign_command_path(parse_command(command), roots)
         if foreign is not None:
-            text = f"[exp_launch_command]: {foreign.text}"
+            text = f"[exp_launch_command]: {f'{foreign.reason} {foreign.remedy}'.rstrip()}"
             yield BlueprintFault(blueprint.lines.get("launch_command", 1), text, fatal=False)
 
 

@@ -14,7 +14,7 @@ from mcp_server.command.hydra import HydraConfigs, find_hydra_configs
 from mcp_server.command.inputs import find_named_data, find_placed_programs
 from mcp_server.command.shell import ReadCommand
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_lines, is_missing, suggest_names
+from mcp_server.hosts.path_checks import Roots, find_foreign_lines, is_missing, suggest_names
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.files import read_regular_file
@@ -43,7 +43,7 @@ def find_config_files(request: LaunchRequest, command: ReadCommand, cwd: Path) -
     return list(files)[:_MOST_FILES]
 
 
-def find_config_roots(files: list[Path], roots: Roots) -> Iterator[ForeignPath]:
+def find_config_roots(files: list[Path], roots: Roots) -> Iterator[BadArgument]:
     """Yield the lines of configuration files that name another host's path."""
     for file in files if roots.foreign else ():
         with suppress(OSError):
@@ -52,7 +52,7 @@ def find_config_roots(files: list[Path], roots: Roots) -> Iterator[ForeignPath]:
 
 def find_missing_data(
     files: list[Path], command: ReadCommand, params: Mapping[str, Any], cwd: Path
-) -> Iterator[ForeignPath]:
+) -> Iterator[BadArgument]:
     """Yield the data files and models that configuration files name and that are not here.
 
     Values that the command or its parameters set are theirs, not the file's. Outputs of a training are left out.
@@ -73,7 +73,7 @@ def find_missing_data(
                     continue
                 if named.is_certain and is_missing(path):
                     cause = f"{file}: {key}: there is no {named.kind} {named.path}."
-                    yield ForeignPath("command", cause, suggest_names(path) or "Correct the path.")
+                    yield BadArgument("command", cause, suggest_names(path) or "Correct the path.")
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -48,20 +48,6 @@ class Rewrite(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ForeignPath:
-    """Another host's path in an argument: what is wrong with it, and what to write instead where that is known."""
-
-    argument: str
-    cause: str
-    remedy: str = ""
-
-    @property
-    def text(self) -> str:
-        """The cause and the remedy."""
-        return f"{self.cause} {self.remedy}".rstrip()
-
-
-@dataclass(frozen=True)
 class Roots:
     """Prefixes of paths by host. ``foreign``: what each prefix of another host is here, None where that is unknown."""
 
@@ -130,14 +116,14 @@ class Roots:
         )
 
 
-def refuse_first(faults: Iterable[ForeignPath | BadArgument]) -> None:
+def refuse_first(faults: Iterable[BadArgument]) -> None:
     """Refuse a launch for the first of these.
 
     Raises:
         BadArgument: names what is wrong, and what to write instead where that is known.
     """
     for fault in faults:
-        raise fault if isinstance(fault, BadArgument) else BadArgument(fault.argument, fault.cause, fault.remedy)
+        raise fault
 
 
 def find_missing_inputs(
@@ -181,7 +167,7 @@ def _suggest_programs(name: str, search_path: str) -> str:
     return f"Near: {', '.join(alike)}." if alike else "Write its whole path, or name an environment that has it."
 
 
-def find_foreign_command_path(command: ReadCommand, roots: Roots) -> ForeignPath | None:
+def find_foreign_command_path(command: ReadCommand, roots: Roots) -> BadArgument | None:
     """Return another host's path that ``command`` names, with the whole command as this host writes it."""
     if not roots.foreign:
         return None
@@ -196,7 +182,7 @@ def find_foreign_command_path(command: ReadCommand, roots: Roots) -> ForeignPath
     return None
 
 
-def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
+def find_foreign_lines(config: Path, roots: Roots) -> Iterator[BadArgument]:
     """Yield the lines of ``config`` that name another host's path. Files over 1 MB are not read."""
     data = read_regular_file(config, max_bytes=_LONGEST_CONFIG + 1)
     if len(data) > _LONGEST_CONFIG:
@@ -205,10 +191,10 @@ def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
         if not line.lstrip().startswith("#") and (rewrite := roots.rewrite(line)) is not None:
             cause = f"{config}, line {number}: {rewrite.path} is a path of another host, and this is {roots.host}."
             remedy = f"Write `{rewrite.text.strip()[:200]}`." if rewrite.is_known else "Write what it is here."
-            yield ForeignPath("command", cause, remedy)
+            yield BadArgument("command", cause, remedy)
 
 
-def find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> Iterator[ForeignPath]:
+def find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Roots) -> Iterator[BadArgument]:
     """Yield every argument with another host's path in it. ``command`` is that of ``request``."""
     if (foreign := find_foreign_command_path(command, roots)) is not None:
         yield foreign
@@ -224,14 +210,14 @@ def find_foreign_paths(request: LaunchRequest, command: ReadCommand, roots: Root
             yield _describe_foreign("resume_args", roots, rewrite)
 
 
-def find_foreign_variables(env: Mapping[str, str], roots: Roots) -> Iterator[ForeignPath]:
+def find_foreign_variables(env: Mapping[str, str], roots: Roots) -> Iterator[BadArgument]:
     """Yield every variable with another host's path in it."""
     for name, value in env.items():
         if rewrite := roots.rewrite(value):
             yield _describe_foreign("env", roots, rewrite, f"{name}={rewrite.text}")
 
 
-def _find_foreign_word(words: tuple[str, ...], roots: Roots) -> ForeignPath | None:
+def _find_foreign_word(words: tuple[str, ...], roots: Roots) -> BadArgument | None:
     if not words or Path(words[0]).name in REMOTE_PROGRAMS:
         return None
     rewrites = [(word, roots.rewrite(word)) for word in words]
@@ -243,14 +229,14 @@ def _find_foreign_word(words: tuple[str, ...], roots: Roots) -> ForeignPath | No
     return _describe_foreign("command", roots, Rewrite(paths[0], line, is_known))
 
 
-def _describe_foreign(argument: str, roots: Roots, rewrite: Rewrite, line: str | None = None) -> ForeignPath:
+def _describe_foreign(argument: str, roots: Roots, rewrite: Rewrite, line: str | None = None) -> BadArgument:
     """Return what is wrong with an argument; ``line`` is what to write, else the rewritten text."""
     line = line or rewrite.text
     cause = f"{rewrite.path} is a path of another host, and this is {roots.host}."
     if not rewrite.is_known:
         remedy = f"hosts.toml does not say what it is here: a person adds it to roots of {roots.host}, or to rewrites."
-        return ForeignPath(argument, cause, remedy)
-    return ForeignPath(argument, cause, f"Use `{line}`." if len(line) <= _LONGEST_LINE else "")
+        return BadArgument(argument, cause, remedy)
+    return BadArgument(argument, cause, f"Use `{line}`." if len(line) <= _LONGEST_LINE else "")
 
 
 def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:

@@ -149,7 +149,7 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     faults = list(islice(find_config_roots([*configs, *chosen], roots), _MOST_LISTED))
     missing_data = find_missing_data(configs, command, context.request.params, context.cwd)
     faults = faults or list(islice(missing_data, _MOST_LISTED))
-    yield from (Problem(what="command", text=fault.cause, remedy=fault.remedy) for fault in faults)
+    yield from (Problem(what="command", text=fault.reason, remedy=fault.remedy) for fault in faults)
     named = [file for file in find_inputs(command) if file.kind in ("data file", "model", "checkpoint")]
     yield from _find_killers(context)
     for path in dict.fromkeys([*configs, *chosen, *(context.cwd.joinpath(*file.base, file.path) for file in named)]):
@@ -203,7 +203,7 @@ def _check_content(path: Path, roots: Roots, context: CheckContext) -> Iterator[
     if not faults:
         command = parse(context.request.command or "true")
         faults = list(islice(find_missing_data([path], command, context.request.params, context.cwd), _MOST_LISTED))
-    yield from (Problem(what="path", text=fault.cause, remedy=fault.remedy) for fault in faults)
+    yield from (Problem(what="path", text=fault.reason, remedy=fault.remedy) for fault in faults)
 
 
 def check_disk(context: CheckContext) -> Iterator[Problem | str]:
