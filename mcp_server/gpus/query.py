@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import now
 from mcp_server.system.files import find_archive
 
@@ -163,7 +164,7 @@ def _parse_snapshot(line: bytes) -> Snapshot | None:
     with contextlib.suppress(ValueError, RecursionError):
         facts = json.loads(line)
         if isinstance(facts, dict):
-            return Snapshot.from_json(facts)
+            return decode(Snapshot, facts)
     return None
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from mcp_server.record.codec import decode, encode
+from typing import Literal
 
 # An idle CUDA driver keeps some memory for itself. More than this, held by no visible process, belongs to a hidden one.
 IDLE_MIB = 500
@@ -102,16 +100,6 @@ class Snapshot:
     gpus: tuple[Gpu, ...] = ()
     trouble: TroubleKind | None = None
     text: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the snapshot as a JSON object, without what has its default."""
-        facts: dict[str, Any] = encode(self)
-        return facts
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot of which ``facts`` is the JSON object."""
-        return decode(cls, facts)
 
     @property
     def devices(self) -> tuple[Gpu, ...]:

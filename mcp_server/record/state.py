@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from mcp_server.record.attempt_params import AttemptParams, describe_earlier_ends, find_attempt_params
-from mcp_server.record.codec import decode, encode
+from mcp_server.record.codec import encode
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.exit_status import STOPPERS
 from mcp_server.record.script import ATTEMPT, AttemptInputs, command_text, name_attempt
@@ -61,15 +61,6 @@ class LivenessReport:
         """Return the report as JSON values; what is empty is left out, but for liveness and reason."""
         whole_end = {} if self.end is None else {"end": asdict(self.end)}
         return {"reason": "", **encode(self), **whole_end}
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> LivenessReport:
-        """Return the report that ``facts`` hold.
-
-        Raises:
-            ValueError: they hold none.
-        """
-        return decode(cls, facts)
 
 
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)

@@ -21,6 +21,7 @@ from typing import Any
 from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
+from mcp_server.record.codec import encode
 from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
 from mcp_server.record.run_directory import RunDir
@@ -196,7 +197,7 @@ class Answers:
         env = {**os.environ, **request.get("env", {})}
         if request.get("query", True):
             near, since_s = bool(request.get("near")), request.get("since_s")
-            snapshot = query_gpus(request.get("python") or sys.executable, env, near=near, since_s=since_s).to_json()
+            snapshot = encode(query_gpus(request.get("python") or sys.executable, env, near=near, since_s=since_s))
         holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
         return {"snapshot": snapshot, "holders": holders, "cpu_slots": os.cpu_count() or 1}, b""
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from mcp_server.errors import RunUnreadable, SweepNotFound
+from mcp_server.record.codec import decode
 from mcp_server.record.events import EventsRead, read_new_events
 from mcp_server.record.run_directory import load_json
 from mcp_server.record.state import Liveness
@@ -115,6 +116,6 @@ class SweepStore:
         if spec is None or known_ns != written_ns:
             if (facts := load_json(directory.spec)) is None:
                 raise ValueError("not a JSON object")
-            spec = SweepSpec.from_facts({**facts, "sweep_id": directory.sweep_id})
+            spec = decode(SweepSpec, {**facts, "sweep_id": directory.sweep_id}, strict=True)
             self._specs[directory.sweep_id] = (written_ns, spec)
         return spec

@@ -15,6 +15,7 @@ from mcp_server.backends.local import supervisor_argv
 from mcp_server.backends.zipapp import build_zipapp
 from mcp_server.gpus.leases import LeaseHolder
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.codec import decode
 from mcp_server.record.events import read_events
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, RunDir, read_json, write_json
@@ -145,7 +146,7 @@ def test_the_zipapp_holds_what_is_below_the_line_the_nvidia_library_and_nothing_
 
 def test_gpus_are_queried_from_the_zipapp_or_the_missing_library_is_named(zipapp: Path) -> None:
     done = subprocess.run([PYTHON, "-I", str(zipapp), "--nvml", "--within", "2"], capture_output=True, check=False)
-    snapshot = Snapshot.from_json(json.loads(done.stdout.splitlines()[0]))
+    snapshot = decode(Snapshot, json.loads(done.stdout.splitlines()[0]))
     assert snapshot.gpus or snapshot.text, done
 
 

@@ -24,6 +24,7 @@ from mcp_server.errors import (
     ScreenNotFound,
 )
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.codec import decode
 from mcp_server.record.events import is_time
 from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.state import EndedState, LivenessReport
@@ -200,7 +201,7 @@ def read_hello(host: str, facts: object) -> dict[str, Any]:
 
 def read_report(host: str, facts: object) -> LivenessReport:
     """Return what a relay says of a run's supervisor."""
-    return LivenessReport.from_facts(_check(host, "its report on a run", _Report, facts))
+    return decode(LivenessReport, _check(host, "its report on a run", _Report, facts))
 
 
 def read_error(host: str, words: object) -> Exception:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.system.files import write_atomic
@@ -67,7 +68,7 @@ class Mirror:
     def read_report(self, run_id: str) -> LivenessReport | None:
         """Return what a run's host said last of its supervisor, None where it has said nothing."""
         with contextlib.suppress(ValueError, TypeError):
-            return LivenessReport.from_facts(read_json(self.runs / run_id / _LIVENESS) or {})
+            return decode(LivenessReport, read_json(self.runs / run_id / _LIVENESS))
         return None
 
     def read_dead(self, run_id: str) -> LivenessReport | None:

@@ -31,6 +31,7 @@ from mcp_server.gpus.nvml import device as nvml_device
 from mcp_server.gpus.nvml.device import Caller, CallTimeout, Device, ProcessOwner, find_owner
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.gpus.xid import KernelLog, parse_pci_address
+from mcp_server.record.codec import encode
 from mcp_server.record.run_directory import now
 from mcp_server.system.process_title import GPU_SAMPLER, set_title
 
@@ -281,7 +282,7 @@ def main() -> int:
 
 def _print(snapshot: Snapshot) -> int:
     try:
-        print(json.dumps(snapshot.to_json(), separators=(",", ":")), flush=True)
+        print(json.dumps(encode(snapshot), separators=(",", ":")), flush=True)
     except BrokenPipeError:
         return 1
     return 0

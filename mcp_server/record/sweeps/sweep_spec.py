@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import now, path_below
 from mcp_server.system.files import open_private, read_regular_file
 
@@ -89,15 +88,6 @@ class SweepSpec:
     def facts(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> SweepSpec:
-        """Return the spec that ``facts`` hold.
-
-        Raises:
-            ValueError: they hold none.
-        """
-        return decode(cls, facts, strict=True)
 
 
 @dataclass(frozen=True)

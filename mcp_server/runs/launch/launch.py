@@ -17,6 +17,7 @@ from mcp_server.backends.slurm.arrays import Element, are_alike, array_backend_o
 from mcp_server.backends.supervisor_copy import remove_unused_copies
 from mcp_server.errors import GpusNotFree, HostUnreachable, LaunchFailed, RunwardError
 from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.codec import encode
 from mcp_server.record.handover import Handover
 from mcp_server.record.results.experiment_log import append_launch
 from mcp_server.record.run_directory import RunDir
@@ -87,7 +88,7 @@ async def launch(
         if approve is not None:
             await approve(spec)
         snapshot = await check_admission(spec, handover.env)
-        handover = replace(handover, snapshot=snapshot.to_json() if snapshot else None)
+        handover = replace(handover, snapshot=encode(snapshot) if snapshot else None)
         if code is not None:
             await run_in_thread(code.send)
         if spec.result_dir is not None and not spec.mirror:  # a far host writes its own

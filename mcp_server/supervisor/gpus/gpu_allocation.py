@@ -23,6 +23,7 @@ from mcp_server.gpus.request import (
     parse_requirements,
 )
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import now
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, StoppedBeforeStart
@@ -56,7 +57,7 @@ class GpuAllocation:
         self._leases_gpus = control.spec.backend == RunSpec.backend  # else a scheduler gives them
         self._request = parse_gpus(control.spec.gpus) if self._leases_gpus else None
         self._require = parse_requirements(control.spec.require)
-        self._snapshot = Snapshot.from_json(snapshot) if snapshot else None
+        self._snapshot = decode(Snapshot, snapshot) if snapshot else None
         self._leases = Leases(Path(control.spec.leases or lease_directory(os.environ)))
         self._own_leases: HeldLeases | None = None
         self._rejected: set[str] = set()  # UUIDs that the run gave up in an exchange

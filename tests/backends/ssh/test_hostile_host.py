@@ -17,6 +17,7 @@ from mcp_server.backends.ssh.far_answers import decompress, read_answer, read_re
 from mcp_server.backends.ssh.mirror import Mirror
 from mcp_server.backends.ssh.ssh_channel import Channel, _Question
 from mcp_server.errors import HostUnreachable
+from mcp_server.record.codec import decode
 from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.relay.handlers import Answers
@@ -184,7 +185,7 @@ REPORT = {
 
 def test_a_report_on_a_run_is_one_that_slurm_can_make_or_none() -> None:
     report = read_report("lab", REPORT)
-    assert (report.facts(), LivenessReport.from_facts(report.facts())) == (REPORT, report)
+    assert (report.facts(), decode(LivenessReport, report.facts())) == (REPORT, report)
     refusals = 0
     for other in spoiled(REPORT):
         try:
