@@ -97,4 +97,5 @@ def _name_end(event: Event) -> str:
     kind, signal, code = (event.get("failure") or {}).get("kind"), event.get("signal"), event.get("exit_code")
     if kind == "killed" and signal:
         return f"killed by {signal}"
-    return str(kind or signal or ("unknown" if code is None else f"exit code {code}"))
+    how = signal or ("" if code is None else f"exit code {code}")
+    return str((how if kind == "other" else kind) or how or kind or "unknown")

@@ -81,6 +81,8 @@ def test_an_end_without_a_known_kind_says_its_signal_or_its_exit_code() -> None:
         ({"failure": {"kind": "killed"}, "signal": "SIGKILL"}, "killed by SIGKILL"),
         ({"signal": "SIGTERM"}, "SIGTERM"),
         ({"exit_code": 7}, "exit code 7"),
+        ({"failure": {"kind": "other"}, "exit_code": 42}, "exit code 42"),
+        ({"failure": {"kind": "other"}}, "other"),
         ({}, "unknown"),
     ]
     for facts, words in cases:
