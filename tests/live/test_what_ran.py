@@ -210,7 +210,7 @@ async def test_every_answer_has_the_halved_value_and_the_flag_comes_after_the_la
         await agent.call("finish_blueprint", run_id=run_id, summary="It fits when halved.")
     rows = [dict(zip(compared["columns"].split("|"), row.split("|"), strict=True)) for row in compared["rows"]]
     assert [(row["num_envs"], row["attempts"], row["reward last/max@step"]) for row in rows] == [
-        ("4096", "2", "9"),
+        ("4096", "2 (attempt 1 oom_gpu)", "9"),
         ("2048", "1", "7"),
     ]
     assert f"{run_id}: {CHANGED}." in compared["notes"]
