@@ -288,7 +288,7 @@ async def test_a_stop_while_a_failed_attempt_is_cleared_away_starts_nothing_more
         else:
             sandbox.tmux("kill-session", "-t", f"={run_id}")
         end = await agent.end(run_id)
-    assert (end["state"], end["attempt"], end["exit_code"]) == ("killed", 1, 3)
+    assert (end["state"], end["attempt"], end["exit_code"]) == ("killed", 1, 3), sandbox.run(run_id).events[-1]["text"]
     assert "Trying again" not in sandbox.run(run_id).events[-1]["text"]
 
 
