@@ -11,6 +11,7 @@ from mcp_server.text.regex import compile_lazily
 
 FEWEST_DIGITS, _MOST_DIGITS = 3, 7  # significant ones, of figures in tables
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+_MOST_WHOLE = 1e15  # of a number whose whole digits are shown
 _WORD_CHARS = 300  # of a word in a message: longer ones are what somebody wrote, and no path or name
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -125,8 +126,12 @@ def rough_duration(seconds: float) -> str:
 
 
 def significant(value: float, digits: int = 4) -> float:
-    """Return ``value`` rounded to ``digits`` significant digits: more is noise to a reader and costs tokens."""
-    return float(f"{value:.{digits}g}")
+    """Return ``value`` rounded to ``digits`` significant digits: more is noise to a reader and costs tokens.
+
+    The digits of a whole part stay: 32770 for 32768 reads as if it were exact.
+    """
+    is_long = 10**digits <= abs(value) < _MOST_WHOLE
+    return float(round(value)) if is_long else float(f"{value:.{digits}g}")
 
 
 def count_digits(values: Iterable[float], least: int = FEWEST_DIGITS) -> int:

@@ -26,9 +26,18 @@ def find_near_names(name: str, names: Iterable[str], most: int = 3) -> Sequence[
 
 
 def find_near_ids(word: str, ids: Iterable[str], most: int = 3) -> Sequence[str]:
-    """Return at most ``most`` of ``ids`` that ``word`` may mean, else of the names before their last four letters."""
+    """Return at most ``most`` of ``ids`` that ``word`` may mean, else of the names before their last four letters.
+
+    A name that several have would be refused: their ids are returned instead.
+    """
     known = list(ids)
-    return find_near_names(word, known, most) or find_near_names(word, (one.rpartition("-")[0] for one in known), most)
+    if near := find_near_names(word, known, most):
+        return near
+    named: dict[str, list[str]] = {}
+    for one in known:
+        named.setdefault(one.rpartition("-")[0], []).append(one)
+    found = find_near_names(word, named, most)
+    return [one for name in found for one in (named[name] if len(named[name]) > 1 else [name])][:most]
 
 
 def _words(name: str) -> set[str]:

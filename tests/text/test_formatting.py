@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.text.formatting import count_digits, fold_bars, printable, shorten_middle, spread
+from mcp_server.text.formatting import count_digits, fold_bars, printable, shorten_middle, significant, spread
 
 
 def test_a_text_is_shortened_in_its_middle_to_an_exact_length() -> None:
@@ -68,3 +68,8 @@ def test_control_and_invisible_characters_are_replaced_and_some_are_kept() -> No
     assert printable("a\tb\nc\x07", "?", keep="\t\n") == "a\tb\nc?"
     assert printable("a\u202eb", "") == "ab"
     assert printable("损失 0.5") == "损失 0.5"
+
+
+def test_a_whole_part_keeps_its_digits() -> None:
+    numbers = (32768.0, 491519.6, -16384.0, 1234.56, 0.123456, 12.3456, 9999.7)
+    assert [significant(number) for number in numbers] == [32768, 491520, -16384, 1235, 0.1235, 12.35, 10000]

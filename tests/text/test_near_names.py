@@ -24,3 +24,4 @@ def test_names_that_share_words_or_letters_are_near(name: str, expected: list[st
 def test_ids_are_near_by_themselves_or_else_by_the_names_before_their_letters() -> None:
     ids = ["ten-2afs", "one-xnsk"]
     assert [list(find_near_ids(word, ids)) for word in ("ten-2af", "tenn", "oneee")] == [["ten-2afs"], ["ten"], ["one"]]
+    assert list(find_near_ids("runn", ["run-ab3d", "run-x9wz", "other-c4e5"])) == ["run-ab3d", "run-x9wz"]

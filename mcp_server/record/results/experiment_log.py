@@ -120,7 +120,7 @@ def _launch_entry(spec: RunSpec, secrets: Mapping[str, str]) -> str:
     """Return the log entry of a launch: where and when it runs, and the exact script."""
     facts = {
         "run": spec.run_id,
-        "started": spec.created_at,
+        "launched": spec.created_at,
         "host": spec.host,
         "directory": spec.cwd,
         "blueprint": spec.blueprint or "",

@@ -84,7 +84,10 @@ class MetricWait:
         other_tags = [check.other_tags for check in checks]
         if not all(tags is not None for tags in other_tags):
             return None
-        tags = list(dict.fromkeys(tag for tags in other_tags for tag in tags or ()))
+        present: dict[str, str] = {}  # one name where the file's and the log's differ in case alone
+        for tag in (tag for tags in other_tags for tag in tags or ()):
+            present.setdefault(tag.casefold(), tag)
+        tags = list(present.values())
         wanted = self._condition.tag
         if wanted.lower() in FACTS:
             why = ", as its total of steps is not" if wanted.lower() == conditions.PROGRESS else ""
@@ -94,12 +97,12 @@ class MetricWait:
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in named[:_MOST_NAMED])
         names += f" ({len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])
-        present = (
+        known = (
             f"Present: {names}."
             if names
             else left_out or ("It wrote no scalars." if ended else "No scalars exist yet.")
         )
-        return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {present}"
+        return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {known}"
 
 
 def check_possible(condition: conditions.Condition, runs: Sequence[Watched]) -> None:

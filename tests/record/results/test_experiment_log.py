@@ -43,7 +43,7 @@ def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> N
         "````bash\npython train.py --name 'a ``` b'\n````\n\n- run: lora-7kqz\n"
     )
     for line in (
-        "started: 2026-11-21T15:30:45.123Z",
+        "launched: 2026-11-21T15:30:45.123Z",
         "host: gpu4",
         "directory: /data/code",
         f"blueprint: {tmp_path}/b.md",
