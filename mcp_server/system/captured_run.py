@@ -15,7 +15,7 @@ _PIECE_BYTES = 65_536
 
 
 class Captured(NamedTuple):
-    """What a program printed. ``cut``: it was killed, as it printed more than it may on one of both ways."""
+    """The output of a program. ``cut``: it was killed, as it printed more than it may on one of both ways."""
 
     code: int
     output: bytes
