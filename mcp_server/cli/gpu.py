@@ -7,11 +7,11 @@ import os
 import sys
 import time
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from mcp_server.cli.tables import draw_table, open_console
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Gpu, Snapshot
@@ -20,7 +20,6 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.views.gpu_report import GpuReport, list_flags, list_processes, name_gpus, report_machine
 
 _EVERY_S = 2.0
-_PIPE_WIDTH = 240  # columns; a pipe has no width of its own
 _COLUMNS = ("GPU", "UUID", "MEMORY MiB", "UTIL", "TEMP", "POWER", "SM CLOCK", "STATE")
 
 
@@ -31,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(report.model_dump(mode="json"), ensure_ascii=False, indent=2))
         else:
-            width = None if sys.stdout.isatty() else _PIPE_WIDTH
-            Console(width=width).print(_render(snapshot, holders, report))
+            open_console().print(_render(snapshot, holders, report))
         return 0 if report.ok else 1
     if arguments.json:
         return _stream_reports()
@@ -59,7 +57,7 @@ def _query_report() -> tuple[Snapshot, dict[str, str], GpuReport]:
 
 
 def _render(snapshot: Snapshot, holders: dict[str, str], report: GpuReport) -> Group:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = draw_table(())
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column in ("UUID", "STATE") else "right", overflow="fold")
     names = name_gpus([gpu.uuid for gpu in snapshot.gpus], len(snapshot.gpus))

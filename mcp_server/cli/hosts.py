@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mcp_server.backends.ssh.ssh_backend import query_host_gpus
 from mcp_server.backends.ssh.ssh_channel import channel_of, forget_refusal
 from mcp_server.cli.output import print_json
+from mcp_server.cli.tables import draw_table
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.config import read_hosts_file
 from mcp_server.store.run_index import RunQuery
@@ -99,12 +99,10 @@ def _print(reports: Sequence[HostReport]) -> None:
     if not reports:
         console.print("hosts.toml has no host with ssh = ALIAS; guide://other_machines says how.")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _COLUMNS:
-        table.add_column(column, overflow="fold")
+    rows = []
     for one in reports:
         cells = [one.name, "yes", one.python, one.tmux, one.gpus, str(one.live_runs), one.state]
         if not one.reachable:
             cells = [one.name, f"no: {one.why}", "", "", "", "unknown", ""]
-        table.add_row(*(Text(cell, style="" if one.reachable else "yellow") for cell in cells))
-    console.print(table)
+        rows.append([Text(cell, style="" if one.reachable else "yellow") for cell in cells])
+    console.print(draw_table(_COLUMNS, rows, overflow="fold"))

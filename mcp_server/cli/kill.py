@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -15,7 +14,6 @@ from mcp_server.backends.base import backend_of
 from mcp_server.cli.output import print_json
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import mask_distinct_secrets
-from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.stop.confirmation import describe_for_confirmation
 from mcp_server.runs.stop.stop_run import StopResult, describe_dependents, list_dependents, stop_run
@@ -45,40 +43,35 @@ def run(arguments: argparse.Namespace) -> int:
         question = f"{describe_for_confirmation(run, leftovers)}{dependents}"
     if not _ask(run, question):
         return 1
-    stopped = anyio.run(_stop, run, store, reason)
-    return _report(arguments, stopped) if isinstance(stopped, StopResult) else _report_sweep(arguments, stopped)
+    return _report(arguments, anyio.run(_stop, run, store, reason))
 
 
-def _report(arguments: argparse.Namespace, stopped: StopResult) -> int:
-    facts = {
-        "status": "killed" if stopped.is_complete else "incomplete",
-        "run_id": stopped.run.run_id,
-        "state": stopped.run.state,
-        "signals_sent": list(stopped.signals_sent),
-        "far_side": stopped.far_side or None,
-        "survivors": None if stopped.far_side and not stopped.survivors else _list(stopped.survivors),
-    }
-    _print(arguments, f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}.", facts)
-    _tell_survivors(stopped.survivors)
-    return 0 if stopped.is_complete else 1
-
-
-def _report_sweep(arguments: argparse.Namespace, stop: SweepStop) -> int:
-    cells = stop.sweep.count().get("skipped", 0)
-    facts = {
-        "status": "killed" if stop.sweep.ended else "incomplete",
-        "run_id": stop.sweep.sweep_id,
-        "state": stop.sweep.state,
-        "runs": list(stop.runs.results),
-        "problems": stop.problems,
-        "survivors": _list(stop.runs.survivors),
-    }
-    count = len(stop.runs.results)
-    _print(arguments, f"{count} runs were stopped; {cells} cells were not started. It is {stop.sweep.state}.", facts)
-    for name, problem in stop.problems.items():
+def _report(arguments: argparse.Namespace, stopped: StopResult | SweepStop) -> int:
+    run: Watched
+    facts: dict[str, Any]
+    if isinstance(stopped, StopResult):
+        run, survivors, is_killed, problems = stopped.run, list(stopped.survivors), stopped.is_complete, {}
+        facts = {"signals_sent": list(stopped.signals_sent), "far_side": stopped.far_side or None}
+        is_known = bool(survivors or not stopped.far_side)
+        message = f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}."
+    else:
+        run, survivors, is_killed, problems = (
+            stopped.sweep,
+            stopped.runs.survivors,
+            stopped.sweep.ended,
+            stopped.problems,
+        )
+        facts, is_known = {"runs": list(stopped.runs.results), "problems": problems}, True
+        skipped = stopped.sweep.count().get("skipped", 0)
+        message = f"{len(facts['runs'])} runs were stopped; {skipped} cells were not started. It is {run.state}."
+    named = [{"pid": process.pid, "command": process.program} for process in survivors]
+    start = {"status": "killed" if is_killed else "incomplete", "run_id": run.run_id, "state": run.state}
+    _print(arguments, message, {**start, **facts, "survivors": named if is_known else None})
+    for name, problem in problems.items():
         print(f"{name}: {problem}", file=sys.stderr)
-    _tell_survivors(stop.runs.survivors)
-    return 0 if stop.is_complete else 1
+    for process in survivors:
+        print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
+    return 0 if stopped.is_complete else 1
 
 
 def _print(arguments: argparse.Namespace, message: str, facts: dict[str, Any]) -> None:
@@ -86,15 +79,6 @@ def _print(arguments: argparse.Namespace, message: str, facts: dict[str, Any]) -
         print_json(facts)
     else:
         print(message)
-
-
-def _list(processes: Sequence[RunProcess]) -> list[dict[str, Any]]:
-    return [{"pid": process.pid, "command": process.program} for process in processes]
-
-
-def _tell_survivors(processes: Sequence[RunProcess]) -> None:
-    for process in processes:
-        print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
 
 
 def _ask(run: Watched, question: str) -> bool:

@@ -2,13 +2,11 @@
 
 import argparse
 import os
-import sys
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mcp_server.cli.output import print_json
+from mcp_server.cli.tables import draw_table, open_console
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
@@ -20,7 +18,6 @@ from mcp_server.views.sweep_status import line_of_sweep
 _COLUMNS = ("RUN", "STATE", "EXIT", "STEP", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED")
 COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
 _MOST_SWEEPS = 20  # looked at
-PIPE_COLUMNS = 240  # a pipe has no width to keep to
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,14 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not statuses:
         print("No runs yet." if state is None else f"No runs: {state}.")
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    has_hosts = any(status.host for status in statuses)
-    for column in (*_COLUMNS, *(["HOST"] if has_hosts else [])):
-        table.add_column(column, no_wrap=column in ("RUN", "STATE"))
-    for run_, status in zip(runs, statuses, strict=True):
-        table.add_row(*_cells(status, run_.spec.owner), *([status.host or ""] if has_hosts else []))
-    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-    console.print(table)
+    rows = [[*_cells(one, run.spec.owner), one.host or ""] for run, one in zip(runs, statuses, strict=True)]
+    columns = (*_COLUMNS, "HOST") if any(status.host for status in statuses) else _COLUMNS
+    console = open_console()
+    console.print(draw_table(columns, (row[: len(columns)] for row in rows), whole=("RUN", "STATE")))
     for away in {one.unreachable.host: one.unreachable for one in statuses if one.unreachable}.values():
         since = f"{away.host} cannot be reached since {away.since} ({away.why})"
         text = f"{since}: the states of its runs are the last known."

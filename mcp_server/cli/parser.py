@@ -53,6 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_setup_verbs(verbs)
 
     demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
+    demo.set_defaults(module="setup.demo")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
     return parser
 

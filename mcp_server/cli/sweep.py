@@ -5,12 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from mcp_server.cli.ls import COLOURS, PIPE_COLUMNS
+from mcp_server.cli.ls import COLOURS
 from mcp_server.cli.output import print_json
+from mcp_server.cli.tables import draw_table, open_console
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import read_notes
@@ -86,22 +85,15 @@ def _list(store: RunStore, limit: int, *, as_json: bool) -> int:
     if not sweeps:
         print("No sweeps yet.")
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _COLUMNS:
-        table.add_column(column, no_wrap=column in ("SWEEP", "STATE"))
+    rows: list[list[str | Text]] = []
     for sweep in sweeps:
-        best = find_best(sweep)
-        table.add_row(
-            Text(sweep.sweep_id),
-            _state(sweep),
-            f"{sum(cell.done for cell in sweep.cells)}/{len(sweep.cells)}",
-            str(len(sweep.failed) or ""),
-            Text("" if best is None else f"{best.group.text} {best.cell.cell.name}"),
-            Text(printable(sweep.spec.owner)),
-            sweep.spec.created_at[:16].replace("T", " "),
-        )
-    console = _console()
-    console.print(table)
+        done, failed = f"{sum(cell.done for cell in sweep.cells)}/{len(sweep.cells)}", str(len(sweep.failed) or "")
+        best = "" if (found := find_best(sweep)) is None else f"{found.group.text} {found.cell.cell.name}"
+        planned = sweep.spec.created_at[:16].replace("T", " ")
+        labels: list[str | Text] = [Text(sweep.sweep_id), _state(sweep), done, failed, Text(best)]
+        rows.append([*labels, Text(printable(sweep.spec.owner)), planned])
+    console = open_console()
+    console.print(draw_table(_COLUMNS, rows, whole=("SWEEP", "STATE")))
     if total > len(sweeps):
         console.print(f"{total - len(sweeps)} older sweeps: -n {total}", style="dim")
     return 0
@@ -134,14 +126,9 @@ def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         print_json({**status.model_dump(mode="json"), "sweep_log": _log(sweep, store), "settings": rows})
         return 0
-    console = _console()
+    console = open_console()
     console.print(_headline(sweep, status), _state(sweep), end="\n\n", highlight=False)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in table.columns:
-        shown.add_column(name)
-    for row in table.rows:
-        shown.add_row(*map(Text, map(printable, row)))
-    console.print(shown)
+    console.print(draw_table(table.columns, (map(Text, map(printable, row)) for row in table.rows)))
     lines = [printable(describe_failed(cell)) for cell in sweep.failed]
     lines += [printable(line) for line in (*(status.live or ()), *table.notes)]
     lines += [status.reason] if status.reason else []
@@ -166,7 +153,3 @@ def _log(sweep: Sweep, store: RunStore) -> str:
 
 def _state(sweep: Sweep) -> Text:
     return Text(sweep.state, style=COLOURS.get(sweep.state, "cyan"))
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mcp_server.cli.tables import draw_table, open_console
 from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.scalars.locate import EventFiles
 from mcp_server.scalars.plot import draw_picture
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(report.answer.model_dump(mode="json"), ensure_ascii=False, indent=2))
         return 0
-    _print(report, Console(width=None if sys.stdout.isatty() else 240, highlight=False))
+    _print(report, open_console(highlight=False))
     return 0
 
 
@@ -104,7 +105,7 @@ def _print(report: DrawableReport, console: Console) -> None:
 def _table(summaries: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table:
     several = len(summaries) > 1
     shape = next((cells for cells, least in _SHAPES if width >= least), 0)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = draw_table(())
     table.add_column("TAG", overflow="fold", min_width=12)
     if several:
         table.add_column("RUN", overflow="fold")

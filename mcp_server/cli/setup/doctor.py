@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 
 import anyio
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mcp_server import __version__
@@ -29,6 +28,7 @@ from mcp_server.backends.local import tmux_socket
 from mcp_server.cli.hosts import report_hosts
 from mcp_server.cli.setup import client_settings as settings
 from mcp_server.cli.setup.install import claude_directory, codex_config, read_user_entry
+from mcp_server.cli.tables import draw_table
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -68,13 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"ok": fit, "findings": [asdict(f) for f in findings]}, indent=2))
         return 0 if fit else 1
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "VERDICT", "FOUND", "REMEDY"):
-        table.add_column(column, overflow="fold")
-    for f in findings:
-        table.add_row(f.what, Text(f.verdict, style=_COLOURS[f.verdict]), Text(f.detail), Text(f.remedy))
+    rows = [(f.what, Text(f.verdict, style=_COLOURS[f.verdict]), Text(f.detail), Text(f.remedy)) for f in findings]
     console = Console()
-    console.print(table)
+    console.print(draw_table(("", "VERDICT", "FOUND", "REMEDY"), rows, overflow="fold"))
     console.print("Ready." if fit else "Not ready: see the remedies.", style="bold")
     return 0 if fit else 1
 
