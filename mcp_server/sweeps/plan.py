@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
@@ -45,6 +45,8 @@ _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_arg
 # Arguments of launch_run in which {name} stands for a parameter.
 FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 _LABELS = frozenset({"params", "tags"})  # parameters by themselves, and what is said of a run
+ALWAYS_FILLED = ("cell", "sweep", "run_id", "attempt", "gpus", "gpu_indices", "params")
+PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
 
 
@@ -68,14 +70,17 @@ _PHASE_KEYS = sorted(("name", "common", *DEFINING))
 class Phase(CellSources):
     """One phase as it was asked for, with its source read. ``promote``: a run id, or ``best``.
 
-    ``own_params``, and ``fixed``, the names of other arguments: those of its own ``common``, which win over those of a
-    promoted run.
+    ``own_params``, and ``fixed``, the names of other arguments: those of its own ``common``, in a call without phases
+    of the call's. They win over those of a promoted run: its parameters, and what is ``inherited``, the arguments in
+    which its launch differed from other cells. ``braces``: names in braces that its command left to its program.
     """
 
     name: str
     common: Mapping[str, Any] = field(default_factory=dict)
     source_cells: Sequence[SourceCell] | None = None
     promoted: Mapping[str, Any] | None = None
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+    braces: frozenset[str] = frozenset()
     doubts: tuple[str, ...] = ()  # about the run that is promoted
     own_params: Mapping[str, Any] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
@@ -92,7 +97,8 @@ def parse_phases(
     check_common("common", common)
     values = {name: value for name, value in only.items() if value is not None}
     if phases is None:
-        return [_make_phase("", {"name": "1", **values}, common)]
+        phase = _make_phase("", {"name": "1", **values}, common)
+        return [replace(phase, own_params=common.get("params") or {}, fixed=tuple(name_arguments(common)))]
     if values:
         raise BadArgument(next(iter(values)), "belongs into one of the phases.", "Each phase has its own.")
     if not phases:
@@ -176,10 +182,12 @@ def expand(phases: Sequence[Phase], sweep_id: str, known: Sequence[Cell] = ()) -
     for cell in known:
         kept.setdefault(identify(cell), []).append(cell.name)
     for phase in phases:
+        weaker = _list_weaker(phase, cells) if phase.promote == BEST else []
         for unnamed in _expand_phase(phase):
             if len(cells) == MOST_CELLS:
                 raise BadArgument("grid", f"makes more than {MOST_CELLS:,} cells.", "Use several sweeps.")
-            cell = replace(unnamed, variant=_describe_variant(unnamed))
+            notes = [*unnamed.notes, *([_describe_weaker(phase, weaker, "the best run")] if weaker else [])]
+            cell = replace(unnamed, variant=_describe_variant(unnamed), notes=tuple(notes))
             former = kept.get(identify(_fill(cell, sweep_id))) if kept else None
             cell = replace(cell, name=former.pop(0) if former else _make_unique(cell.name, names))
             names.add(cell.name)
@@ -187,6 +195,16 @@ def expand(phases: Sequence[Phase], sweep_id: str, known: Sequence[Cell] = ()) -
     if not cells:
         raise BadArgument("grid", "makes no cells: a parameter has no values.")
     return tuple(cells)
+
+
+def _list_weaker(phase: Phase, former: Sequence[Cell]) -> list[str]:
+    """Return the parameters of the sweep's ``common`` that the best of former cells overrides in a promotion."""
+    common = phase.common.get("params") or {}
+    return [
+        name
+        for name, value in common.items()
+        if name not in phase.own_params and any(cell.params.get(name, value) != value for cell in former)
+    ]
 
 
 def _fill(cell: Cell, sweep_id: str) -> Cell:
@@ -215,19 +233,51 @@ def find_seeds(cell: Cell) -> dict[str, str]:
 
 def _expand_promotion(phase: Phase) -> Iterable[Cell]:
     """Return the cells of a promotion: one, or one a seed. The best cell's parameters are known when it begins."""
-    params = {**(phase.promoted or {}), **phase.own_params}
     name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
     promote = BEST if phase.promote == BEST else None
     if phase.source_cells is not None and len(phase.source_cells) != 1:
         raise BadArgument("promote", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config.")
     source = phase.source_cells[0] if phase.source_cells else None
-    launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
-    notes = (*(source.notes if source else ()), *phase.doubts)
+    launch, own = _add_source(source, phase.common), phase.own_params
+    if source is not None:  # it has read them, and has those that are its program's
+        own = {each: value for each, value in source.params.items() if each in own}
+    fixed = {*phase.fixed, *(name_arguments(source.launch) if source else ())}
+    written = parse(launch["command"]).split_options()[0] if "command" in fixed and launch.get("command") else {}
+    promoted = {each: value for each, value in (phase.promoted or {}).items() if each in own or each not in written}
+    inherited = {each: value for each, value in phase.inherited.items() if each not in fixed}
+    params, common = {**promoted, **own}, {**name_arguments(launch), **(launch.get("params") or {})}
+    weaker = [each for each, value in {**promoted, **inherited}.items() if each in common and common[each] != value]
+    notes = [*(source.notes if source else ()), *phase.doubts]
+    if weaker := [each for each in weaker if each not in own]:
+        notes.append(_describe_weaker(phase, weaker, phase.promote or ""))
+    launch = _merge(apply_overrides(launch, inherited), {"params": params} if params else {})
     for seeds in _expand_grid(phase.grid) if phase.grid is not None else [{}]:
         for seed, value in seeds.items():
             _check_value(seed, value)
         label = _join_label([name, *_describe(seeds)])
-        yield Cell(label, phase.name, {**params, **seeds}, launch, promote, notes=notes, fixed=phase.fixed)
+        cell = Cell(label, phase.name, {**params, **seeds}, launch, promote, notes=tuple(notes), fixed=phase.fixed)
+        if promote is None:
+            check_filled(cell, phase.braces)
+        yield cell
+
+
+def _describe_weaker(phase: Phase, names: Sequence[str], origin: str) -> str:
+    values = {**name_arguments(phase.common), **(phase.common.get("params") or {})}
+    given = ", ".join(f"{name} {as_text(values[name])}" for name in names)
+    return f"{given} of common: not used, as {origin} has its own; the phase's own common would win"
+
+
+def check_filled(cell: Cell, others: Collection[str]) -> None:
+    """Refuse a promotion with a name in braces that no parameter fills in. ``others``: those that its program takes.
+
+    Raises:
+        BadArgument: names it.
+    """
+    known = {*cell.params, *(cell.launch.get("params") or {}), *others, *ALWAYS_FILLED}
+    text = json.dumps([cell.launch.get(name) for name in FILLED], default=str)
+    if (name := next((each for each in PLACEHOLDER.findall(text) if each not in known), None)) is not None:
+        cause = f"nothing fills in {{{name}}}: the promoted run has no parameter {name}."
+        raise BadArgument("common", cause, f'Pass it in common.params, e.g. {{"{name}": "…"}}.')
 
 
 def _expand_phase(phase: Phase) -> Iterable[Cell]:
@@ -379,7 +429,8 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
     ``{cell}`` and ``{sweep}`` are filled in as well. The supervisor fills in ``{run_id}`` and ``{attempt}``. A program
     that would write beside other runs gets a name of its own (``sources/run_name``).
     """
-    names = {"sweep": sweep_id, "cell": cell.name} | {name: as_text(value) for name, value in cell.params.items()}
+    params: dict[str, Any] = {**(cell.launch.get("params") or {}), **cell.params}
+    names = {"sweep": sweep_id, "cell": cell.name} | {name: as_text(value) for name, value in params.items()}
     used: set[str] = set()
 
     def replace_name(match: re.Match[str]) -> str:
@@ -394,8 +445,8 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
         return [fill(inner) for inner in value] if isinstance(value, list) else value
 
     launch = {name: fill(value) if name in FILLED else value for name, value in cell.launch.items()}
-    rest = {name: value for name, value in cell.params.items() if name not in used}
-    launch["params"] = {**(launch.get("params") or {}), **rest}
+    rest = {**(launch.get("params") or {}), **cell.params}
+    launch["params"] = {name: value for name, value in rest.items() if name not in used}
     launch["params"] |= _name_run(launch)
     return replace(cell, launch=launch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from mcp_server.backends.local import tmux_socket
 from mcp_server.backends.slurm.arrays import array_backend_of
-from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.errors import BadArgument, RunwardError, SweepNotFound
 from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file
 from mcp_server.record.handover import base_environment
@@ -21,6 +22,7 @@ from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results.evaluations.benchmark_table import find_benchmark
 from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
 from mcp_server.runs.launch.arguments import check_name
@@ -31,7 +33,17 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.decide import depends_on_metric, wants_array
 from mcp_server.sweeps.halving import parse_halving
-from mcp_server.sweeps.plan import DEFINING, CellSources, Phase, expand, make_request, parse_phases, with_slots
+from mcp_server.sweeps.plan import (
+    ALWAYS_FILLED,
+    DEFINING,
+    PLACEHOLDER,
+    CellSources,
+    Phase,
+    expand,
+    make_request,
+    parse_phases,
+    with_slots,
+)
 from mcp_server.sweeps.plan_checks import (
     check_distinct,
     check_grid_values,
@@ -111,7 +123,14 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
     shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
-    warnings = (*_list_warnings(spec.cells), *shared, *tighter, *_doubt_metric(spec, goal), *_doubt_choice(spec))
+    warnings = (
+        *_list_warnings(spec.cells),
+        *_name_unfilled(spec.cells),
+        *shared,
+        *tighter,
+        *_doubt_metric(spec, goal),
+        *_doubt_choice(spec),
+    )
     return PlannedSweep(spec, checked, warnings)
 
 
@@ -164,6 +183,15 @@ def _check_quota(spec: SweepSpec, store: RunStore) -> None:
 
 def _make_patient(request: LaunchRequest) -> LaunchRequest:
     return replace(request, queue=True) if requests_gpus(request.gpus, request.require) else request
+
+
+def _name_unfilled(cells: Sequence[Cell]) -> Iterator[str]:
+    planned = [cell for cell in cells if cell.promote is None and cell.trial is None]
+    texts = dict.fromkeys(json.dumps([cell.launch.get(each) for each in ("command", "env")]) for cell in planned)
+    names = dict.fromkeys(name for text in texts for name in PLACEHOLDER.findall(text) if name not in ALWAYS_FILLED)
+    if names:
+        listed = ", ".join(f"{{{name}}}" for name in names)
+        yield f"{listed}: no parameter of this name; the program gets it as it is written."
 
 
 def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
@@ -267,7 +295,14 @@ def _check_numbers(request: SweepRequest) -> None:
 def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
     if phase.promote is not None and phase.promote != BEST:
         run = store.find(phase.promote)
-        phase = replace(phase, promoted=_read_params(run), doubts=tuple(_doubt_promoted(run)))
+        former = _find_cell(run, store)
+        phase = replace(
+            phase,
+            promoted={**(_list_filled(former, run) if former is not None else {}), **_read_params(run)},
+            inherited=former.overrides if former is not None else {},
+            braces=frozenset(PLACEHOLDER.findall(json.dumps([run.spec.command, run.spec.env]))),
+            doubts=tuple(_doubt_promoted(run)),
+        )
     if phase.source is None:
         return phase
     common = phase.common
@@ -280,6 +315,20 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
         environ=_find_environment(common, store, environ),
     )
     return replace(phase, source_cells=cells)
+
+
+def _find_cell(run: Run, store: RunStore) -> CellState | None:
+    """Return the cell of a sweep whose run this is, None where it is none's, or its sweep was removed."""
+    with contextlib.suppress(SweepNotFound):
+        cells = store.sweeps.observe(run.spec.sweep).cells if run.spec.sweep else ()
+        return next((cell for cell in cells if cell.cell.name == run.spec.cell), None)
+    return None
+
+
+def _list_filled(former: CellState, run: Run) -> dict[str, Any]:
+    """Return the parameters of a cell that stand in its launch, and are none of its run's."""
+    planned = former.cell.params if former.chosen is None else former.chosen
+    return {name: value for name, value in planned.items() if name not in run.spec.params}
 
 
 def _doubt_promoted(run: Run) -> Iterator[str]:

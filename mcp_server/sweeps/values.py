@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import re
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,12 +18,11 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.plan import fill_names, make_request
+from mcp_server.sweeps.plan import ALWAYS_FILLED, PLACEHOLDER, check_filled, fill_names, make_request
 from mcp_server.sweeps.plan_checks import spell_switches
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.text.secret_patterns import find_keys
 
-_PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
 _TYPO = 0.75  # of difflib: 1.0 is the same name
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets, as at a launch
 
@@ -57,18 +56,29 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
     launches = [{n: v for n, v in cell.launch.items() if n not in _NOT_SEARCHED} for cell in spec.cells]
     own = [{n: v for n, v in cell.items() if n not in ("launch", "overrides")} for cell in facts["cells"]]  # one text
     check_no_secret({**facts, "cells": [launches, own], "tmux_socket": ""}, secrets)
-    site, known = read_hosts_file(home), set[object]()
+    site, known, known_names = read_hosts_file(home), set[object](), _list_names(spec)
     for cell in spec.cells:
         begun = begin_cell(spec, cell)
         request = make_request(spec, begun, 1)
         try:
             _check_placeholders(begun, request)
+            if cell.promote == BEST:
+                check_filled(begun, known_names)
             if request.command and request.blueprint is None:
                 command = parse(request.command)
                 check_arguments(request, command)
                 _check_files(request, command, site, known)
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
+
+
+def _list_names(spec: SweepSpec) -> set[str]:
+    """Return the parameters that the best cell may have, and names in braces that are left to its program."""
+    names = {name for search in spec.searches.values() for name in parse_search(search).space}
+    for cell in spec.cells:
+        if cell.promote != BEST:
+            names.update(cell.params, PLACEHOLDER.findall(json.dumps(cell.launch, default=str)))
+    return names
 
 
 def begin_cell(spec: SweepSpec, cell: Cell) -> Cell:
@@ -96,10 +106,10 @@ def _check_files(request: LaunchRequest, command: ReadCommand, site: HostsFile, 
 
 def _check_placeholders(cell: Cell, request: LaunchRequest) -> None:
     """Refuse a placeholder that is nearly the name of one that there is: a program may have braces of its own."""
-    known = [*cell.params, "cell", "sweep", "run_id", "attempt", "gpus", "gpu_indices", "params"]
+    known = [*cell.params, *request.params, *ALWAYS_FILLED]
     texts = [request.command, *request.env.values(), request.tensorboard or "", *map(str, request.params.values())]
     for text in texts:
-        for name in _PLACEHOLDER.findall(text if isinstance(text, str) else " ".join(text)):
+        for name in PLACEHOLDER.findall(text if isinstance(text, str) else " ".join(text)):
             if name not in known and (near := difflib.get_close_matches(name, known, 2, _TYPO)):
                 meant = " or ".join(f"{{{each}}}" for each in near)
                 raise BadArgument("common", f"nothing fills in {{{name}}}.", f"Write {meant}.")

@@ -14,8 +14,9 @@ from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.conductor.cell_launcher import choose_params
 from mcp_server.sweeps.plan import Phase, apply_overrides, expand
 from mcp_server.sweeps.planning import SweepRequest, make_spec
+from mcp_server.sweeps.values import SweepRefused, check_values
 from tests.support.ended_runs import Runs
-from tests.support.sweeps import cell_events
+from tests.support.sweeps import cell_events, write_sweep
 
 POINTS = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in (1, 2)]
 LAUNCH = {"command": "train", "params": {"lr": 0.01, "steps": 3}}
@@ -83,3 +84,79 @@ def test_a_plan_says_how_the_run_failed_whose_parameters_it_takes(tmp_path: Path
         "far-bbbb": ["far-bbbb failed at step 7 with these parameters"],
         "good-cccc": [],
     }
+
+
+COMMAND = "train.py --config {conf}.json --logdir logs/{run_id}"
+
+
+def add_cell(tmp_path: Path) -> Runs:
+    """Return a home with the sweep first-ab3d: its cell flat has filled in {conf}, and run as flat-aaaa."""
+    runs = Runs(tmp_path)
+    cell = Cell("flat", "1", {"conf": "flat", "n": 8}, overrides={"$MASK": "1", "gpus": 1})
+    started = {"kind": "cell_started", "cell": "flat", "run_id": "flat-aaaa"}
+    write_sweep(runs.home.path, [cell], [started], sweep_id="first-ab3d", name="first")
+    params = {"iters": 160, "n": 4}
+    runs.add("flat-aaaa", sweep="first-ab3d", cell="flat", params=params, command="train.py --config flat.json")
+    return runs
+
+
+def plan_on(runs: Runs, common: dict[str, Any] | None = None, **facts: Any) -> SweepSpec:
+    given = {"command": COMMAND, "cwd": str(runs.path), **(common or {})}
+    request: dict[str, Any] = {"promote": "flat-aaaa", "grid": {"seed": [11, 12]}, "metric": "reward", **facts}
+    return make_spec(SweepRequest("on", common=given, **request), runs.store, {})
+
+
+@pytest.mark.parametrize("is_phase", [False, True])
+def test_a_promoted_run_fills_in_the_names_that_its_sweep_filled_in(tmp_path: Path, is_phase: bool) -> None:
+    phase = {"name": "2", "promote": "flat-aaaa", "grid": {"seed": [11, 12]}}
+    facts: dict[str, Any] = {"promote": None, "grid": None, "phases": [phase]} if is_phase else {}
+    cells = plan_on(add_cell(tmp_path), **facts).cells
+    assert [cell.launch["command"] for cell in cells] == ["train.py --config flat.json --logdir logs/{run_id}"] * 2
+    assert [cell.launch["params"] for cell in cells] == [{"n": 4, "iters": 160, "seed": seed} for seed in (11, 12)]
+    assert (cells[0].launch["env"], cells[0].launch["gpus"]) == ({"MASK": "1"}, 1)
+
+
+def test_a_parameter_of_the_call_fills_in_a_name_and_wins_over_that_of_the_promoted_run(tmp_path: Path) -> None:
+    common = {"params": {"iters": 500, "conf": "stairs"}, "env": {"MASK": "0"}}
+    (cell, _) = plan_on(add_cell(tmp_path), common).cells
+    assert cell.launch["command"].startswith("train.py --config stairs.json")
+    assert cell.launch["params"] == {"n": 4, "iters": 500, "seed": 11}
+    assert (cell.launch["env"], cell.notes) == ({"MASK": "0"}, ())
+    common = {"command": f"{COMMAND} --iters 500"}
+    (cell, _) = plan_on(Runs(tmp_path), common).cells
+    assert cell.launch["params"] == {"n": 4, "seed": 11}, "the last of two options would win"
+
+
+def test_a_name_that_no_parameter_of_the_promoted_run_fills_in_is_refused(tmp_path: Path) -> None:
+    runs = add_cell(tmp_path)
+    with pytest.raises(BadArgument, match=r"nothing fills in \{shape\}: the promoted run has no parameter shape"):
+        plan_on(runs, {"command": "train.py --shape {shape}"})
+    runs.add("wide-bbbb", command="train.py --shape {shape}")
+    (cell, _) = plan_on(runs, {"command": "train.py --shape {shape}"}, promote="wide-bbbb").cells
+    assert cell.launch["command"] == "train.py --shape {shape}", "the program's own braces"
+    (cell, _) = plan_on(runs, {"command": "train.py --s {shape}", "params": {"shape": "{shape}"}}).cells
+    assert cell.launch["command"] == "train.py --s {shape}"
+    phases: list[dict[str, Any]] = [{"name": "1", "grid": {"conf": ["flat"]}}, {"name": "2", "promote": "best"}]
+    common = {"command": "train.py {conf}", "cwd": str(tmp_path)}
+    check_values(make_spec(SweepRequest("n", common=common, phases=phases, metric="r"), runs.store, {}), runs.home, {})
+    phases[1]["common"] = {"command": "train.py {conf} {shape}"}
+    spec = make_spec(SweepRequest("n", common=common, phases=phases, metric="r"), runs.store, {})
+    with pytest.raises(SweepRefused, match=r"Cell promotion: .*nothing fills in \{shape\}"):
+        check_values(spec, runs.home, {})
+
+
+def test_a_plan_names_the_values_of_common_that_a_promotion_does_not_use(tmp_path: Path) -> None:
+    runs = add_cell(tmp_path)
+    phase: dict[str, Any] = {"name": "2", "promote": "flat-aaaa"}
+    only: dict[str, Any] = {"promote": None, "grid": None}
+    (cell,) = plan_on(runs, {"params": {"iters": 500, "lr": 1}}, **only, phases=[phase]).cells
+    assert cell.launch["params"] == {"iters": 160, "lr": 1, "n": 4}
+    said = "iters 500 of common: not used, as flat-aaaa has its own; the phase's own common would win"
+    assert cell.notes == (said,)
+    phase["common"] = {"params": {"iters": 500}}
+    (cell,) = plan_on(runs, {"params": {"iters": 9}}, **only, phases=[phase]).cells
+    assert (cell.launch["params"]["iters"], cell.notes) == (500, ())
+    phases = [{"name": "1", "grid": {"lr": [1, 2]}}, {"name": "2", "promote": "best"}]
+    cells = plan_on(runs, {"command": "train.py", "params": {"lr": 3, "n": 4}}, **only, phases=phases).cells
+    said = "lr 3 of common: not used, as the best run has its own; the phase's own common would win"
+    assert [cell.notes for cell in cells] == [(), (), (said,)]
