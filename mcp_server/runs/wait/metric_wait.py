@@ -176,12 +176,12 @@ class MetricCheck:
                 f"{run.run_id} is a sweep, which has no {self._condition.tag[:_MOST_TAG_CHARS]!r}.",
                 f"A sweep has {', '.join(SWEEP_FACTS)}. For a cell name its run, from list_runs(sweep={run.run_id!r}).",
             )
+        if isinstance(run, Sweep):
+            return self._check_sweep(run, facts)
         if (name := self._condition.tag.lower()) in facts:
             step = int(facts["step"]) if name in (conditions.PROGRESS, "eta_s") and "step" in facts else None
             self.newest = conditions.describe_value(name, facts[name], step)
             return self.newest if self._condition.is_reached(facts[name]) else None
-        if isinstance(run, Sweep):
-            return None
         series = self._find_series(run)
         if self.position.tag is not None:
             return None if series is None else self._check_points(self.position.tag, series)
@@ -192,6 +192,15 @@ class MetricCheck:
             self.other_tags = None
             return conditions.describe_match(self._condition, printed)
         return self._check_log(run, [*(self.other_tags or ()), *printed])
+
+    def _check_sweep(self, run: Sweep, facts: Mapping[str, float]) -> str | None:
+        """Return which share of its cells have ended, or its time. Its end, due once all have, is no condition."""
+        name, done = self._condition.tag.lower(), sum(cell.done for cell in run.cells)
+        if name not in facts or run.ended or done == len(run.cells) or not self._condition.is_reached(facts[name]):
+            return None
+        if name == conditions.PROGRESS:
+            return f"{done} of {len(run.cells)} cells have ended"
+        return conditions.describe_value(name, facts[name], None)
 
     def _check_log(self, run: Run, others: Sequence[str]) -> str | None:
         """Check the numbers that a run prints under names of its own. A long log is read seldom."""

@@ -5,19 +5,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import Event
+from mcp_server.record.state import Liveness
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.runs.wait.cursors import MetricPosition
 from mcp_server.runs.wait.metric_wait import MetricCheck, MetricWait, check_possible
+from mcp_server.runs.wait.waiting import find_reason
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.state_home import StateHome
 from tests.support.event_records import append, header, points
 from tests.support.scalar_runs import BEGUN_S, Writer, csv, events, live, write
+from tests.support.sweeps import cell_events
 
 pytestmark = pytest.mark.anyio
 STEPPED: Event = {"seq": 1, "kind": "first_step"}
@@ -225,6 +230,32 @@ def test_a_time_since_the_start_is_a_condition(tmp_path: Path) -> None:
     run = replace(live(tmp_path), started_at="2026-11-21T15:30:00.000Z", measured_s=700.0)
     assert first_check(tmp_path, "elapsed_s > 600").check(run) == "elapsed_s = 700"
     assert first_check(tmp_path, "elapsed_s > 800").check(run) is None
+
+
+@pytest.mark.parametrize(
+    ("failed", "until", "met"),
+    [
+        (2, "50%", None),
+        (3, "50%", "3 of 6 cells have ended"),
+        (5, "progress >= 50%", "5 of 6 cells have ended"),
+        (6, "50%", None),
+        (6, "100%", None),
+        (3, "progress < 0.6", "3 of 6 cells have ended"),
+    ],
+)
+async def test_a_share_of_a_sweep_is_that_of_its_ended_cells_and_its_end_is_no_condition(
+    tmp_path: Path, failed: int, until: str, met: str | None
+) -> None:
+    cells = tuple(Cell(f"c{number}", "1") for number in range(6))
+    facts = [event for cell in cells[:failed] for event in cell_events(cell.name, None, {"kind": "exit_code"})]
+    events = [cast(Event, {"seq": n, **each}) for n, each in enumerate([{"kind": "conducting"}, *facts], 1)]
+    spec = SweepSpec("night-ab3d", "night", cells=cells)
+    sweep = fold_sweep(spec, events, Liveness.ALIVE)
+    assert first_check(tmp_path, until).check(sweep) == met
+    ended = cast(Event, {"seq": len(events) + 1, "kind": "ended", "state": "failed"})
+    sweep = fold_sweep(spec, [*events, ended], Liveness.ALIVE)
+    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition(until), ["night-ab3d"], {})
+    assert await find_reason([sweep], {}, "condition", wait.check) == ("ended", None)
 
 
 def test_what_no_run_can_meet_is_refused(tmp_path: Path) -> None:
