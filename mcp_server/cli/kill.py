@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(arguments, message, {"status": "already_ended", "run_id": run.run_id, "state": run.state})
         return 0
     if isinstance(run, Sweep):
-        question = describe_sweep_for_confirmation(run)
+        question = describe_sweep_for_confirmation(run, store)
     else:
         dependents = describe_dependents(list_dependents([run], store))
         question = f"{describe_for_confirmation(run, leftovers)}{dependents}"

@@ -86,7 +86,7 @@ class RunQuery:
     mirror: str | None = None  # empty: of this host
     sessions: Sequence[str] | None = None  # one of them
     blueprint: str | None = None  # its path, or the end of it
-    cut_off: bool | None = None  # whether its launch was cut off before anything ran
+    cut_off: bool | None = False  # whether its launch was cut off before anything ran, which is no run; None: all
     before: Run | None = None  # launched before it
     after: Run | None = None
     beside: Run | None = None  # others that may have run at its time, and those that share a directory with it

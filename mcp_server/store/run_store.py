@@ -274,14 +274,14 @@ class RunStore:
 
     def list_sessions(self, among: Sequence[str]) -> set[str]:
         """Return those ``among`` these tmux sessions that are, or were, a run's."""
-        return {session for (session,) in self._select(RunQuery(sessions=among), "session")}
+        return {session for (session,) in self._select(RunQuery(sessions=among, cut_off=None), "session")}
 
     def _list_ids_named(self, name: str) -> list[str]:
         """Return the ids of the runs with this name, else of those of this blueprint, newest first.
 
         A blueprint is named by its path, by its file's name, or by that without the end.
         """
-        if named := self.list_ids(RunQuery(name=name)):
+        if named := self.list_ids(RunQuery(name=name)) or self.list_ids(RunQuery(name=name, cut_off=True)):
             return named
         if not name.endswith(".md"):
             return self.list_ids(RunQuery(tags=(f"blueprint:{name}",)))

@@ -204,7 +204,7 @@ def _is_over(run: Watched) -> bool:
 def _describe(server: ServerContext, targets: _Targets) -> tuple[str, str]:
     """Return what is to be confirmed: its kind, and which runs. No elapsed time is in it."""
     if isinstance(targets.one, Sweep):
-        return "this sweep", describe_sweep_for_confirmation(targets.one)
+        return "this sweep", describe_sweep_for_confirmation(targets.one, server.store)
     runs = [run for run in targets.runs if isinstance(run, Run)]
     dependents = describe_dependents(list_dependents(runs, server.store))
     if targets.one is not None:
@@ -212,7 +212,7 @@ def _describe(server: ServerContext, targets: _Targets) -> tuple[str, str]:
         return "this run", f"{describe_for_confirmation(targets.one, leftovers)}{dependents}"
     chars = max(_FEWEST_COMMAND_CHARS, _COMMAND_CHARS // len(targets.runs))
     named = "; ".join(
-        describe_sweep_for_confirmation(run)
+        describe_sweep_for_confirmation(run, server.store)
         if isinstance(run, Sweep)
         else f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'}): "
         + shorten_middle(mask_secrets(run.command), chars)

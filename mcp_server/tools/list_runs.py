@@ -40,7 +40,7 @@ class Others(Answer):
 class RunList(Answer):
     """Runs, newest first. ``states`` counts all that match; ``more`` is the call for those that did not fit.
 
-    ``sweeps``: those of the listed runs, and those under way, by state and cells.
+    ``sweeps``: those of the listed runs, and those under way, by state and cells; of others the newest, by id.
     """
 
     runs: list[RunStatus]
@@ -144,10 +144,12 @@ def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | 
     if not server.home.sweeps.is_dir():
         return None
     newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)
-    sweeps = [one for one in newest if not one.ended or one.sweep_id in listed]
-    lines = [line_of_sweep(sweep, server.store) for sweep in sweeps[:_MOST_SWEEPS]]
-    left = [sweep.sweep_id for sweep in sweeps[_MOST_SWEEPS:]]
-    return [*lines, *([f"{len(left)} more: {', '.join(left[:_MOST_SWEEPS])}"] if left else [])] or None
+    sweeps = sorted(newest, key=lambda one: one.ended and one.sweep_id not in listed)
+    shown = [one for one in sweeps[:_MOST_SWEEPS] if not one.ended or one.sweep_id in listed]
+    lines = [line_of_sweep(sweep, server.store) for sweep in shown]
+    left = [sweep.sweep_id for sweep in sweeps[len(shown) :]]
+    count = max(len(left), len(server.store.sweeps.list_ids()) - len(shown))
+    return [*lines, *([f"{count} more: {', '.join(left[:_MOST_SWEEPS])}"] if left else [])] or None
 
 
 async def _list_others(ctx: Call) -> Others:

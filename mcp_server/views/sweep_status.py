@@ -145,9 +145,11 @@ def line_of_sweep(sweep: Sweep, store: RunStore) -> str:
     return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{value}"
 
 
-def describe_sweep_for_confirmation(sweep: Sweep) -> str:
-    """Return what a stop stops: how many runs, and how many cells that will not start."""
-    live = sum(cell.state == LIVE for cell in sweep.cells)
+def describe_sweep_for_confirmation(sweep: Sweep, store: RunStore) -> str:
+    """Return what a stop stops: how many runs, as they are now, and how many cells that will not start."""
+    seen = observe_live_cells(sweep, store)
+    unseen = sum(cell.state == LIVE and cell.cell.name not in seen for cell in sweep.cells)
+    live = unseen + sum(not run.ended or run.abandoned for run in seen.values())
     waiting = sum(cell.state == WAITING for cell in sweep.cells)
     return (
         f"{sweep.sweep_id} (sweep, owner {sweep.spec.owner or 'unknown'}): {live} live runs are stopped, "

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.serve.app import build
 from tests.support.ended_runs import Runs
+from tests.support.sweeps import write_sweep
 
 pytestmark = pytest.mark.anyio
 
@@ -79,3 +81,17 @@ async def test_runs_are_found_by_tag(tmp_path: Path) -> None:
     assert [run["run_id"] for run in (await list_runs(runs, tag="sweep"))["runs"]] == ["dp3-b3xq"]
     assert [run["run_id"] for run in (await list_runs(runs, tag="lr"))["runs"]] == ["cfm-7kqz"]
     assert (await list_runs(runs, tag="none"))["total"] == 0
+
+
+async def test_sweeps_that_have_no_listed_run_are_named_by_their_ids(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    for number in range(7):
+        created_at = f"2026-11-21T15:0{number}:00.000Z"
+        end = {"kind": "ended", "state": "killed" if number == 3 else "finished"}
+        write_sweep(
+            runs.home.path, [Cell("c", "1")], [end], sweep_id=f"night-aaa{number}", name="night", created_at=created_at
+        )
+    runs.add("night-c-7kqz", sweep="night-aaa2", cell="c")
+    listed, more = (await list_runs(runs))["sweeps"]
+    assert listed.startswith("night-aaa2 finished: 1 cells")
+    assert more == "6 more: night-aaa6, night-aaa5, night-aaa4, night-aaa3"

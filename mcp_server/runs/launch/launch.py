@@ -143,7 +143,7 @@ async def clean_up(store: RunStore, spec: RunSpec) -> None:
     """Remove the remains of servers killed during a launch, and close the oldest screens of the kind of ``spec``."""
 
     def ended(sessions: Sequence[str]) -> list[RunSpec]:
-        query = RunQuery("ended", sessions=sessions)
+        query = RunQuery("ended", sessions=sessions, cut_off=None)
         return [run.spec for run in store.list_runs(query) if run.state != "lost"]
 
     if time.monotonic() - _cleaned_s.get(store, -math.inf) > _EVERY_S:

@@ -190,7 +190,7 @@ class ServerContext:
         """Return the directories of runs that the caller may read: those of its token's name, without a token all."""
         if (name := identity(ctx)) is None:
             return [str(self.home.runs), *self.store.list_directories()]
-        records = (str(self.home.runs / run_id) for run_id in self.store.list_ids(RunQuery(owner=name)))
+        records = (str(self.home.runs / run_id) for run_id in self.store.list_ids(RunQuery(owner=name, cut_off=None)))
         return [*records, *self.store.list_directories(name)]
 
     def check_readable(

@@ -1,0 +1,21 @@
+"""What the question before a sweep's stop counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.views.sweep_status import describe_sweep_for_confirmation
+from tests.support.ended_runs import Runs
+from tests.support.sweeps import write_sweep
+
+
+def test_runs_that_ended_after_the_conductor_died_are_not_counted_as_live(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    cells = [Cell(name, "1") for name in ("a", "b", "gone", "c")]
+    started = [{"kind": "cell_started", "cell": name, "run_id": f"night-{name}"} for name in ("a", "b", "gone")]
+    write_sweep(runs.home.path, cells, started)
+    runs.add("night-a")
+    runs.add("night-b", "failed")
+    text = describe_sweep_for_confirmation(runs.store.sweeps.find("night"), runs.store)
+    assert text.endswith("1 live runs are stopped, 1 of 4 cells are not started"), "of one nothing is known"
