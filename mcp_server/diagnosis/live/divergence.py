@@ -34,7 +34,8 @@ _BAR = compile_lazily(r"%\||it/s|s/it|\u2501")
 _TOTAL = "loss"  # the streak of all names of the total loss
 _TOTAL_COUNTS = 50  # lines for which a finite total speaks for its components
 _LONG = 20  # readings without a finite value, which are a second sign
-_SIGNS_NEEDED = 2
+_SIGNS_NEEDED, _MOST_SENTENCES = 2, 3
+_DOUBTS = "doubts"  # the rule that repeats what others found
 
 
 class _StreakLimits(NamedTuple):
@@ -164,7 +165,7 @@ class DivergenceDetector:
         self._good_lines = 0
         self._roles: dict[str, _Role] = {}
         self._streaks: dict[str, _Streak] = {}
-        self._signs: dict[str, frozenset[Sign]] = {}
+        self._signs: dict[str, tuple[frozenset[Sign], str]] = {}  # by rule, with its sentence
         self._last_loss: float | None = None
         self._lines_since_finite = _TOTAL_COUNTS
         self._finite_components: dict[str, bool] = {}
@@ -176,7 +177,13 @@ class DivergenceDetector:
     @property
     def signs(self) -> frozenset[Sign]:
         """The independent signs of divergence that hold now."""
-        return frozenset().union(*self._signs.values())
+        return frozenset().union(*(signs for signs, _ in self._signs.values()))
+
+    @property
+    def proof(self) -> str:
+        """What holds now, a sentence a rule, of at most three."""
+        texts = [text for rule, (_, text) in self._signs.items() if rule != _DOUBTS]
+        return " ".join(texts[:_MOST_SENTENCES])
 
     @property
     def is_certain(self) -> bool:
@@ -201,7 +208,7 @@ class DivergenceDetector:
         results = list(self._apply_rules(metric_line))
         for result in results:
             if result.grade:
-                self._signs[result.rule] = result.signs
+                self._signs[result.rule] = result.signs, result.text
             else:
                 self._signs.pop(result.rule, None)
         worst = max(results, key=lambda result: result.grade, default=None)
@@ -257,14 +264,14 @@ class DivergenceDetector:
         rule = sign.name
         is_bad = all(map(math.isnan, values.values()))
         streak = self._update_streak(rule, is_bad=is_bad, metric_line=metric_line)
+        name = next(iter(values))
+        text = f"{name} has been nan in {streak.count} readings in a row{_since(streak.since)}."
         if is_bad:
-            self._signs[rule] = frozenset({sign})
+            self._signs[rule] = frozenset({sign}), text
         else:
             self._signs.pop(rule, None)
         limits = _DOUBTED if streak.ever_good else _RL_NEVER_FINITE
         if is_bad and (grade := streak.grade(limits)):
-            name = next(iter(values))
-            text = f"{name} has been nan in {streak.count} readings in a row{_since(streak.since)}."
             proven = text if grade is Grade.PROVEN else ""
             self.doubts[rule] = Doubt(name, streak.since, proven, metric_line.line, streak.first_line)
         else:
@@ -273,9 +280,9 @@ class DivergenceDetector:
         if len(lasting) >= _SIGNS_NEEDED:
             text = " ".join(doubt.text for doubt in lasting)
             signs = frozenset({Sign.HELD_OUT, Sign.REWARD})
-            yield RuleResult("doubts", Grade.PROVEN, text, lasting[0].since, signs, lasting[0].first_line)
+            yield RuleResult(_DOUBTS, Grade.PROVEN, text, lasting[0].since, signs, lasting[0].first_line)
         elif not is_bad:
-            yield RuleResult("doubts", Grade.GOOD)
+            yield RuleResult(_DOUBTS, Grade.GOOD)
 
     def _role(self, name: str) -> _Role:
         if (role := self._roles.get(name)) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, auto
 from itertools import islice
 from typing import NamedTuple
 
@@ -36,14 +36,14 @@ class Grade(IntEnum):
 class Sign(Enum):
     """A sign of divergence that is independent of the others. Two of them are enough to stop a run."""
 
-    LOSS = "the loss is NaN, infinite or exactly 0"
-    LONG = "it has been so for 20 readings, 100 skipped steps or 40 readings of an explosion"
-    GRADIENT = "the gradient norm is NaN or infinite"
-    NO_FALL = "the loss does not fall"
-    HELD_OUT = "the loss on held-out data is NaN"
-    REWARD = "the reward is NaN"
-    SKIPS = "every optimizer step is skipped"
-    EXPLOSION = "the loss explodes"
+    LOSS = auto()  # it is NaN, infinite or exactly 0
+    LONG = auto()  # another sign lasts: 20 readings, 100 skipped steps or 40 readings of an explosion
+    GRADIENT = auto()  # its norm is NaN or infinite
+    NO_FALL = auto()  # the loss does not fall
+    HELD_OUT = auto()  # the loss on held-out data is NaN
+    REWARD = auto()  # it is NaN
+    SKIPS = auto()  # every optimizer step is skipped
+    EXPLOSION = auto()  # of the loss
 
 
 class RuleResult(NamedTuple):

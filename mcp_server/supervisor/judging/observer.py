@@ -291,8 +291,7 @@ class Observer:
         """Request the stop of a training that has diverged by two independent signs: one may be a mistake."""
         divergence = self._reader.divergence
         if divergence.is_certain and not self._is_stopping:
-            signs = ", and ".join(sorted(sign.value for sign in divergence.signs))
-            self._request_stop("divergence", f"the training diverged: {signs}")
+            self._request_stop("divergence", f"the training diverged. {divergence.proof.rstrip('.')}")
 
     def _check(self) -> None:
         now_s = time.monotonic()

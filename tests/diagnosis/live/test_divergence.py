@@ -45,6 +45,18 @@ def test_a_loss_that_is_nan_five_times_in_a_row_is_proof_and_three_times_at_the_
     assert (divergence.line, divergence.since_step, divergence.recovered) == (ill[-1].line, 3, False)
 
 
+def test_the_proof_of_a_stop_says_what_held_with_its_count_and_nothing_else() -> None:
+    lasting = after(*losses(2.0, 1.9, *[NAN] * 20))
+    assert lasting.is_certain
+    assert lasting.proof == "loss has been nan in 20 readings in a row, since step 3."
+    both = after(*losses(2.0, 1.9), *[row(n, {"loss": NAN, "grad_norm": NAN}) for n in range(3, 10)])
+    assert both.is_certain
+    assert both.proof == (
+        "loss has been nan in 7 readings in a row, since step 3. "
+        "The gradient norm has been nan in 7 readings in a row while the loss is nan, since step 3."
+    )
+
+
 def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_shows_it() -> None:
     lines = [f"{n:03} | loss: nan | lr: 0.1 | dt: 200 ms" for n in range(1, 6)]
     metric_lines = [row(n, {"loss": NAN}, line) for n, line in enumerate(lines, 1)]
