@@ -321,7 +321,7 @@ def find_bare(lines: Sequence[SourceLine], headings: Mapping[int, Heading]) -> d
         elif line.fence is None and is_after_blank and not line.list_mark and _WORDS_ALONE.fullmatch(text):
             name = find_in_words(text.rstrip(" :："))
             if name == NOTES or (name is None and single and has_value and _TITLE.fullmatch(text) and below.content):
-                bare[line.number] = Heading(NOTES, ALIAS_LABEL, NO_HASHES, text, "" if name else text)
+                bare[line.number] = Heading(NOTES, BARE, NO_HASHES, text, "" if name else text)
                 single = ""
             elif name is not None and name not in OPTIONS and below.content:
                 bare[line.number] = Heading(name, BARE, NO_HASHES, text, "")
