@@ -17,7 +17,8 @@ _CLAUSE = re.compile(
     r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|(?<!\bincl)(?<!\binkl)(?<!\bmax)(?<!\bca)(?<!\bapprox)\.(?=\s|$)"
     r"|(?<=\bmax)\.(?=\s+[^\d\s])"
     r"|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|(?<=\s)[-–—]{1,2}(?=\s))\s*"
-    r"|\s+(?=(?:including|incl|inklusive|inkl|davon|of which|dont)\b)"
+    r"|\s+(?=(?:including|incl|inklusive|inkl|davon|of which|dont|because|weil|parce que)\b)"
+    r"|\s*(?=因为|由于)"
 )
 MARK = "\x00"
 _AGAIN = re.compile(r"[:：=＝]\s*$")  # a clause that ends so belongs to the next
