@@ -53,7 +53,7 @@ class _Program:
         return {name: float(value) for name, value in self.options.items() if LENGTH.search(name) and _is_number(value)}
 
     def fixed(self, free: set[str]) -> list[tuple[str, str]]:
-        """Return the other options, without seeds, places of output, and those named ``free``."""
+        """Return the other options, without seeds, places of output, and those named ``free``, in order."""
         aside = free | self.lengths.keys()
         named = sorted(self.options.items())
         return [(n, value) for n, value in named if n not in aside and not is_seed(n) and not may_name_an_output(n)]
@@ -117,7 +117,8 @@ def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) ->
     if work < 1:
         work_text = f"{rough_duration(work * _HOUR_S)} {'of a GPU' if all(held) else unit.removeprefix('hours ')}"
     runs_count = f"{len(alike)} finished runs" if len(alike) > 1 else "the finished run"
-    by = [f"as {runs_count} of this command took"] if alike else []
+    others = " with other settings" if alike & find_alike.of_others else ""
+    by = [f"as {runs_count} of this command{others} took"] if alike else []
     by += [f"{'the others ' if alike else ''}by time_limit_s"] if limits else []
     took = ""
     if at_once is not None:
@@ -134,6 +135,7 @@ class _Alike:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = [(run, _Program.of(vars(run.spec))) for run in runs]
         self._known: dict[tuple[object, ...], tuple[float | None, set[str]]] = {}
+        self.of_others: set[str] = set()  # of those that had a number more or less, such as a rate that was varied
 
     def estimate_s(self, cell: Cell) -> tuple[float | None, set[str]]:
         """Return how long a cell takes by them, longer or shorter with a setting such as ``max_steps``, and their ids.
@@ -155,18 +157,29 @@ class _Alike:
         free = {name for name, value in program.options.items() if is_own(value)} | set(cell.params)
         key = (words, *program.fixed(free), *program.lengths.items(), program.cwd, program.gpus)
         if key not in self._known:
-            found = [
-                (run.run_id, elapsed_s * _ratio(program.lengths, other.lengths))
+            same = [
+                (run.run_id, elapsed_s * _ratio(program.lengths, other.lengths), other.fixed(free))
                 for run, other in self._runs
                 if (other.cwd, other.gpus) == (program.cwd, program.gpus)
-                and other.fixed(free) == program.fixed(free)
                 and len(words) == len(other.words)
                 and all(word in (None, its) for word, its in zip(words, other.words, strict=True))
                 and (elapsed_s := run.elapsed_s(0.0)) is not None
-            ][:_MOST_ALIKE]
+            ]
+            fixed = program.fixed(free)
+            found = [(run_id, s) for run_id, s, its in same if its == fixed][:_MOST_ALIKE]
+            if not found:
+                found = [(run_id, s) for run_id, s, its in same if _are_near(its, fixed)][:_MOST_ALIKE]
+                self.of_others.update(run_id for run_id, _ in found)
             mean_s = statistics.fmean(each_s for _, each_s in found) if found else None
             self._known[key] = mean_s, {run_id for run_id, _ in found}
         return self._known[key]
+
+
+def _are_near(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> bool:
+    """Return whether options differ in numbers alone that one of both leaves at what its program takes without."""
+    differing = set(one) ^ set(other)
+    names = [name for name, _ in differing]
+    return len(names) == len(set(names)) and all(_is_number(value) for _, value in differing)
 
 
 def _ratio(here: Mapping[str, float], there: Mapping[str, float]) -> float:

@@ -70,6 +70,16 @@ def test_a_cell_of_twice_the_steps_takes_twice_as_long(tmp_path: Path) -> None:
     assert "about 1 h, 4 hours of cells, as the finished run of this command took" in text
 
 
+def test_runs_that_varied_another_number_say_how_long_where_no_others_do(tmp_path: Path) -> None:
+    varied = run(1800, params={"width": 0.5, "seed": 1})
+    text = describe_hours(plan(COMMAND.replace("1000", "2000"), 4), {}, Finished(tmp_path, varied))
+    assert text.endswith("about 1 h, 4 hours of cells, as the finished run of this command with other settings took.")
+    text = describe_hours(plan(count=4), {}, Finished(tmp_path, varied, run(3600)))
+    assert text.endswith("about 1 h, 4 hours of cells, as the finished run of this command took.")
+    text = describe_hours(plan(f"{COMMAND} --width 2", 4), {}, Finished(tmp_path, varied))
+    assert "not known" in text, "another width may take another time"
+
+
 def test_a_value_of_the_cell_in_its_command_is_no_difference(tmp_path: Path) -> None:
     store = Finished(tmp_path, run(3600, "sh t.sh 0.5 --out runs/x --seed 9"))
     assert "about 2 h" in describe_hours(plan("sh t.sh {lr} --out runs/y --seed 1"), {}, store)
