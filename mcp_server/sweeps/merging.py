@@ -138,29 +138,45 @@ def _unify(sweeps: Sequence[Sweep]) -> tuple[list[_Member], list[str]]:
     variants = [{(member.state.cell.phase, member.variant) for member in members} for members in found]
     members: list[_Member] = []
     notes: list[str] = []
+    alike = _join_alike(variants)
     for at, same in enumerate(found):
-        others = {each for number, known in enumerate(variants) if number != at for each in known}
-        if variants[at] & others:
+        if len(alike[at]) == len(sweeps):
             members += same
             continue
-        members += [replace(member, state=_name_sweep(member)) for member in same]
+        name = ", ".join(sweeps[number].sweep_id for number in sorted(alike[at]))
+        members += [replace(member, state=_name_sweep(member.state, name)) for member in same]
         base, sweep = sweeps[0 if at else 1], sweeps[at]
-        if at or len(sweeps) > 2:  # noqa: PLR2004 - of two, one differs from the other
+        if len(alike[at]) == 1 and (at or len(sweeps) > 2):  # noqa: PLR2004 - of two, one differs from the other
             differing = ", ".join(_list_differing(base, sweep)) or "its launches"
             notes.append(f"{sweep.sweep_id} differs from {base.sweep_id} in {differing}: its rows are its own.")
     return members, notes
 
 
-def _name_sweep(member: _Member) -> CellState:
-    cell = member.state.cell
-    return replace(member.state, cell=replace(cell, overrides={**cell.overrides, _SWEEP: member.sweep.sweep_id}))
+def _join_alike(variants: Sequence[set[tuple[str, str]]]) -> list[set[int]]:
+    """Return for each sweep which ones share launches with it, or with others that do."""
+    alike: list[set[int]] = []
+    for at, known in enumerate(variants):
+        joined = [each for each in alike if any(known & variants[number] for number in each)]
+        alike = [each for each in alike if each not in joined] + [{at}.union(*joined)]
+    return [next(each for each in alike if at in each) for at in range(len(variants))]
+
+
+def _name_sweep(state: CellState, name: str) -> CellState:
+    return replace(state, cell=replace(state.cell, overrides={**state.cell.overrides, _SWEEP: name}))
 
 
 def _list_differing(one: Sweep, other: Sweep) -> Iterator[str]:
-    launches = [[_reduce(state.cell, sweep.sweep_id) for state in sweep.cells] for sweep in (one, other)]
+    """Yield the arguments of which the two have other values, also where some of their cells have the same."""
+    launches = [
+        [
+            {**_reduce(state.cell, sweep.sweep_id), "recovery": state.cell.launch.get("recovery")}
+            for state in sweep.cells
+        ]
+        for sweep in (one, other)
+    ]
     for name in sorted({name for each in launches for launch in each for name in launch}):
         values = [{json.dumps(launch.get(name), default=str, sort_keys=True) for launch in each} for each in launches]
-        if not values[0] & values[1]:
+        if values[0] != values[1]:
             yield name
 
 

@@ -111,6 +111,24 @@ def test_a_sweep_that_trains_something_else_stands_apart_and_says_why(
     assert len(table.rows or []) == 3
 
 
+def test_every_row_names_its_sweeps_where_one_trains_something_else_and_all_differences_are_told(
+    tmp_path: Path,
+) -> None:
+    command = {"command": "python t.py --config {lr}.json"}
+    write(tmp_path, "a", {(0.1, 1): 1.0, (0.2, 1): 2.0}, {**COMMON, **command, "time_limit_s": 600})
+    fixed = {**COMMON, "command": "python t.py --config 0.1.json", "recovery": "default"}
+    for name, seed in (("b", 1), ("c", 2)):
+        cells = list(expand(parse_phases(None, {"cells": [{"n": 4, "seed": seed}]}, fixed), f"{name}-ab3d"))
+        ends = cell_events(cells[0].name, 5.0)
+        write_sweep(tmp_path, cells, ends, sweep_id=f"{name}-ab3d", name=name, metric="reward", ranking="last")
+    table = compare(tmp_path, "a", "b", "c")
+    at = (table.columns or "").split("|").index("sweep")
+    assert {row.split("|")[at] for row in table.rows or []} == {"a-ab3d", "b-ab3d, c-ab3d"}
+    assert [note for note in table.notes or [] if "differs" in note] == [
+        "a-ab3d differs from b-ab3d in command, recovery, time_limit_s: its rows are its own."
+    ]
+
+
 @pytest.mark.parametrize(("size", "seed", "grouped"), [(2, 3, True), (4, 4, False), (4, 3, False)])
 def test_a_seed_in_the_command_is_no_difference_unless_it_may_be_another_value(
     tmp_path: Path, size: int, seed: int, *, grouped: bool
