@@ -82,9 +82,10 @@ class Launched(Answer):
 
 async def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchRequest:
     server = server_of(ctx)
+    owner = server.owner(ctx, arguments["owner"])
     own = {
-        "owner": server.owner(ctx, arguments["owner"]),
-        "idempotency_key": await server.idempotency_key(ctx, arguments["idempotency_key"]),
+        "owner": owner,
+        "idempotency_key": await server.idempotency_key(ctx, arguments["idempotency_key"], owner),
         "keep_code": arguments.get("code") == "kept",
     }
     if isinstance(arguments["params"], str):

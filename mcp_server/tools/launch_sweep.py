@@ -130,8 +130,9 @@ async def launch_sweep(
         if dry_run or any(each is not None for each in plan):
             raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
         return await run_in_thread(_note_cells, ctx, name, notes)
-    arguments |= {"common": common or {}, "hosts": tuple(hosts or ()), "owner": server.owner(ctx, owner)}
-    arguments |= {"idempotency_key": await server.idempotency_key(ctx, idempotency_key)}
+    owner = server.owner(ctx, owner)
+    arguments |= {"common": common or {}, "hosts": tuple(hosts or ()), "owner": owner}
+    arguments |= {"idempotency_key": await server.idempotency_key(ctx, idempotency_key, owner)}
     request = SweepRequest(**arguments)
     await run_in_thread(_check_places, ctx, arguments, dry_run)
     if dry_run:

@@ -77,6 +77,21 @@ async def test_a_key_is_one_over_http_and_stdio_for_its_owner_alone(sandbox: San
     assert len(sandbox.store.list_ids()) == 3
 
 
+async def test_a_key_belongs_to_the_owner_that_a_call_over_stdio_names(sandbox: Sandbox) -> None:
+    adas = tokens(sandbox).add("ada")
+    async with sandbox.agent() as agent:
+        first = await agent.launch("true", idempotency_key="sweep/1", owner="ada")
+        mine = await agent.launch("true", idempotency_key="sweep/1")
+        # A key that reads like one of hers is not hers.
+        lookalike = await agent.launch("true", idempotency_key="ada: sweep/2")
+        assert await agent.launch("true", idempotency_key="ada: sweep/2") == lookalike
+    with serve(sandbox) as service:
+        async with service.agent(adas) as ada:
+            assert await ada.launch("true", idempotency_key="sweep/1") == first
+            hers = await ada.launch("true", idempotency_key="sweep/2")
+    assert len({first, mine, lookalike, hers}) == 4
+
+
 async def test_a_sweep_is_its_owners_and_every_file_that_it_names_is_checked(sandbox: Sandbox) -> None:
     alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
     secret, project = sandbox.path / "secret", sandbox.path / "project"

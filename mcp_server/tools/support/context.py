@@ -167,17 +167,20 @@ class ServerContext:
             return name or owner
         raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
 
-    async def idempotency_key(self, ctx: Call, key: str | None) -> str | None:
-        """Return ``key`` in the namespace of its owner, over HTTP and stdio: another's key never returns his run."""
-        return None if key is None else await run_in_thread(self._name_key, ctx, key)
+    async def idempotency_key(self, ctx: Call, key: str | None, owner: str | None) -> str | None:
+        """Return ``key`` in the namespace of the run's ``owner``, over HTTP and stdio: another's never returns his run.
 
-    def _name_key(self, ctx: Call, key: str) -> str:
+        ``owner``: as the call names it, checked by ``owner()``.
+        """
+        return None if key is None else await run_in_thread(self._name_key, ctx, key, owner or self.actor(ctx))
+
+    def _name_key(self, ctx: Call, key: str, owner: str) -> str:
         from mcp_server.runs.launch.idempotency import find_owner_of_key  # noqa: PLC0415 - few calls have a key
 
-        owner = self.actor(ctx)
-        # The owner of whom nobody says otherwise has no prefix; nor had any owner over stdio in former versions.
+        # The owner of whom nobody says otherwise has no prefix, unless the key looks like another's with one (a token's
+        # name holds no colon); nor had any owner over stdio in former versions.
         is_plain = identity(ctx) is None and find_owner_of_key(self.store, key) == owner
-        return key if is_plain or owner == self.home.owner({}) else f"{owner}: {key}"  # a token's name holds no colon
+        return key if is_plain or (owner == self.home.owner({}) and ": " not in key) else f"{owner}: {key}"
 
     def check_owner(self, ctx: Call, run: Watched, *, force: bool = False) -> None:
         """Raise ForeignRun or ReadOnlyRun for another owner's run; ``force`` counts only without tokens."""
