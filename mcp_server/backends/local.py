@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -195,6 +197,32 @@ def check_interpreter() -> None:
     python = Path(sys.executable)
     if not os.access(python, os.X_OK):
         raise InterpreterGone(python, "may not be executed" if os.path.lexists(python) else "is missing")
+
+
+def check_program(module: str) -> None:
+    """Check that the interpreter of this process starts and finds ``module`` of this package, a program.
+
+    Raises:
+        InterpreterGone: it does not start, or the package was removed under this process.
+    """
+    check_interpreter()
+    words = [sys.executable, "-I", "-S", "-c", ""]
+    try:
+        status = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        status = 0  # slow is not gone
+    except OSError as error:
+        raise InterpreterGone(Path(sys.executable), f"does not start ({error.strerror})") from error
+    if status:
+        raise InterpreterGone(Path(sys.executable), f"does not start (exit status {status})")
+    try:
+        is_there = importlib.util.find_spec(f"{module}.__main__") is not None
+    except ImportError:
+        is_there = False
+    if not is_there:
+        raise InterpreterGone(Path(sys.executable), f"has no {module} any more")
 
 
 def _open_handover(directory: RunDir) -> int:

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from mcp_server.backends import tmux_client
 from mcp_server.backends.base import load_backend
-from mcp_server.backends.local import write_handover
+from mcp_server.backends.local import check_program, write_handover
 from mcp_server.errors import LaunchFailed, RunwardError
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now, write_json
@@ -34,6 +34,7 @@ from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
 _STARTED_WITHIN_S = 15.0
+PROGRAM = "mcp_server.sweeps.conductor"  # of a conductor
 
 
 def resume_conductor(sweep: Sweep) -> None:
@@ -62,12 +63,13 @@ async def start_conductor(
         TmuxMissing, InterpreterGone: it cannot begin.
     """
     await run_in_thread(load_backend("tmux").check_usable)
+    await run_in_thread(check_program, PROGRAM)
     socket = sweep.spec.tmux_socket
     token = secrets.token_hex(2)
     session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
     fifo = directory.path / f"handover-{token}"
     fd = await run_in_thread(_open_fifo, fifo)
-    argv = [sys.executable, "-I", "-X", "utf8", "-m", "mcp_server.sweeps.conductor", str(directory.path)]
+    argv = [sys.executable, "-I", "-X", "utf8", "-m", PROGRAM, str(directory.path)]
     try:
         with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
             start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)

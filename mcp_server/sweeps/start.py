@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from mcp_server.backends.local import check_program
 from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_spec import SweepDir, SweepSpec
@@ -18,7 +19,7 @@ from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.cell_code import plan_copies
-from mcp_server.sweeps.conducting import resume_conductor, start_conductor
+from mcp_server.sweeps.conducting import PROGRAM, resume_conductor, start_conductor
 from mcp_server.sweeps.decide import has_too_many_failures
 from mcp_server.sweeps.plan import DEFINING, identify
 from mcp_server.sweeps.planning import (
@@ -112,6 +113,7 @@ async def rehearse_sweep(
 
 async def _plan_new(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
     planned = await plan_sweep(request, store, environ)
+    await run_in_thread(check_program, PROGRAM)
     warnings = await run_in_thread(lambda: list(_name_kept(planned.spec, store)) if request.resume is None else [])
     return replace(planned, warnings=(*planned.warnings, *warnings))
 

@@ -1,13 +1,13 @@
 """gpu_check: whether the GPUs of this machine are free and healthy."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
 from mcp_server.backends.base import GpuState
+from mcp_server.backends.local import check_interpreter
 from mcp_server.backends.ssh.ssh_backend import query_host_gpus
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -50,7 +50,10 @@ async def gpu_check(
         requirements = parse_requirements(require) if require is not None else None
     except ValueError as error:
         raise BadArgument("require", str(error)) from error
-    query = partial(query_gpus, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
+
+    def query() -> Snapshot:
+        check_interpreter()
+        return query_gpus(sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
 
     def query_far(mirror: Path) -> GpuState:
         return query_host_gpus(mirror, since_s=since_s)

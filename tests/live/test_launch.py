@@ -402,5 +402,38 @@ async def test_a_server_whose_environment_is_gone_says_so_and_starts_nothing(san
         ):
             assert f"runward's own environment is gone: {python} {fault}" in told
             assert "overloaded" not in told
+        assert f"{python} {fault}" in await agent.refusal("gpu_check")
         assert (await agent.call("list_runs"))["total"] == 1
         assert (await agent.kill(run_id))["status"] == "killed"
+
+
+@pytest.mark.parametrize("fault", ["does not start", "has no mcp_server"])
+async def test_a_sweep_whose_conductor_could_not_start_is_not_made(sandbox: Sandbox, fault: str) -> None:
+    venv, source = sandbox.path / "venv", Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    packages = next((venv / "lib").glob("python3*/site-packages"))
+    shutil.copytree(source / "mcp_server", packages / "mcp_server", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("prompts", "agents"):
+        shutil.copytree(source / name, packages / "mcp_server" / name, dirs_exist_ok=True)
+    others = (path for path in sys.path if path.endswith("site-packages"))
+    (packages / "of_the_tests.pth").write_text("\n".join(others))
+    server = StdioServerParameters(
+        command=str(venv / "bin" / "python"),
+        args=["-P", "-B", "-m", "mcp_server"],  # nothing comes into the package while it is removed
+        env=sandbox.environ,
+        cwd=sandbox.path,
+    )
+    plan = {"name": "s", "common": {"command": "true {a}"}, "grid": {"a": [1]}}
+    async with Client(stdio_client(server)) as client:
+        agent = Agent(client)
+        await agent.call("launch_sweep", **plan, dry_run=True)  # what it needs is loaded
+        if fault == "does not start":
+            (venv / "bin" / "python").unlink()
+            (venv / "bin" / "python").write_bytes(b"\x7fELF of another machine")
+            (venv / "bin" / "python").chmod(0o755)
+        else:
+            shutil.rmtree(packages / "mcp_server")
+        told = await agent.refusal("launch_sweep", **plan)
+        assert f"runward's own environment is gone: {venv / 'bin' / 'python'} {fault}" in told
+        assert "began" not in told
+    assert not any((sandbox.path / "state" / "sweeps").glob("s-*"))
