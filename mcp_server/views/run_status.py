@@ -59,6 +59,7 @@ _LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "unreachable": ("reason", "elapsed_s", "eta_s", "last_output_s"),
     "ended": ("step_s", "eta_s"),
     "stalled": ("eta_s",),
+    "retrying": ("eta_s",),  # of the attempt that is over: the next may begin at step 0
 }
 
 
@@ -307,6 +308,7 @@ def _choose_left_out(run: Run, since: int, *, brief: bool, listed: bool) -> set[
         "unreachable": bool(run.unreachable),
         "ended": run.ended,
         "stalled": run.state == "stalled",
+        "retrying": run.state == "retrying",
     }
     return {name for case, names in _LEFT_OUT.items() if cases[case] for name in names}
 

@@ -123,8 +123,13 @@ class _Lengths:
                 eta_s = whole_s * launch.draw_share(chance, elapsed_s / whole_s, is_live=True)
             return eta_s if most_s is None else min(eta_s, most_s)
         usual_s = None if launch is None else launch.fit(cell)
-        if usual_s is None and run.state == "running":
+        is_retried = run.state == "retrying" or (run.state == "stalled" and "stall" in run.stop_on)
+        if usual_s is None and (run.state == "running" or is_retried):
             return None  # its time limit is no estimate
+        if is_retried and launch is not None and usual_s is not None:  # another attempt, as long as cells usually run
+            again_s = usual_s * launch.share * launch.draw_share(chance, is_live=True)
+            return again_s if most_s is None else min(again_s, most_s)
+        elapsed_s = self._attempt_s(run)
         if usual_s is None or run.state != "running" or elapsed_s > max(_OVERDUE * usual_s, usual_s + _UNNOTED_S):
             return most_s
         left = launch.draw_share(chance, elapsed_s / usual_s, is_live=True) if launch and elapsed_s < usual_s else 0.0
@@ -207,6 +212,11 @@ class _Lengths:
     def _whole_s(self, run: Run) -> float | None:
         eta_s = run.progress.get("eta_s")
         return self._elapsed_s(run) + eta_s if isinstance(eta_s, int | float) and run.state == "running" else None
+
+    def _attempt_s(self, run: Run) -> float:
+        """Return how long its newest attempt has run: one that began anew is no hang."""
+        starts = [event["at"] for event in run.events if event["kind"] == "started" and "at" in event]
+        return max(0.0, self._now_s - posix(starts[-1])) if starts else self._elapsed_s(run)
 
     def _elapsed_s(self, run: Run) -> float:
         return max(0.0, self._now_s - posix(run.started_at)) if run.started_at else 0.0

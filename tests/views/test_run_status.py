@@ -177,6 +177,7 @@ def test_progress_has_four_digits_and_the_remaining_time_only_while_the_run_live
     assert (live.step, live.total_steps, live.step_s, live.eta_s) == (340, 1000, 0.1235, 81.0)
     assert live.metrics == {"loss": 0.04568, "reward": "nan"}
     assert describe(run("finished", progress=progress), now_s=BEGAN_S).eta_s is None
+    assert describe(run("retrying", progress=progress), now_s=BEGAN_S).eta_s is None, "it may begin at step 0"
     assert describe(run(progress=progress), now_s=BEGAN_S, listed=True).metrics is None
 
 

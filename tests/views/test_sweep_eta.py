@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
+from mcp_server.recovery.policy import normalize_policy
 from mcp_server.text.formatting import format_time
 from mcp_server.views.sweep_eta import estimate_rest_s, fit_lengths
 
@@ -246,6 +247,20 @@ def test_a_hang_is_no_cell_of_usual_length() -> None:
     assert estimate_rest_s(sweep, {"hang": live(0)}, BEGUN_S + 40) is None
     assert estimate_rest_s(sweep, {"hang": live(0, eta_s=5, state="stalled")}, BEGUN_S + 22) is None
     assert estimate_rest_s(sweep, {"hang": live(0, time_limit_s=100)}, BEGUN_S + 40) == 60
+
+
+def test_a_cell_that_is_tried_again_takes_as_long_as_cells_usually_run_and_not_until_its_time_limit() -> None:
+    cells = [Cell(name, "1") for name in "abcd"]
+    events = [start("a", 0), end("a", 20, 20), start("b", 20)]
+    sweep = sweep_of(cells, events, max_parallel=1)
+    retried = live(20, eta_s=3, state="retrying", time_limit_s=600)
+    assert estimate_rest_s(sweep, {"b": retried}, BEGUN_S + 27) == pytest.approx(3 * 20)
+    stopped = live(20, eta_s=3, state="stalled", time_limit_s=600, recovery=normalize_policy("default"))
+    assert estimate_rest_s(sweep, {"b": stopped}, BEGUN_S + 27) == pytest.approx(3 * 20)
+    again: Any = {"seq": 1, "kind": "started", "attempt": 2, "at": at(65)}
+    second = replace(live(20, time_limit_s=600), events=(again,))
+    assert estimate_rest_s(sweep, {"b": second}, BEGUN_S + 70) == pytest.approx(15 + 2 * 35), "no hang"
+    assert estimate_rest_s(sweep_of(cells, [start("a", 0)]), {"a": live(0, 9, "retrying")}, BEGUN_S + 9) is None
 
 
 def test_a_later_phase_without_the_settings_of_this_one_changes_no_estimate() -> None:

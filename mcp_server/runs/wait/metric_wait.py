@@ -135,7 +135,7 @@ def read_facts(run: Watched, now_s: float) -> dict[str, float]:
     else:
         facts["attempt"] = run.attempt if run.started_at else None
         step, total = run.progress.get("step"), run.progress.get("total_steps")
-        facts |= {"step": step, "eta_s": None if run.ended else run.progress.get("eta_s")}
+        facts |= {"step": step, "eta_s": run.progress.get("eta_s") if run.state == "running" else None}
         if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
             facts[conditions.PROGRESS] = step / total
     return {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
