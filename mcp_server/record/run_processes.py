@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.record.events import Event, read_new_events, read_record, read_stop
+from mcp_server.record.events import Event, read_events, read_new_events, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, boot_id, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix
@@ -65,12 +65,12 @@ class ThisHost:
         return self.is_this_boot(spec) or spec.host in ("", self.name)
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return ``alive`` while the supervisor holds its lock. A reused process number cannot deceive it.
+        """Return ``alive`` while the supervisor holds its lock, or lives though the lock was removed.
 
-        Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
-        ``dead``.
+        A reused process number cannot deceive it. Without both: ``unknown`` for a run of another host, ``pending`` in
+        the first 15 s of a launch, else ``dead``.
         """
-        if is_locked(directory.lock):
+        if is_locked(directory.lock) or (_has_lost_its_lock(directory) and self.is_this_boot(spec)):
             return LivenessReport(Liveness.ALIVE)
         if not self.supervises(spec):
             reason = f"Supervised on {spec.host}: only that host can say whether it still lives."
@@ -167,6 +167,17 @@ def supervisor_of(path: Path, run: Run) -> processes.Process | None:
     if started is None and supervised_run(processes.command_words(process.pid)) != path.name:
         return None
     return process if started in (None, process.started) else None
+
+
+def _has_lost_its_lock(directory: RunDir) -> bool:
+    """Return whether the run's lock was removed, as a cleaner of ``*.lock`` does, under a supervisor that lives."""
+    if directory.lock.exists():
+        return False
+    starts = [event["at_start"] for event in read_events(directory.events) if "at_start" in event]
+    last = starts[-1] if starts else {}
+    pid, started = last.get("supervisor_pid"), last.get("supervisor_started")
+    process = processes.find_process(pid) if isinstance(pid, int) else None
+    return process is not None and process.started == started
 
 
 def name_processes(members: Iterable[processes.Process]) -> list[RunProcess]:

@@ -218,6 +218,26 @@ async def test_a_killed_guard_changes_nothing(sandbox: Sandbox) -> None:
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
 
+async def test_a_run_whose_lock_was_removed_still_runs_and_is_stopped(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        killed, ends = (
+            await agent.launch("sleep 600"),
+            await agent.launch("until test -e go; do sleep 0.02; done; exit 6"),
+        )
+        for run_id in (killed, ends):
+            sandbox.rundir(run_id).lock.unlink()
+            assert sandbox.run(run_id).state == "running"
+        answer = await agent.kill(killed)
+        assert (answer["status"], answer["state"]) == ("killed", "killed")
+        (sandbox.path / "go").touch()
+        status = await agent.end(ends)
+        assert (status["state"], status["exit_code"]) == ("failed", 6)
+        lost = await agent.launch("sleep 600")
+        sandbox.rundir(lost).lock.unlink()
+        os.kill(sandbox.supervisor(lost), signal.SIGKILL)
+        assert (await agent.end(lost))["state"] == "lost"
+
+
 async def test_another_server_knows_everything(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 0.5; exit 6")
