@@ -263,7 +263,7 @@ def describe_policy(policy: Mapping[str, Any]) -> str:
 def describe_ceilings(policy: Mapping[str, Any], noun: str = "") -> str:
     """Return how many retries there may be; the last failure of ``max_same_kind`` is followed by none."""
     most, of_one_kind = policy["max_retries"], policy["max_same_kind"] - 1
-    return f"at most {most}{noun}" + (f", {of_one_kind} of one kind in a row" if of_one_kind < most else "")
+    return f"at most {most}{noun}" + (f", and {of_one_kind} of one kind in a row" if of_one_kind < most else "")
 
 
 def _describe_when(when: Mapping[str, Any]) -> str:

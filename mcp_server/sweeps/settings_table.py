@@ -166,9 +166,9 @@ def make_rows(
             row[f"{by.label}@step"] = _value(group.results[0], digits) if group.results else ""
         else:
             row["step"] = str(group.first.end.get("step", ""))
-        if by.ranking != "best" and by.metric is not None:
-            row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
         further = columns.describe(group) if columns else {}
+        if by.ranking != "best" and by.metric is not None and f"{by.metric} best" not in further:
+            row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
         row |= {f"{name} mean±sd" if has_seeds else name: text for name, text in further.items()}
         row |= {
             "cell": group.first.cell.name,

@@ -450,7 +450,7 @@ async def test_the_recovery_that_a_run_would_have_is_told_and_impossible_changes
     arguments: dict[str, Any] = {"command": "python plain.py", "recovery": recovery}
     answer = await check(store, **arguments, params={"num_envs": 4096})
     assert problems_of(answer) == []
-    assert "recovery: oom_gpu: retry 2 times (num_envs halve); at most 5 retries, 2 of one kind in a row" in (
+    assert "recovery: oom_gpu: retry 2 times (num_envs halve); at most 5 retries, and 2 of one kind in a row" in (
         answer.found or []
     )
     (problem,) = problems_of(await check(store, **arguments))

@@ -10,19 +10,19 @@ from mcp_server.recovery.policy import describe_policy, normalize_policy
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
-        ("none", "at most 3 retries, 2 of one kind in a row"),
+        ("none", "at most 3 retries, and 2 of one kind in a row"),
         (
             {"nccl_error": "retry", "any": "stop"},
-            "nccl_error: retry; any: stop; at most 3 retries, 2 of one kind in a row",
+            "nccl_error: retry; any: stop; at most 3 retries, and 2 of one kind in a row",
         ),
         (
             {"oom_gpu": [{"do": "retry"}, {"do": "retry", "times": 2, "change": {"num_envs": {"halve": {"min": 64}}}}]},
             "oom_gpu: retry 1 time, then retry 2 times (num_envs halve down to 64); at most 3 retries, "
-            "2 of one kind in a row",
+            "and 2 of one kind in a row",
         ),
         (
             {"stall": {"do": "retry", "wait_s": 30}, "max_retries": 5, "max_same_kind": 2},
-            "stall: retry (after 30 s); stops on stall; at most 5 retries, 1 of one kind in a row",
+            "stall: retry (after 30 s); stops on stall; at most 5 retries, and 1 of one kind in a row",
         ),
     ],
 )

@@ -108,10 +108,10 @@ def test_none_retries_nothing() -> None:
 
 def test_a_retry_is_described_in_a_sentence() -> None:
     as_it_was, halved = play("default", failed("oom_gpu"), failed("oom_gpu"))
-    assert retry(as_it_was).text == "Trying again in 1 s as it was (retry 1, at most 3, 2 of one kind in a row)."
+    assert retry(as_it_was).text == "Trying again in 1 s as it was (retry 1, at most 3, and 2 of one kind in a row)."
     assert (
         retry(halved).text
-        == "Trying again in 1 s with num_envs 4096 -> 2048 (retry 2, at most 3, 2 of one kind in a row)."
+        == "Trying again in 1 s with num_envs 4096 -> 2048 (retry 2, at most 3, and 2 of one kind in a row)."
     )
 
 
@@ -255,7 +255,7 @@ def test_a_retry_says_what_the_next_attempt_has_and_leaves_alone_what_it_was_giv
         other_gpu=True,
         wait_s=5,
         text="Trying again in 5 s with num_envs 4096 -> 2048, D=1, another MASTER_PORT, another GPU "
-        "(retry 1, at most 3, 2 of one kind in a row).",
+        "(retry 1, at most 3, and 2 of one kind in a row).",
         next_port=("MASTER_PORT",),
         applied="0.0",
         is_changed=True,
