@@ -173,8 +173,11 @@ def serve_stdio() -> None:
     try:
         build(os.environ).run()
         status = 0
-    except BaseException:  # it is written, and the process ends
-        traceback.print_exc()
+    except BaseException as error:  # it is written, and the process ends
+        if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is None:
+            status = 0  # the client reads no more: it has gone
+        else:
+            traceback.print_exc()
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -18,7 +18,7 @@ import pytest
 
 from mcp_server.runs.wait.cursors import MOST_ALIKE
 from tests.support import hostile_requests
-from tests.support.sandbox import Agent, Sandbox, until, until_async
+from tests.support.sandbox import COLD, PATIENCE_S, Agent, Sandbox, until, until_async
 from tests.support.service import Service, serve, tokens
 
 pytestmark = pytest.mark.anyio
@@ -210,3 +210,36 @@ def test_waits_that_were_given_up_do_not_pile_up_and_take_no_news_from_later_one
     assert sorted(number for number, _ in [*ended, *rest]) == waits
     assert {answer["reason"] for _, answer in rest} == {"first_step"}
     until(lambda: pipe.ask("wait_run", run_ids=run_id, timeout_s=0)["reason"] == "heartbeat", "no more news")
+
+
+def test_a_search_ends_with_its_client_without_a_word(sandbox: Sandbox) -> None:
+    with (sandbox.path / "endless.log").open("wb") as file:
+        file.truncate(1 << 40)
+    server = subprocess.Popen(
+        COLD,
+        env=sandbox.environ,
+        cwd=sandbox.path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    assert server.stderr is not None
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a client", "version": "1"}}
+    search = {"name": "read_log", "arguments": {"path": "endless.log", "grep": "a.*b"}}
+    for message in (
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": search},
+    ):
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        server.stdin.flush()
+    server.stdout.readline()
+    endless = os.path.realpath(sandbox.path / "endless.log")
+    descriptors = Path(f"/proc/{server.pid}/fd")
+    until(lambda: endless in [os.path.realpath(each) for each in descriptors.iterdir()], "the search")
+    server.stdin.close()
+    server.stdout.close()
+    with server.stderr:
+        assert (server.wait(PATIENCE_S), server.stderr.read()) == (0, b"")
