@@ -200,10 +200,12 @@ async def _continue(
 
 
 def describe_added(planned: SweepSpec, former: Sweep) -> str:
-    """Return how many cells of a plan are new to a sweep, and how many it keeps; empty where none is new."""
+    """Return how many cells are new, how many the sweep has, and how many of those start; empty where none is new."""
     count = sum(cell.name not in former.spec.positions for cell in planned.cells)
     cells = "1 cell" if count == 1 else f"{count} cells"
-    return f"{cells} added, {len(former.cells)} kept" if count else ""
+    again = sum(cell.done and cell.state not in COMPLETE for cell in former.cells) if former.ended else 0
+    starts = f", {again} of these without a result start too" if again else ""
+    return f"{cells} added, {len(former.cells)} kept{starts}" if count else ""
 
 
 async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:

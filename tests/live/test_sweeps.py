@@ -821,7 +821,7 @@ async def test_cells_join_a_sweep_that_is_under_way_and_one_that_was_stopped(san
         gate.touch()
         planned = await agent.call("launch_sweep", dry_run=True, resume="continue", **plan(1, 2, 4, 5))
         assert [line.split()[2] for line in planned["plan"]] == ["seed1:", "seed2:", "seed4:", "seed5:"]
-        assert "1 cell added, 3 kept" in planned["next_step"]
+        assert "1 cell added, 3 kept, 3 of these without a result start too" in planned["next_step"]
         await agent.call("launch_sweep", resume="continue", **plan(1, 2, 4, 5))
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 4, "finished": 4}
