@@ -213,7 +213,7 @@ def _describe_failed(cell: CellState) -> FailedCell:
         cell=cell.cell.name,
         run_id=cell.run_id,
         kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
-        earlier=count_ends(cell.tries) or None,
+        earlier=count_ends(cell.end.get("tries") or ()) or None,  # of this run: the table counts those of all
         line=shorten_line(line, _LINE_CHARS) if line else None,
         advice=shorten_facts(advice, _ADVICE_CHARS) if advice else None,
         note=None if failure else shorten_facts(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,

@@ -280,6 +280,14 @@ def test_a_status_says_how_many_failed_before_the_cells_it_lists() -> None:
     assert summarise_sweep(make(6, *ends[:3]), {}, now_s=0.0).failed_more is None
 
 
+def test_beside_a_run_stand_the_failures_of_its_own_attempts() -> None:
+    former = ended("c0", "failed", tries=["oom_gpu", "oom_gpu", "stall"], failure={"kind": "stall"})
+    resumed = [{"kind": "ended", "state": "failed"}, {"kind": "conducting"}, {"kind": "cell_resumed", "cell": "c0"}]
+    newest = ended("c0", "failed", tries=["oom_gpu"], failure={"kind": "stall"})
+    status = summarise_sweep(make(1, started("c0"), former, *resumed, started("c0"), newest), {}, now_s=0.0)
+    assert [each.earlier for each in status.failed or []] == ["1 oom_gpu"]
+
+
 def test_a_refused_launch_is_the_reason_as_long_as_it_lasts() -> None:
     refused = {"kind": "launch_refused", "text": "c0 cannot be launched now: hosts.toml: Invalid value."}
     waits = make(2, refused)
