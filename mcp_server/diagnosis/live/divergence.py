@@ -181,7 +181,7 @@ class DivergenceDetector:
 
     @property
     def proof(self) -> str:
-        """What holds now, a sentence a rule, of at most three."""
+        """The rules that hold now, a sentence each, three at most."""
         texts = [text for rule, (_, text) in self._signs.items() if rule != _DOUBTS]
         return " ".join(texts[:_MOST_SENTENCES])
 
