@@ -39,8 +39,8 @@ _MOST_FILES = 12
 class CodeDigests(Answer):
     """The code of the newest attempt, as it was at its start. Digests: the first 12 digits of SHA-256.
 
-    ``changes``: of the uncommitted changes, "none" of a clean tree. ``untracked``: how many source files git does not
-    know. ``scripts``: of the files that the command names. ``sources``: of all ``files`` source files, by path and
+    ``changes``: of the uncommitted changes, "none" without any. ``untracked``: how many source files git does not know.
+    ``scripts``: of the files that the command names. ``sources``: of all ``files`` source files, by path and
     content; absent where one could not be read, and where git tells. ``copy``: of the copy that was sent or kept.
     """
 
@@ -84,10 +84,12 @@ def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> C
     lines = [f"{name_below(path, run.spec.cwd)}\0{digest}" for path, digest in sorted(sources.items())]
     git = snapshot.git
     is_known = bool(git.commit) and not git.problem and not git.cut
+    untracked = sum(name.endswith(SOURCES) for name in git.untracked)
+    unchanged = "none in files that git knows" if untracked else "none"
     code = CodeDigests(
         commit=git.commit or None,
-        changes=(_digest(diff) if diff else "none") if is_known else None,
-        untracked=sum(name.endswith(SOURCES) for name in git.untracked) or None,
+        changes=(_digest(diff) if diff else unchanged) if is_known else None,
+        untracked=untracked or None,
         scripts=_list_digests(run, [one for one in snapshot.files if one.path.endswith(SOURCES)]) or None,
         sources=_digest("\n".join(sorted(lines))) if lines and all(sources.values()) else None,
         files=len(lines) or None,

@@ -24,11 +24,13 @@ class CodeOfRun:
     commit: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, str] | None = None
+    has_untracked: bool = False  # source files that git does not know, which the run may have executed
 
     @property
     def described_commit(self) -> str:
-        """The short commit, with a mark where changes were not committed."""
-        return f"{self.commit[:_COMMIT_CHARS]}{'+changes' if self.changes else ''}"
+        """The short commit, with a mark where changes were not committed, or source files never."""
+        mark = "+changes" if self.changes else "+untracked" if self.has_untracked else ""
+        return f"{self.commit[:_COMMIT_CHARS]}{mark if self.commit else ''}"
 
 
 def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> CodeOfRun:
@@ -41,7 +43,8 @@ def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> CodeO
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
     changes = split_diff(snapshot.read_diff()) if is_whole else None
     digests = {name_below(path, cwd): digest for path, digest in files.items()}
-    return CodeOfRun(run_id, snapshot.git.commit, digests, changes)
+    has_untracked = any(name.endswith(SOURCES) for name in snapshot.git.untracked)
+    return CodeOfRun(run_id, snapshot.git.commit, digests, changes, has_untracked)
 
 
 def split_diff(diff: str) -> dict[str, str]:

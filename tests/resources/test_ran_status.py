@@ -36,6 +36,8 @@ def test_changes_have_a_digest_and_untracked_sources_are_counted(tmp_path: Path)
     assert len(one["changes"]) == 12
     assert one["changes"] != other["changes"]
     assert one["untracked"] == 1
+    assert read_code(runs, "c", untracked=["new.py"])["changes"] == "none in files that git knows"
+    assert read_code(runs, "d", untracked=["notes.txt"])["changes"] == "none"
 
 
 def test_of_an_unknown_state_nothing_is_said(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_uncommitted_changes_of_one_commit_are_compared_and_of_two_are_not() -> 
     assert find_code_differences([clean, CodeOfRun("b", "c2", changes={"src/m.py": "1"})]) == []
     assert find_code_differences([clean, CodeOfRun("b", "c1")]) == []  # what was not committed is unknown
     assert changed.described_commit == "c1+changes"
+    assert CodeOfRun("run", "c1", has_untracked=True).described_commit == "c1+untracked"
     assert describe_other_code([clean, changed, CodeOfRun("d")]) == "src/m.py"
     assert describe_other_code([clean, CodeOfRun("b", "c2")]) == "c1, c2"
     assert describe_other_code([clean, CodeOfRun("b", "c1"), CodeOfRun("d")]) == ""
