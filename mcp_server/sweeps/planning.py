@@ -39,6 +39,7 @@ from mcp_server.sweeps.plan import (
     PLACEHOLDER,
     CellSources,
     Phase,
+    as_text,
     expand,
     make_request,
     parse_phases,
@@ -445,7 +446,9 @@ def _name_open_parameters(spec: SweepSpec, cell: Cell) -> str:
     if cell.trial is not None:
         search = parse_search(spec.searches[cell.phase])
         return f" (and {', '.join(search.space)}: chosen by {search.strategy} when it begins)"
-    return " (and the parameters of the best cell so far)" if cell.promote == BEST else ""
+    shown = cell.launch.get("params") or {}
+    own = "".join(f"{name} {as_text(value)}, " for name, value in cell.params.items() if name not in shown)
+    return f" (and {own}the parameters of the best cell so far)" if cell.promote == BEST else ""
 
 
 def _render_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:

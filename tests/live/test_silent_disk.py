@@ -15,7 +15,7 @@ import pytest
 from mcp_server.gpus.leases import Leases
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from tests.support.sandbox import Agent, Sandbox, until_async
+from tests.support.sandbox import Agent, Sandbox, until, until_async
 from tests.support.service import serve, tokens
 from tests.support.silent_mount import CannotMount, silent_mount
 
@@ -233,9 +233,12 @@ async def test_a_state_directory_that_becomes_read_only_ends_nothing_and_is_name
 @contextlib.contextmanager
 def _read_only(directory: Path) -> Iterator[None]:
     """Lay a read-only mount of a directory over it, as a remount does to all files that are opened from then on."""
-    for words in (["--bind", str(directory), str(directory)], ["-o", "remount,bind,ro", str(directory)]):
-        subprocess.run(["mount", *words], check=True)
+    subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
     try:
+        remount = ["mount", "-o", "remount,bind,ro", str(directory)]  # refused while a file is being written there
+        until(
+            lambda: subprocess.run(remount, capture_output=True, check=False).returncode == 0, "a pause of all writers"
+        )
         yield
     finally:
         subprocess.run(["umount", "-l", str(directory)], check=True)
