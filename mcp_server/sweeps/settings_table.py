@@ -167,7 +167,8 @@ def make_rows(
         else:
             row["step"] = str(group.first.end.get("step", ""))
         further = columns.describe(group) if columns else {}
-        if by.ranking != "best" and by.metric is not None and f"{by.metric} best" not in further:
+        is_asked = has_seeds and f"{by.metric} best" in further  # without seeds the step stands beside it
+        if by.ranking != "best" and by.metric is not None and not is_asked:
             row |= {"best mean±sd": _best(group)} if has_seeds else {"best@step": _best(group)}
         row |= {f"{name} mean±sd" if has_seeds else name: text for name, text in further.items()}
         row |= {

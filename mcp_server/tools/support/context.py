@@ -172,11 +172,12 @@ class ServerContext:
 
         ``owner``: as the call names it, checked by ``owner()``.
         """
-        return None if key is None else await run_in_thread(self._name_key, ctx, key, owner or self.actor(ctx))
+        return None if key is None else await run_in_thread(self._name_key, ctx, key, owner)
 
-    def _name_key(self, ctx: Call, key: str, owner: str) -> str:
+    def _name_key(self, ctx: Call, key: str, owner: str | None) -> str:
         from mcp_server.runs.launch.idempotency import find_owner_of_key  # noqa: PLC0415 - few calls have a key
 
+        owner = owner or self.actor(ctx)
         # The owner of whom nobody says otherwise has no prefix, unless the key looks like another's with one (a token's
         # name holds no colon); nor had any owner over stdio in former versions.
         is_plain = identity(ctx) is None and find_owner_of_key(self.store, key) == owner
