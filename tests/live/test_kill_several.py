@@ -109,7 +109,7 @@ async def test_under_the_human_policy_several_get_no_token(sandbox: Sandbox) -> 
 async def test_a_list_may_name_a_sweep_beside_a_run(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         started = await agent.call(
-            "launch_sweep", name="pair", common={"command": "sleep 300"}, grid={"seed": [1, 2]}, max_parallel=1
+            "launch_sweep", name="pair", common={"command": "sleep 30{seed}"}, grid={"seed": [1, 2]}, max_parallel=1
         )
         sweep_id = started["sweep_id"]
         run_id = await agent.launch("sleep 300")
