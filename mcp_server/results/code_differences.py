@@ -72,7 +72,7 @@ def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
     commits = list(dict.fromkeys(code.described_commit for code in codes if code.commit))
     known = commits if len({code.commit for code in codes} - {""}) > 1 else []
     names = _drop_ends(list_differing_files(codes)) or known
-    return f"{join_some(names, _MOST_FILES)}"
+    return join_some(names, _MOST_FILES)
 
 
 def list_differing_files(codes: Sequence[CodeOfRun]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from tests.benchmarks.report import Table, line, machine
 
 HERE = Path(__file__).parent
+_TREE = f"{HERE.parents[1]}/"  # a note quotes answers: where the tree stands on a machine is left out
 RESULTS, PAGE = HERE / "results.json", HERE / "README.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 _VERDICTS = {True: "met", False: "**missed**", None: ""}
@@ -28,8 +29,9 @@ def read_results() -> dict[str, Any]:
 def keep(name: str, table: Table) -> None:
     """Keep the figures of a group in place of its former ones, and render all."""
     results = {**read_results(), name: {"machine": machine(), **asdict(table)}}
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-    PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    text = json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False).replace(_TREE, "")
+    RESULTS.write_text(f"{text}\n", encoding="utf-8")
+    PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), read_results()), encoding="utf-8")
 
 
 def insert(page: str, results: Mapping[str, Any]) -> str:
