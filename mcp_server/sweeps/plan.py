@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
@@ -24,11 +24,12 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.gpu_admission import requests_gpus
+from mcp_server.sweeps.cell_names import LONGEST_CELL_NAME, Label, clean_name, name_cells
 from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 
 MOST_CELLS = 2000
-LONGEST_CELL_NAME = 40
+_SOURCE, _BLUEPRINT = " source", " blueprint"  # in a label: no parameters, so without a name
 # What a sweep decides by itself, and what only makes sense for one run.
 _OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file", "keep_code"}
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
@@ -233,8 +234,8 @@ def find_seeds(cell: Cell) -> dict[str, str]:
 
 def _expand_promotion(phase: Phase) -> Iterable[Cell]:
     """Return the cells of a promotion: one, or one a seed. The best cell's parameters are known when it begins."""
-    name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
     promote = BEST if phase.promote == BEST else None
+    name = "promotion" if promote else f"from-{(phase.promote or '').rpartition('-')[2]}"
     if phase.source_cells is not None and len(phase.source_cells) != 1:
         raise BadArgument("promote", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config.")
     source = phase.source_cells[0] if phase.source_cells else None
@@ -251,10 +252,13 @@ def _expand_promotion(phase: Phase) -> Iterable[Cell]:
     if weaker := [each for each in weaker if each not in own]:
         notes.append(_describe_weaker(phase, weaker, phase.promote or ""))
     launch = _merge(apply_overrides(launch, inherited), {"params": params} if params else {})
-    for seeds in _expand_grid(phase.grid) if phase.grid is not None else [{}]:
+    points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
+    labels = name_cells(
+        [{_SOURCE: name, **{seed: as_text(value) for seed, value in seeds.items()}} for seeds in points]
+    )
+    for seeds, label in zip(points, labels, strict=True):
         for seed, value in seeds.items():
             _check_value(seed, value)
-        label = _join_label([name, *_describe(seeds)])
         cell = Cell(label, phase.name, {**params, **seeds}, launch, promote, notes=tuple(notes), fixed=phase.fixed)
         if promote is None:
             check_filled(cell, phase.braces)
@@ -287,6 +291,15 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
     if phase.search is not None:
         yield from _expand_search(phase, phase.search)
         return
+    found = list(itertools.islice(_combine(phase), MOST_CELLS + 1))  # one more, which expand() refuses
+    names = iter(name_cells([label for _, label in found if not isinstance(label, str)]))
+    for cell, label in found:
+        own = clean_name(label)[:LONGEST_CELL_NAME].strip("-.") if isinstance(label, str) else next(names)
+        yield replace(cell, name=own)
+
+
+def _combine(phase: Phase) -> Iterator[tuple[Cell, Label | str]]:
+    """Yield the cells of a phase, each with the name that it was given, else with the values that name it."""
     sources = phase.source_cells if phase.source_cells is not None else [None]
     blueprints = phase.blueprints if phase.blueprints is not None else [None]
     points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
@@ -309,17 +322,16 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         varied = {name: params[name] for name in varying if name in params}
-        parts = (
-            [label] if label else [source.name if source else "", PurePath(blueprint or "").stem, *_describe(varied)]
-        )
-        name = _join_label([str(part) for part in parts if part])
+        parts = {_SOURCE: source.name if source else "", _BLUEPRINT: PurePath(blueprint or "").stem, **varied}
+        texts = {name: as_text(value) for name, value in parts.items() if value != ""}
         named = name_arguments(launch)
         overrides = {name: named.get(name) for name in overridden}
         if source is not None and len(sources) > 1:
             overrides["source"] = source.name
         if len(blueprints) > 1:
             overrides["blueprint"] = blueprint
-        yield Cell(name, phase.name, params, launch, notes=source.notes if source else (), overrides=overrides)
+        notes = source.notes if source else ()
+        yield Cell("", phase.name, params, launch, notes=notes, overrides=overrides), str(label) if label else texts
 
 
 def _check_source_gpus(source: SourceCell | None, common: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -466,23 +478,6 @@ def _check_value(name: str, value: object) -> None:
         raise BadArgument("grid", cause, f'As text it is one value: "{json.dumps(value, default=str)}".')
 
 
-def _join_label(parts: Sequence[str]) -> str:
-    """Return the parts as one label. A long one loses the beginning of its longest parts: values stand last."""
-    shown = [re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", part).strip("-.") for part in parts]
-    room = LONGEST_CELL_NAME - len(shown) + 1
-    most = max((each for each in range(1, room + 1) if sum(min(len(p), each) for p in shown) <= room), default=1)
-    left = room - sum(min(len(part), most) for part in shown)
-    for at in reversed(range(len(shown) if len(shown) > 1 else 0)):
-        if len(shown[at]) > most:
-            shown[at] = shown[at][-most - (left > 0) :]
-            left -= 1
-    return "-".join(shown)[:LONGEST_CELL_NAME].strip("-.")
-
-
-def _describe(params: Mapping[str, Any]) -> list[str]:
-    return [f"{name.rpartition('.')[2]}{as_text(value)}" for name, value in params.items()]
-
-
 def as_text(value: object) -> str:
     """Return a parameter's value as a command has it."""
     if value is None or isinstance(value, bool):
@@ -504,7 +499,8 @@ def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = No
     """
     arguments: dict[str, Any] = {
         **cell.launch,
-        "name": f"{spec.name}-{cell.name}"[:LONGEST_NAME].strip("-"),
+        # The cell's name is whole in the run's id, which has a few letters behind it.
+        "name": f"{spec.name[: LONGEST_NAME - 6 - len(cell.name)]}-{cell.name}".strip("-"),
         "owner": spec.owner or None,
         "idempotency_key": f"sweep {spec.sweep_id} {cell.name} {number}",
         "sweep": spec.sweep_id,

@@ -79,7 +79,7 @@ def test_every_cell_has_a_name_of_its_own_that_fits() -> None:
     assert max(len(cell.name) for cell in cells) <= 40
     assert [cell.name for cell in plan(grid={"data": ["../../x", "a/../b.c"]})] == [
         "data-x",
-        "dataa-b.c",
+        "data-a-b.c",
     ]  # no path, and no dots of one
 
 

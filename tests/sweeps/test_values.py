@@ -46,7 +46,7 @@ def test_a_key_in_any_cell_is_refused_without_a_word_of_it(tmp_path: Path) -> No
 
 def test_a_value_that_no_launch_takes_is_refused_with_its_cell(tmp_path: Path) -> None:
     text = refuse(tmp_path, cells=[{"opt": "a"}, {"opt": "b", "launch": {"command": "a; b"}, "n": 1}])
-    assert text.startswith("Cell optb-n1: params: has no position in this command")
+    assert text.startswith("Cell opt-b-n1: params: has no position in this command")
 
 
 @pytest.mark.parametrize(
