@@ -41,26 +41,25 @@ def shorten_facts(text: str, chars: int) -> str:
     if len(text) <= chars:
         return text
     facts = _FACT_END.split(text)
-    what = "line" if "\n" in text else "clause" if ";" in text else "sentence"
     kept = ""
     for number, fact in enumerate(facts):
         longer = f"{kept} {fact}".lstrip()
-        if len(longer) + len(_count_left(len(facts) - number - 1, what)) > chars:
+        if len(longer) + len(_count_left(len(facts) - number - 1)) > chars:
             break
         kept = longer
     else:
         return kept
     if kept:
-        return f"{kept.rstrip(';,')}{_count_left(len(facts) - number, what)}"
-    left = _count_left(len(facts) - 1, what)
+        return f"{kept.rstrip(';,')}{_count_left(len(facts) - number)}"
+    left = _count_left(len(facts) - 1)
     room = max(chars - 1 - len(left), chars // 2)
     left = left if room + 1 + len(left) <= chars else ""
     words = facts[0][:room].rsplit(" ", 1)[0]
     return f"{words if len(words) > room // 2 else facts[0][:room]}…{left}"
 
 
-def _count_left(count: int, what: str) -> str:
-    return f" ({count} more {what}{'s' if count > 1 else ''})" if count else ""
+def _count_left(count: int) -> str:
+    return f" ({count} more)" if count else ""
 
 
 def shorten_line(text: str, chars: int) -> str:
@@ -69,7 +68,7 @@ def shorten_line(text: str, chars: int) -> str:
     The end of a message often states the cause. To join it to the beginning of another would make one of two facts.
     """
     first, *others = _FACT_END.split(text) if len(text) > chars else [text]
-    left = _count_left(len(others), "sentence")
+    left = _count_left(len(others))
     return (
         shorten_facts(text, chars)
         if len(first) + len(left) <= chars
