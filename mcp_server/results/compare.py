@@ -53,7 +53,7 @@ from mcp_server.results.evaluations.evaluation_series import (
 from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.far_results import name_there, show_far_files
-from mcp_server.results.figures import ANY_COUNT, explain_missing_metric, names_value, read_values
+from mcp_server.results.figures import ANY_COUNT, EVERY_EVALUATION, explain_missing_metric, names_value, read_values
 from mcp_server.results.finish import describe_finding
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.scalars.condition import match_tags
@@ -328,6 +328,8 @@ def _describe_missing(
         tags = [name for entry in entries for name in (*(one.tag for one in entry.metrics), *entry.figures)]
         if match_tags(pattern, tags) or any(_matches(pattern, name) for name in tags):
             continue
+        if pattern.lower() in EVERY_EVALUATION and any(entry.figures for entry in entries):
+            continue
         for entry in entries:  # without the filter by name
             rundir = store.run_directory(entry.run.run_id)
             tags += [one.tag for one in read_metrics(entry.run, scalars, rundir=rundir).metrics]
@@ -374,7 +376,7 @@ def _columns(
 
 def _matches(pattern: str, name: str) -> bool:
     lower = name.lower()
-    last = {lower.rpartition("/")[2], lower.rpartition(".")[2]}
+    last = {lower.rpartition("/")[2], lower.rpartition(".")[2], evaluation_column(lower)}
     return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
 
 

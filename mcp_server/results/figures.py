@@ -26,6 +26,7 @@ NO_GOALS: Mapping[str, str] = MappingProxyType({})
 ANY_COUNT = "any:"  # before a metric: settings with fewer seeds do not rank behind
 _RANKED = re.compile(r"(?:(?P<before>last|best|mean10%):)?(?P<tag>.+?)(?:@(?P<behind>last|best|mean10%))?", re.DOTALL)
 _AT = re.compile(r"(?P<tag>.+)@(?P<step>\d{1,15})")
+EVERY_EVALUATION = ("eval", "evaluation", "evaluations")  # the word before their columns
 _SCOPE = re.compile(r"(?i)eval(?:uation)?[/. ]")  # of a name that a result file has without it
 
 Points = list[tuple[int | None, float]]
@@ -181,6 +182,7 @@ def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str)
     files = evaluations.find_run_evaluations(run, own)
     printed = read_printed_evaluations(run, store.run_directory(run.run_id))
     series = {one.name: one for one in build_series([*printed, *files])}
-    names = match_tags(pattern, series) or match_tags(_SCOPE.sub("", pattern), series)
+    if not (names := match_tags(pattern, series) or match_tags(_SCOPE.sub("", pattern), series)):
+        names = list(series) if pattern.lower() in EVERY_EVALUATION else []
     found = {name: [(p.step, float(p.value)) for p in series[name].points] for name in names}
     return {name: points for name, points in found.items() if points}

@@ -77,8 +77,16 @@ def compare_sweep(
         benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
     failed = [describe_failed(cell) for cell in sweep.failed]
     if len(failed) > _MOST_FAILED and not as_markdown:
-        notes.append(f"{len(failed)} cells failed: {count_kinds(sweep.failed)}; the newest of each kind are in failed.")
-        failed = [describe_failed(cell) for cell in _choose_failed(sweep.failed)]
+        chosen = _choose_failed(sweep.failed)
+        failed = [describe_failed(cell) for cell in chosen]
+        newest = (
+            ", among them the newest of each kind"
+            if {*map(find_kind, sweep.failed)} <= {*map(find_kind, chosen)}
+            else ""
+        )
+        notes.append(
+            f"{len(sweep.failed)} cells failed: {count_kinds(sweep.failed)}; failed names {len(chosen)}{newest}."
+        )
     best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark

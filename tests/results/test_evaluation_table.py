@@ -122,6 +122,14 @@ def test_a_metric_by_another_word_names_the_near_ones(runs: Runs) -> None:
     assert not [note for note in compare(runs, "success_once").notes or [] if "No metric" in note]
 
 
+def test_the_head_of_a_column_is_a_name_of_its_metric_and_eval_alone_is_all_evaluations(runs: Runs) -> None:
+    put(runs.add("cfm-1") / "eval.json", '{"reached": 0.5, "length": 7}')
+    for asked, columns in (("eval reached", {"eval reached"}), ("eval", {"eval reached", "eval length"})):
+        found = compare(runs, asked)
+        assert {name for name in table(found)[0] if name.startswith("eval")} == columns
+        assert not [note for note in found.notes or [] if "No metric" in note]
+
+
 def test_an_evaluation_that_is_logged_and_in_a_file_is_one_column(runs: Runs) -> None:
     for number in (1, 2):
         cwd = runs.add(f"sb-{number}")

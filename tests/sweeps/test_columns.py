@@ -120,6 +120,8 @@ def test_an_evaluation_is_known_by_the_name_that_it_has_for_single_runs(runs: Ru
     found = compare(runs, "success_rate")
     assert rows_of(found)[0]["success_rate last mean±sd"] == "0.7±0.14"
     assert not [note for note in found.notes or [] if "No metric" in note]
+    for asked in ("eval success_rate", "eval"):
+        assert rows_of(compare(runs, asked))[0]["success_rate last mean±sd"] == "0.7±0.14"
     (note,) = [note for note in compare(runs, "succes_rate").notes or [] if "No metric" in note]
     assert "success_rate" in note.partition("Near:")[2]
 
