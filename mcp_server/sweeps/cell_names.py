@@ -17,7 +17,7 @@ Label = Mapping[str, str]  # values by their parameters' names; a name that begi
 def name_cells(labels: Sequence[Label]) -> list[str]:
     """Return a name for each label, of at most 40 characters; equal ones only where the labels tell no more.
 
-    Of paths only the parts that differ are shown. Where that is too long, parameters' names are shortened, then long
+    Paths lose the parts that all of them have. Where that is too long, parameters' names are shortened, then long
     values, in all cells alike.
     """
     values = {
