@@ -21,6 +21,7 @@ from mcp_server.runs.wait.metric_wait import MetricWait, check_possible
 from mcp_server.runs.wait.selection import WaitSpec, look_once, select
 from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
 from mcp_server.scalars.from_log import LogPoints, read_log_metrics
+from mcp_server.store.freshness import refresh
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import (
@@ -38,6 +39,7 @@ from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.tools.support.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
 
+_REFRESH_S = 1.0  # between two looks at runs whose condition may hold: a supervisor writes progress every 6 s unasked
 _COALESCE_S = 0.3  # several cells of a sweep often end together, and the last one ends it
 
 
@@ -131,8 +133,14 @@ async def _block(ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s
         subscription.extend(directories)
         return runs
 
+    refreshed_s = -_REFRESH_S
+
     def look() -> tuple[tuple[Watched, ...], list[Path]]:
+        nonlocal refreshed_s
         runs = spec.observe(server.store)
+        if spec.condition is not None and time.monotonic() >= refreshed_s + _REFRESH_S:
+            fresh = {run.run_id: run for run in refresh(server.store, [run for run in runs if isinstance(run, Run)])}
+            runs, refreshed_s = tuple(fresh.get(run.run_id, run) for run in runs), time.monotonic()
         return runs, [server.store.directory_of(run.run_id) for run in runs]
 
     # Of an open selection also where those appear that join.

@@ -118,3 +118,15 @@ async def test_every_answer_about_a_live_run_is_of_the_moment_of_the_answer(
         assert row["step"] == 60
         (status,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
         assert status["step"] == 60
+
+
+async def test_a_condition_that_is_met_and_the_row_beside_it_are_of_one_moment(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("for i in $(seq 4000); do echo step $i/4000 loss: 1; sleep 0.01; done")
+        await until_async(lambda: "step" in sandbox.run(run_id).progress, "the first progress")
+        for until, name in (("step >= 100", "step"), ("10%", "progress")):
+            answer = await agent.call("wait_run", run_ids=run_id, until=until, timeout_s=60)
+            assert answer["reason"] == "condition_met", answer
+            at = answer["met"].rpartition(" ")[2]
+            assert answer["met"].startswith(f"{name} = ")
+            assert answer["runs"][0]["step"] == int(at)

@@ -67,7 +67,7 @@ async def describe_outcome(
     runs = [run for run in outcome.runs if isinstance(run, Run)]
     if metric is not None and metric.met is not None:
         runs = await run_in_thread(_show_moment, server, runs, metric.met)
-    else:
+    elif outcome.met is None:  # else the runs are those that met it: a later step beside it is of another moment
         runs = await run_in_thread(refresh, server.store, runs)
     if len(runs) == 1:
         (run,) = runs
