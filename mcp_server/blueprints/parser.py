@@ -13,12 +13,14 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.blueprints import fields, time_limit
+from mcp_server.blueprints import fields
 from mcp_server.blueprints.command import find_unknown_names, read_command
+from mcp_server.blueprints.first_step import read_first_step
 from mcp_server.blueprints.headings import OPTIONS, SECTIONS
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.options import Options, read_options
 from mcp_server.blueprints.sections import BlueprintFault, Section, read_items, split_sections
+from mcp_server.blueprints.time_limit import read_time_limit
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
 MAX_CHARS = 1_000_000
@@ -81,8 +83,8 @@ def parse_blueprint(text: str) -> Blueprint:
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
     notes = document.notes if reader.sections else ()  # of any other file nothing is quoted
-    first_step_s, pattern = time_limit.read_first_step(reader, notes)
-    time_limit_s = time_limit.read_time_limit(reader)
+    first_step_s, pattern = read_first_step(reader, notes)
+    time_limit_s = read_time_limit(reader)
     command = _read_launch_command(reader)
     fields.keep_hints(reader)
     absent = {name for name, path in paths.items() if path is None}

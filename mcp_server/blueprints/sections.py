@@ -106,6 +106,12 @@ class SectionItem:
     label: str
     text: str
     is_code: bool = False
+    whole: str = ""  # with a label that stands on the same line
+
+    @property
+    def words(self) -> str:
+        """The text with its label."""
+        return f"{self.label}: {self.text}" if self.label else self.text
 
 
 @dataclass(frozen=True)
@@ -281,7 +287,7 @@ def read_items(section: Section) -> Iterator[SectionItem]:
         has_bullet = line.list_mark in _BULLETS or line.content.startswith("• ")
         applies = indent > depth or not (has_bullet or is_explanation(pending))
         below = pending if applies else ""
-        yield SectionItem(line.number, label or below, value if label else text)
+        yield SectionItem(line.number, label or below, value if label else text, whole=text)
         if indent <= depth:
             pending = ""
 

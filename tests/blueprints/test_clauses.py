@@ -5,6 +5,7 @@ import re
 import pytest
 
 from mcp_server.blueprints.clauses import split_clauses
+from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.text.rows import read_blocks
 
 HOUR_S = 3600.0
@@ -29,6 +30,11 @@ def test_words_of_a_sort_are_found_in_its_example_alone_of_two(block: list[tuple
         ("8 experts: 60 hours", True),
         ("8 gpus: 60 hours", False),
         ("2 seeds: 60 hours", False),
+        ("softmax loss: 4 hours", True),
+        ("the shards load in 10 minutes", True),
+        ("the 3090 needs 4 hours", False),
+        ("booked 6 hours", False),
+        ("stage 2: 2 hours", False),
         ("approved for 60 hours", False),
         ("stop after 3 hours", False),
         ("better 80 hours", False),
@@ -38,7 +44,7 @@ def test_words_of_a_sort_are_found_in_its_example_alone_of_two(block: list[tuple
 )
 def test_a_duration_is_beside_a_limit_where_a_clause_gives_it_to_something_else(text: str, is_beside: bool) -> None:
     (clause,) = split_clauses(text)
-    assert clause.is_beside(72 * HOUR_S, is_only=False) is is_beside
+    assert clause.is_beside(72 * HOUR_S, is_plain=True) is is_beside
 
 
 def test_a_clause_that_begins_with_a_duration_or_words_of_a_limit_is_its_head() -> None:
@@ -51,3 +57,24 @@ def test_a_clause_that_begins_with_a_duration_or_words_of_a_limit_is_its_head() 
         "Tim says 8 h": (),
         "it took 8 h": (),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("22 hours (p32: 19 hours)", 22),
+        ("6h   # 4h without shaping", 6),
+        ("9 hours; k = 4 took 6 hours, and the eigenvectors are computed once at the start (40 min).", 9),
+        ("42 hours. HiFi-GAN converged in about 30, and BigVGAN is slower per step.", 42),
+        ("25 hours. (Estimate: 50k steps at 1.6 s = 22 h, plus reserve)", 25),
+        ("18 h (training 16 h, eval 3 h)", None),
+        ("20 hours (A100: 16 h)", None),
+        ("8 hours of training, evaluation takes 1 hour", None),
+        ("10 hours; anything beyond 12 is a hang", None),
+    ],
+)
+def test_a_limit_stands_beside_durations_of_other_things_and_not_beside_those_that_may_change_it(
+    text: str, hours: float | None
+) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
+    assert (blueprint.time_limit_s / HOUR_S if blueprint.ok else None) == hours
