@@ -221,6 +221,13 @@ class Run:
         until_s = posix(self.ended_at) if self.ended_at else now_s
         return max(0.0, until_s - posix(self.started_at))
 
+    def attempts_s(self, now_s: float) -> list[float]:
+        """Return the seconds of each attempt with the wait after it, of the newest until the end, or ``now_s``."""
+        starts = [event["at"] for event in self.events if event["kind"] == "started" and "at" in event]
+        starts = starts or ([self.started_at] if self.started_at else [])
+        times = [*map(posix, starts), posix(self.ended_at) if self.ended_at else now_s]
+        return [max(0.0, end_s - begin_s) for begin_s, end_s in zip(times, times[1:])] if starts else []
+
 
 def fold(evidence: Evidence) -> Run:
     """Return the run that ``evidence`` proves. A written end comes first, then liveness. Nothing is invented."""

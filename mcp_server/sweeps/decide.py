@@ -230,6 +230,7 @@ def describe_end(
         "started_at": run.started_at,
         "ended_at": run.ended_at,
         "elapsed_s": run.elapsed_s(time.time()),
+        "attempts_s": [round(each, 3) for each in run.attempts_s(time.time())] if run.attempt > 1 else None,
         "step_s": run.progress.get("step_s"),
         "fps": _find_fps(metrics),
         "metrics": dict(first_metrics(metrics)) or None,
