@@ -14,7 +14,7 @@ from mcp_server.record.events import EventKind
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITED, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, SKIPPED, STOPPED, WAITED, WAITING, CellState, Sweep
 from mcp_server.views.progress_text import first_metrics
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -118,6 +118,19 @@ def find_next(
             lines[place] += 1
             due.append(each)
     return due
+
+
+def find_started(sweep: Sweep) -> list[CellState]:
+    """Return the cells that start where a sweep goes on, in order: all without a result, which failed ones are.
+
+    Where it is under way, or cells were added to one that had finished, those start that have not run, and no others.
+    """
+    end: Mapping[str, Any] = next((e for e in reversed(sweep.events) if e["kind"] == "ended"), {})
+    is_longer = end.get("state") == "finished" and end.get("total", len(sweep.cells)) < len(sweep.cells)
+    states = {cell.state for cell in sweep.cells} - {*COMPLETE}
+    if not sweep.is_paused or is_longer:
+        states &= {WAITING, LIVE, SKIPPED}
+    return sorted((cell for cell in sweep.cells if cell.state in states), key=lambda cell: cell.failures > 0)
 
 
 def depends_on_metric(spec: SweepSpec) -> bool:

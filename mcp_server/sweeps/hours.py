@@ -19,12 +19,13 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan import as_text
 from mcp_server.text.formatting import rough_duration
-from mcp_server.views.sweep_eta import LENGTH, schedule_s
+from mcp_server.views.sweep_eta import LENGTH, estimate_lengths_s, schedule_s
 
 _MOST_READ, _MOST_ALIKE = 500, 20  # runs, the newest
 _HOUR_S = 3600
@@ -59,14 +60,19 @@ class _Program:
         return [(n, value) for n, value in named if n not in aside and not is_seed(n) and not may_name_an_output(n)]
 
 
-def describe_hours(spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunStore) -> str:
-    """Return how many cells a plan has, how many run at once, and how long they take. Reads finished runs."""
+def describe_hours(
+    spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunStore, former: Sweep | None = None
+) -> str:
+    """Return how many cells a plan has, how many run at once, and how long they take. Reads finished runs.
+
+    ``former``: the sweep that would go on with these cells, which says how long they and their like took.
+    """
     at_once = count_at_once(spec, checked, store)
     start = f"{len(spec.cells)} cell{'s' * (len(spec.cells) != 1)}"
     start += "" if at_once is None else f", {at_once} at once at most"
-    return (
-        f"{start}; {_describe_time(spec, at_once, store.list_runs(RunQuery(state='finished', mirror=''), _MOST_READ))}"
-    )
+    own_s = {} if former is None else estimate_lengths_s(former)
+    runs = store.list_runs(RunQuery(state="finished", mirror=""), _MOST_READ)
+    return f"{start}; {_describe_time(spec, at_once, runs, own_s)}"
 
 
 def count_at_once(spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunStore) -> int | None:
@@ -92,14 +98,16 @@ def count_at_once(spec: SweepSpec, checked: Mapping[str, RunSpec], store: RunSto
     return min(most) if is_limited else None
 
 
-def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) -> str:
+def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run], own_s: Mapping[str, float]) -> str:
     find_alike = _Alike(runs)
     lengths: list[float] = []
     alike: set[str] = set()
     limits = 0
     for cell in spec.cells:
         limit_s = cell.launch.get("time_limit_s")
-        usual_s, found = find_alike.estimate_s(cell)
+        usual_s, found = own_s.get(cell.name), set[str]()
+        if usual_s is None:
+            usual_s, found = find_alike.estimate_s(cell)
         alike |= found
         if usual_s is None and isinstance(limit_s, int | float):
             limits += 1
@@ -118,8 +126,9 @@ def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run]) ->
         work_text = f"{rough_duration(work * _HOUR_S)} {'of a GPU' if all(held) else unit.removeprefix('hours ')}"
     runs_count = f"{len(alike)} finished runs" if len(alike) > 1 else "the finished run"
     others = " with other settings" if alike & find_alike.of_others else ""
-    by = [f"as {runs_count} of this command{others} took"] if alike else []
-    by += [f"{'the others ' if alike else ''}by time_limit_s"] if limits else []
+    by = ["as cells of this sweep took"] if any(cell.name in own_s for cell in spec.cells) else []
+    by += [f"{'the others ' if by else ''}as {runs_count} of this command{others} took"] if alike else []
+    by += [f"{'the others ' if by else ''}by time_limit_s"] if limits else []
     took = ""
     if at_once is not None:
         phases = [

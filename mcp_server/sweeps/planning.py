@@ -88,11 +88,15 @@ class SweepRequest(CellSources):
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """A sweep that could be started: its spec, and the run of each cell that was checked in full, by cell."""
+    """A sweep that could be started: its spec, and the run of each cell that was checked in full, by cell.
+
+    ``added``: how many of its cells are new in a sweep that goes on, in words.
+    """
 
     spec: SweepSpec
     checked: Mapping[str, RunSpec]
     warnings: tuple[str, ...] = ()
+    added: str = ""
 
 
 async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:

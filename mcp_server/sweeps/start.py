@@ -11,7 +11,7 @@ from mcp_server.backends.local import check_program
 from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_spec import SweepDir, SweepSpec
-from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep
+from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep, fold_sweep
 from mcp_server.results.figures import parse_metric
 from mcp_server.runs.code.code_copy import keep_sweep_code_state
 from mcp_server.runs.launch.arguments import check_name
@@ -20,7 +20,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.conducting import PROGRAM, resume_conductor, start_conductor
-from mcp_server.sweeps.decide import has_too_many_failures
+from mcp_server.sweeps.decide import find_started, has_too_many_failures
 from mcp_server.sweeps.plan import DEFINING, identify
 from mcp_server.sweeps.planning import (
     LIMITS,
@@ -89,7 +89,7 @@ async def start_sweep(
 async def rehearse_sweep(
     request: SweepRequest, store: RunStore, environ: Mapping[str, str]
 ) -> tuple[PlannedSweep, Sweep | None]:
-    """Return the plan of a sweep that would start; or, with the sweep that would go on, that of its open and new cells.
+    """Return the plan of a sweep that would start; or of the cells that would start in one, which is the second value.
 
     Raises:
         RunwardError: the sweep cannot be started, or not continued with this plan.
@@ -102,13 +102,14 @@ async def rehearse_sweep(
         return await _plan_new(request, store, environ), None
     added = await _find_added(request, former, store, environ)
     new, told = _find_limits(request, former)
-    spec = replace(former.spec, **new)  # type: ignore[arg-type]  # all are whole numbers
-    open_cells = tuple(state.cell for state in former.cells if state.state not in COMPLETE)
+    spec = replace(former.spec if added is None else added, **new)  # type: ignore[arg-type]  # all are whole numbers
+    longer = fold_sweep(spec, former.events)
+    planned = replace(spec, cells=tuple(state.cell for state in find_started(longer)))
     if added is None:
-        return PlannedSweep(replace(spec, cells=open_cells), {}, told), former
+        return PlannedSweep(planned, {}, told), longer
     checked = await _check_added(added, former, store, environ)
-    spec = replace(spec, cells=(*open_cells, *checked.spec.cells))
-    return PlannedSweep(spec, checked.checked, (*told, *checked.warnings)), former
+    count = describe_added(longer, former.spec)
+    return PlannedSweep(planned, checked.checked, (*told, *checked.warnings), count), longer
 
 
 async def _plan_new(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
@@ -189,7 +190,7 @@ async def _continue(
         if approve is not None:
             await approve(*list_distinct_runs(planned))
         await run_in_thread(_keep_code, planned.spec, store)
-        warnings, added = planned.warnings, describe_added(planned.spec, former)
+        warnings, added = planned.warnings, describe_added(fold_sweep(extended, former.events), former.spec)
     changed = await run_in_thread(_change_spec, request, former, extended or former.spec, store)
     former = await run_in_thread(store.sweeps.observe, former.sweep_id)
     goes_on = not former.ended or any(cell.state not in COMPLETE for cell in former.cells)
@@ -199,20 +200,24 @@ async def _continue(
     return StartedSweep(sweep, "continued" if goes_on else "complete", (*changed, *warnings), added)
 
 
-def describe_added(planned: SweepSpec, former: Sweep) -> str:
-    """Return how many cells are new, how many the sweep has, and how many of those start; empty where none is new."""
-    count = sum(cell.name not in former.spec.positions for cell in planned.cells)
-    cells = "1 cell" if count == 1 else f"{count} cells"
-    again = sum(cell.done and cell.state not in COMPLETE for cell in former.cells) if former.ended else 0
-    starts = f", {again} of these without a result start too" if again else ""
-    return f"{cells} added, {len(former.cells)} kept{starts}" if count else ""
+def describe_added(longer: Sweep, former: SweepSpec) -> str:
+    """Return how many cells of a sweep are new, how many it had, and which of those start; empty where none is new."""
+    count, kept = len(longer.cells) - len(former.cells), longer.cells[: len(former.cells)]
+    started = {cell.cell.name for cell in find_started(longer)}
+    open_cells = [cell for cell in kept if cell.done and cell.state not in COMPLETE]
+    again = sum(cell.cell.name in started for cell in open_cells)
+    text = f"{'1 cell' if count == 1 else f'{count} cells'} added, {len(kept)} kept"
+    text += f", {again} of these without a result start too" if again else ""
+    if left := len(open_cells) - again:
+        text += f'; {left} without a result stay: a call with the name alone and resume="continue" starts them'
+    return text if count else ""
 
 
 async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
     added = extended.cells[len(former.cells) :]
     planned = await check_plan(replace(extended, cells=added), former.spec.goal, store, environ)
     after = former.spec.phases[former.spec.phases.index(added[0].phase) + 1 :]
-    runs_on = {cell.phase for cell in added} | {each.cell.phase for each in former.cells if each.state not in COMPLETE}
+    runs_on = {state.cell.phase for state in find_started(fold_sweep(extended, former.events))}
     notes = [
         f"Phase {phase} has run, and does not run again for the new cells." for phase in after if phase not in runs_on
     ]

@@ -18,7 +18,7 @@ from mcp_server.sweeps.log import note_cells
 from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases
 from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan
 from mcp_server.sweeps.sources.hydra_source import list_places
-from mcp_server.sweeps.start import describe_added, rehearse_sweep, start_sweep
+from mcp_server.sweeps.start import rehearse_sweep, start_sweep
 from mcp_server.system import tmux
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
@@ -138,14 +138,14 @@ async def launch_sweep(
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
         lines = describe_plan(planned)
-        hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store)
+        hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store, former)
         goes_on = ""
         if former is not None:
-            added = describe_added(planned.spec, former)
-            goes_on = f"{former.sweep_id} would go on with these cells{added and f': {added}'}. "
+            goes_on = f"{former.sweep_id} would go on with these cells{planned.added and f': {planned.added}'}. "
         return StartedSweepAnswer(
             sweep_id=former.sweep_id if former is not None else None,
-            cells={"total": len(planned.spec.cells)},
+            cells={"total": len(planned.spec.cells if former is None else former.cells)}
+            | ({} if former is None else {"to_start": len(planned.spec.cells)}),
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
             metric=None if planned.spec.metric is None else f"{planned.spec.ranked_by}, {planned.spec.goal}",
             warnings=list(planned.warnings) or None,

@@ -336,7 +336,11 @@ async def check_that_the_named_call_continues(agent: Agent, sweep_id: str, messa
     call = f'launch_sweep(name="{sweep_id}", resume="continue") starts {cells} cells without result again.'
     assert message.endswith(call)
     would = await agent.call("launch_sweep", name=sweep_id, resume="continue", dry_run=True)
-    assert (would["sweep_id"], would["cells"], len(would["plan"])) == (sweep_id, {"total": cells}, cells)
+    assert (would["sweep_id"], would["cells"], len(would["plan"])) == (
+        sweep_id,
+        {"total": cells, "to_start": cells},
+        cells,
+    )
     assert "Nothing was started" in would["next_step"]
 
 
@@ -758,6 +762,30 @@ async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table
         await to_end(agent, loss_id)
         refused = await agent.refusal("compare_runs", sweep=["more", "loss"])
         assert f"{sweep_id} by reward (last), max; {loss_id} by loss (last), min" in refused
+
+
+async def test_more_seeds_start_no_failed_cell_and_the_name_alone_does(sandbox: Sandbox) -> None:
+    plan: dict[str, Any] = {"name": "failing", "common": script(sandbox), "metric": "reward", "resume": "continue"}
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", grid={"seed": [1, 3]}, **plan))["sweep_id"]
+        await to_end(agent, sweep_id)
+        assert observe(sandbox, sweep_id).count() == {"total": 2, "failed": 1, "finished": 1}
+        longer = {"grid": {"seed": [1, 3, 4, 5]}, **plan}
+        planned = await agent.call("launch_sweep", dry_run=True, **longer)
+        assert planned["cells"] == {"total": 4, "to_start": 2}
+        assert [line.split()[2] for line in planned["plan"]] == ["seed4:", "seed5:"]
+        stays = 'without a result stay: a call with the name alone and resume="continue" starts them'
+        assert f"2 cells added, 2 kept; 1 {stays}" in planned["next_step"]
+        assert "2 cells, " in planned["next_step"]
+        assert f"2 cells added, 2 kept; 1 {stays}" in (await agent.call("launch_sweep", **longer))["next_step"]
+        await to_end(agent, sweep_id)
+        assert [len(cell.runs) for cell in observe(sandbox, sweep_id).cells] == [1, 1, 1, 1]
+        alone = await agent.call("launch_sweep", name="failing", resume="continue", dry_run=True)
+        assert [line.split()[2] for line in alone["plan"]] == ["seed3:"]
+        assert "as cells of this sweep took" in alone["next_step"]
+        await agent.call("launch_sweep", name="failing", resume="continue")
+        await to_end(agent, sweep_id)
+        assert [len(cell.runs) for cell in observe(sandbox, sweep_id).cells] == [1, 2, 1, 1]
 
 
 async def test_cells_that_are_added_open_their_phase_again_and_survive_a_crash_before_a_conductor_begins(

@@ -31,7 +31,7 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import SweepDir
-from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, STOPPED, CellState, Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, CellState, Sweep, fold_sweep
 from mcp_server.results.figures import Figure, measure
 from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.runs.wait.cursors import Cursor
@@ -49,6 +49,7 @@ from mcp_server.sweeps.decide import (
     find_end,
     find_finished_phases,
     find_next,
+    find_started,
     judge_end,
 )
 from mcp_server.sweeps.log import SweepLog
@@ -233,9 +234,9 @@ class Conductor:
                     self._unmeasured.append((cell, self.store.observe(cell.run_id)))
         if before.is_paused and before.stop is None:  # it had ended, and is continued
             # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
-            for cell in before.cells:
-                if cell.state not in COMPLETE:
-                    self._note("cell_resumed", f"{cell.cell.name} is started again.", cell=cell.cell.name)
+            for cell in find_started(before):
+                again = " again" if cell.runs else ""
+                self._note("cell_resumed", f"{cell.cell.name} is started{again}.", cell=cell.cell.name)
         how = "Another conductor takes over." if before.events else "The sweep begins."
         self._note("conducting", how, session=self.session, pid=os.getpid())
 
