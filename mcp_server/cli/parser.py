@@ -52,6 +52,12 @@ def make_parser() -> argparse.ArgumentParser:
         _add_json(command)
     _add_setup_verbs(verbs)
 
+    dash = verbs.add_parser("dash", help="open the page in a browser: runs, curves, logs, GPUs, live")
+    dash.set_defaults(module="setup.dash")
+    dash.add_argument("--port", type=_count, metavar="N", help="serve it there (8765, or the next free one)")
+    dash.add_argument("--no-browser", action="store_true", help="only print the link")
+    dash.add_argument("--as", dest="owner", metavar="NAME", help="with the rights of this token's name")
+
     demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
     demo.set_defaults(module="setup.demo")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")

@@ -44,7 +44,9 @@ _CLIENT_FIRST_S = 1.0  # a client has its answers to `initialize` and `tools/lis
 _SWITCH_S = 0.0005
 _PAUSE_S = 0.01
 _PACKAGE = "mcp_server"
-_OTHER_PROGRAMS = re.compile(r"mcp_server\.(cli|supervisor|relay|sweeps\.conductor)\b|.*\.__main__$")
+_OTHER_PROGRAMS = re.compile(
+    r"mcp_server\.(cli|page|serve\.http|serve\.gateway|supervisor|relay|sweeps\.conductor)\b|.*\.__main__$"
+)
 
 
 # In a message that is no JSON: a text, with the value that follows it as a key, or where depth changes.

@@ -16,6 +16,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_server import __version__
+from mcp_server.page.routes import Page
 from mcp_server.store.tokens import Tokens, TokensUnusable
 from mcp_server.tools.support.context import Delivery
 
@@ -128,16 +129,17 @@ class Sessions:
 
 @dataclass
 class RequestGateway:
-    """The ASGI application in front of the MCP endpoint ``inner``.
+    """The ASGI application in front of the MCP endpoint ``inner``, None where there is the page alone, and of the page.
 
     ``names`` are the accepted host names. The address that a request arrived at is accepted too, since only names can
     be rebound. ``waiting`` returns the number of open waits.
     """
 
-    inner: App
+    inner: App | None
     tokens: Tokens
     names: frozenset[str]
     waiting: Callable[[], int]
+    page: Page
     stopping: bool = False
     sessions: Sessions = field(default_factory=Sessions)
     _open: set[anyio.CancelScope] = field(default_factory=set)
@@ -146,7 +148,7 @@ class RequestGateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "lifespan":
-            await self.inner(scope, receive, send)
+            await (self.inner or _live)(scope, receive, send)
             return
         began = ended = False
         delivery, connection = Delivery.attach(scope), scope.get("state", {}).get("connection")
@@ -204,10 +206,18 @@ class RequestGateway:
         if scope["path"] == "/healthz":
             await self._send_health(scope, send)
             return
-        if scope["path"] != PATH:
-            raise RequestRefused(404, "Not found")
         if self.stopping:
             raise _stopping()
+        if scope["path"] != PATH:
+            await self.page(scope, receive, send)
+            return
+        if self.inner is None:
+            raise RequestRefused(404, "Not found")
+        await self._serve_endpoint(self.inner, headers, scope, receive, send)
+
+    async def _serve_endpoint(
+        self, inner: App, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         if (user := self._user(headers.get(b"authorization"))) is not None:
             scope["user"] = user
         connection = scope.get("state", {}).get("connection")
@@ -217,18 +227,18 @@ class RequestGateway:
         holder = user.username if user is not None else None
         if (session := headers.get(b"mcp-session-id")) is not None:
             with self.sessions.use(session.decode("latin-1")):
-                await self.inner(scope, _replay(body, receive), send)
+                await inner(scope, _replay(body, receive), send)
         elif _may_open_session(headers):
-            await self._open_session(scope, holder, _replay(body, receive), send)
+            await self._open_session(inner, scope, holder, _replay(body, receive), send)
         else:
-            await self.inner(scope, _replay(body, receive), send)
+            await inner(scope, _replay(body, receive), send)
 
-    async def _open_session(self, scope: Scope, holder: str | None, receive: Receive, send: Send) -> None:
+    async def _open_session(self, inner: App, scope: Scope, holder: str | None, receive: Receive, send: Send) -> None:
         """Pass on a request that may open a session; the longest idle one ends where its holder has too many."""
         if (surplus := self.sessions.make_room(holder)) is None:
             raise RequestRefused(503, "Too many open sessions of this token", (b"retry-after", b"60"))
         for session_id, of_holder in surplus:
-            await self._end_session(scope, session_id, of_holder)
+            await self._end_session(inner, scope, session_id, of_holder)
 
         async def note_session(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:  # noqa: PLR2004 - of HTTP
@@ -237,9 +247,9 @@ class RequestGateway:
                         self.sessions.add(value.decode("latin-1"), holder)
             await send(message)
 
-        await self.inner(scope, receive, note_session)
+        await inner(scope, receive, note_session)
 
-    async def _end_session(self, scope: Scope, session_id: str, holder: str | None) -> None:
+    async def _end_session(self, inner: App, scope: Scope, session_id: str, holder: str | None) -> None:
         headers = [(b"host", b"localhost"), (b"mcp-session-id", session_id.encode("latin-1"))]
         request = {name: value for name, value in scope.items() if name not in ("user", "state", "headers", "method")}
         request |= {"method": "DELETE", "headers": headers, "state": {}}
@@ -252,7 +262,7 @@ class RequestGateway:
         async def send(message: Message) -> None:
             del message
 
-        await self.inner(request, receive, send)
+        await inner(request, receive, send)
 
     def _check_host(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         """Refuse requests that a browser could be tricked into: DNS rebinding and pages of other sites."""
@@ -295,10 +305,17 @@ class RequestGateway:
         """Give requests in progress a moment to finish, then cancel them. New requests are refused."""
         self.stopping = True
         with anyio.move_on_after(_FINISH_S):
-            while len(self._open) > self.waiting():  # noqa: ASYNC110 - for under a second, once
+            while len(self._open) > self.waiting() + self.page.streams:  # noqa: ASYNC110 - for under a second, once
                 await anyio.sleep(0.02)
         for request in tuple(self._open):
             request.cancel()
+
+
+async def _live(_: Scope, receive: Receive, send: Send) -> None:
+    """Answer the messages about start and stop, where no MCP endpoint does."""
+    while (message := await receive())["type"] != "lifespan.shutdown":
+        await send({"type": f"{message['type']}.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
 
 
 def _bearer(authorization: bytes | None) -> str:

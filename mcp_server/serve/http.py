@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server import __version__
 from mcp_server.errors import RunwardError, StateUnusable
+from mcp_server.page.routes import Page
+from mcp_server.page.sessions import announce
 from mcp_server.serve.app import build
 from mcp_server.serve.connections import (
     ACCEPTED_AT_ONCE,
@@ -171,9 +173,18 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_application(environ: Mapping[str, str], names: Iterable[str]) -> RequestGateway:
-    """Return the ASGI application for the state directory that ``environ`` names, with the host names ``names``."""
+def make_application(
+    environ: Mapping[str, str], names: Iterable[str], *, is_page_alone: bool = False
+) -> RequestGateway:
+    """Return the ASGI application for the state directory that ``environ`` names, with the host names ``names``.
+
+    ``is_page_alone``: without /mcp, and nobody sees the page's data without a session.
+    """
     context = ServerContext.of(environ)
+    tokens, hosts = Tokens(context.home), frozenset(name.lower() for name in (*_LOCAL, *names))
+    page = Page(context, tokens, is_closed=is_page_alone)
+    if is_page_alone:
+        return RequestGateway(None, tokens, hosts, lambda: 0, page)
     inner = build(environ, context).streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=LARGEST_BODY,
@@ -182,8 +193,7 @@ def make_application(environ: Mapping[str, str], names: Iterable[str]) -> Reques
         # The gateway has checked Host and Origin.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    hosts = frozenset(name.lower() for name in (*_LOCAL, *names))
-    return RequestGateway(inner, Tokens(context.home), hosts, lambda: len(context.open_waits))
+    return RequestGateway(inner, tokens, hosts, lambda: len(context.open_waits), page)
 
 
 def serve_http(address: str, *, is_open: bool = False) -> None:
@@ -209,6 +219,26 @@ def serve_http(address: str, *, is_open: bool = False) -> None:
             "Nothing is served.",
             "Leave --open out; runward token ls lists the names.",
         )
+    _run_server(gateway, addresses, address, lambda: _describe_start(address, tokens, owner, is_open=is_open))
+
+
+def serve_page(port: int, describe: Callable[[str], str]) -> None:
+    """Serve the page alone on loopback until SIGINT or SIGTERM; ``describe`` gets its address, for the terminal.
+
+    RunwardError: the port cannot be used.
+    """
+    configure_logging()
+    address = f"127.0.0.1:{port}"
+    gateway = make_application(os.environ, _host_names("localhost", os.environ), is_page_alone=True)
+    _run_server(gateway, _resolve("127.0.0.1", port), address, lambda: describe(address))
+
+
+def _run_server(
+    gateway: RequestGateway,
+    addresses: list[tuple[socket.AddressFamily, Any]],
+    address: str,
+    describe: Callable[[], str],
+) -> None:
     connections = Connections(ConnectionLimits.within(raise_descriptor_limit()))
     sockets = _listen(addresses, address, connections)
 
@@ -234,8 +264,9 @@ def serve_http(address: str, *, is_open: bool = False) -> None:
     )
     server = _Server(config)
     server.gateway = gateway
-    print(_describe_start(address, tokens, owner, is_open=is_open), file=sys.stderr, flush=True)
-    server.run(sockets=sockets)
+    print(describe(), file=sys.stderr, flush=True)
+    with announce(gateway.page.server.home, address):
+        server.run(sockets=sockets)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 

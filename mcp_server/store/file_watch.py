@@ -67,6 +67,10 @@ class FileWatch:
                 if not self._use(subscription, watch):
                     subscription.pending.append(path)
 
+    def number_of(self, path: Path) -> int | None:
+        """Return the number of the watch of a directory, None where it has none."""
+        return self._watches[path].number
+
     async def wait_for_change(self, subscription: Subscription) -> None:
         """Return when something has changed for ``subscription`` since the last call."""
         subscription.waiting = True
@@ -103,6 +107,8 @@ class FileWatch:
             watch.number, watch.is_shared = watches.get(path, (watch.number, watch.is_shared))
             if not self._use(subscription, watch):
                 subscription.polled = True
+            elif watch.number is not None:
+                subscription.numbers.add(watch.number)
 
     @staticmethod
     def _use(subscription: Subscription, watch: _Watch) -> bool:
@@ -145,6 +151,7 @@ class FileWatch:
             overflowed = -1 in numbers
             if overflowed or not subscription.watch_numbers.isdisjoint(numbers):
                 subscription.changed = True
+                subscription.numbers |= subscription.watch_numbers if overflowed else numbers
                 subscription.wake_up.set()
 
 
@@ -157,6 +164,7 @@ class Subscription:
         self.directories: dict[Path, None] = {}
         self.pending: list[Path] = []  # not looked at yet
         self.watch_numbers: set[int] = set()
+        self.numbers: set[int] = set()  # of watches with changes since ``take_changed``
         self.changed = self.waiting = False
         self.wake_up = anyio.Event()
 
@@ -169,6 +177,11 @@ class Subscription:
     def leave(self, directories: Iterable[Path]) -> None:
         """Watch these directories no more."""
         self._watch.leave(self, directories)
+
+    def take_changed(self) -> list[Path]:
+        """Return the directories with changes since the last call: all of them where nobody can tell."""
+        numbers, self.numbers = self.numbers, set()
+        return [path for path in self.directories if self.polled or self._watch.number_of(path) in numbers]
 
     async def next_change(self) -> None:
         """Return at the next change, or at once where one came since the last call, or may have come unseen.

@@ -112,6 +112,10 @@ class RunStore:
         """Return the ids of runs of which something is kept in memory."""
         return {*self._directories, *self._specs}
 
+    def list_present(self) -> set[str]:
+        """Return the ids of all directories that may be a run's; reads none of them."""
+        return set(self._catalogue.list_inodes())
+
     def observe_all(self, run_ids: Iterable[str]) -> tuple[Watched, ...]:
         """Return these runs and sweeps as they are now."""
         return tuple(self.observe_any(run_id) for run_id in run_ids)

@@ -87,6 +87,11 @@ class Tokens:
                 owner = name
         return owner
 
+    def find_hash(self, name: str) -> str | None:
+        """Return the hash of the token that ``name`` has now; None without one."""
+        self._refresh()
+        return self._hashes.get(name)
+
     def _refresh(self) -> None:
         try:
             descriptor = open_regular_file(self.file, follow_links=False)

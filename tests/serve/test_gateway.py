@@ -12,11 +12,13 @@ import pytest
 from anyio.abc import TaskStatus
 
 from mcp_server.errors import RunwardError
+from mcp_server.page.routes import Page
 from mcp_server.serve import gateway, http
 from mcp_server.serve.connections import ConnectionLimits, Connections
 from mcp_server.serve.gateway import RequestGateway
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
+from mcp_server.tools.support.context import ServerContext
 
 pytestmark = pytest.mark.anyio
 LOCAL = ("127.0.0.1", 8765)
@@ -47,8 +49,9 @@ def inner() -> Inner:
 
 @pytest.fixture
 def endpoint(tmp_path: Path, inner: Inner) -> RequestGateway:
+    tokens, names = Tokens(StateHome(tmp_path)), frozenset(("localhost", "127.0.0.1", "[::1]", "train.lan"))
     return RequestGateway(
-        inner, Tokens(StateHome(tmp_path)), frozenset(("localhost", "127.0.0.1", "[::1]", "train.lan")), lambda: 0
+        inner, tokens, names, lambda: 0, Page(ServerContext.of({"RUNWARD_HOME": str(tmp_path)}), tokens)
     )
 
 

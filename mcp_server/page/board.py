@@ -1,0 +1,456 @@
+"""The rows of all runs and sweeps that pages show: one for all pages of a server, computed once for each change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from mcp_server.backends.ssh.ssh_channel import channel_of
+from mcp_server.errors import RunwardError
+from mcp_server.page.sessions import Visitor
+from mcp_server.record.run_directory import read_json
+from mcp_server.record.state import Run, posix
+from mcp_server.record.sweeps.sweep_state import LIVE, Sweep
+from mcp_server.store.run_index import RunQuery
+from mcp_server.store.run_store import RunStore
+from mcp_server.system.files import read_end
+from mcp_server.text.formatting import format_time, shorten_facts, shorten_line
+from mcp_server.text.invisible import escape_all_unsendable
+from mcp_server.text.log_text import clean_lines
+from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.threads import run_in_thread
+from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.progress_text import first_metrics
+from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.sweep_status import find_kind, summarise_sweep
+
+_GATHER_S = 0.1  # of changes, into one delta
+_LOOK_S, _ROUND_S = 0.25, 2.5  # progress is in no directory that is watched: all live runs are looked at once a round
+_CALM_S = 2.0  # between two looks where nothing lives
+_MOST_ROWS = 5_000  # kept, beside those of live runs
+_MOST_GONE = 1_000
+_MOST_SWEEPS = 300
+_LINE_BYTES, _LINE_CHARS, _CAUSE_CHARS = 4096, 240, 240
+# They change by themselves: a row is sent again for the others.
+_VOLATILE = ("elapsed_s", "eta_s", "heard_s")
+_WORDS = {
+    "oom_gpu": "out of GPU memory",
+    "oom_host": "out of host memory",
+    "disk_full": "disk full",
+    "cuda_error": "CUDA error",
+    "nccl_error": "NCCL error",
+    "timed_out": "time limit reached",
+}
+
+
+class Raw(str):
+    """A text that was cleaned already, and keeps its colours."""
+
+    __slots__ = ()
+
+
+def to_json(value: Any) -> str:
+    """Return JSON whose texts can be sent, with ``"nan"``, ``"inf"`` and ``"-inf"`` for numbers that it lacks."""
+    return json.dumps(_sendable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {escape_all_unsendable(str(name)): _sendable(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable(part) for part in value]
+    return value if isinstance(value, Raw) else escape_all_unsendable(value)
+
+
+@dataclass
+class _Entry:
+    """A row: the ``version`` at which it changed last, and its JSON without the end, which depends on the reader."""
+
+    version: int
+    facts: Mapping[str, Any]
+    text: str
+    owner: str
+    source: Run | Sweep
+    is_final: bool = False
+
+
+class Board:
+    """The rows. ``version`` counts their changes. ``pages``: open streams; without any nothing is watched.
+
+    A page holds the version that it has seen, and hears of whatever is newer: nothing is queued for it.
+    """
+
+    def __init__(self, server: ServerContext) -> None:
+        self.pages = 0
+        self._server, self._epoch, self.version = server, secrets.token_hex(4), 1
+        self._runs: dict[str, _Entry] = {}
+        self._sweeps: dict[str, _Entry] = {}
+        self._present: set[str] = set()
+        self._gone: deque[tuple[int, str]] = deque(maxlen=_MOST_GONE)
+        self._forgotten = 0  # version of the newest removal that is no longer known
+        self._ring: list[str] = []  # of live runs, those that were not looked at in this round
+        self._next_round_s = 0.0
+        self._lock = asyncio.Lock()
+        self._news = anyio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def cursor(self) -> str:
+        """The place of now in the stream of changes."""
+        return f"{self._epoch}-{self.version}"
+
+    # --- for handlers
+
+    async def list_rows(self, visitor: Visitor, limit: int, before: str | None) -> str:
+        """Return the answer with the newest rows, and all live ones, as JSON. RunNotFound: no run ``before``."""
+        async with self._lock:
+            shown, sweeps, total, older = await run_in_thread(self._load, limit, before)
+        runs = [self._runs[run_id] for run_id in shown if run_id in self._runs]
+        listed = [self._sweeps[sweep_id] for sweep_id in sweeps if sweep_id in self._sweeps]
+        head = to_json({"cursor": self.cursor, "now": _now(), "total": total, "older": older})
+        return f'{head[:-1]},"runs":[{_join(runs, visitor)}],"sweeps":[{_join(listed, visitor)}]}}'
+
+    async def read_row(self, run_id: str, visitor: Visitor) -> dict[str, Any]:
+        """Return the row of a run or sweep as it is now. RunNotFound."""
+        async with self._lock:
+            entry = await run_in_thread(self._read_one, run_id)
+        return {**entry.facts, "mine": visitor.controls(entry.owner)}
+
+    async def touch(self, run_id: str) -> None:
+        """Look at a run or sweep that has just been changed from here."""
+        async with self._lock:
+            await run_in_thread(self._read_one, run_id, anew=True)
+        self._tell()
+
+    # --- for streams
+
+    @contextlib.contextmanager
+    def open_page(self) -> Iterator[None]:
+        """Watch the records as long as a page is open."""
+        self.pages += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            self.pages -= 1
+            if not self.pages and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    def read_cursor(self, cursor: str) -> int | None:
+        """Return the version of a cursor; None where what was since is not known: of another server, or too old."""
+        epoch, _, version = cursor.rpartition("-")
+        if epoch != self._epoch or not version.isascii() or not version.isdigit():
+            return None
+        return int(version) if self._forgotten <= int(version) <= self.version else None
+
+    def changes_since(self, version: int, visitor: Visitor) -> str | None:
+        """Return what has changed since ``version`` as JSON, None without any change."""
+        runs, sweeps = ([each for each in list(kept.values()) if each.version > version] for kept in self._kept())
+        gone = [run_id for at, run_id in self._gone if at > version]
+        if not (runs or sweeps or gone):
+            return None
+        end = to_json({"gone": gone, "now": _now()})
+        return f'{{"runs":[{_join(runs, visitor)}],"sweeps":[{_join(sweeps, visitor)}],{end[1:]}'
+
+    async def next_change(self, version: int) -> int:
+        """Return the version now, once it is newer than ``version``."""
+        while self.version <= version:
+            await self._news.wait()
+        return self.version
+
+    def _kept(self) -> tuple[dict[str, _Entry], dict[str, _Entry]]:
+        return self._runs, self._sweeps
+
+    def _tell(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def _watch(self) -> None:
+        home = self._server.home
+        mirrors = await run_in_thread(home.list_mirrors)
+        parents = [home.runs, home.sweeps, *(mirror / "runs" for mirror in mirrors)]
+        told = self.version
+        with self._server.file_watch.subscribe(parents) as subscription:
+            while True:
+                with anyio.move_on_after(_LOOK_S if self._list_live() else _CALM_S):
+                    await subscription.next_change()
+                changed = subscription.take_changed()
+                async with self._lock:
+                    watched = await run_in_thread(self._look, changed, parents)
+                subscription.leave([path for path in subscription.directories if path not in watched])
+                subscription.extend(path for path in watched if path not in subscription.directories)
+                if self.version > told:
+                    told = self.version
+                    self._tell()
+                await anyio.sleep(_GATHER_S)
+
+    # --- in threads, one at a time
+
+    def _load(self, limit: int, before: str | None) -> tuple[list[str], list[str], int, bool]:
+        store = self._server.store
+        query = RunQuery(cut_off=False, before=None if before is None else store.observe(before))
+        total = sum(store.count_states(RunQuery(cut_off=False)).values())
+        newest = store.list_runs(query, limit)
+        others = store.list_runs(RunQuery("live")) if before is None else []
+        shown = {run.run_id: run for run in (*newest, *others)}
+        for run in shown.values():
+            self._put(run)
+        self._present |= store.list_present()
+        sweeps = [] if before is not None else self._look_at_sweeps(None)
+        self._drop_surplus(set(shown))
+        return list(shown), sweeps, total, len(newest) == limit
+
+    def _read_one(self, run_id: str, *, anew: bool = False) -> _Entry:
+        watched = self._server.store.observe_any(run_id)
+        if isinstance(watched, Sweep):
+            return self._put_sweep(watched)
+        return self._put(watched, anew=anew)
+
+    def _look(self, changed: Iterable[Path], parents: Iterable[Path]) -> set[Path]:
+        """Bring the rows up to date, by the directories with changes, and return those to watch."""
+        store, names = self._server.store, {path.name for path in changed}
+        due: set[str] = {name for name in names if name in self._runs}
+        if not self._present or not names.isdisjoint(path.name for path in parents):
+            present = store.list_present()
+            due |= present - self._present
+            for run_id in (self._present | self._runs.keys()) - present:
+                self._remove(self._runs, run_id)
+            self._present = present
+        live = self._list_live()
+        if not self._ring and time.monotonic() >= self._next_round_s:
+            self._ring, self._next_round_s = live, time.monotonic() + _ROUND_S
+        share = max(1, math.ceil(len(live) * (_LOOK_S + _GATHER_S) / _ROUND_S))
+        due.update(self._ring[:share])
+        self._ring = self._ring[share:]
+        for run_id in due:
+            try:
+                self._put(store.observe(run_id))
+            except RunwardError:  # no run's directory, not written yet, or unreadable now: looked at again
+                self._present.discard(run_id)
+        cells = (entry.facts.get("sweep") for run_id in due if (entry := self._runs.get(run_id)) is not None)
+        self._look_at_sweeps(names | {str(sweep_id) for sweep_id in cells})
+        self._drop_surplus(due)
+        directories = {store.directory_of(run_id) for run_id in self._list_live()}
+        sweeps = {self._server.home.sweeps / sweep_id for sweep_id, one in self._sweeps.items() if not one.is_final}
+        return {*parents, *directories, *sweeps}
+
+    def _list_live(self) -> list[str]:
+        return [run_id for run_id, entry in self._runs.items() if not entry.is_final]
+
+    def _look_at_sweeps(self, names: set[str] | None) -> list[str]:
+        """Bring the rows of sweeps up to date, of all or of those in ``names``; return the ids, newest first."""
+        home, store = self._server.home, self._server.store
+        if not home.sweeps.is_dir():
+            return []
+        if names is None or home.sweeps.name in names:
+            sweeps = store.sweeps.list_sweeps(_MOST_SWEEPS)
+            for sweep_id in self._sweeps.keys() - {sweep.sweep_id for sweep in sweeps}:
+                self._remove(self._sweeps, sweep_id)
+        else:
+            sweeps = []
+            for sweep_id in names & self._sweeps.keys():
+                with contextlib.suppress(RunwardError):
+                    sweeps.append(store.sweeps.observe(sweep_id))
+        for sweep in sweeps:
+            self._put_sweep(sweep)
+        return [sweep.sweep_id for sweep in sweeps]
+
+    def _put(self, run: Run, *, anew: bool = False) -> _Entry:
+        former = self._runs.get(run.run_id)
+        is_final = self._server.store.is_final(run)
+        if former is not None and former.is_final and not anew and former.source.spec.created_at == run.spec.created_at:
+            return former
+        facts = describe_run(self._server, run)
+        return self._keep(self._runs, run, facts, is_final=is_final, former=former)
+
+    def _put_sweep(self, sweep: Sweep) -> _Entry:
+        former = self._sweeps.get(sweep.sweep_id)
+        if former is not None and former.source is sweep and former.is_final:
+            return former
+        cells = ((cell.cell.name, self._runs.get(cell.run_id or "")) for cell in sweep.cells if cell.state == LIVE)
+        live = {name: entry.source for name, entry in cells if entry is not None and isinstance(entry.source, Run)}
+        return self._keep(self._sweeps, sweep, describe_sweep(sweep, live), is_final=sweep.ended, former=former)
+
+    def _keep(
+        self,
+        kept: dict[str, _Entry],
+        source: Run | Sweep,
+        facts: Mapping[str, Any],
+        *,
+        is_final: bool,
+        former: _Entry | None,
+    ) -> _Entry:
+        is_same = former is not None and _steady(former.facts) == _steady(facts)
+        if not is_same:
+            self.version += 1
+        version = former.version if is_same and former is not None else self.version
+        entry = _Entry(version, facts, to_json(facts)[:-1], source.spec.owner, source, is_final)
+        kept[source.run_id] = entry
+        return entry
+
+    def _remove(self, kept: dict[str, _Entry], run_id: str) -> None:
+        if kept.pop(run_id, None) is not None:
+            self.version += 1
+            if len(self._gone) == _MOST_GONE:
+                self._forgotten = self._gone[0][0]
+            self._gone.append((self.version, run_id))
+
+    def _drop_surplus(self, used: set[str]) -> None:
+        surplus = len(self._runs) - _MOST_ROWS
+        for run_id in [each for each, entry in self._runs.items() if entry.is_final and each not in used][:surplus]:
+            if surplus > 0:
+                del self._runs[run_id]
+
+
+def _join(entries: Iterable[_Entry], visitor: Visitor) -> str:
+    return ",".join(f'{each.text},"mine":{"true" if visitor.controls(each.owner) else "false"}}}' for each in entries)
+
+
+def _steady(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in _VOLATILE}
+
+
+def _now() -> str:
+    return format_time(datetime.now(UTC))
+
+
+def describe_run(server: ServerContext, run: Run) -> dict[str, Any]:
+    """Return the row of a run. Reads its record alone: a row waits for no other disk."""
+    status, progress = status_of(server.store, run, since=run.last_seq, listed=True), run.progress
+    step, total = (status.step, status.total_steps) if status.step is not None else (progress.get("step"), None)
+    total = total if total is not None else progress.get("total_steps")
+    metrics = progress.get("metrics") or {} if run.made_a_step else {}
+    metric = next(({"tag": name, "value": value} for name, value in first_metrics(metrics)), None)
+    noted = progress.get("at")
+    eta_at_s = posix(noted) + status.eta_s if isinstance(noted, str) and status.eta_s is not None else None
+    output_at_s = server.store.output_at_s(run)
+    facts = {
+        "id": run.run_id,
+        "name": run.spec.name,
+        "state": run.state,
+        "live": not run.ended,
+        "cause": describe_cause(server.store, run, status),
+        "kind": run.failure.get("kind") if run.failure else None,
+        "line": _find_line(server, run),
+        "step": step,
+        "total": total,
+        "progress": _measure_progress(run, step, total),
+        "eta_s": status.eta_s,
+        "eta_at": None if eta_at_s is None else _iso(eta_at_s),
+        "elapsed_s": status.elapsed_s,
+        "step_s": status.step_s,
+        "metric": metric,
+        "created_at": run.spec.created_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "last_output_at": None if output_at_s is None else _iso(output_at_s),
+        "gpus": list(run.gpu_names) or None,
+        "host": run.spec.host if run.spec.mirror else None,
+        "heard_s": round(channel_of(Path(run.spec.mirror)).behind_s, 1) if run.spec.mirror and not run.ended else None,
+        "unreachable": f"{run.unreachable['host']}: {run.unreachable['why']}" if run.unreachable else None,
+        "backend": status.backend,
+        "job_id": run.job_id,
+        "queue_position": run.queue_position,
+        "owner": run.spec.owner,
+        "project": Path(run.spec.cwd).name or None,
+        "tags": list(run.spec.tags) or None,
+        "sweep": run.spec.sweep,
+        "cell": run.spec.cell,
+        "attempt": run.attempt,
+        "earlier": run.earlier,
+        "exit_code": run.exit_code,
+        "seq": run.last_seq,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def describe_cause(store: RunStore, run: Run, status: RunStatus) -> str | None:
+    """Return why a run is in its state, in words; None where the state says it."""
+    end: Mapping[str, Any] = run.events[-1] if run.events else {}
+    if run.state == "failed" and run.failure:
+        return name_kind(str(run.failure.get("kind")))
+    if run.state == "killed" and (stop := read_json(store.record_of(run).stop)) is not None:
+        why = f": {stop['reason']}" if stop.get("reason") else ""
+        return shorten_facts(mask_secrets(f"stopped by {stop.get('by') or 'unknown'}{why}"), _CAUSE_CHARS)
+    if run.ended:
+        how = run.signal or ("" if run.exit_code in (None, 0) else f"exit code {run.exit_code}")
+        return status.reason or how or status.note or None
+    waits = run.pending_reason or (end.get("text") if run.state in ("queued", "stalled", "retrying") else None)
+    return shorten_facts(str(waits), _CAUSE_CHARS) if waits else status.reason
+
+
+def name_kind(kind: str) -> str:
+    """Return a kind of failure in words."""
+    return _WORDS.get(kind, kind.replace("_", " "))
+
+
+def _find_line(server: ServerContext, run: Run) -> str | None:
+    """Return the line that proves a failure, else the newest line of output, as far as it is on this host."""
+    if run.failure and run.failure.get("line"):
+        return shorten_line(str(run.failure["line"]), _LINE_CHARS)
+    with contextlib.suppress(OSError):
+        lines = clean_lines(read_end(server.store.record_of(run).log(run.attempt), _LINE_BYTES))
+        text = next((line.text for line in reversed(lines) if line.text.strip()), "")
+        return shorten_line(mask_secrets(text), _LINE_CHARS) or None
+    return None
+
+
+def _measure_progress(run: Run, step: Any, total: Any) -> float | None:
+    if run.state == "finished":
+        return 1.0
+    if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
+        return round(min(1.0, max(0.0, step / total)), 4)
+    return None
+
+
+def _iso(at_s: float) -> str:
+    return format_time(datetime.fromtimestamp(at_s, UTC))
+
+
+def describe_sweep(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, Any]:
+    """Return the row of a sweep, whose live runs are ``live`` by cell."""
+    status = summarise_sweep(sweep, live, now_s=time.time())
+    best = status.best
+    causes = Counter(find_kind(cell) for cell in sweep.failed)
+    hosts = {str(cell.cell.launch.get("host")) for cell in sweep.cells if cell.cell.launch.get("host")}
+    facts = {
+        "id": sweep.sweep_id,
+        "name": sweep.spec.name,
+        "state": sweep.state,
+        "live": not sweep.ended,
+        "cause": status.reason,
+        "cells": status.cells,
+        "best": None
+        if best is None
+        else {
+            "cell": best.cell,
+            "run_id": best.run_id,
+            "value": best.value if best.mean is None else best.mean,
+            "n": best.n,
+            "metric": status.metric,
+            "ranks_by": status.metric,
+        },
+        "eta_s": status.eta_s,
+        "created_at": sweep.spec.created_at,
+        "owner": sweep.spec.owner,
+        "host": next(iter(hosts)) if len(hosts) == 1 else None,
+        "causes": dict(causes) or None,
+        "phase": status.phase,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
