@@ -31,7 +31,7 @@ sweeps.sources.doit_child(doit)
 tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)
 page(tools anyio starlette)
 serve(tools resources anyio h11 mcp mcp_types uvicorn)
-cli(resources anyio mcp rich)  cli.demo_training(numpy tensorboard)
+cli(resources anyio mcp rich)  cli.setup.demo_training(numpy tensorboard)
 __main__
 """
 # The wings of a room in the same way. A module that is in no folder belongs to the wing with the room's name.

@@ -45,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     states = ["live", "ended", *_STATES]
     listing.add_argument("--state", choices=states, metavar="STATE", help=f"only these: {', '.join(states)}")
     listing.add_argument("-n", "--limit", type=_count, default=20, help="at most N runs (20)")
+    listing.add_argument("--watch", action="store_true", help="draw them again at each change, until Ctrl-C")
 
     sweep = _add_sweep(verbs)
 

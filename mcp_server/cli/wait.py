@@ -1,12 +1,17 @@
-"""`runward wait`: wait until a run, or a sweep, has ended. Exit with the run's exit code."""
+"""`runward wait`: wait until a run, or a sweep, has ended. Exit with the run's exit code.
+
+On a terminal, a line of progress is drawn again and again meanwhile, on standard error.
+"""
 
 import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Awaitable, Sequence
 
 import anyio
+from rich.cells import set_cell_size
 
 from mcp_server.cli.output import print_json
 from mcp_server.record.exit_status import shell_status
@@ -18,11 +23,14 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conducting import ensure_conductor
+from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.threads import run_in_thread
+from mcp_server.views.progress_text import describe_progress
 from mcp_server.views.run_status import status_of
 from mcp_server.views.sweep_status import describe_sweep
 
-_LOOK_S = 30.0  # between two looks at a sweep's conductor
+_LOOK_S, _SHOW_S = 30.0, 2.0  # between two looks at a sweep's conductor; between two lines of progress
+_FEWEST_ID_CHARS = 12
 _GAVE_UP = 124  # as timeout(1) exits, and as no training run does
 
 
@@ -47,8 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _until_end(store: RunStore, run: Watched, limit_s: float) -> Watched:
     run_id, look_s = run.run_id, _LOOK_S if isinstance(run, Sweep) else float("inf")
+    is_shown = sys.stderr.isatty()
+    look_s = _SHOW_S if is_shown else look_s
     directory = store.directory_of(run_id)
-    with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([directory]) as subscription:
+    with contextlib.ExitStack() as stack:
+        file_watch = stack.enter_context(contextlib.closing(FileWatch()))
+        subscription = stack.enter_context(file_watch.subscribe([directory]))
+        if is_shown:
+            stack.callback(_show)
         cursors = {run_id: Cursor()}
 
         def observe(run_ids: Sequence[str]) -> Awaitable[tuple[Watched, ...]]:
@@ -56,6 +70,8 @@ async def _until_end(store: RunStore, run: Watched, limit_s: float) -> Watched:
 
         until_s = anyio.current_time() + limit_s
         while True:
+            if is_shown:
+                _show(run_id, describe_progress([run], time.time()))
             left_s = max(0.0, until_s - anyio.current_time())
             if isinstance(run, Sweep):
                 await ensure_conductor(run, store, file_watch, os.environ)
@@ -64,6 +80,14 @@ async def _until_end(store: RunStore, run: Watched, limit_s: float) -> Watched:
             run = outcome.runs[0]
             if run.ended or left_s <= look_s:
                 return run
+
+
+def _show(run_id: str = "", progress: str = "") -> None:
+    """Draw a line in place of the one before, as far as it fits; without a run, remove it."""
+    width = max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 1)
+    line = f"{shorten_middle(run_id, max(width // 3, _FEWEST_ID_CHARS))}: {printable(progress)}" if run_id else ""
+    sys.stderr.write(f"\r{set_cell_size(line, width).rstrip()}\x1b[K")
+    sys.stderr.flush()
 
 
 def _exit_status(run: Watched) -> int:

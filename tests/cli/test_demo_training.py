@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from mcp_server.cli import demo_training as demo
+from mcp_server.cli.setup import demo_training as demo
 
 
 def test_gradients_agree_with_finite_differences() -> None:

@@ -52,7 +52,7 @@ async def _demo(steps: int) -> int:
 
 
 async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
-    command = [python, "-m", "mcp_server.cli.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
+    command = [python, "-m", "mcp_server.cli.setup.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
     directories = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
     run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, verbose=True, **directories)
     run_id = agent.running = run["run_id"]

@@ -1,7 +1,7 @@
 """The training run of ``runward demo``: a small character model of the source of Python's library.
 
 Real data, real gradients and held-out files on a machine with neither a GPU nor a data set:
-``python -m mcp_server.cli.demo_training --logdir DIR``.
+``python -m mcp_server.cli.setup.demo_training --logdir DIR``.
 """
 
 import argparse
