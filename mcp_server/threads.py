@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -28,10 +29,14 @@ P = ParamSpec("P")
 # For calls that look at records of runs alone; for all others together; of these, for the calls about one directory.
 _THREADS_A_CALLER, _THREADS_OF_DIRECTORIES, _THREADS_A_DIRECTORY = 16, 48, 8
 _PATIENCE_S = 30.0
+# Long work pauses so often and so long. Without it a busy machine takes the processor from a thread that holds Python's
+# lock, for some 20 ms each time, and every other call of the server waits for it several times.
+_STRETCH_S, _PAUSE_S = 0.002, 0.001
 
 _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
 _directory: contextvars.ContextVar[str] = contextvars.ContextVar("directory", default="")
 _abandoned: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("abandoned", default=None)
+_resumed = threading.local()
 _limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, ...], _Limit]] = WeakKeyDictionary()
 
 
@@ -58,9 +63,12 @@ def is_abandoned() -> bool:
 
 
 def stop_if_abandoned() -> None:
-    """Raise CallAbandoned between steps of long work whose caller was cancelled."""
+    """Raise CallAbandoned between steps of long work whose caller was cancelled, else let other threads run."""
     if is_abandoned():
         raise CallAbandoned
+    if _abandoned.get() is not None and time.perf_counter() - getattr(_resumed, "at_s", 0.0) > _STRETCH_S:
+        time.sleep(_PAUSE_S)
+        _resumed.at_s = time.perf_counter()
 
 
 @contextlib.contextmanager

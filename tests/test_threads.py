@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -136,3 +137,22 @@ async def test_a_thread_that_cannot_be_started_takes_none_away(monkeypatch: pyte
                 await run_in_thread(max, 3, 4)
         with anyio.fail_after(20):
             assert await run_in_thread(max, 3, 4) == 4
+
+
+async def test_long_work_in_a_thread_pauses_so_that_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    clock = iter([0.0, 10.0, 10.001, 10.0015, 10.1, 10.1001])
+    monkeypatch.setattr(threads, "time", SimpleNamespace(sleep=pauses.append, perf_counter=lambda: next(clock)))
+    stop_if_abandoned()  # not in a thread: nobody else is held up
+    assert not pauses
+
+    def work() -> list[int]:
+        threads._resumed.at_s = next(clock)
+        counts = []
+        for _ in range(2):
+            stop_if_abandoned()
+            counts.append(len(pauses))
+        return counts
+
+    assert await run_in_thread(work) == [1, 1]
+    assert pauses == [threads._PAUSE_S]

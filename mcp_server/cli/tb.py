@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         points=arguments.points or 0,
         plot=arguments.plot is not None,
     )
-    report = build_report(query, scalars, store)
+    report = build_report(query, scalars, store, in_full=True)
     if arguments.plot is not None:
         _save_picture(report, Path(arguments.plot))
     if arguments.json:

@@ -94,7 +94,7 @@ def read_metrics(
         return _read_printed(run, tags, rundir, (*left_out, *reading.notes))
     metrics = []
     for tag in select_tags(tags, reading.series):
-        summary = summarise_series(reading.series[tag], now_s=time.time())
+        summary = summarise_series(reading.series[tag], now_s=time.time(), detail="range")
         if summary.last is None:
             continue
         best_is = best_direction(tag)

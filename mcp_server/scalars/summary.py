@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from mcp_server.scalars.series import Series
 PER_STEPS = 1000  # the unit of a slope
 
 Trend = Literal["up", "down", "flat"]
+Detail = Literal["all", "range", "last"]
 
 _LEAST_TAIL = 10  # points; fewer make no slope
 _SURE_T = 3.0  # |t| below this is noise
@@ -68,38 +70,70 @@ class SeriesSummary:
     writers: int = 1
 
 
-def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> SeriesSummary:
-    """Return the summary of ``series`` at ``now_s`` (POSIX time). ``smooth`` in [0, 1) as TensorBoard's slider."""
+# Of series that nobody has extended since, as an ended run's: a million points take 50 ms, beside others' calls.
+_known: WeakKeyDictionary[Series, tuple[float, SeriesSummary]] = WeakKeyDictionary()
+
+
+def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6, detail: Detail = "all") -> SeriesSummary:
+    """Return the summary of ``series`` at ``now_s`` (POSIX time). ``smooth`` in [0, 1) as TensorBoard's slider.
+
+    ``detail`` leaves the slower fields out: ``last`` has count, last value, age, NaN and infinite values; ``range``
+    first value, minimum and maximum too.
+    """
+    if detail != "all":
+        return _summarise(series, now_s, smooth, detail)
+    known_smooth, summary = _known.get(series) or (None, None)
+    if summary is None or known_smooth != smooth:
+        summary = _summarise(series, now_s, smooth, detail)
+        _known[series] = smooth, summary
+    return summary if summary.age_s is None else replace(summary, age_s=_age(series.walls, now_s))
+
+
+def _summarise(series: Series, now_s: float, smooth: float, detail: Detail) -> SeriesSummary:
     steps, values = series.steps, series.values
     if not values.size:
         return SeriesSummary(0, restarts=series.certain_restarts, writers=series.writers)
     finite = np.isfinite(values)
     good, at = (values, steps) if finite.all() else (values[finite], steps[finite])
-    odd = values.size - good.size
-    nans = np.isnan(values) if odd else ~finite
+    facts: dict[str, Any] = {
+        "count": values.size,
+        "last": float(values[-1]),
+        "last_step": int(steps[-1]),
+        "age_s": _age(series.walls, now_s),
+        "restarts": series.certain_restarts,
+        "writers": series.writers,
+    }
+    if good is not values:
+        nans = np.isnan(values)
+        facts |= {"nan": int(nans.sum()), "first_nan_step": _first(steps, nans)}
+        facts |= {"inf": values.size - good.size - facts["nan"], "first_inf_step": _first(steps, ~(finite | nans))}
+    if detail != "last" and good.size:
+        facts |= _find_range(at, good)
+    if detail != "all":
+        return SeriesSummary(**facts)
     # Scaled by a power of two, which rounds nothing: sums and squares of 1e300 would overflow.
     exponent = max(-1000, math.frexp(float(np.abs(good).max()))[1]) if good.size else 0
     unit = math.ldexp(1.0, -exponent)
     tail = _tail(values.size)
-    return SeriesSummary(
-        count=values.size,
-        last=float(values[-1]),
-        last_step=int(steps[-1]),
-        nan=int(nans.sum()),
-        first_nan_step=_first(steps, nans),
-        inf=odd - int(nans.sum()),
-        first_inf_step=_first(steps, ~(finite | nans)) if odd else None,
-        shape=shape_digits(steps, values * unit),
-        age_s=_age(series.walls, now_s),
-        steps_per_s=_rate(steps[-tail:], series.walls[-tail:]),
-        restarts=series.certain_restarts,
-        writers=series.writers,
-        **(
-            {}
-            if not good.size
-            else _summarise_finite(at, good, good * unit, exponent, smooth) | _unknown_end(finite[-tail:])
-        ),
-    )
+    facts |= {
+        "shape": shape_digits(steps, values * unit),
+        "steps_per_s": _rate(steps[-tail:], series.walls[-tail:]),
+    }
+    if good.size:
+        facts |= _summarise_finite(at, good, good * unit, exponent, smooth) | _unknown_end(finite[-tail:])
+    return SeriesSummary(**facts)
+
+
+def _find_range(steps: Ints, values: Floats) -> dict[str, Any]:
+    low, high = int(values.argmin()), int(values.argmax())
+    return {
+        "first": float(values[0]),
+        "first_step": int(steps[0]),
+        "min": float(values[low]),
+        "min_step": int(steps[low]),
+        "max": float(values[high]),
+        "max_step": int(steps[high]),
+    }
 
 
 def _unknown_end(finite: NDArray[np.bool_]) -> dict[str, Any]:
@@ -109,19 +143,12 @@ def _unknown_end(finite: NDArray[np.bool_]) -> dict[str, Any]:
 
 def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:
     """Return the fields of finite values. ``scaled`` are the same values times ``2**-exponent``."""
-    low, high = int(values.argmin()), int(values.argmax())
-    least, most = float(values[low]), float(values[high])
+    least, most = float(values.min()), float(values.max())
     tail = _tail(scaled.size)
     line = _fit_line(steps[-tail:], scaled[-tail:], exponent)
     end = None if line.is_sure else _departure(steps[-tail:], scaled[-tail:], exponent)
     line = end or line
     return {
-        "first": float(values[0]),
-        "first_step": int(steps[0]),
-        "min": least,
-        "min_step": int(steps[low]),
-        "max": most,
-        "max_step": int(steps[high]),
         # Rounding must not lift a mean above the maximum.
         "mean": min(max(math.ldexp(float(scaled.mean()), exponent), least), most),
         "ema": min(max(math.ldexp(_ema(scaled, smooth), exponent), least), most),

@@ -26,7 +26,7 @@ from mcp_server.scalars.run_scalars import (
     resolve_target,
 )
 from mcp_server.scalars.series import ScalarsUnreadable, Series
-from mcp_server.scalars.summary import SeriesSummary, summarise_series
+from mcp_server.scalars.summary import Detail, SeriesSummary, summarise_series
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds, shorten_facts
@@ -37,7 +37,8 @@ DEFAULT_POINTS = 20
 
 _IN_FULL = 4  # tags shown as objects with points; more tags are shown as lines
 _WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and named tags; of more only the last values
-_MOST_SUMMARISED = 5_000  # tags: 0.1 ms each
+_MOST_SUMMARISED = 5_000  # tags: 0.1 ms each, or 0.02 ms for the last value alone
+_MOST_SIDE_BY_SIDE = 200  # tags: an answer has room for fewer
 _MOST_LISTED = 20  # runs
 _MOST_OWNERS = 300  # runs whose records are searched for the files of a directory
 _SHARED = "Several programs wrote event files into one directory: see one alone by its run_id, or its file in logdir."
@@ -70,8 +71,11 @@ class DrawableReport:
     summaries: Mapping[str, Mapping[str, SeriesSummary]] | None = None
 
 
-def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> DrawableReport:
-    """Return the answer to ``query``, or why there is none: BadArgument, NoScalars, RunNotFound. Blocks."""
+def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore, *, in_full: bool = False) -> DrawableReport:
+    """Return the answer to ``query``, or why there is none: BadArgument, NoScalars, RunNotFound. Blocks.
+
+    ``in_full``: the summaries have all fields, also of tags that the answer shows the last value of, or leaves out.
+    """
     now_s = time.time()
     printed: dict[str, ScalarReading] = {}
     if query.compare:
@@ -95,12 +99,13 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
     has_ended = all(target.run_id and store.find(target.run_id).ended for target in targets[:most])
     selected, unmatched = _select_tags(query, readings, has_ended=has_ended)
-    tags = selected[:_MOST_SUMMARISED]
-    summaries = [_summarise(reading, tags, now_s, query.smooth) for reading in readings]
+    tags = selected[: _MOST_SUMMARISED if len(readings) == 1 or in_full else _MOST_SIDE_BY_SIDE]
+    with_trends = _count_with_trends(query, len(tags)) if len(readings) == 1 and not in_full else len(tags)
+    summaries = [_summarise(reading, tags, now_s, query.smooth, with_trends) for reading in readings]
     panels = _build_panels(readings, summaries, tags, query) if query.plot else ()
     notes = [
         *([f"Not among the tags: {', '.join(unmatched)}."] if unmatched else []),
-        *([_describe_rest(len(selected) - len(tags), query)] if len(selected) > len(tags) else []),
+        *([_describe_rest(len(selected), query)] if len(selected) > _MOST_SUMMARISED and len(readings) == 1 else []),
         *([_SHARED] if any(len(part) > 1 for part in parts) else []),
         *([f"Only {most} of {len(targets)} runs are shown."] if len(targets) > most else []),
         *([f"{first.left_out} more directories below it were left out."] if first.left_out else []),
@@ -111,7 +116,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     if len(readings) == 1:
         answer = _report_one(targets[0], readings[0], summaries[0], query, notes)
     else:
-        answer = _report_side_by_side(readings, summaries, notes, root)
+        answer = _report_side_by_side(readings, summaries, notes, root, len(selected) - len(tags))
     if len(selected) > len(tags) and len(readings) == 1:
         answer = answer.model_copy(update={"total": len(selected)})
     by_run = {reading.name: summary for reading, summary in zip(readings, summaries, strict=True)}
@@ -120,7 +125,8 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
 
 def _describe_rest(count: int, query: ScalarQuery) -> str:
     remedy = "narrow the globs" if query.tags else "name them in tags, globs allowed"
-    return f"Only the first {_MOST_SUMMARISED:,} tags are looked at, {count:,} more are not: {remedy}."
+    rest = f"{count - _MOST_SUMMARISED:,}"
+    return f"Only the first {_MOST_SUMMARISED:,} tags are looked at, {rest} more are not: {remedy}."
 
 
 def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, ScalarReading]) -> ScalarTarget:
@@ -235,12 +241,22 @@ def _select_tags(
     return selected, [pattern for pattern, matched in matches.items() if not matched]
 
 
-def _summarise(reading: ScalarReading, tags: Sequence[str], now_s: float, smooth: float) -> dict[str, SeriesSummary]:
+def _count_with_trends(query: ScalarQuery, tags: int) -> int:
+    """Return of how many tags an answer about one run shows more than the last value."""
+    if tags <= (_NAMED_WITH_TRENDS if query.tags else _WITH_TRENDS):
+        return tags
+    return _WITH_TRENDS if query.points else 0
+
+
+def _summarise(
+    reading: ScalarReading, tags: Sequence[str], now_s: float, smooth: float, with_trends: int
+) -> dict[str, SeriesSummary]:
     summaries = {}
-    for tag in tags:
-        if tag in reading.series:
+    for number, tag in enumerate(tags):
+        if (series := reading.series.get(tag)) is not None:
             stop_if_abandoned()
-            summaries[tag] = summarise_series(reading.series[tag], now_s=now_s, smooth=smooth)
+            detail: Detail = "all" if number < with_trends else "last"
+            summaries[tag] = summarise_series(series, now_s=now_s, smooth=smooth, detail=detail)
     return summaries
 
 
@@ -260,7 +276,7 @@ def _report_one(
     }
     lines, columns, next_step = None, None, None
     if not full:
-        if len(summaries) <= (_NAMED_WITH_TRENDS if query.tags else _WITH_TRENDS):
+        if _count_with_trends(query, len(summaries)) == len(summaries):
             lines, columns = text.tag_lines(summaries), text.COLUMNS
         else:
             # Tags with NaN or infinite values first, then the most recently logged ones.
@@ -299,8 +315,10 @@ def _report_side_by_side(
     summaries: Sequence[Mapping[str, SeriesSummary]],
     notes: Sequence[str],
     root: str,
+    further: int,
 ) -> ScalarReport:
     lines, left_out = text.comparison_lines(summaries)
+    left_out += further
     return ScalarReport(
         source=f"{len(readings)} runs side by side" + (f" in {root}" if root else ""),
         runs=[reading.name for reading in readings],

@@ -27,6 +27,7 @@ from tests.benchmarks import (
     judgement,
     judging,
     kill,
+    large_reads,
     latency,
     leases,
     listing,
@@ -58,6 +59,7 @@ _LONGER_S = {
     "far_deaths": far_deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
     "history": history.LONGEST_S,
+    "large_reads": large_reads.LONGEST_S,
     "shortages": shortages.LONGEST_S,
 }
 _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
@@ -78,6 +80,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "gpus": gpus.measure,
     "leases": leases.measure,
     "scalars": scalars.measure,
+    "large_reads": large_reads.measure,
     "swarm": swarm.measure,
     "sweeps": sweeps.measure,
     "tasks": tasks.measure,

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from mcp_server.scalars import text
 from mcp_server.scalars.downsample import median_curve, pick_points
-from mcp_server.scalars.summary import summarise_series
+from mcp_server.scalars.summary import Detail, SeriesSummary, summarise_series
 from tests.support.series import BEGUN_S, figures, noise, series
 
 
@@ -183,3 +184,28 @@ def test_an_end_within_the_noise_is_flat() -> None:
 
 def test_the_age_is_of_the_point_logged_last_which_may_be_a_late_one() -> None:
     assert summarise_series(series([1, 2, 3], walls=[10.0, 30.0, 20.0]), now_s=40).age_s == 10
+
+
+@pytest.mark.parametrize("values", [[3.0, 1.0, 2.0], [math.nan, 1.0, math.inf, 2.0], [math.nan], []])
+@pytest.mark.parametrize(("detail", "left_out"), [("range", ("mean", "ema")), ("last", ("mean", "min", "first"))])
+def test_less_detail_leaves_fields_out_and_changes_none(
+    values: list[float], detail: Detail, left_out: tuple[str, ...]
+) -> None:
+    points = series(values)
+    whole = asdict(summarise_series(points, now_s=BEGUN_S + 9))
+    less = asdict(summarise_series(points, now_s=BEGUN_S + 9, detail=detail))
+    empty = asdict(SeriesSummary(0))
+    assert not [name for name, value in less.items() if repr(value) not in (repr(whole[name]), repr(empty[name]))]
+    assert all(less[name] is None for name in left_out)
+    kept = ("count", "last", "nan", "inf", "first_nan_step", "age_s", *(() if detail == "last" else ("first", "max")))
+    assert [repr(less[name]) for name in kept] == [repr(whole[name]) for name in kept]
+
+
+def test_a_series_is_summarised_once_and_its_age_is_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = series(noise(100))
+    first = summarise_series(points, now_s=BEGUN_S + 200)
+    with monkeypatch.context() as patch:
+        patch.setattr("mcp_server.scalars.summary.shape_digits", None)  # what a second summary would call
+        again = summarise_series(points, now_s=BEGUN_S + 500)
+    assert (again.age_s, replace(again, age_s=first.age_s)) == (401.0, first)
+    assert summarise_series(points, now_s=BEGUN_S + 200, smooth=0.9).ema != first.ema

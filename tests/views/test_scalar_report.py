@@ -33,3 +33,33 @@ def test_tags_beyond_the_limit_are_counted_and_can_be_named(tmp_path: Path, monk
     assert ask() == (30, [said], 100)
     assert ask("tag099") == (1, None, None)
     assert ask("tag0[6-9]*") == (30, ["Only the first 30 tags are looked at, 10 more are not: narrow the globs."], 40)
+
+
+def test_runs_side_by_side_are_summarised_only_for_tags_that_an_answer_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_server.views.scalar_report._MOST_SIDE_BY_SIDE", 3)
+    for name in ("a", "b"):
+        records = (scalar_record(1, 1.0, n, f"tag{n}") for n in range(8))
+        write(tmp_path / name / "events.out.tfevents.1.h.1.0", header(), *records)
+    home = StateHome(tmp_path / "state")
+    query = ScalarQuery(compare=(str(tmp_path / "a"), str(tmp_path / "b")))
+    report = build_report(query, Scalars(home), RunStore(home))
+    assert [line.split()[0] for line in report.answer.tags or ()] == ["tag0", "tag1", "tag2"]
+    assert report.answer.next_step == "5 more tags had no room: name fewer in tags."
+
+
+def test_an_overview_of_many_tags_computes_no_trend_that_it_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = (scalar_record(1, float(n), n, f"tag{n:02}") for n in range(60))
+    write(tmp_path / "tb" / "events.out.tfevents.1.h.1.0", header(), *records)
+    home = StateHome(tmp_path / "state")
+    scalars, store, path = Scalars(home), RunStore(home), str(tmp_path / "tb")
+    with_points = build_report(ScalarQuery(path, points=2), scalars, store).answer
+    assert with_points.values is not None
+    assert len(with_points.values) == 20
+    assert all(figures.min == figures.last for figures in with_points.values.values())
+    whole = build_report(ScalarQuery(path), scalars, store, in_full=True)
+    monkeypatch.setattr("mcp_server.scalars.summary._summarise_finite", None)
+    assert build_report(ScalarQuery(path), Scalars(home), store).answer == whole.answer

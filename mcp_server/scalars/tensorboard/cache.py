@@ -1,7 +1,8 @@
 """Caches the content of event files on disk, so that the next process continues where the last one stopped.
 
-An entry is a file: a magic word with the version, the CRC-32C of the rest, the length of a JSON header, the header, and
-the arrays as they are in memory: steps, walls and values of all tags. An entry that is incomplete, owned by another
+An entry is a file: a magic word with the version, the CRC-32C of the rest, the lengths of a JSON header and of the list
+of tags, the header, the tags as a JSON line each, and the arrays as they are in memory: the number of points of each
+tag, steps, walls and values of all tags. An entry that is incomplete, owned by another
 user or of another version is ignored: the event file is read again. Entries are replaced, never changed.
 """
 
@@ -23,10 +24,11 @@ import numpy as np
 from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, SessionStart
 from mcp_server.system.files import open_regular_file
+from mcp_server.threads import stop_if_abandoned
 
 MOST_BYTES = 2 * 2**30
-_MAGIC = b"rwscal01" if sys.byteorder == "little" else b"RWSCAL01"
-_FRAME = struct.Struct("<8sII")  # magic, checksum of what follows it, length of the header
+_MAGIC = b"rwscal02" if sys.byteorder == "little" else b"RWSCAL02"
+_FRAME = struct.Struct("<8sIIII")  # magic, checksum of what follows it, length of the header, of the tags, their number
 _CHECKED_FROM = 12
 _MOST_ENTRY_BYTES = 2**30  # 40 million points; a larger file is not cached
 _SUFFIX, _PART = ".scalars", ".part"
@@ -61,7 +63,7 @@ class Cache:
         with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
             entry = self._directory / _entry_name(_identify(path, path.stat()))
             with os.fdopen(open_regular_file(entry, follow_links=False), "rb") as file:
-                magic, _, length = _FRAME.unpack(file.read(_FRAME.size))
+                magic, _, length, _, _ = _FRAME.unpack(file.read(_FRAME.size))
                 if magic == _MAGIC:
                     return int(json.loads(file.read(length))["offset"])
         return 0
@@ -140,13 +142,13 @@ def _pack(identity: list[int | str], event_file: EventFile, position: FilePositi
         "plugins": event_file.plugins,
         "damage": event_file.damage,
         "starts": [[start.step, start.wall, dict(start.before)] for start in event_file.starts],
-        "tags": [[tag, column.count] for tag, column in event_file.columns.items()],
     }
-    text = json.dumps(header).encode()
-    text += b" " * (-(_FRAME.size + len(text)) % 8)  # arrays of 8-byte numbers follow
+    text, tags = json.dumps(header).encode(), "\n".join(map(json.dumps, event_file.columns)).encode()
+    tags += b" " * (-(_FRAME.size + len(text) + len(tags)) % 8)  # arrays of 8-byte numbers follow
+    counts = np.array([len(one.steps) for one in points], np.int64).tobytes()
     columns = zip(*(one.arrays for one in points), strict=True)
     arrays = [b"".join(array.tobytes() for array in column) for column in columns]
-    rest = [struct.pack("<I", len(text)), text, *arrays]
+    rest = [struct.pack("<III", len(text), len(tags), len(points)), text, tags, counts, *arrays]
     checksum = 0
     for part in rest:
         checksum = google_crc32c.extend(checksum, part)
@@ -155,18 +157,22 @@ def _pack(identity: list[int | str], event_file: EventFile, position: FilePositi
 
 def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, Points]]:
     """Return header and points of an entry; raises where it is incomplete or of another version."""
-    magic, checksum, length = _FRAME.unpack_from(data)
+    magic, checksum, length, tags_length, tags_count = _FRAME.unpack_from(data)
     if magic != _MAGIC or google_crc32c.value(data[_CHECKED_FROM:]) != checksum:
         raise ValueError("not an entry of this version, or damaged")
-    header = json.loads(data[_FRAME.size : _FRAME.size + length])
-    total = sum(count for _, count in header["tags"])
-    first = _FRAME.size + length
+    at = _FRAME.size + length
+    header = json.loads(data[_FRAME.size : at])
+    # A line each: to parse ten thousand as one would let no other thread run meanwhile.
+    tags = [json.loads(line) for line in data[at : at + tags_length].splitlines()] if tags_count else []
+    counts = np.frombuffer(data, np.int64, tags_count, at + tags_length)
+    total, first = int(counts.sum()), at + tags_length + 8 * tags_count
     if len(data) != first + 24 * total:
         raise ValueError("not as long as its header says")
     steps = np.frombuffer(data, np.int64, total, first)
     numbers = np.frombuffer(data, np.float64, 2 * total, first + 8 * total)
     everything, points, at = Points(steps, numbers[:total], numbers[total:]), {}, 0
-    for tag, count in header["tags"]:
+    for tag, count in zip(tags, counts.tolist(), strict=True):
+        stop_if_abandoned()
         points[tag] = everything.where(slice(at, at := at + count))
     return header, points
 
