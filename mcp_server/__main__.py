@@ -11,6 +11,7 @@ from types import ModuleType
 
 from mcp_server.cli.parser import make_parser
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.system.own_process import close_memory, take_umask
 from mcp_server.text.invisible import escape_unencodable
 
 
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("runward needs Linux (or macOS, with limits): on Windows use it inside WSL.", file=sys.stderr)
         return 2
     _print_odd_names_readably()
+    take_umask()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words and not sys.stdin.isatty():
         words = ["serve"]  # how MCP clients start a server
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(address: str | None, *, is_open: bool) -> int:
     """Serve over stdio, or over HTTP at ``address``; ``is_open``: to every user of this machine."""
-    import_module("mcp_server.system.core_dumps").close_memory()
+    close_memory()
     if address:
         _import_server("mcp_server.serve.http").serve_http(address, is_open=is_open)
     elif is_open:

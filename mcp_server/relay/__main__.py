@@ -21,10 +21,10 @@ from mcp_server.relay.handlers import Answers
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.start import State
 from mcp_server.system import tmux
-from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.files import find_archive
 from mcp_server.system.frames import FrameWriter, read_frame
 from mcp_server.system.lock_files import hold_program_lock, remove_unused_files
+from mcp_server.system.own_process import forbid_core_dumps, take_umask
 from mcp_server.system.process_title import RELAY, set_title
 
 _SILENT_S = 60.0  # a server pings every 10 s
@@ -37,6 +37,7 @@ def main() -> int:
     """Serve until the channel ends."""
     state = State(Path(sys.argv[1]))
     set_title([RELAY])
+    take_umask()
     forbid_core_dumps()  # secrets pass through its memory
     channel_in, channel_out = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

@@ -14,12 +14,13 @@ if not __package__:  # started by its path, without site-packages
     sys.path.append(os.path.realpath(__file__).rsplit("/", 3)[0])
 
 from mcp_server.supervisor.guard import start_spare
-from mcp_server.system.core_dumps import forbid_core_dumps
+from mcp_server.system.own_process import forbid_core_dumps, take_umask
 from mcp_server.system.process_title import set_title, supervisor_title
 
 
 def main() -> int:
     """Supervise the run whose directory is the first argument and return the exit status."""
+    take_umask()
     if sys.argv[1] == "--starter":
         from mcp_server.supervisor.starter import serve  # noqa: PLC0415 - loads all of the program
 

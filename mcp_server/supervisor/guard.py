@@ -14,7 +14,7 @@ import os
 import termios
 import time
 
-from mcp_server.system.core_dumps import restore_limit
+from mcp_server.system.own_process import restore_limit
 from mcp_server.system.wait_status import read_status
 
 TYPE_CHECKING = False  # without the module `typing`, which takes 0.4 MB

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from mcp_server.supervisor.guard import start_spare
-from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.lock_files import hold_program_lock
+from mcp_server.system.own_process import forbid_core_dumps
 from mcp_server.system.process_title import STARTER, set_title, supervisor_title
 from mcp_server.system.starter import PATIENCE_S, READY
 

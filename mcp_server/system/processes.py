@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.system.files import is_shortage
+from mcp_server.system.own_process import complete_umask
 
 _PR_SET_CHILD_SUBREAPER = 36
 _RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT)
@@ -46,14 +47,14 @@ class Process:
 
 
 def read_umask() -> int:
-    """Return this process's umask without setting it, which files of another thread would show."""
+    """Return the umask for commands without setting it, which files of another thread would show."""
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-        return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
+        mask = int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
     except (OSError, StopIteration, ValueError):  # not Linux
         mask = os.umask(0o077)
         os.umask(mask)
-        return mask
+    return complete_umask(mask)
 
 
 def up_s() -> float:
@@ -198,6 +199,20 @@ def has_children() -> bool:
             pass
         return True
     return False
+
+
+def children_of_threads(pid: int) -> list[int]:
+    """Return the pids of the direct children of all threads of a process, also of those that nobody has waited for."""
+    with contextlib.suppress(FileNotFoundError, ValueError):  # a kernel built without it, or too many threads
+        return [int(number) for number in _read_children(pid)]
+    return []
+
+
+def reap_children(without: Collection[int]) -> None:
+    """Collect the children of this process that have ended, but for those ``without``, which others wait for."""
+    for pid in {*children_of_threads(os.getpid())} - set(without):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def descendants(root: int, without: Collection[int | None] = ()) -> list[Process]:

@@ -156,6 +156,35 @@ async def test_a_run_has_the_umask_of_its_launcher(sandbox: Sandbox) -> None:
     assert sandbox.log(run_id) == "0027\n"
 
 
+@pytest.mark.parametrize("umask", [0o777, 0o177])
+async def test_a_umask_that_bars_its_owner_is_the_commands_and_not_runwards(
+    sandbox: Sandbox, tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        async with sandbox.agent() as agent:
+            run_id = await agent.launch("umask")
+            await agent.end(run_id)
+            sweep = await agent.call(
+                "launch_sweep",
+                name="one",
+                common={"command": ["bash", "-c", 'umask; : "$@"', "cell"]},
+                cells=[{"seed": "1"}],
+            )
+            ended = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
+    finally:
+        os.umask(before)
+    assert ended["reason"] == "ended"
+    logs = [path.read_text() for path in sandbox.store.home.runs.rglob("output.log")]
+    assert logs == [f"{umask:04o}\n"] * 2
+    odd = {
+        str(path): oct(path.stat().st_mode)
+        for path in (sandbox.path / "state").rglob("*")
+        if (path.is_dir() and path.stat().st_mode & 0o777 != 0o700) or not path.stat().st_mode & 0o400
+    }
+    assert not odd
+
+
 async def test_refused_arguments_create_nothing(sandbox: Sandbox) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"command": ""}, "empty"),

@@ -68,7 +68,7 @@ except OSError:
 if problem and prepare:
     say(failed="prepare", found=problem, said=said)
     sys.exit(1)
-chosen = state
+chosen, umask = state, os.umask(0o077)
 try:
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     chosen = os.path.expanduser(state) if state else os.environ.get("RUNWARD_HOME") or os.path.join(home, "runward")
@@ -104,6 +104,7 @@ try:
 except OSError as error:
     say(failed="state", found="%s: %s" % (chosen, error.strerror or error))
     sys.exit(1)
+os.umask(umask)  # the commands' own
 os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", program, "--relay", chosen])
 """
 

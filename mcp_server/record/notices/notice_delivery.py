@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +28,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mcp_server.record.notices.notice import Notice
 from mcp_server.record.notices.target import Target
+from mcp_server.system import processes
 from mcp_server.system.timed_http import build_timed_opener
 
 _ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
@@ -95,6 +97,10 @@ def _escape(text: str) -> str:
 
 _TIMEOUT_S = 15.0
 _COMMAND_S = 30.0
+_END_WITHIN_S, _LOOK_S = 5.0, 0.01
+_MARK = "RUNWARD_NOTICE_COMMAND"
+# The pids of the commands of all threads, and of the children that this process had before the first of them.
+_under_way, _strangers, _starting = set[int](), list[int](), threading.Lock()
 _ANSWER_BYTES = 65_536
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -147,16 +153,23 @@ def _run_command(target: Target, notice: Notice, env: Mapping[str, str]) -> None
     named |= {
         f"RUNWARD_NOTICE_{name.upper()}": str(facts[name]) for name in ("run_id", "kind", "state") if name in facts
     }
+    mark = f"{os.getpid()}-{threading.get_native_id()}"
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: what leaves its session is not found
+        processes.become_subreaper()
     try:
-        process = subprocess.Popen(
-            target.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**env, **named},
-            cwd="/",
-            start_new_session=True,
-        )
+        with _starting:
+            if not _under_way:
+                _strangers[:] = processes.children_of_threads(os.getpid())
+            process = subprocess.Popen(
+                target.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**env, **named, _MARK: mark},
+                cwd="/",
+                start_new_session=True,
+            )
+            _under_way.add(process.pid)
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or "it cannot be used"
         raise DeliveryFailed(f"{target.command[0]}: {cause}", may_pass=False) from None
@@ -165,11 +178,36 @@ def _run_command(target: Target, notice: Notice, env: Mapping[str, str]) -> None
     except subprocess.TimeoutExpired:
         raise DeliveryFailed(f"the command took more than {_COMMAND_S:g} s", may_pass=False) from None
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # what it left behind, too
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with contextlib.suppress(OSError):
+            _end_all_of(process, mark)
+        _under_way.discard(process.pid)
     if process.returncode:
         raise DeliveryFailed(f"the command ended with {process.returncode}")
+
+
+def _end_all_of(process: subprocess.Popen[bytes], mark: str) -> None:
+    """End a command with all that it has started, also in sessions of their own, and collect them.
+
+    Orphans become children of this process. Beside another command only those are its own that have its mark: the last
+    command ends the others.
+    """
+    give_up_s = time.monotonic() + _END_WITHIN_S
+    while True:
+        with _starting:
+            others = _under_way - {process.pid}
+            living = processes.descendants(os.getpid(), without=others.union(_strangers))
+            processes.reap_children(without=_under_way.union(_strangers))
+        if others:
+            own = {process.pid, *(each.pid for each in processes.descendants(process.pid))}
+            own |= {each.pid for each in processes.find_by_variable(_MARK, mark)}
+            living = [each for each in living if each.pid in own]
+        for each in living:
+            processes.send_signal(each, signal.SIGKILL)
+        if (process.poll() is not None and not living) or time.monotonic() > give_up_s:
+            return
+        time.sleep(_LOOK_S)
 
 
 def _retry_after_s(header: str) -> float:

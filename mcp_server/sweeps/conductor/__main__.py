@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from mcp_server.system.core_dumps import forbid_core_dumps
+from mcp_server.system.own_process import forbid_core_dumps, take_umask
 from mcp_server.system.process_title import conductor_title, set_title
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
@@ -21,6 +21,7 @@ def main() -> int:
     path, fifo, session = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     set_title(conductor_title(path.name))
     forbid_core_dumps()
+    take_umask()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     from mcp_server.record.handover import HandoverError, receive_handover  # noqa: PLC0415 - the title comes first
@@ -39,8 +40,7 @@ def main() -> int:
         return 1
     os.environ.clear()
     os.environ.update(handover.env)
-    if handover.umask is not None:
-        os.umask(handover.umask)
+    take_umask(handover.umask)
     from mcp_server.sweeps.conductor.conductor import conduct  # noqa: PLC0415 - takes half a second
 
     return conduct(directory, dict(handover.env), session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mcp_server.record.notices.notice import NoticedRun, make_notice
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.sender import RETRIES_S, Allowance, Sender
 from mcp_server.record.notices.target import Target
+from mcp_server.system import processes
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.redaction import Redactor
 from tests.support.receiver import Receiver, receive
@@ -191,3 +193,48 @@ def test_a_service_that_answers_byte_by_byte_did_not_answer(monkeypatch: pytest.
     with answer_slowly(answer) as address, pytest.raises(DeliveryFailed, match="TimeoutError") as failure:
         deliver(Target("slow", url=address), make_notice(ENDED, RUN), {})
     assert failure.value.may_pass
+
+
+DETACHED = """
+import os, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+os.execve("/bin/sleep", ["sleep", sys.argv[1]], {})
+"""
+
+
+def sleepers(word: str) -> list[processes.Process]:
+    return [each for each in processes.list_processes() if processes.command_words(each.pid) == ["sleep", word]]
+
+
+@pytest.mark.parametrize("env", ["", "env -i "])
+def test_a_command_of_a_notice_leaves_no_daemon_behind(env: str) -> None:
+    command = f"{env}setsid sleep 6113.7 </dev/null & {sys.executable} -c '{DETACHED}' 6113.7; exit 0"
+    deliver(Target("c", command=("/bin/sh", "-c", command)), make_notice(ENDED, RUN), {"PATH": "/usr/bin:/bin"})
+    assert not sleepers("6113.7")
+    assert not [pid for pid in processes.children_of_threads(os.getpid()) if processes.find_process(pid) is None]
+
+
+def test_a_command_that_takes_too_long_ends_with_its_daemons_and_beside_another_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mcp_server.record.notices.notice_delivery._COMMAND_S", 1.0)
+    for fifo in ("begun", "go"):
+        os.mkfifo(tmp_path / fifo)
+    kept, failures = f"(setsid sh -c 'echo > {tmp_path}/begun; read line < {tmp_path}/go' &) ; cat {tmp_path}/go", []
+
+    def run_slowly() -> None:
+        try:
+            deliver(Target("c", command=("/bin/sh", "-c", kept)), make_notice(ENDED, RUN), {"PATH": "/usr/bin:/bin"})
+        except DeliveryFailed as failure:
+            failures.append(failure.cause)
+
+    other = threading.Thread(target=run_slowly)
+    other.start()
+    (tmp_path / "begun").read_text()
+    deliver(Target("c", command=("/bin/sh", "-c", "true")), make_notice(ENDED, RUN), {"PATH": "/usr/bin:/bin"})
+    assert processes.find_by_variable("RUNWARD_NOTICE_STATE", "finished"), "the other command goes on with its daemon"
+    other.join()
+    assert failures == ["the command took more than 1 s"]
+    assert not processes.find_by_variable("RUNWARD_NOTICE_STATE", "finished")

@@ -1,13 +1,16 @@
-"""No core dump of a process that holds secrets in its memory, while the command it starts keeps its own limit."""
+"""No core dump of a process with secrets, and access to what it makes; its command keeps its own limits."""
 
 from __future__ import annotations
 
+import os
 import resource
 
 # Not 0: Linux ignores the limit for a program that takes dumps by a pipe, but for 1, which also allows no file.
 _NO_CORE = 1
 _PR_SET_DUMPABLE = 4
 _former_limits: list[tuple[int, int]] = []
+_OWNER_BITS = 0o700
+_withheld = [0]  # bits of the umask
 
 
 def forbid_core_dumps() -> None:
@@ -37,3 +40,19 @@ def close_memory() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     except (OSError, AttributeError):
         pass
+
+
+def take_umask(umask: int | None = None) -> None:
+    """Set the umask, None for the present one, without bits that would keep this process from what it makes.
+
+    Such a umask, 777 or 177, is the command's all the same: ``complete_umask`` says it.
+    """
+    before = os.umask(0o077)
+    umask = before if umask is None else umask
+    _withheld[0] = umask & _OWNER_BITS
+    os.umask(umask & ~_OWNER_BITS)
+
+
+def complete_umask(present: int) -> int:
+    """Return the umask that ``take_umask`` was given, where it is ``present`` now."""
+    return present | _withheld[0]

@@ -6,20 +6,20 @@ import sys
 
 PROGRAM = """
 import ctypes, os, resource, subprocess, sys
-from mcp_server.system import core_dumps
+from mcp_server.system import own_process
 def soft(): return resource.getrlimit(resource.RLIMIT_CORE)[0]
 if sys.argv[1] == "limit":
     before = soft()
-    core_dumps.restore_limit()
+    own_process.restore_limit()
     assert soft() == before
-    core_dumps.forbid_core_dumps()
+    own_process.forbid_core_dumps()
     during = soft()
-    core_dumps.restore_limit()
+    own_process.restore_limit()
     print(during, soft() == before)
 else:
     dumpable = lambda: ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
     before = dumpable()
-    core_dumps.close_memory()
+    own_process.close_memory()
     print(before, dumpable(), os.path.exists(f"/proc/{os.getpid()}/stat"))
     child = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     print(subprocess.check_output([sys.executable, "-c", child], text=True).strip())
