@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_ranking import find_changed, find_whole, is_seed
@@ -20,7 +21,7 @@ from mcp_server.sweeps.plan import FILLED, as_text, find_seeds
 _ASIDE = frozenset(
     {
         *("params", "tags", "tensorboard", "recovery", "resume_args", "secrets", "needs", "require", "queue"),
-        *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "code"),
+        *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "code", "param_style"),
     }
 )
 _SWEEP = "sweep"
@@ -73,7 +74,7 @@ def merge_sweeps(sweeps: Sequence[Sweep]) -> MergedSweep:
             raise BadArgument(
                 "sweep", f"they rank by different figures: {'; '.join(texts)}.", "Compare each by itself."
             )
-    members, notes = _unify([_align_phases(sweep, sweeps) for sweep in sweeps])
+    members, notes = _unify(_read_settings([_align_phases(sweep, sweeps) for sweep in sweeps]))
     members, repeated = _drop_repeated(members)
     if repeated:
         cells_count = "1 cell ran" if repeated == 1 else f"{repeated} cells ran"
@@ -119,6 +120,60 @@ def _align_phases(sweep: Sweep, sweeps: Sequence[Sweep]) -> Sweep:
     return replace(sweep, cells=cells)
 
 
+def _read_settings(sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """Return the sweeps with the parameters of each other, where their launches have a value in the same place.
+
+    A value that one sweep varied stands in the command, the environment or the params of another.
+    """
+    places: dict[str, dict[str, set[str]]] = {}  # by parameter, where it stands: the texts with it, by place
+    values: dict[str, dict[str, Any]] = {}  # as they were planned, by text
+    for cell in (state.cell for sweep in sweeps for state in sweep.cells):
+        known = {name: value for name, value in cell.params.items() if not is_seed(name)}
+        forms = _list_forms(cell, known) if known.keys() - places.keys() else {}
+        for name, value in known.items():
+            values.setdefault(name, {})[as_text(value)] = value
+            texts = places.setdefault(name, {f"--{name}": {f"{{{name}}}"}})
+            for place, text in forms.items():
+                if f"{{{name}}}" in text:
+                    texts.setdefault(place, set()).add(text)
+
+    def fill(state: CellState) -> CellState:
+        cell = state.cell
+        missing = places.keys() - cell.params.keys()
+        forms = _list_forms(cell, cell.params) if missing and cell.promote is None and cell.trial is None else {}
+        found: dict[str, Any] = {}
+        for name in sorted(missing):
+            read = {
+                match[1]
+                for place, texts in places[name].items()
+                for text in texts
+                if place in forms and (match := re.fullmatch(_as_pattern(text, name), forms[place]))
+            }
+            if len(read) == 1:
+                (text,) = read
+                found[name] = values[name].get(text, text)
+        own = replace(cell, params={**cell.params, **found})
+        return replace(state, cell=own, params={**state.params, **{n: state.setting(n) or v for n, v in found.items()}})
+
+    return [replace(sweep, cells=tuple(map(fill, sweep.cells))) for sweep in sweeps]
+
+
+def _as_pattern(text: str, name: str) -> str:
+    return re.escape(text).replace(re.escape(f"{{{name}}}"), "(.+)", 1).replace(re.escape(f"{{{name}}}"), r"\1")
+
+
+def _list_forms(cell: Cell, params: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options, words and variables of a launch by place, with the names of ``params`` for their values."""
+    own = cell.launch.get("params") or {}
+    launch = {name: cell.launch[name] for name in ("command", "env") if name in cell.launch}
+    launch = _mask(launch, {name: as_text(value) for name, value in params.items() if name not in own})
+    options, words = parse(launch.get("command") or []).split_options()
+    forms = {f"--{name}": text for name, text in options.items()}
+    forms |= {f"--{name}": as_text(value) for name, value in own.items()}
+    forms |= {f"{number} of {len(words)}": word for number, word in enumerate(words)}
+    return forms | {f"${name}": str(value) for name, value in (launch.get("env") or {}).items()}
+
+
 def _unify(sweeps: Sequence[Sweep]) -> tuple[list[_Member], list[str]]:
     """Return the cells with a variant that those of other sweeps share whose launch is the same."""
     names: dict[str, str] = {}  # variants by launch, and by the variant that a sweep has given them
@@ -126,7 +181,7 @@ def _unify(sweeps: Sequence[Sweep]) -> tuple[list[_Member], list[str]]:
     for sweep in sweeps:
         texts: dict[str, set[str]] = {}
         for state in sweep.cells:
-            text = json.dumps(_reduce(state.cell, sweep.sweep_id), default=str, sort_keys=True)
+            text = json.dumps(_spread_command(_reduce(state.cell, sweep.sweep_id)), default=str, sort_keys=True)
             texts.setdefault(state.cell.variant, set()).add(text)
         unified = {
             variant: next((names[text] for text in sorted({variant, *own}) if text in names), variant)
@@ -199,12 +254,21 @@ def _reduce(cell: Cell, sweep_id: str) -> dict[str, Any]:
     return _mask(launch, used)
 
 
+def _spread_command(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reduced launch with the options of its command among the params, where they mean the same."""
+    options, words = parse(launch.get("command") or []).split_options()
+    given = {name: as_text(value) for name, value in launch.get("params", {}).items()}
+    given |= {name: text for name, text in options.items() if text != f"{{{name}}}" and "{run_id}" not in text}
+    return {**launch, "command": words, "params": given}
+
+
 def _mask(launch: Mapping[str, Any], used: Mapping[str, str]) -> dict[str, Any]:
     """Return a launch with the names of parameters for their values, in the arguments where they may stand."""
     filled = {name: launch[name] for name in FILLED if name in launch}
     text = json.dumps(filled, default=str)
     for name, value in sorted(used.items(), key=lambda item: -len(item[1])):
-        pattern = rf"(?<![\w.]){re.escape(json.dumps(value)[1:-1])}(?![\w.])"
+        # A word or a number by itself, also in front of an ending: flat.json, and not 0.1 of 0.1.5.
+        pattern = rf"(?<!\w)(?<!\d\.){re.escape(json.dumps(value)[1:-1])}(?!\w|\.\d)"
         if value and (name in ("cell", "sweep") or len(re.findall(pattern, text)) == 1):
             text = re.sub(pattern, lambda _, name=name: f"{{{name}}}", text)  # type: ignore[misc]
     return {**launch, **json.loads(text)}

@@ -125,8 +125,41 @@ def test_every_row_names_its_sweeps_where_one_trains_something_else_and_all_diff
     at = (table.columns or "").split("|").index("sweep")
     assert {row.split("|")[at] for row in table.rows or []} == {"a-ab3d", "b-ab3d, c-ab3d"}
     assert [note for note in table.notes or [] if "differs" in note] == [
-        "a-ab3d differs from b-ab3d in command, recovery, time_limit_s: its rows are its own."
+        "a-ab3d differs from b-ab3d in recovery, time_limit_s: its rows are its own."
     ]
+
+
+PLACES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "a place in the command": ({"command": "python t.py --config c/{lr}.json"}, "python t.py --config c/0.2.json", {}),
+    "an option": ({}, "python t.py --lr 0.2", {}),
+    "a setting of Hydra": ({"param_style": "k=v"}, "python t.py lr=0.2", {}),
+    "a word": ({"command": "python t.py {lr}"}, "python t.py 0.2", {}),
+    "a variable": ({"env": {"LR": "{lr}"}}, "python t.py", {"env": {"LR": "0.2"}}),
+    "params of all cells": ({}, "python t.py", {"params": {"lr": 0.2}}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_value_that_one_sweep_varied_is_read_where_another_has_it(tmp_path: Path, place: str) -> None:
+    varied, command, more = PLACES[place]
+    write(tmp_path, "a", A, {**COMMON, **varied})
+    other = {**COMMON, "command": command, **more}
+    cells = list(expand(parse_phases(None, {"grid": {"seed": [3, 4]}}, other), "b-ab3d"))
+    ends = [event for cell in cells for event in cell_events(cell.name, 8.0)]
+    write_sweep(tmp_path, cells, ends, sweep_id="b-ab3d", name="b", metric="reward", ranking="last")
+    table = compare(tmp_path, "a", "b")
+    assert rows(table) == [["0.2", "6.5±1.9", "4"], ["0.1", "2±1.4", "2"]]
+    assert not [note for note in table.notes or [] if "differs" in note]
+
+
+def test_a_value_in_another_place_is_no_setting(tmp_path: Path) -> None:
+    write(tmp_path, "a", A, {**COMMON, "command": "python t.py --config c/{lr}.json"})
+    other = {**COMMON, "command": "python t.py --warmup c/0.2.json --config other/0.2.json"}
+    cells = list(expand(parse_phases(None, {"grid": {"seed": [3]}}, other), "b-ab3d"))
+    ends = cell_events("seed3", 8.0)
+    write_sweep(tmp_path, cells, ends, sweep_id="b-ab3d", name="b", metric="reward", ranking="last")
+    table = compare(tmp_path, "a", "b")
+    assert rows(table)[-1][0] == "-", "nobody says that it has that setting"
 
 
 @pytest.mark.parametrize(("size", "seed", "grouped"), [(2, 3, True), (4, 4, False), (4, 3, False)])
