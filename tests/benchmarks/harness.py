@@ -80,10 +80,11 @@ class Server:
 @contextlib.asynccontextmanager
 async def connect(parameters: StdioServerParameters, log: Path) -> AsyncIterator[Server]:
     """Start a server and connect to it. Its error output goes to ``log``."""
+    home = (parameters.env or {}).get("RUNWARD_HOME", "")  # several servers may start at once
     before = set(processes.children(os.getpid()))
     with log.open("a") as errors:
         async with Client(stdio_client(parameters, errlog=errors)) as client:
-            (pid,) = set(processes.children(os.getpid())) - before
+            (pid,) = set(processes.children(os.getpid())) & set(processes.carrying(home)) - before
             yield Server(client, pid)
 
 
