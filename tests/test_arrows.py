@@ -29,7 +29,7 @@ runs(anyio pydantic)  results(yaml)
 sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.plot(numpy)
 sweeps.sources.doit_child(doit)
 tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)
-page(tools anyio starlette)
+page(tools anyio numpy starlette)
 serve(tools resources anyio h11 mcp mcp_types uvicorn)
 cli(resources anyio mcp rich)  cli.setup.demo_training(numpy tensorboard)
 __main__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import secrets
 import time
@@ -19,6 +18,7 @@ import anyio
 
 from mcp_server.backends.ssh.ssh_channel import channel_of
 from mcp_server.errors import RunwardError
+from mcp_server.page.exchange import to_json
 from mcp_server.page.sessions import Visitor
 from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run, posix
@@ -27,7 +27,6 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_end
 from mcp_server.text.formatting import format_time, shorten_facts, shorten_line
-from mcp_server.text.invisible import escape_all_unsendable
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
@@ -53,27 +52,6 @@ _WORDS = {
     "nccl_error": "NCCL error",
     "timed_out": "time limit reached",
 }
-
-
-class Raw(str):
-    """A text that was cleaned already, and keeps its colours."""
-
-    __slots__ = ()
-
-
-def to_json(value: Any) -> str:
-    """Return JSON whose texts can be sent, with ``"nan"``, ``"inf"`` and ``"-inf"`` for numbers that it lacks."""
-    return json.dumps(_sendable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _sendable(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {escape_all_unsendable(str(name)): _sendable(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_sendable(part) for part in value]
-    return value if isinstance(value, Raw) else escape_all_unsendable(value)
 
 
 @dataclass
@@ -383,13 +361,14 @@ def describe_run(server: ServerContext, run: Run) -> dict[str, Any]:
 def describe_cause(store: RunStore, run: Run, status: RunStatus) -> str | None:
     """Return why a run is in its state, in words; None where the state says it."""
     end: Mapping[str, Any] = run.events[-1] if run.events else {}
+    how = run.signal or ("" if run.exit_code in (None, 0) else f"exit code {run.exit_code}")
     if run.state == "failed" and run.failure:
-        return name_kind(str(run.failure.get("kind")))
+        kind = str(run.failure.get("kind"))
+        return how if how and kind == "other" else name_kind(kind)
     if run.state == "killed" and (stop := read_json(store.record_of(run).stop)) is not None:
         why = f": {stop['reason']}" if stop.get("reason") else ""
         return shorten_facts(mask_secrets(f"stopped by {stop.get('by') or 'unknown'}{why}"), _CAUSE_CHARS)
     if run.ended:
-        how = run.signal or ("" if run.exit_code in (None, 0) else f"exit code {run.exit_code}")
         return status.reason or how or status.note or None
     waits = run.pending_reason or (end.get("text") if run.state in ("queued", "stalled", "retrying") else None)
     return shorten_facts(str(waits), _CAUSE_CHARS) if waits else status.reason

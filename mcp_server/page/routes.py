@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any
-from urllib.parse import urlsplit
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_server import __version__
-from mcp_server.errors import BadArgument, NotOfSweeps, RunNotFound, RunwardError, SweepNotFound
-from mcp_server.page.board import Board, to_json
+from mcp_server.errors import RunwardError
+from mcp_server.page.board import Board
+from mcp_server.page.exchange import NoVisitor, answer_json, check_own_page, read_form, read_number, refuse
+from mcp_server.page.run_routes import list_run_routes
 from mcp_server.page.sessions import SESSION_S, NotAllowed, PageSessions, Visitor
 from mcp_server.page.stream import stream_changes
 from mcp_server.record.run_directory import now
-from mcp_server.store.tokens import Tokens, TokensUnusable
+from mcp_server.store.tokens import Tokens
 from mcp_server.threads import run_in_thread, use_threads_of
 from mcp_server.tools.support.context import ServerContext
 
@@ -44,7 +42,6 @@ _TYPES = {
     "txt": "text/plain; charset=utf-8",
 }
 _FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/){0,3}[A-Za-z0-9_-][A-Za-z0-9_.-]*\.([a-z]+)")
-_LARGEST_FORM, _FORM_S = 32 << 10, 30.0
 _MOST_ROWS = 1_000
 _SPENT = (
     "<!doctype html><meta charset=utf-8><title>runward</title><p>This link is spent: it opens the page once, within "
@@ -53,29 +50,6 @@ _SPENT = (
 )
 
 Act = Callable[[Request, Visitor], Awaitable[Response]]
-
-
-class NoVisitor(RunwardError):
-    """A request with neither a session nor a token."""
-
-    def __init__(self) -> None:
-        super().__init__("Not logged in.", "", "Run runward dash on the machine, or log in with a token.")
-
-
-class NotConfirmed(RunwardError):
-    """A confirmation names another thing than the one that is to be changed."""
-
-
-_STATUSES: tuple[tuple[type[RunwardError], int], ...] = (
-    (NoVisitor, 401),
-    (NotAllowed, 403),
-    (NotConfirmed, 409),
-    (RunNotFound, 404),
-    (SweepNotFound, 404),
-    (NotOfSweeps, 404),
-    (TokensUnusable, 503),
-    (RunwardError, 400),
-)
 
 
 class Page:
@@ -98,6 +72,7 @@ class Page:
                 self._api("/api/me", self._tell_me),
                 self._api("/api/runs", self._list_runs),
                 self._api("/api/events", self._stream),
+                *(self._api(*each) for each in list_run_routes(self.server, self.board)),
             ],
             redirect_slashes=False,
         )
@@ -123,7 +98,7 @@ class Page:
         try:
             await self._router(scope, receive, answer)
         except RunwardError as error:
-            await _refuse(error)(scope, receive, answer)
+            await refuse(error)(scope, receive, answer)
 
     # --- who asks
 
@@ -148,7 +123,7 @@ class Page:
 
         async def serve(request: Request) -> Response:
             if method != "GET":
-                _check_own_page(request)
+                check_own_page(request)
             elif request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
                 raise NotAllowed("Another site's page asks for this.")
             if (visitor := await self.find_visitor(request)) is None:
@@ -162,7 +137,7 @@ class Page:
         return Route(path, serve, methods=[method])
 
     async def _log_in(self, request: Request) -> Response:
-        _check_own_page(request)
+        check_own_page(request)
         token = (await read_form(request)).get("token")
         cookie = await run_in_thread(self.sessions.log_in, token) if isinstance(token, str) else None
         if cookie is None:
@@ -170,7 +145,7 @@ class Page:
         return self._with_cookie(answer_json({}), cookie, request)
 
     async def _log_out(self, request: Request) -> Response:
-        _check_own_page(request)
+        check_own_page(request)
         await run_in_thread(self.sessions.log_out, request.cookies.get(self.sessions.cookie, ""))
         return self._with_cookie(answer_json({}), "", request)
 
@@ -225,55 +200,6 @@ class Page:
                 yield line
 
         return StreamingResponse(lines(), media_type="text/event-stream")
-
-
-def answer_json(value: Any, status: int = 200) -> Response:
-    """Return a response with JSON whose texts can be sent."""
-    return Response(to_json(value), status, media_type="application/json")
-
-
-def read_number(request: Request, name: str) -> int | None:
-    """Return a number of the query, None where it is left out. BadArgument: it is no number from 1 on."""
-    if (text := request.query_params.get(name)) is None:
-        return None
-    if not re.fullmatch("[0-9]{1,18}", text):
-        raise BadArgument(name, "is not a number.")
-    return int(text)
-
-
-async def read_form(request: Request) -> Mapping[str, Any]:
-    """Return the JSON object that a request carries. BadArgument: it carries none."""
-    body = b""
-    with anyio.move_on_after(_FORM_S):
-        async for part in request.stream():
-            body += part
-            if len(body) > _LARGEST_FORM:
-                break
-    try:
-        form = json.loads(body) if len(body) <= _LARGEST_FORM else None
-    except (ValueError, RecursionError):
-        form = None
-    if not isinstance(form, dict):
-        raise BadArgument("body", f"is not a JSON object of at most {_LARGEST_FORM >> 10} KiB.")
-    return form
-
-
-def _check_own_page(request: Request) -> None:
-    """Refuse a change that a page of another site could have sent. NotAllowed."""
-    headers = request.headers
-    is_json = headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-    origin = headers.get("origin")
-    is_own = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-    from_site = headers.get("sec-fetch-site", "same-origin")
-    if not (is_json and is_own and from_site == "same-origin" and headers.get("x-runward") == "page"):
-        raise NotAllowed("Not sent by this server's own page.", "Nothing was done.")
-
-
-def _refuse(error: RunwardError) -> Response:
-    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-    if isinstance(error, TokensUnusable):  # its text is for the operator
-        error = RunwardError("The token file of this server is unusable.", "", "Its operator sees the reason.")
-    return answer_json({"error": {"cause": error.cause, "state": error.state, "remedy": error.remedy}}, status)
 
 
 async def _send_file(request: Request, name: str) -> Response:

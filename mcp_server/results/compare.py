@@ -72,7 +72,7 @@ _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS, _MOST_CHECKPOIN
 _FACTS = frozenset(
     {"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "mean GPU %", "episodes", "checkpoint"}
 )
-_MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
+MAIN_WORDS = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 # What files of results hold beside evaluations: `train_loss`, `eval_runtime`, `eval_samples_per_second`.
 _BESIDE = re.compile(r"(?i)(?:.*\.)?(?:train_\w+|total_flos|(?:eval_|test_|predict_)?\w*(?:runtime|_per_second))")
 
@@ -365,7 +365,7 @@ def _columns(
 
     def rank(name: str) -> tuple[int, bool, int]:
         lower = name.lower()
-        importance = next((number for number, word in enumerate(_MAIN) if word in lower), len(_MAIN))
+        importance = next((number for number, word in enumerate(MAIN_WORDS) if word in lower), len(MAIN_WORDS))
         return -counts[name], best_direction(name) is None or is_count(name), importance
 
     ordered = sorted(counts, key=rank)

@@ -53,7 +53,7 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     facts = read_json(rundir.finding) or {}
     summary, results = (str(facts.get(name) or "") for name in ("summary", "results"))
     if results and not run.spec.mirror:
-        results = _find_own_document(Path(results), run.run_id)
+        results = find_own_document(Path(results), run.run_id)
     words = shorten_facts(" ".join(printable(summary).split()), _LONGEST_SHOWN)
     link = read_tracker_link(rundir.log(run.attempt)) if results or with_page else None
     page = (link.url or link.directory) if link else ""
@@ -61,7 +61,7 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     return f"{run.run_id}: {' | '.join(parts)}" if parts else None
 
 
-def _find_own_document(path: Path, run_id: str) -> str:
+def find_own_document(path: Path, run_id: str) -> str:
     """Return where the document of a run is now: a later run in its directory moves it aside. Empty: it is gone."""
     aside = path.with_name(f"results-{run_id}.md")
     owner, _ = result_directory.read_origin(path)

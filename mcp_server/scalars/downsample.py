@@ -19,10 +19,19 @@ _FAR_SPREADS = 3.0  # an outlier is farther away than this many typical spreads 
 
 def pick_points(series: Series, points: int) -> tuple[Ints, Floats]:
     """Return at most ``points`` finite points in order: the ends, the lowest and highest of buckets of equal steps."""
-    finite = np.isfinite(series.values)
-    steps, values = sort_by_step(series.steps[finite], series.values[finite])
+    chosen = pick_finite(series, points)
+    return series.steps[chosen], series.values[chosen]
+
+
+def pick_finite(series: Series, points: int) -> Ints:
+    """Return the indices of these points, by rising step."""
+    finite = np.flatnonzero(np.isfinite(series.values))
+    steps = series.steps[finite]
+    if steps.size > 1 and not bool((steps[1:] >= steps[:-1]).all()):
+        finite = finite[steps.argsort(kind="stable")]
+    steps, values = series.steps[finite], series.values[finite]
     if values.size <= points:
-        return steps, values
+        return finite
     indices = [values.size - 1, int(values.argmax()), int(values.argmin()), 0][:points]
     buckets = (points - 2) // 2
     if buckets > 1:
@@ -32,8 +41,7 @@ def pick_points(series: Series, points: int) -> tuple[Ints, Floats]:
             if high > low:
                 part = values[low:high]
                 indices += [low + int(part.argmin()), low + int(part.argmax())]
-    chosen = np.unique(indices)
-    return steps[chosen], values[chosen]
+    return finite[np.unique(indices)]
 
 
 def median_curve(series: Series, buckets: int) -> tuple[Floats, Floats]:

@@ -127,6 +127,48 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
     return _fit(max_bytes, answer)
 
 
+def find_lines(path: Path, pattern: str, most: int) -> tuple[list[ShownLine], bool]:
+    """Return the first ``most`` lines with a pattern, and whether there may be more: see ``grep_lines``."""
+    search, found = TimedSearch(pattern), list[ShownLine]()
+    with _open_log(path) as file:
+        for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
+            for line in clean_lines(data, number):
+                stop_if_abandoned()
+                if search.find(line.text[:SEARCHED_CHARS]) is not None:
+                    found.append(line)
+                if search.is_over or len(found) > most:
+                    return found[:most], True
+    return found, False
+
+
+def find_line_start(path: Path, number: int) -> int:
+    """Return where a line begins, in bytes; where the log has fewer, its end. LogTooLarge: not within 50 s."""
+    left = number - 1
+    with _open_log(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        position = 0
+        for block in _blocks(file, size):
+            if left < (count := block.count(b"\n")) or not left:
+                return position + _end_of_lines(block, left)
+            left, position = left - count, position + len(block)
+        return size
+
+
+def count_lines_before(path: Path, position: int) -> int | None:
+    """Return how many lines end before ``position``; None in a log that takes too long to count."""
+    if position > NUMBERED_BYTES:
+        return None
+    with _open_log(path) as file:
+        return sum(block.count(b"\n") for block in _blocks(file, position))
+
+
+def _end_of_lines(block: bytes, count: int) -> int:
+    at = 0
+    for _ in range(count):
+        at = block.index(b"\n", at) + 1
+    return at
+
+
 def _open_log(path: Path) -> BinaryIO:
     """Return the log, open to be read; an empty one where it is missing, or something else than a file."""
     try:

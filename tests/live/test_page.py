@@ -153,6 +153,123 @@ def _count_connections(service: Service) -> int:
     return len(re.findall(rf":{service.port:04X} \S+ 01 ", found))
 
 
+# --- one run
+
+
+async def test_a_run_shows_how_it_was_started_what_happened_and_its_log_and_curves(sandbox: Sandbox) -> None:
+    async with sandbox.agent(MY_TOKEN="hunter2hunter2") as agent:
+        run_id = await agent.launch(
+            "for i in 10 20 30; do echo step $i/30 loss 0.$i; done; : {params}; exit 3",
+            cwd=str(sandbox.path),
+            params={"lr": 0.1},
+            env={"MODE": "fast"},
+            secrets=["MY_TOKEN"],
+        )
+        await agent.end(run_id)
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            told = await browser.get(f"/api/runs/{run_id}")
+            assert (told["row"]["state"], told["row"]["cause"]) == ("failed", "exit code 3")
+            assert (told["params"], told["env"]) == ({"lr": 0.1}, {"MODE": "fast", "MY_TOKEN": "•••"})
+            assert [event["kind"] for event in told["events"]] == ["started", "first_step", "ended"]
+            assert (told["attempts"][0]["exit_code"], told["attempts"][0]["n"]) == (3, 1)
+            assert told["agent"]["log"] == f'read_log(run_id="{run_id}")'
+            log = await browser.get(f"/api/runs/{run_id}/log")
+            assert log["text"].startswith("step 10/30 loss 0.10\n")
+            tags = await browser.get(f"/api/runs/{run_id}/scalars")
+            assert [(tag["tag"], tag["points"], tag["last"]) for tag in tags["tags"]] == [("loss", 3, 0.3)]
+            drawn = await browser.get(f"/api/runs/{run_id}/scalars?tag=loss")
+            assert drawn["series"][0]["steps"] == [10, 20, 30]
+            sparks = await browser.get(f"/api/sparks?run={run_id}&run=none")
+            assert (sparks[run_id]["values"], sparks["none"]) == ([0.1, 0.2, 0.3], None)
+
+
+# --- what a person changes
+
+
+async def test_a_run_is_stopped_by_its_typed_id_alone_and_says_who_did_it(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("echo begun; sleep 600")
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            for typed in ("", run_id[:-1], f"{run_id} ", run_id.upper(), None, [run_id], True):
+                refused = await browser.post(f"/api/runs/{run_id}/kill", run_id=typed)
+                assert refused.status_code == 409, typed
+                assert f"Type {run_id}" in refused.json()["error"]["remedy"]
+            assert sandbox.run(run_id).state == "running"
+            assert (await browser.http.get(f"/api/runs/{run_id}/kill")).status_code == 405
+            done = await browser.post(f"/api/runs/{run_id}/kill", run_id=run_id, reason="lr too high")
+            assert (done.status_code, done.json()["state"]) == (200, "killed"), done.text
+            row = (await browser.get(f"/api/runs/{run_id}"))["row"]
+            assert row["cause"].startswith("stopped by ")
+            assert row["cause"].endswith(", on the page: lr too high")
+            again = await browser.post(f"/api/runs/{run_id}/kill", run_id=run_id)
+            assert "has ended already" in again.json()["text"]
+    stop = json.loads(sandbox.rundir(run_id).stop.read_text())
+    assert stop["stopped_by"] == "person"
+
+
+async def test_a_person_may_stop_where_only_people_may_and_a_token_may_not(sandbox: Sandbox) -> None:
+    known = tokens(sandbox)
+    adas = known.add("ada")
+    known.add("bob")
+    with serve(sandbox) as service:
+        async with service.agent(adas) as ada:
+            run_ids = [await ada.launch("echo begun; sleep 600") for _ in range(2)]
+        (sandbox.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
+        sessions = PageSessions(StateHome(sandbox.path / "state"))
+        async with browse(service, sessions.make_link("bob")) as bob:
+            refused = await bob.post(f"/api/runs/{run_ids[0]}/kill", run_id=run_ids[0])
+            assert (refused.status_code, "belongs to 'ada'" in refused.text) == (403, True)
+            assert not (await bob.get("/api/runs"))["runs"][0]["mine"]
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", timeout=30) as http:
+            bearer = {**OWN, "authorization": f"Bearer {adas}"}
+            form = {"run_id": run_ids[0]}
+            assert (await http.post(f"/api/runs/{run_ids[0]}/kill", json=form, headers=bearer)).status_code == 403
+            assert (await http.post("/api/session", json={"token": adas}, headers=OWN)).status_code == 200
+            refused = await http.post(f"/api/runs/{run_ids[0]}/kill", json=form, headers=OWN)
+            assert (refused.status_code, "Only a person" in refused.text) == (403, True)
+        assert [sandbox.run(run_id).state for run_id in run_ids] == ["running"] * 2
+        async with browse(service, sessions.make_link("ada")) as ada_herself:
+            done = await ada_herself.post(f"/api/runs/{run_ids[0]}/kill", run_id=run_ids[0])
+            assert done.json()["state"] == "killed"
+        async with browse(service) as person:
+            assert (await person.post(f"/api/runs/{run_ids[1]}/kill", run_id=run_ids[1])).json()["state"] == "killed"
+
+
+async def test_a_sweep_is_stopped_with_its_runs(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        common = {"command": "sleep 600", "cwd": str(sandbox.path)}
+        cells = [{"launch": {"env": {"N": "1"}}}, {"launch": {"env": {"N": "2"}}}]
+        plan = {"name": "night", "common": common, "cells": cells}
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            rows = (await browser.get("/api/runs"))["sweeps"]
+            assert [(row["id"], row["live"], row["cells"]["total"]) for row in rows] == [(sweep_id, True, 2)]
+            assert (await browser.post(f"/api/sweeps/{sweep_id}/kill", run_id="night")).status_code == 409
+            done = await browser.post(f"/api/sweeps/{sweep_id}/kill", run_id=sweep_id)
+            assert (done.status_code, done.json()["state"]) == (200, "killed"), done.text
+
+
+async def test_notes_are_kept_with_who_wrote_them(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = (await agent.call("launch_run", command="true", wait_s=20))["run_id"]
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            for form in ({}, {"text": " "}, {"text": "x" * 5_000}, {"text": 1}, {"text": "a", "verdict": "best"}):
+                assert (await browser.post(f"/api/runs/{run_id}/note", **form)).status_code == 400, form
+            assert not (sandbox.rundir(run_id).path / "notes.jsonl").exists()
+            kept = await browser.post(
+                f"/api/runs/{run_id}/note", text="<b>good</b> AKIAIOSFODNN7EXAMPLE", verdict="keep"
+            )
+            assert kept.status_code == 200
+            (note,) = (await browser.get(f"/api/runs/{run_id}"))["notes"]
+            assert (note["verdict"], note["by"]) == ("keep", sandbox.store.home.owner({}))
+            assert note["text"].startswith("<b>good</b>")
+    assert (sandbox.rundir(run_id).path / "notes.jsonl").stat().st_mode & 0o777 == 0o600
+
+
 # --- who gets in
 
 

@@ -1,0 +1,161 @@
+"""A run's curves as the page draws them: reduced so that every extreme and every NaN stays, and small ones for rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.events import NOTEWORTHY
+from mcp_server.record.state import Run, posix
+from mcp_server.results.compare import MAIN_WORDS
+from mcp_server.results.metrics import best_direction
+from mcp_server.scalars.downsample import pick_finite, pick_points
+from mcp_server.scalars.from_log import read_printed
+from mcp_server.scalars.run_scalars import NoScalars, ScalarReading
+from mcp_server.scalars.series import Series
+from mcp_server.scalars.summary import summarise_series
+from mcp_server.text.formatting import shorten_facts
+from mcp_server.tools.support.context import ServerContext
+
+POINTS, SPARK_POINTS = 1_500, 40
+_MOST_POINTS = 4_500  # of all tags together: 200 KB
+_MOST_TAGS, _MOST_DRAWN, _MOST_ODD = 2_000, 40, 200
+_EVENT_CHARS = 160
+
+
+def read_curves(server: ServerContext, run: Run) -> ScalarReading:
+    """Return the series of a run: of its files, else the numbers that it printed; empty where it has none. Blocks."""
+    notes: list[str] = []
+    located = server.scalars.locate(run)
+    try:
+        if located.locations:
+            reading = server.scalars.read(located.locations, run.run_id)
+            if reading.series:
+                return reading
+            notes += reading.notes
+    except NoScalars as error:
+        notes.append(str(error))
+    notes += [located.note] if located.note else []
+    printed = read_printed(run, server.store)
+    if printed is None:
+        return ScalarReading(run.run_id, {}, tuple(notes))
+    target, reading = printed
+    return ScalarReading(run.run_id, reading.series, (*notes, *reading.notes), str(target.path))
+
+
+def list_tags(reading: ScalarReading) -> dict[str, Any]:
+    """Return the tags of a run, the main ones first, with their last values and extremes."""
+    tags = []
+    for tag in sorted(reading.series, key=rank_tag)[:_MOST_TAGS]:
+        one = summarise_series(reading.series[tag], now_s=time.time())
+        facts = {"last": one.last, "last_step": one.last_step, "min": one.min, "max": one.max, "nan": one.nan}
+        more = {"first_step": one.first_step, "inf": one.inf, "best_is": best_direction(tag)}
+        tags.append({"tag": tag, "points": one.count, **facts, **more})
+    return {"tags": tags, "total": len(reading.series), "source": reading.source or None, "notes": list(reading.notes)}
+
+
+def rank_tag(tag: str) -> tuple[bool, int]:
+    """Return the place of a tag: those whose name says what is better come first, then those of the main words."""
+    lower = tag.lower()
+    word = next((number for number, word in enumerate(MAIN_WORDS) if word in lower), len(MAIN_WORDS))
+    return best_direction(tag) is None, word
+
+
+def draw_curves(
+    run: Run, reading: ScalarReading, tags: Sequence[str], points: int, low: int | None, high: int | None
+) -> dict[str, Any]:
+    """Return the series of ``tags`` with at most ``points`` each, of steps from ``low`` to ``high``. Pure.
+
+    BadArgument: more tags than are drawn at once. Tags that the run lacks are left out.
+    """
+    if len(tags) > _MOST_DRAWN:
+        raise BadArgument("tag", f"at most {_MOST_DRAWN} at once.")
+    known = [tag for tag in dict.fromkeys(tags) if tag in reading.series]
+    most = max(2, min(points, _MOST_POINTS // max(1, len(known))))
+    series = [{"tag": tag, **reduce_series(_cut(reading.series[tag], low, high), most)} for tag in known]
+    clock = next((one for one in reading.series.values() if np.isfinite(one.walls).all() and len(one.walls)), None)
+    return {
+        "series": series,
+        "attempts": _list_attempts(run, clock),
+        "events": _list_events(run, clock),
+        "notes": list(reading.notes),
+    }
+
+
+def reduce_series(series: Series, points: int) -> dict[str, Any]:
+    """Return a series with at most ``points`` finite points and its NaN, as lists of one length. Pure."""
+    nan, inf = np.flatnonzero(np.isnan(series.values)), np.flatnonzero(np.isinf(series.values))
+    shown = _thin(nan)
+    chosen = np.concatenate([pick_finite(series, points), shown])
+    chosen = chosen[series.steps[chosen].argsort(kind="stable")]
+    has_times = bool(np.isfinite(series.walls).all())
+    return {
+        "steps": series.steps[chosen].tolist(),
+        "times": [round(at, 1) for at in series.walls[chosen].tolist()] if has_times else None,
+        "values": [None if math.isnan(value) else float(f"{value:.7g}") for value in series.values[chosen].tolist()],
+        "nan": series.steps[shown].tolist(),
+        "inf": series.steps[_thin(inf)].tolist(),
+        "total": int(series.values.size),
+        "restarts": list(series.certain_restarts) or None,
+    }
+
+
+def draw_spark(reading: ScalarReading, tag: str | None) -> dict[str, Any] | None:
+    """Return the small curve of a row, of its main tag unless one is named; None without any."""
+    tags = [tag] if tag is not None else sorted(reading.series, key=rank_tag)[:1]
+    for name in tags:
+        if (series := reading.series.get(name)) is not None and np.isfinite(series.values).any():
+            _, values = pick_points(series, SPARK_POINTS)
+            last = float(series.values[-1])
+            return {"tag": name, "values": [float(f"{value:.5g}") for value in values.tolist()], "last": last}
+    return None
+
+
+def _cut(series: Series, low: int | None, high: int | None) -> Series:
+    if low is None and high is None:
+        return series
+    inside = np.ones(len(series.steps), bool)
+    if low is not None:
+        inside &= series.steps >= low
+    if high is not None:
+        inside &= series.steps <= high
+    return series.where(inside)
+
+
+def _thin(indices: Any) -> Any:
+    return indices[:: -(-indices.size // _MOST_ODD) or 1]
+
+
+def _find_step(clock: Series | None, at: object) -> int | None:
+    """Return the step that was logged last before a time, None where that is unknown."""
+    if clock is None or not isinstance(at, str):
+        return None
+    place = int(np.searchsorted(clock.walls, posix(at), side="right")) - 1
+    return int(clock.steps[max(0, place)])
+
+
+def _list_attempts(run: Run, clock: Series | None) -> list[dict[str, Any]]:
+    started = [event for event in run.events if event["kind"] == "started"]
+    return [
+        {"n": event.get("attempt", 1), "step": _find_step(clock, event.get("at")), "at": event.get("at")}
+        for event in started
+    ]
+
+
+def _list_events(run: Run, clock: Series | None) -> list[dict[str, Any]]:
+    shown: Sequence[Mapping[str, Any]] = [event for event in run.events if event["kind"] in NOTEWORTHY]
+    return [
+        {
+            "step": event.get("step", _find_step(clock, event.get("at"))),
+            "at": event.get("at"),
+            "kind": event["kind"],
+            "text": shorten_facts(str(event.get("text", "")), _EVENT_CHARS),
+        }
+        for event in shown
+        if event["kind"] != "first_step"
+    ][-_MOST_ODD:]

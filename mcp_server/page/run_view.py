@@ -1,0 +1,207 @@
+"""One run as the page shows it when it is opened: how it was started, what happened, what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.page.board import name_kind
+from mcp_server.page.sessions import Visitor
+from mcp_server.record.attempt_params import list_earlier_ends
+from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.results.result_page import read_tracker_link
+from mcp_server.record.run_directory import now, read_json
+from mcp_server.record.state import Run
+from mcp_server.results.checkpoints import find_run_checkpoints
+from mcp_server.results.evaluations.evaluation_series import build_series, name_series
+from mcp_server.results.evaluations.evaluations import find_run_evaluations
+from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
+from mcp_server.results.far_results import name_there, show_far_files
+from mcp_server.results.finish import find_own_document
+from mcp_server.system.files import append_whole, open_private, read_end, read_regular_file
+from mcp_server.text.formatting import shorten_facts, shorten_line, shorten_middle, significant
+from mcp_server.text.secret_patterns import is_secret_variable, mask_secrets
+from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.run_status import Tracker
+
+NOTES = "notes.jsonl"  # of people, in the directory of a run or sweep; the servers append to it
+VERDICTS = ("keep", "discard", "inconclusive")
+HIDDEN = "•••"
+_MOST_EVENTS, _EVENT_CHARS, _LINE_CHARS = 300, 600, 2_000
+_COMMAND_CHARS, _VALUE_CHARS = 4_000, 300
+_MOST_CHANGES, _MOST_CHECKPOINTS, _MOST_FIGURES = 60, 30, 60
+_NOTE_CHARS, _NOTES_BYTES = 4_000, 1 << 20
+_DOCUMENT_BYTES = 512 << 10
+
+
+def describe_details(server: ServerContext, run: Run) -> dict[str, Any]:
+    """Return how a run was started and what happened to it, by its record alone."""
+    rundir, spec, attempt = server.store.record_of(run), run.spec, run.attempt_params
+    snapshot = read_code_snapshot(rundir, run.attempt)
+    facts: dict[str, Any] = {
+        "command": shorten_middle(mask_secrets(run.command), _COMMAND_CHARS),
+        "cwd": spec.cwd,
+        "params": {name: _show_value(name, value) for name, value in attempt.params.items()},
+        "params_changed": list(attempt.changed.values()),
+        "env": {
+            **{name: _show_value(name, value) for name, value in {**spec.env, **attempt.environment}.items()},
+            **dict.fromkeys(spec.secrets, HIDDEN),
+        },
+        "code_kept": spec.keep_code,
+        "events": [_describe_event(event) for event in run.events[-_MOST_EVENTS:]],
+        "attempts": _list_attempts(server, run),
+        "failure": _describe_failure(run),
+        "notes": read_notes(rundir.path),
+        "agent": _list_calls(run.run_id),
+    }
+    if snapshot is not None:
+        changes = [line for line in snapshot.read_diff().splitlines() if line.startswith("diff --git ")]
+        named = [f"M {line.rpartition(' b/')[2]}" for line in changes]
+        facts |= {
+            "commit": snapshot.git.commit or None,
+            "branch": snapshot.git.branch or None,
+            "changes": [*named, *(f"? {name}" for name in snapshot.git.untracked)][:_MOST_CHANGES],
+            "python": snapshot.python_version or None,
+            "packages": snapshot.packages,
+        }
+    link = read_tracker_link(rundir.log(run.attempt))
+    tracker = Tracker.of(link)
+    return {**facts, "tracker": None if tracker is None else tracker.model_dump(exclude_none=True)}
+
+
+def describe_results(server: ServerContext, run: Run, visitor: Visitor) -> dict[str, Any]:
+    """Return what came of a run: checkpoints, evaluations, its document. Looks through its directories."""
+    own, here = server.scalars.attribution.of(run), run
+    if run.spec.mirror:
+        here, _ = show_far_files(run, own)
+    saved = find_run_checkpoints(here, own)[:_MOST_CHECKPOINTS]
+    found = [*read_printed_evaluations(run, server.store.record_of(run)), *find_run_evaluations(here, own)]
+    series = list(name_series(build_series(found)).items())[:_MOST_FIGURES]
+    return {
+        "checkpoints": [
+            {"path": str(name_there(one.path, run)), "step": one.step, "at": one.changed_s, "size": one.size_bytes}
+            for one in saved
+        ],
+        "evaluations": [
+            {
+                "name": name,
+                "values": {"last": significant(one.last.value, 6), **_name_best(one.best)},
+                "step": one.last.step,
+                "best_is": one.best_is,
+            }
+            for name, one in series
+        ],
+        "results_md": _read_document(server, run) if visitor.owner in (None, run.spec.owner) else None,
+    }
+
+
+def _name_best(best: Any) -> dict[str, float]:
+    return {} if best is None else {"best": significant(best.value, 6)}
+
+
+def _read_document(server: ServerContext, run: Run) -> str | None:
+    facts = read_json(server.store.record_of(run).finding) or {}
+    path = str(facts.get("results") or "")
+    if not path or run.spec.mirror or not (path := find_own_document(Path(path), run.run_id)):
+        return None
+    with contextlib.suppress(OSError):
+        text = read_regular_file(Path(path), max_bytes=_DOCUMENT_BYTES, follow_links=False)
+        return mask_secrets(text.decode(errors="replace"))
+    return None
+
+
+def _show_value(name: str, value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    if is_secret_variable(name, text):
+        return HIDDEN
+    return shorten_middle(mask_secrets(f"{name}={text}").partition("=")[2], _VALUE_CHARS)
+
+
+def _describe_event(event: Mapping[str, Any]) -> dict[str, Any]:
+    text = shorten_facts(mask_secrets(str(event.get("text", ""))), _EVENT_CHARS)
+    facts = {"seq": event["seq"], "at": event.get("at"), "kind": event["kind"], "text": text}
+    return facts | ({"attempt": event["attempt"]} if "attempt" in event else {})
+
+
+def _list_attempts(server: ServerContext, run: Run) -> list[dict[str, Any]]:
+    rundir, ends = server.store.record_of(run), dict(list_earlier_ends(run.events))
+    attempts: list[dict[str, Any]] = []
+    for number in sorted({int(event.get("attempt") or 1) for event in run.events if event["kind"] == "started"}):
+        end = read_json(rundir.exit(number)) or {}
+        start = next(e for e in run.events if e["kind"] == "started" and int(e.get("attempt") or 1) == number)
+        cause = ends.get(number) or (run.failure or {}).get("kind") if number <= run.attempt else None
+        if number == run.attempt and not run.ended:
+            cause = None
+        attempts.append(
+            {
+                "n": number,
+                "started_at": start.get("at"),
+                "ended_at": end.get("ended_at"),
+                "exit_code": end.get("exit_code"),
+                "signal": end.get("signal"),
+                "cause": name_kind(str(cause)) if cause else None,
+            }
+        )
+    return attempts
+
+
+def _describe_failure(run: Run) -> dict[str, Any] | None:
+    if not run.failure:
+        return None
+    known = ("kind", "line_number", "advice", "action", "retryable", "correction")
+    facts = {name: run.failure[name] for name in known if name in run.failure}
+    lines = [shorten_line(str(line), _LINE_CHARS) for line in run.failure.get("context") or ()]
+    line = shorten_line(str(run.failure.get("line", "")), _LINE_CHARS)
+    return {**facts, "words": name_kind(str(run.failure.get("kind"))), "line": line, "context": lines}
+
+
+def _list_calls(run_id: str) -> dict[str, str]:
+    name = json.dumps(run_id)
+    return {
+        "watch": f"wait_run(run_ids=[{name}])",
+        "log": f"read_log(run_id={name})",
+        "curves": f"read_tb(run_id={name})",
+    }
+
+
+# --- notes of people
+
+
+def read_notes(directory: Path) -> list[dict[str, Any]]:
+    """Return the notes on a run or sweep, oldest first."""
+    notes: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        for line in read_end(directory / NOTES, _NOTES_BYTES).splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                note = json.loads(line)
+                if isinstance(note, dict):
+                    notes.append({name: note.get(name) for name in ("at", "by", "verdict", "text")})
+    return notes
+
+
+def add_note(server: ServerContext, directory: Path, form: Mapping[str, Any], by: str) -> dict[str, Any]:
+    """Append a note, and return it. BadArgument: it says nothing, is too long, or there is no room for more."""
+    text, verdict = form.get("text", ""), form.get("verdict")
+    if not isinstance(text, str) or len(text) > _NOTE_CHARS:
+        raise BadArgument("text", f"is not a text of at most {_NOTE_CHARS:,} characters.")
+    if verdict is not None and verdict not in VERDICTS:
+        raise BadArgument("verdict", f"is not one of {', '.join(VERDICTS)}.")
+    if not text.strip() and verdict is None:
+        raise BadArgument("text", "is empty.")
+    note = {"at": now(), "by": by, "verdict": verdict, "text": mask_secrets(server.mask(text))}
+    data = json.dumps(note, ensure_ascii=False).encode(errors="replace") + b"\n"
+    try:
+        with open(directory / NOTES, "ab", buffering=0, opener=open_private) as file:
+            if os.fstat(file.fileno()).st_size + len(data) > _NOTES_BYTES:
+                raise BadArgument("text", "there are too many notes.")
+            append_whole(file.fileno(), data)
+    except OSError as error:
+        raise BadArgument("text", f"it could not be kept: {error.strerror}.") from error
+    return note
