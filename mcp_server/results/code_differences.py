@@ -25,6 +25,7 @@ class CodeOfRun:
     files: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, str] | None = None
     has_untracked: bool = False  # source files that git does not know, which the run may have executed
+    named: frozenset[str] = frozenset()  # source files that its command names
 
     @property
     def described_commit(self) -> str:
@@ -44,7 +45,8 @@ def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> CodeO
     changes = split_diff(snapshot.read_diff()) if is_whole else None
     digests = {name_below(path, cwd): digest for path, digest in files.items()}
     has_untracked = any(name.endswith(SOURCES) for name in snapshot.git.untracked)
-    return CodeOfRun(run_id, snapshot.git.commit, digests, changes, has_untracked)
+    named = frozenset(name_below(one.path, cwd) for one in snapshot.files if one.path.endswith(SOURCES))
+    return CodeOfRun(run_id, snapshot.git.commit, digests, changes, has_untracked, named)
 
 
 def split_diff(diff: str) -> dict[str, str]:
@@ -64,7 +66,10 @@ def find_code_differences(codes: Sequence[CodeOfRun]) -> list[str]:
         return []
     names = _drop_ends(differing)
     who = f" Alike: {groups}." if len(codes) > 2 and (groups := _group(codes, differing)) else ""  # noqa: PLR2004
-    return [f"Code differs: {join_some(names, _MOST_FILES)}.{who}"]
+    named = [code.named for code in codes]
+    is_beside = all(named) and not any(_is_same_file(one, name) for one in frozenset().union(*named) for name in names)
+    where = " beside the files that the commands name" if is_beside else ""  # whether a run used it is not known
+    return [f"Code differs{where}: {join_some(names, _MOST_FILES)}.{who}"]
 
 
 def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
@@ -92,6 +97,11 @@ def list_differing_files(codes: Sequence[CodeOfRun]) -> list[str]:
 def _drop_ends(names: Sequence[str]) -> list[str]:
     """Return the names without those that are the end of another one: one file below two roots."""
     return [one for one in names if not any(other.endswith(f"/{one}") for other in names)]
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Return whether paths below two roots may be of one file."""
+    return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
 
 
 def _group(codes: Sequence[CodeOfRun], names: Sequence[str]) -> str:

@@ -46,3 +46,13 @@ def test_a_clean_tree_has_no_changes_and_each_file_of_a_diff_its_own() -> None:
     one = "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-1\n+2\n"
     both = split_diff(one + one.replace("x.py", "y.py"))
     assert both.keys() == {"x.py", "y.py"}
+
+
+def test_a_file_that_no_command_names_is_said_to_lie_beside_those_that_ran() -> None:
+    def run(name: str, train: str, script: str = "csvtrain.py") -> CodeOfRun:
+        return CodeOfRun(name, "c", {script: "1"}, {"proj/train.py": train}, named=frozenset({script}))
+
+    (note,) = find_code_differences([run("a", "1"), run("b", "2")])
+    assert note == "Code differs beside the files that the commands name: proj/train.py."
+    (note,) = find_code_differences([run("a", "1"), run("b", "2", "train.py")])
+    assert note == "Code differs: proj/train.py."
