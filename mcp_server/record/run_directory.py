@@ -34,7 +34,7 @@ class RunDir:
     path: Path
 
     spec = path_below("spec.json")  # the launch request; secrets by name only
-    script = path_below("run.sh")  # an attempt with other variables or arguments has one of its own
+    script = path_below("run.sh")  # of the first attempt; one with other variables or arguments has its own
     # A FIFO: the environment passes through it in memory. Gone once the command has started. For a scheduler's job a
     # file, which only its user can read, until the run has ended.
     handover = path_below("handover")

@@ -46,10 +46,11 @@ def start_command(
     env |= {"RUNWARD_ATTEMPT": str(number), **gpu_environment}
     if gpu_environment and VISIBLE_DEVICES not in gpu_environment:
         env.pop(VISIBLE_DEVICES, None)  # the launcher's would change what the indices in the command mean
-    text, script = render(spec, inputs), rundir.script
-    if text != render(spec):
+    text, script = render(spec, inputs).encode(errors="surrogateescape"), rundir.script
+    if number > 1 and not (script.exists() and script.read_bytes() == text):
         script = rundir.attempt(number) / script.name
-        write_script(script, text)
+    with open(script, "wb", opener=open_private) as file:
+        file.write(text)
     bash = next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")  # PATH may lack it
     argv = [bash, str(script), *attempt_arguments(spec, inputs)]
     if is_mirrored(spec):
@@ -61,12 +62,6 @@ def start_command(
     records = str(rundir.exit(number)), str(rundir.guard_exit(number))
     work = Work(argv, env, str(rundir.path), handover.umask, *records)
     return pty.spawn(work, size, lock_fds, control.take_spare_guard())
-
-
-def write_script(path: Path, text: str) -> None:
-    """Write a script that no other user may read."""
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
-        file.write(text)
 
 
 def attempt_identity(child: pty.Child) -> dict[str, Any]:

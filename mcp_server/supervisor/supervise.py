@@ -16,13 +16,13 @@ from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import Ending, StopRequest, closing_line
 from mcp_server.record.handover import Handover, HandoverError, receive_handover
 from mcp_server.record.run_directory import CODE_STATE, RunDir, read_json
-from mcp_server.record.script import AttemptInputs, name_attempt, render
+from mcp_server.record.script import AttemptInputs, name_attempt
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.judging.failure_facts import describe_failure, word_cause
-from mcp_server.supervisor.start_command import supervisor_identity, write_script
+from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within
 from mcp_server.text.formatting import duration
@@ -75,7 +75,6 @@ def supervise(path: Path, spare_guard: SpareGuard | None = None) -> int:
     control = ControlInputs(rundir, RunSpec.from_facts(facts), events, wakeup_fd, job, spare_guard)
     number = former.attempt + 1 if former else 1
     try:
-        write_script(rundir.script, render(control.spec))
         handover = _requeue(control, former) if former else receive_handover(rundir.handover, keep=job is not None)
         if job:
             handover = replace(handover, env=job.join_environment(handover.env))

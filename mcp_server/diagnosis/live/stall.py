@@ -122,10 +122,15 @@ class StallDetector:
         """Median time between two printed steps, seconds, or None before the first gap."""
         return median(self._steps.gaps) if self._steps.gaps else None
 
-    def describe_gap(self) -> str:
-        """Return the usual time between two prints of steps in words, or nothing before the first gap."""
-        gap_s = self.median_gap_s
-        return f"one{' or more' if gap_s < 2 * _SAME_PRINT_S else ''} in {gap_s:.3g} s" if gap_s else ""
+    def describe_gap(self, step_s: float | None) -> str:
+        """Return the usual time between two prints of steps in words, or nothing before the first gap.
+
+        Steps that come faster than once a second are seen together: then it is ``step_s``, the time of one.
+        """
+        gap_s = self.median_gap_s or 0.0
+        if gap_s >= 2 * _SAME_PRINT_S:
+            return f"one in {gap_s:.3g} s"
+        return f"one in {step_s:.3g} s" if gap_s and step_s else ""
 
     def note_step(self, at_s: float) -> bool:
         """Record a step and return whether it ends a stall."""

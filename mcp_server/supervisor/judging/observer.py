@@ -352,7 +352,8 @@ class Observer:
     def _on_stall(self, now_s: float) -> None:
         monitor = self._reader
         since_s, used_s = self._cpu_use.since_silence()
-        usual = f"; usual is {gap}" if (gap := monitor.stall_detector.describe_gap()) else ""
+        gap = monitor.stall_detector.describe_gap(monitor.progress.step_s)
+        usual = f"; usual is {gap}" if gap else ""
         place = f" after {monitor.progress.place}" if monitor.progress.place else ""
         self._silence = f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}"
         self._silent_after = mask_line(monitor.newest_line)[:LINE_CHARS]
