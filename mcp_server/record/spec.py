@@ -57,7 +57,7 @@ class LaunchRequest:
     environment: str | None = argument("One of hosts.toml, or none")
     host: str | None = argument("In hosts.toml")
     sync: str | None = argument("Sends cwd")  # "git" or "rsync": the code in cwd goes to the host first
-    keep_code: bool = argument("kept: a copy", False, name="code")  # of the code in cwd, which the run executes
+    keep_code: bool = argument("kept: copied now", False, name="code")  # of the code in cwd, which the run executes
     backend: str = argument("How it starts", "tmux")
     backend_options: dict[str, Any] = argument('sbatch\'s: {"partition": "a100"}', dict)
     needs: list[str] = argument("Runs that must answer first", list)  # see ``record/service``

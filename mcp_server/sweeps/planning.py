@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import secrets as random
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -308,6 +309,10 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
             braces=frozenset(PLACEHOLDER.findall(json.dumps([run.spec.command, run.spec.env]))),
             doubts=tuple(_doubt_promoted(run)),
         )
+        if phase.source is None and not {"command", "blueprint"} & {*phase.common, *phase.inherited}:
+            cause = "holds no command: a promotion takes the run's parameters, and its command from this call."
+            text = run.spec.command if isinstance(run.spec.command, str) else shlex.join(run.spec.command)
+            raise BadArgument("common", cause, f"That of {run.run_id} was {text!r} in {run.spec.cwd}.")
     if phase.source is None:
         return phase
     common = phase.common

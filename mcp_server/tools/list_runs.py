@@ -21,6 +21,7 @@ from mcp_server.views.brevity import MANY_TOKENS, fit, row_of
 from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import line_of_sweep
 
+_POLICY_NOTE = "Runs that their recovery policy stopped are killed; in their sweep these cells count as failed."
 _COMMAND_CHARS = 300  # of the one run that has a name
 _MOST_IN_DETAIL = 10  # of more runs, each is a short row
 _MOST_SWEEPS, _MOST_READ_SWEEPS = 4, 20  # named in an answer, and looked at for it
@@ -49,6 +50,7 @@ class RunList(Answer):
     more: str | None = None
     sweeps: list[str] | None = None
     others: Others | None = None
+    note: str | None = None
     unreadable: list[str] | None = None  # runs whose state is unknown now
 
 
@@ -105,6 +107,7 @@ async def list_runs(
             if left and rows
             else None,
             sweeps=_list_sweeps(server, {row.sweep for row in rows}) if sweep is None else None,
+            note=_POLICY_NOTE if any(row.cell and row.stopped_by == "policy" for row in rows) else None,
             unreadable=list(server.store.unreadable) or None,
         )
 

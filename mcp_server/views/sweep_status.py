@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mcp_server.answer import Answer
@@ -27,7 +27,9 @@ _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
 _BEST_CHARS = 400  # of a phase's end: the best, the next, and the test between them
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
-_SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"})
+_SHOWN = frozenset(
+    {"stalled", "error_seen", "retrying", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"}
+)
 
 
 class BestCell(Answer):
@@ -130,8 +132,15 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         live=_describe_live_cells(live) or None,
         eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
-        hint=restart_advice(sweep.sweep_id, ended=sweep.ended) if is_advised else None,
+        hint=" ".join(_explain_failed(sweep, is_advised=is_advised)) or None,
     )
+
+
+def _explain_failed(sweep: Sweep, *, is_advised: bool) -> Iterator[str]:
+    if is_advised:
+        yield restart_advice(sweep.sweep_id, ended=sweep.ended)
+    if stopped := sum(cell.end.get("stopped_by") == "policy" for cell in sweep.failed):
+        yield f"Runs of {stopped} failed cells are killed: the recovery policy stopped them."
 
 
 def line_of_sweep(sweep: Sweep, store: RunStore) -> str:
@@ -259,7 +268,8 @@ def _explain(sweep: Sweep) -> str | None:
 
 def _describe_events(sweep: Sweep, since: int) -> list[str]:
     news = [event for event in sweep.round_events if event["seq"] > since and event["kind"] in _SHOWN]
+    newest = sorted(news, key=lambda event: (event["kind"] != "retrying", event["seq"]))[-_MOST_EVENTS:]
     return [
         shorten_facts(str(e.get("text", e["kind"])), _BEST_CHARS if e["kind"] == "phase_done" else _EVENT_CHARS)
-        for e in news[-_MOST_EVENTS:]
+        for e in sorted(newest, key=lambda event: event["seq"])
     ]

@@ -484,6 +484,23 @@ async def test_the_best_setting_is_promoted_with_seeds_of_its_own(sandbox: Sandb
         assert "grid of seeds alone" in await agent.refusal("launch_sweep", **{**plan, "name": "other"})
 
 
+async def test_a_retry_in_a_cell_is_news_of_its_sweep_and_no_decision(sandbox: Sandbox) -> None:
+    command = "echo step 1/9 loss 1; [ $RUNWARD_ATTEMPT = 2 ] || { echo CUDA out of memory. >&2; exit 1; }; sleep 600"
+    recovery = {"oom_gpu": {"do": "retry", "wait_s": 0}}
+    async with sandbox.agent() as agent, sandbox.agent() as other:
+        common = {"command": f"{command}; echo", "cwd": str(sandbox.path), "env": {"N": "{n}"}, "recovery": recovery}
+        sweep_id = (await agent.call("launch_sweep", name="again", common=common, grid={"n": [1]}))["sweep_id"]
+        answer = await agent.call("wait_run", run_ids=sweep_id, timeout_s=60)
+        while answer["reason"] in ("heartbeat", "first_step", "started"):
+            answer = await agent.call("wait_run", run_ids=sweep_id, timeout_s=60)
+        assert answer["reason"] == "retrying", answer
+        (event,) = answer["sweep"]["events"]
+        assert event.startswith("cell: attempt 1: oom_gpu. Trying again in 0 s as it was"), event
+        quiet = await other.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=0.5)
+        assert quiet["reason"] == "heartbeat", quiet
+        await agent.kill(sweep_id)
+
+
 @pytest.mark.parametrize(
     "cells", [{"grid": {"num_envs": [64, 128]}}, {"search": {"space": {"num_envs": [64, 128]}, "budget": 2}}]
 )

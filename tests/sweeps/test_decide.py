@@ -349,6 +349,21 @@ def test_cells_that_never_ran_are_handed_in_together_where_the_scheduler_can_hol
     assert find_array(make(4), ()) == []
 
 
+def test_a_retry_of_a_cell_is_shown_but_never_instead_of_more_urgent_news() -> None:
+    again = [{"kind": "retrying", "cell": "c0", "text": f"c0: attempt {n}: oom_gpu."} for n in range(1, 6)]
+    stalled = {"kind": "stalled", "cell": "c1", "text": "c1: No progress."}
+    status = summarise_sweep(make(2, started("c0"), again[0], stalled, *again[1:]), {}, now_s=0.0)
+    assert status.events == ["c1: No progress.", *(f"c0: attempt {n}: oom_gpu." for n in (3, 4, 5))]
+
+
+def test_cells_that_their_policy_stopped_are_said_to_have_killed_runs() -> None:
+    ends = [ended("c0", "failed", stopped_by="policy"), ended("c1", "failed")]
+    assert summarise_sweep(make(2, *ends), {}, now_s=0.0).hint == (
+        "Runs of 1 failed cells are killed: the recovery policy stopped them."
+    )
+    assert summarise_sweep(make(2, ends[1]), {}, now_s=0.0).hint is None
+
+
 def test_what_an_earlier_round_told_is_no_news_of_this_one() -> None:
     trouble = {"kind": "first_step_timeout", "cell": "c0", "text": "c0: No training step seen for 60 s."}
     first = [started("c0"), trouble, ended("c0", "failed"), {"kind": "ended", "state": "failed"}]

@@ -160,3 +160,11 @@ def test_a_plan_names_the_values_of_common_that_a_promotion_does_not_use(tmp_pat
     cells = plan_on(runs, {"command": "train.py", "params": {"lr": 3, "n": 4}}, **only, phases=phases).cells
     said = "lr 3 of common: not used, as the best run has its own; the phase's own common would win"
     assert [cell.notes for cell in cells] == [(), (), (said,)]
+
+
+def test_a_promotion_without_a_command_is_refused_with_that_of_its_run(tmp_path: Path) -> None:
+    runs = add_cell(tmp_path)
+    runs.add("wide-bbbb", command="train.py --shape wide")
+    request = SweepRequest("on", common={"cwd": str(tmp_path)}, promote="wide-bbbb")
+    with pytest.raises(BadArgument, match=r"That of wide-bbbb was 'train\.py --shape wide' in /"):
+        make_spec(request, runs.store, {})

@@ -8,7 +8,7 @@ import anyio
 
 from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import CLEARING, NOTEWORTHY, TROUBLE, Event, Noteworthy
-from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
 
 Until = Literal["event", "decision", "first_step", "end", "condition"]
@@ -79,6 +79,7 @@ def decide(runs: Sequence[Watched], cursors: Mapping[str, Cursor], until: Until)
         return next((kind for kind in NOTEWORTHY if kind in decisions), None)
     kinds = {event["kind"] for run in live_runs for event in run.news if event["seq"] > find_cursor(cursors, run).seq}
     if until in ("first_step", "condition"):
+        kinds -= {"retrying"} if any(isinstance(run, Sweep) for run in live_runs) else set()  # of a cell: it goes on
         if until == "first_step" and all(run.stepped for run in live_runs):
             return "first_step"
         return next((kind for kind in NOTEWORTHY if kind in kinds and kind in TROUBLE), None)
@@ -119,16 +120,16 @@ def needs_decision(run: Watched, cursor: Cursor) -> bool:
 
 
 def _unsettled(events: Iterable[Event], stop_on: Iterable[str]) -> set[Noteworthy]:
-    pending: set[Noteworthy] = set()
+    pending: set[tuple[Noteworthy, object]] = set()  # with the cell of a sweep, where another one settles nothing
     for event in events:
-        kind = event["kind"]
+        kind, cell = event["kind"], event.get("cell")
         if kind == "retrying" or kind in CLEARING:
-            pending.difference_update(_SETTLED_BY_AN_ATTEMPT)
+            pending.difference_update((each, cell) for each in _SETTLED_BY_AN_ATTEMPT)
         elif kind == "first_step":
-            pending.discard("first_step_timeout")
+            pending.discard(("first_step_timeout", cell))
         elif kind in _DECISIONS and not _is_stopped_by_policy(event, stop_on):
-            pending.add(kind)
-    return pending
+            pending.add((kind, cell))
+    return {kind for kind, _ in pending}
 
 
 def _is_stopped_by_policy(event: Event, stop_on: Iterable[str]) -> bool:

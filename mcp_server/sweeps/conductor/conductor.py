@@ -328,13 +328,16 @@ class Conductor:
         return found
 
     def _note_trouble(self, cell: str, run: Run) -> None:
-        kinds = find_decisions(run, self._seen.get(run.run_id, Cursor()))
-        noted = {(e.get("run_id"), e["kind"], e.get("position")) for e in self.read().events} if kinds else set()
-        for kind in kinds:
-            event = next(e for e in reversed(run.events) if e["kind"] == kind)
-            if (run.run_id, kind, event["seq"]) not in noted:
-                text = f"{cell}: {event.get('text', kind)}"
-                self._note(kind, text, cell=cell, run_id=run.run_id, position=event["seq"])
+        seen = self._seen.get(run.run_id, Cursor())
+        events = [event for event in run.events if event["kind"] == "retrying" and event["seq"] > seen.seq]
+        events += [next(e for e in reversed(run.events) if e["kind"] == kind) for kind in find_decisions(run, seen)]
+        noted = {(e.get("run_id"), e["kind"], e.get("position")) for e in self.read().events} if events else set()
+        for event in events:
+            if (run.run_id, event["kind"], event["seq"]) not in noted:
+                text, kind = event.get("text", event["kind"]), (event.get("failure") or {}).get("kind")
+                if event["kind"] == "retrying" and kind:
+                    text = f"attempt {event.get('attempt', 1)}: {kind}. {event.get('then', '')}"
+                self._note(event["kind"], f"{cell}: {text}", cell=cell, run_id=run.run_id, position=event["seq"])
         self._seen[run.run_id] = Cursor.at(run)
 
     async def _stop_leftovers(self, run: Run) -> bool:

@@ -32,6 +32,13 @@ def test_trouble_that_nobody_deals_with_is_a_decision(kind: str) -> None:
     assert find_decisions(run("started", kind), Cursor(seq=2)) == set(), "it was answered before"
 
 
+def test_a_retry_of_one_cell_settles_nothing_of_another_one() -> None:
+    of_c0, of_c1 = {"cell": "c0"}, {"cell": "c1"}
+    both = [("stalled", of_c0), ("error_seen", of_c1), ("retrying", of_c0)]
+    assert find_decisions(run("conducting", *both), Cursor()) == {"error_seen"}
+    assert find_decisions(run("conducting", *both, ("retrying", of_c1)), Cursor()) == set()
+
+
 @pytest.mark.parametrize("kind", ["queued", "started", "first_step", "retrying", "resumed", "screen_lost", "stopping"])
 def test_what_goes_its_way_is_none(kind: str) -> None:
     assert find_decisions(run("started", kind), Cursor()) == set()
