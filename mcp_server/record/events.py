@@ -30,6 +30,7 @@ Noteworthy = Literal[
     "stalled",
     "retrying",
     "gpu_deviation",
+    "outputs_shared",  # live cells of a sweep write the same files
     "first_step_timeout",
     "judging_lost",  # for a time or for good: a stall or an error may go unseen
     "metric_missing",

@@ -131,7 +131,7 @@ def build_comparison(
     values = {name: {row.get(name, "") for row in table} for name in names}
     same = {name: min(values[name]) for name in names[1:] if len(entries) > 1 and len(values[name]) == 1}
     names = [name for name in names if name not in same]
-    notes += _describe_runs(entries)
+    notes += [*_describe_runs(entries), *scalars.attribution.describe_shared(runs).values()]
     rows = [[row.get(name, "") for name in names] for row in table]
     benchmarks = _tabulate_benchmarks(entries, metrics, bold=as_markdown)
     if further and benchmarks.tables:  # evaluations are many and small

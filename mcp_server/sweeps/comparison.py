@@ -25,6 +25,7 @@ from mcp_server.views.sweep_status import count_kinds, describe_best, find_kind
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 225, 3, 16
 _BENCHMARK_TOKENS = 200
+_MOST_SHARED = 2  # notes on directories
 _MOST_FAILED, _MOST_LIVE, _MOST_CHANGED = 3, 16, 4
 _WHY_CHARS = 90
 
@@ -90,6 +91,7 @@ def compare_sweep(
     best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark
+    notes += list(sweep.shared_outputs.values())[:_MOST_SHARED]
     facts = SweepFacts(
         sweep_id=sweep.sweep_id,
         state=sweep.state,

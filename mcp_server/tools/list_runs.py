@@ -17,6 +17,7 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
+from mcp_server.tools.support.wait_answer import describe_shared
 from mcp_server.views.brevity import MANY_TOKENS, fit, row_of
 from mcp_server.views.run_status import RunStatus, add_command, status_of
 from mcp_server.views.sweep_status import line_of_sweep
@@ -51,6 +52,7 @@ class RunList(Answer):
     sweeps: list[str] | None = None
     others: Others | None = None
     note: str | None = None
+    warnings: list[str] | None = None
     unreadable: list[str] | None = None  # runs whose state is unknown now
 
 
@@ -107,6 +109,7 @@ async def list_runs(
             if left and rows
             else None,
             sweeps=_list_sweeps(server, {row.sweep for row in rows}) if sweep is None else None,
+            warnings=describe_shared(server, page) or None,
             note=_POLICY_NOTE if any(row.cell and row.stopped_by == "policy" for row in rows) else None,
             unreadable=list(server.store.unreadable) or None,
         )

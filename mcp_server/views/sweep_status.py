@@ -23,7 +23,7 @@ from mcp_server.views.sweep_eta import estimate_rest_s
 
 SWEEP_TOKENS = 600
 _FRAME_TOKENS = 30  # of the reason and the times around it, and of the names of the tails
-_MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
+_MOST_FAILED, _MOST_LIVE, _MOST_EVENTS, _MOST_SHARED = 3, 4, 4, 1
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
 _BEST_CHARS = 400  # of a phase's end: the best, the next, and the test between them
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
@@ -88,6 +88,7 @@ class SweepStatus(Answer):
     live: list[str] | None = None
     eta_s: float | None = None
     events: list[str] | None = None
+    warnings: list[str] | None = None
     hint: str | None = None
 
 
@@ -132,6 +133,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         live=_describe_live_cells(live) or None,
         eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
+        warnings=list(sweep.shared_outputs.values())[:_MOST_SHARED] or None,
         hint=" ".join(_explain_failed(sweep, is_advised=is_advised)) or None,
     )
 

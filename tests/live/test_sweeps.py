@@ -9,6 +9,7 @@ import pty
 import signal
 import socket
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -482,6 +483,40 @@ async def test_the_best_setting_is_promoted_with_seeds_of_its_own(sandbox: Sandb
         assert "|3|" in next(row for row in table["rows"] if "|7|" in row or "final" in row), table["rows"]
         phases[1]["grid"] = {"lr": [0.1], "seed": [1]}
         assert "grid of seeds alone" in await agent.refusal("launch_sweep", **{**plan, "name": "other"})
+
+
+async def test_cells_that_write_one_directory_of_their_program_are_named_as_soon_as_that_is_seen(
+    sandbox: Sandbox,
+) -> None:
+    (sandbox.path / "lib").mkdir()
+    (sandbox.path / "lib" / "runner.py").write_text(
+        "import pathlib, time\n"
+        "out = pathlib.Path('logs/default')\n"
+        "out.mkdir(parents=True, exist_ok=True)\n"
+        "while not pathlib.Path('over').exists():\n"
+        "    with (out / 'model.pt').open('wb') as file:\n"
+        "        time.sleep(0.05)\n"
+    )
+    (sandbox.path / "train.py").write_text("from lib import runner\n")
+    async with sandbox.agent() as agent:
+        common = {"command": f"{sys.executable} train.py", "cwd": str(sandbox.path), "env": {"N": "{n}"}}
+        plan = {"name": "both", "common": common, "grid": {"n": [1, 2]}, "max_parallel": 2}
+        assert "warnings" not in await agent.call("launch_sweep", **plan, dry_run=True), "no word of it in the script"
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+        answer = await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=60)
+        assert answer["reason"] == "outputs_shared", answer
+        (warning,) = answer["sweep"]["warnings"]
+        cells = [str(cell.run_id) for cell in observe(sandbox, sweep_id).cells]
+        assert all(run_id in warning for run_id in cells)
+        assert f"in {sandbox.path}/logs/default (model.pt)" in warning
+        listed = await agent.call("list_runs", sweep=sweep_id)
+        one = await agent.call("wait_run", run_ids=cells[0], timeout_s=0)
+        compared = await agent.call("compare_runs", run_ids=cells)
+        (sandbox.path / "over").touch()
+        for warnings in (listed["warnings"], one["warnings"], compared["notes"]):
+            assert warning in warnings
+        await to_end(agent, sweep_id)
+        assert warning in (await agent.call("compare_runs", sweep=sweep_id))["notes"]
 
 
 async def test_a_retry_in_a_cell_is_news_of_its_sweep_and_no_decision(sandbox: Sandbox) -> None:

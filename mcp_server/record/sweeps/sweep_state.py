@@ -149,6 +149,12 @@ class Sweep:
         return self.events[ends[-1] + 1 :] if ends else self.events
 
     @cached_property
+    def shared_outputs(self) -> Mapping[str, str]:
+        """Where live cells wrote the same files, by directory, as the conductor saw it."""
+        events = (event for event in self.events if event["kind"] == "outputs_shared")
+        return {str(event.get("what")): str(event.get("text")) for event in events}
+
+    @cached_property
     def phase(self) -> str | None:
         """The first phase that is not done, or None once all are."""
         is_open = {cell.cell.phase for cell in self.cells if not cell.done}

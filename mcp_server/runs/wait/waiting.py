@@ -26,7 +26,7 @@ _STOPPED_ON: Mapping[str, str] = {"stalled": "stall", "first_step_timeout": "fir
 _SETTLED_BY_AN_ATTEMPT: tuple[Noteworthy, ...] = ("error_seen", "stalled", "first_step_timeout")
 _DECISIONS: tuple[Noteworthy, ...] = (
     *(*_SETTLED_BY_AN_ATTEMPT, "gpu_deviation", "judging_lost"),
-    *("cell_failed", "launch_refused", "metric_missing", "phase_done"),  # of a sweep
+    *("cell_failed", "launch_refused", "outputs_shared", "metric_missing", "phase_done"),  # of a sweep
 )
 
 

@@ -20,6 +20,7 @@ from mcp_server.store.attribution.claim_records import (
     move_run,
 )
 from mcp_server.store.attribution.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide, is_within
+from mcp_server.store.attribution.shared_places import describe_shared
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 
@@ -157,6 +158,15 @@ class Attribution:
             return others, is_settled
 
         return OwnFiles(claims, find_others=find_others, has_ended=run.ended)
+
+    def describe_shared(self, runs: Sequence[Run], others: Iterable[Run] = ()) -> dict[str, str]:
+        """Return by directory where any of ``runs`` writes the same files as another, or of ``others``. Reads records.
+
+        Runs of other hosts are left out.
+        """
+        here = {run.run_id: run for run in (*runs, *others) if not run.spec.mirror}
+        texts = describe_shared(list(map(self.claims_of, here.values()))) if len(here) > 1 else {}
+        return {directory: text for directory, text in texts.items() if any(run.run_id in text for run in runs)}
 
     def claims_of(self, run: Run) -> Claims:
         """Return the claims of one run, read again when its record has changed."""

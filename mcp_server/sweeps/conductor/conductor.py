@@ -118,6 +118,7 @@ _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _LAUNCHED_WITHIN_S = 2.0  # where the loop has to know first what became of a launch: longer ones go on beside it
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
 _SHOWN_SHARE = 0.02  # of a processor at most: to show 1,000 cells takes 40 ms
+_SHARED_SHARE = 100  # times as long as a look for shared files took passes until the next
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 # The reason of a stop of processes whose supervisor is dead: a conductor that finds it goes on where another one died.
 REAPED = "its supervisor died, and the cell is started again"
@@ -140,6 +141,7 @@ class Conductor:
     _watched: dict[str, Path] = field(default_factory=dict)  # by run, the directories that announce changes
     _launching: dict[str, bool] = field(default_factory=dict)  # by cell, False once it has ended, and events say how
     _nap: anyio.CancelScope | None = None  # until something changes, or a launch ends
+    _shared_due_s: float = 0.0
     _is_stopping: bool = False
     _stopping_since_s: float | None = None
 
@@ -313,7 +315,17 @@ class Conductor:
             else:
                 self.live[name] = run
                 self._note_trouble(name, run)
+        await run_in_thread(self._note_shared, sweep)
         return ended
+
+    def _note_shared(self, sweep: Sweep) -> None:
+        """Note where live cells write the same files. Their supervisors see it within seconds."""
+        if len(self.live) > 1 and time.monotonic() >= self._shared_due_s:
+            begun_s = time.monotonic()
+            for directory, text in self.scalars.attribution.describe_shared(list(self.live.values())).items():
+                if directory not in sweep.shared_outputs:
+                    self._note("outputs_shared", text, what=directory)
+            self._shared_due_s = time.monotonic() + max(_TICK_S, _SHARED_SHARE * (time.monotonic() - begun_s))
 
     def _look_at(self, cells: list[CellState]) -> list[tuple[CellState, Run | None]]:
         """Return the runs of cells, None for one whose directory is gone; none that cannot be read now."""

@@ -15,6 +15,7 @@ from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
 from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh
+from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views import brevity
@@ -27,6 +28,7 @@ _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (8, 600), "timed_out"
 _HEARTBEAT_TAIL, _TAIL_OF_SEVERAL, _TAIL_OF_FEW = (1, 80), (1, 120), (4, 320)
 _FEW = 3  # ends in one answer
 _NO_DECISION = frozenset({"queued", "first_step", "retrying", "resumed", "requeued"})
+_MOST_BESIDE, _MOST_SHARED = 100, 2  # live runs that are looked at, and directories that are named
 _MOST_ROWS = 8  # of more runs, those without news are only counted, and of more news one is in full
 
 
@@ -45,6 +47,7 @@ class WaitResult(Answer):
     more: str | None = None
     met: str | None = None
     note: str | None = None
+    warnings: list[str] | None = None
     waited_s: float | None = None
     next_timeout_s: float | None = None
     cursor: str | None = None
@@ -90,7 +93,16 @@ async def describe_outcome(
         answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, runs, shows_owner)
     note = metric.describe_unmet(runs, ended=not is_heartbeat) if metric is not None and outcome.met is None else None
     cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
-    return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
+    shared = await run_in_thread(describe_shared, server, runs)
+    update = {"met": outcome.met, "note": note, "warnings": shared or None, "cursor": cursor}
+    return Described(answer.model_copy(update=update), cursors)
+
+
+def describe_shared(server: ServerContext, runs: Sequence[Run]) -> list[str]:
+    """Return where live ones of ``runs`` write the same files as each other, or as other live runs. Reads records."""
+    own = [run for run in runs if not run.ended]
+    live = server.store.list_runs(RunQuery("live"), _MOST_BESIDE) if own else []
+    return list(server.scalars.attribution.describe_shared(own, live).values())[:_MOST_SHARED] if live[1:] else []
 
 
 def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> list[Run]:
