@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -56,22 +55,17 @@ class BlueprintInvalid(RunwardError):
 
 
 def read_blueprint(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
-    """Return the absolute path of a blueprint and its content.
-
-    Raises:
-        BlueprintUnreadable: as ``read_blueprint_text``.
-    """
+    """Return the absolute path of a blueprint and its content; errors as ``read_blueprint_text``."""
     file, text = read_blueprint_text(path, cwd)
     return file, parse_blueprint(text)
 
 
 def read_blueprint_text(path: str, cwd: str | None = None) -> tuple[Path, str]:
-    """Return the absolute path of a blueprint and its text.
-
-    A relative ``path`` needs ``cwd``.
+    """Return the absolute path of a blueprint and its text. A relative ``path`` needs ``cwd``.
 
     Raises:
-        BlueprintUnreadable: it is not a regular file of UTF-8 text below 1 MB; other kinds of files are not opened.
+        BlueprintUnreadable: it is not a regular file of UTF-8 text below 1 MB. A device is not even opened: that may
+            have an effect.
     """
     try:
         file = Path(path).expanduser()
@@ -80,7 +74,9 @@ def read_blueprint_text(path: str, cwd: str | None = None) -> tuple[Path, str]:
         if not file.is_absolute():
             raise BlueprintUnreadable(path, "the path must be absolute")
         file = Path(os.path.normpath(file))
-        data = _read_bytes(file)
+        if file.exists() and not file.is_file():
+            raise BlueprintUnreadable(path, "not a regular file")
+        data = read_regular_file(file, max_bytes=MAX_CHARS + 1)
     except (OSError, ValueError, RuntimeError) as error:  # missing, a NUL in the path, no such user
         raise BlueprintUnreadable(path, (getattr(error, "strerror", None) or str(error))[:200]) from error
     if len(data) > MAX_CHARS:
@@ -92,17 +88,6 @@ def read_blueprint_text(path: str, cwd: str | None = None) -> tuple[Path, str]:
     if "\0" in text:
         raise BlueprintUnreadable(path, "it is not text")
     return file, text
-
-
-def _read_bytes(file: Path) -> bytes:
-    """Return the content of a regular file, at most one byte more than a blueprint may have.
-
-    Raises:
-        OSError: it cannot be read, or is not a regular file. A device is not even opened: that may have an effect.
-    """
-    if file.exists() and not file.is_file():
-        raise OSError(errno.EINVAL, "not a regular file")
-    return read_regular_file(file, max_bytes=MAX_CHARS + 1)
 
 
 def check_file(
@@ -126,19 +111,14 @@ def check_file(
     paths = resolve_paths(file, blueprint, cwd=cwd if "codebase_dir" in given else None)
     option_faults = list(_find_option_faults(paths, blueprint, check_options))
     hidden = {fault.section for fault in option_faults}  # they may hold a key
-    faults = sorted(
-        [
-            *blueprint.faults,
-            *_find_secrets(blueprint),
-            *_find_unfilled(paths, blueprint),
-            *option_faults,
-            *_find_seed_faults(blueprint),
-            *_find_host_faults(paths, blueprint, roots, given),
-        ],
-        key=lambda fault: fault.line,
-    )
-    faults = [fault for fault in faults if fault.section not in given]
+    faults = [
+        *_find_faults(paths, blueprint),
+        *option_faults,
+        *_find_host_faults(paths, blueprint, roots, given),
+    ]
+    faults = sorted((fault for fault in faults if fault.section not in given), key=lambda fault: fault.line)
     is_blueprint = bool(blueprint.lines)  # the content of other files is not shown
+    notes = blueprint.notes if is_blueprint else ""
     command = mask_assigned_secrets(_fill_command(paths, blueprint) or "")
     values = {**vars(blueprint.options), "launch_command": command}
     shown: dict[str, Any] = {name: value or None for name, value in values.items() if name not in hidden}
@@ -151,7 +131,7 @@ def check_file(
         first_step_timeout_s=blueprint.first_step_timeout_s,
         first_step_pattern=blueprint.first_step_pattern,
         defaults_used=list(blueprint.defaults_used),
-        notes=_shorten(blueprint.notes) if is_blueprint else "",
+        notes=notes if len(notes) <= _MAX_NOTES_CHARS else f"{notes[: _MAX_NOTES_CHARS - 1]}…",
         problems=[BlueprintProblem(line=fault.line, text=fault.text) for fault in faults],
     )
 
@@ -187,17 +167,11 @@ def apply_blueprint(
         "first_step": request.first_step_timeout_s,
         **{name: getattr(request, name) for name in ("recovery", "params", "resume_args", "tensorboard")},
     }
-    fatal = [
-        fault
-        for fault in (
-            *blueprint.faults,
-            *_find_secrets(blueprint),
-            *_find_unfilled(paths, blueprint),
-            *_find_option_faults(paths, blueprint, check_options, request),
-            *_find_seed_faults(blueprint, request),
-        )
-        if fault.fatal and not replaced.get(fault.section)
+    faults = [
+        *_find_faults(paths, blueprint, request),
+        *_find_option_faults(paths, blueprint, check_options, request),
     ]
+    fatal = [fault for fault in faults if fault.fatal and not replaced.get(fault.section)]
     excluded = {"codebase_dir"} if request.cwd else set()
     if request.command:
         excluded |= {"launch_command", "yaml_path"}
@@ -240,13 +214,13 @@ def make_name(file: Path, blueprint: Blueprint, keyword: str = "") -> str:
 
 
 def _count_letters(text: str) -> int:
-    return sum(letter.isalpha() for letter in text)
+    return sum(map(str.isalpha, text))
 
 
 def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blueprint) -> LaunchRequest:
     options = blueprint.options
     params = {**{name: _move(value, paths) for name, value in options.params.items()}, **request.params}
-    if len(options.seeds) == 1 and not _names_seeds(blueprint.launch_command or "") and "seed" not in params:
+    if len(options.seeds) == 1 and not _SEEDS.search(blueprint.launch_command or "") and "seed" not in params:
         params["seed"] = options.seeds[0]
     is_default_style = request.param_style == LaunchRequest.param_style
     return replace(
@@ -257,10 +231,6 @@ def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blue
         resume_args=request.resume_args or [_move(word, paths) for word in options.resume_args],
         tensorboard=request.tensorboard or (str(paths.tensorboard) if paths.tensorboard else None),
     )
-
-
-def _names_seeds(command: str) -> bool:
-    return _SEEDS.search(command) is not None
 
 
 def _find_option_faults(
@@ -278,24 +248,34 @@ def _find_option_faults(
         check_options(replace(request, command=command))
     except (BadArgument, PatternError) as error:
         name = {"command": "launch_command"}.get(argument := getattr(error, "argument", "recovery"), argument)
-        if name == "launch_command" and any(_find_secrets(blueprint)):
+        if name == "launch_command" and any(find_assigned_secrets(blueprint.launch_command or "")):
             return  # named already
         cause = " ".join(filter(None, (getattr(error, "reason", None) or str(error), error.remedy)))
         written = "seeds" if name == "params" and name not in blueprint.lines else name  # a seed is a parameter
         yield BlueprintFault(blueprint.lines.get(written, 1), f"[exp_{written}] {cause}", section=name)
 
 
-def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None) -> Iterator[BlueprintFault]:
-    """Yield a fault if a run would take several seeds, which a launch refuses as well."""
-    seeds = blueprint.options.seeds
+def _find_faults(
+    paths: BlueprintPaths, blueprint: Blueprint, request: LaunchRequest | None = None
+) -> Iterator[BlueprintFault]:
+    """Yield the faults of a document, secrets in its command, paths that it names and has not, and several seeds."""
+    yield from blueprint.faults
+    line, command, seeds = (
+        blueprint.lines.get("launch_command", 1),
+        blueprint.launch_command or "",
+        blueprint.options.seeds,
+    )
+    for name in find_assigned_secrets(command):  # the command is stored with the run and visible to every user
+        text = f"{name} has its value in the command, which is stored: remove it, and name it in secrets."
+        yield BlueprintFault(line, text, section="launch_command")
+    for name in find_unknown_names(_fill_command(paths, blueprint) or ""):
+        if name in ("exp_yaml_path", "exp_venv_exe"):  # bash would put nothing in their place
+            text = f"the launch command names {name}, and [{name}] is empty: write the path, or leave it out."
+            yield BlueprintFault(line, text, section="launch_command")
     launch_sets_seed = request is not None and ("seed" in request.params or bool(request.command))
-    command = blueprint.launch_command or ""
-    if len(seeds) > 1 and not launch_sets_seed and not _names_seeds(command):
-        place = (
-            ""
-            if not command or takes_arguments(parse_command(command))
-            else "write {params} as a word of its own behind the training program, then "
-        )
+    if len(seeds) > 1 and not launch_sets_seed and not _SEEDS.search(command):
+        has_place = not command or takes_arguments(parse_command(command))
+        place = "" if has_place else "write {params} as a word of its own behind the training program, then "
         text = (
             f"[exp_seeds] has {len(seeds)} seeds, and a run takes one: {place}launch once for each, with "
             f'params={{"seed": {seeds[0]}}}, or name ${{exp_seeds}} in the command.'
@@ -333,12 +313,8 @@ def _starts(exe: Path, name: str, paths: BlueprintPaths) -> bool:
     """Return whether ``name`` starts ``exe`` where its directory comes first in PATH."""
     if paths.place is not None:
         return exe.name == name
-    return not exe.exists() or _is_same_file(exe.parent / name, exe)
-
-
-def _is_same_file(path: Path, exe: Path) -> bool:
     try:
-        return path.samefile(exe)
+        return not exe.exists() or (exe.parent / name).samefile(exe)
     except OSError:
         return False
 
@@ -366,23 +342,3 @@ def _find_host_faults(
         if foreign is not None:
             text = f"[exp_launch_command]: {f'{foreign.reason} {foreign.remedy}'.rstrip()}"
             yield BlueprintFault(blueprint.lines.get("launch_command", 1), text, fatal=False)
-
-
-def _find_secrets(blueprint: Blueprint) -> Iterator[BlueprintFault]:
-    """Yield secrets with their value in the command, which is stored with the run and visible to every user."""
-    for name in find_assigned_secrets(blueprint.launch_command or ""):
-        line = blueprint.lines.get("launch_command", 1)
-        text = f"{name} has its value in the command, which is stored: remove it, and name it in secrets."
-        yield BlueprintFault(line, text, section="launch_command")
-
-
-def _find_unfilled(paths: BlueprintPaths, blueprint: Blueprint) -> Iterator[BlueprintFault]:
-    """Yield paths that the command names and that the blueprint has not: bash would put nothing in their place."""
-    for name in find_unknown_names(_fill_command(paths, blueprint) or ""):
-        if name in ("exp_yaml_path", "exp_venv_exe"):
-            text = f"the launch command names {name}, and [{name}] is empty: write the path, or leave it out."
-            yield BlueprintFault(blueprint.lines.get("launch_command", 1), text, section="launch_command")
-
-
-def _shorten(notes: str) -> str:
-    return notes if len(notes) <= _MAX_NOTES_CHARS else f"{notes[: _MAX_NOTES_CHARS - 1]}…"

@@ -16,7 +16,7 @@ from mcp_server.text.rows import read_blocks, read_patterns
 _RX = read_patterns("blueprints/patterns", "clauses")
 _MAX_WORDS = 14  # beside a duration: a longer clause is a story
 _MAX_LABEL_WORDS = 5  # "the run with 8 experts: 13 hours"
-MARK = "\x00"
+MARK = "\ue001"
 _SORTS = {
     block[0][1]: "|".join(value for key, value in block if key == "words")
     for block in read_blocks("blueprints/clauses")

@@ -70,7 +70,7 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
     line_pattern: str | None = None  # of a rule that names the line and no time
 
     def refuse(line: int, text: str) -> None:
-        reader.add_fault(line, text, section="first_step")
+        reader.refuse("first_step", line, text)
 
     candidates = [item for item in items if len(item.text) < MOST_CHARS and FIRST_STEP.search(item.words)]
     for item in candidates[:_MOST_LINES]:
@@ -116,7 +116,7 @@ def _read_pattern(reader: BlueprintReader, items: Sequence[SectionItem]) -> str 
             try:
                 compile_user_pattern(written)
             except PatternError as error:
-                reader.add_fault(item.line, f"first_step_pattern is not usable: {error.why}.")
+                reader.refuse("", item.line, f"first_step_pattern is not usable: {error.why}.")
             else:
                 return written
     return None

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mcp_server.blueprints.headings import NOTES, OPTIONS, SECTIONS, find_section
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("blueprints/patterns", "front_matter")
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
 _MAX_CHARS = 64_000  # PyYAML takes 10 s for 1 MB
 _MAX_NODES = 5_000
 _TABLES = ("exp", "experiment", "blueprint")  # keys that hold the sections as a table
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
-_BRACKETED = re.compile(r"\s*(?:#{1,6}\s|[*_#]*\s*[\[【]\s*exp)", re.IGNORECASE)
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "Null": None, "~": None, "": None}
 
 
@@ -69,7 +69,7 @@ def read_front_matter(texts: Sequence[str]) -> FrontMatter:
         else next((n for n in range(first + 1, len(texts)) if texts[n].rstrip() in ("---", "...")), None)
     )
     # Rules between sections are not front matter.
-    if end is None or any(_BRACKETED.match(text) for text in texts[first + 1 : end]):
+    if end is None or any(_RX.bracketed.match(text) for text in texts[first + 1 : end]):
         return FrontMatter()
     if not any(re.match(r"\s*[\w\"'-]+\s*:", text) for text in texts[first + 1 : end]):
         return FrontMatter()
@@ -161,9 +161,9 @@ def type_scalar(text: str, *, is_plain: bool = True) -> Any:
         return text
     if text in _WORDS:
         return _WORDS[text]
-    if _INTEGER.fullmatch(text) and len(text) < 20:  # noqa: PLR2004 - a 64-bit integer has 19 digits
+    if _RX.integer.fullmatch(text) and len(text) < 20:  # noqa: PLR2004 - a 64-bit integer has 19 digits
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    return float(text) if _RX.float.fullmatch(text) else text
 
 
 def _find_own(key: str) -> str | None:

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.blueprints.markdown import SourceLine
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import read_blocks, read_patterns
+
+_RX = read_patterns("blueprints/patterns", "headings")
 
 NOTES = "notes"
 # By their names, which people spell so.
@@ -24,10 +26,6 @@ _SECTION_BY_PLACE = {
     for alias in re.split(r"[|/]", aliases)
     if name.endswith(("_dir", "_exe", "_path"))
 }
-_TIME_NAME = re.compile(
-    r"(?:max(?:imum)? )?(?:run ?|wall ?|wall clock |training )?(?:time|duration)(?: limit| budget)?"
-    r"|(?:最长|最大)?(?:运行|训练)?(?:时间|时长)(?:上限|限制|预算)?"
-)
 _PLACE = re.compile(
     r"(?: ?(?:path|dir|directory|folder|location|root|目录|路径|文件夹|verzeichnis|ordner|pfad))+$"
     r"|^(?:répertoire|dossier|chemin) (?:du|de|des)(?: la)? "
@@ -35,44 +33,13 @@ _PLACE = re.compile(
 NO_HASHES = 7  # the level of a heading without #: every other heading ends its section
 _MAX_LABEL_WORDS = 8  # a longer label is a sentence
 MAX_HEADING_CHARS = 8_000  # no heading is longer, nor a line with a label
-_WITH_UNIT = re.compile(r"(.{4,40}) (?:in )?(?:s|secs?|seconds|mins?|minutes|h|hrs?|hours|days)")
 
-# Marks of lists that markdown does not know: bullets, and numbers in brackets, in Chinese, or within a paragraph.
-LOOSE_MARK = re.compile(
-    r"^(?:•\s+|[(（]?(?:\d{1,3}|[一二三四五六七八九十]{1,2})[.)、）]\s*(?![\d.])|[(（]?[a-h][)）]\s+)"
-)
-# Numbers of headings: `Section 3:`, `3.1`, `第三部分`, `IV.`
-_HEADING_NUMBER = re.compile(
-    r"^(?:(?:section|part|step)\s+)?(?:\d{1,2}(?:\.\d{1,2})*|[ivx]{1,4}|[a-h])\s*[.):：、–—-]+(?!\d)\s*"
-    r"|^(?:section|part|step)\s+\d{1,2}\s+|^\d{1,2}(?:\.\d{1,2})+\s+|^\d{1,2}\s+"
-    r"|^第?[一二三四五六七八九十]+(?:部分|节|章|步)?\s*[、.:：]\s*|^第[一二三四五六七八九十\d]+(?:部分|节|章|步)\s*",
-    re.IGNORECASE,
-)
-LOOSE_HASHES = re.compile(r"^(#{1,6})(?!#)\s*")  # without a blank, too, which markdown wants
-_OF_THE_RUN = re.compile(
-    r" (?:(?:of|for) (?:the|this) (?:experiment|run|training)|de(?: la|s| l['’])\s?(?:expérience|entraînement)"
-    r"|(?:des|dieses|der) (?:experiments|versuch(?:e?s)?|trainings|laufs))$"
-)
-_WIKI_HEADING = re.compile(r"(={1,6})\s*([^=\s].*?)(?:\s*\1)?")
-_BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
-_BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
-_OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
-_SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:::|[:：=＝]|—|–|-\s|->|→|$)\s*")
-_MARKS_AND_PICTURES = re.compile(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+")
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
-_REMOTE = re.compile(r"[A-Za-z][\w.-]*[\d.-][\w.-]*:/")
+LOOSE_MARK = _RX.loose_mark
+LOOSE_HASHES = _RX.loose_hashes
 _PATH_LABEL = re.compile(r"(?:content|value|path|dir|directory|file|folder|step)s?[\W_]*\d*$|.*[-_ ](?:path|dir|file)$")
-_LABEL_SIGN = re.compile("[:：=＝]")
-_DASHED = re.compile(r"^(.{2,40}?)\s+(?:[-–—=]|->|→)\s+(\S.*)$")
-_TWO_SCRIPTS = re.compile(r"(?<=[\u4e00-\u9fff])\s+(?=[A-Za-z])|(?<=[A-Za-z])\s+(?=[\u4e00-\u9fff])")
 _MAX_TWO_NAMES = 80
 _FEWEST_COLUMNS = 3  # of a table in plain words that has no column for the command
-_TABLE_LINE = re.compile(r"\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
-_LABEL = re.compile(
-    r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:::(?=\s)|:(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
-)
 
-_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})\s*")
 _WORDS_ALONE = re.compile(r"[^\W\d_][^:：=`|<>\[\]{}\"/\\$;,.!?。，；]{1,60}?\s*[:：]?")
 _TITLE = re.compile(
     r"(?:[A-ZÄÖÜÉÀ][\w'-]*)(?: (?:[A-ZÄÖÜÉÀ&][\w'-]*|of|and|for|the|to|in|on|und|et|de|du|des)){0,4}\s*:?"
@@ -100,13 +67,13 @@ class Heading:
 def find_section(name: str) -> str | None:
     """Return the section that ``name`` means, as in ``[Exp Launch-Command]`` or ``启动命令``, or None."""
     plain = re.sub(r"[\s_-]+", " ", name.strip().strip("*_`[]【】").lower()).strip()
-    plain = _TWO_SCRIPTS.sub("", _OF_THE_RUN.sub("", plain))
+    plain = _RX.two_scripts.sub("", _RX.of_the_run.sub("", plain))
     section = _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
-    section = section or ("max_time" if _TIME_NAME.fullmatch(plain) else None)
+    section = section or ("max_time" if _RX.time_name.fullmatch(plain) else None)
     section = section or _SECTION_BY_PLACE.get(
         core if (core := _PLACE.sub("", plain.removeprefix("exp "))) != plain else ""
     )
-    if section is None and (timed := _WITH_UNIT.fullmatch(plain)):
+    if section is None and (timed := _RX.with_unit.fullmatch(plain)):
         section = find_section(timed[1])
         return section if section == "max_time" else None
     return section
@@ -119,77 +86,66 @@ HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL, BARE = 5, 
 def find_heading(line: SourceLine) -> Heading | None:
     """Return the section that a line begins, or None."""
     level, text = line.level, line.content
-    if len(text) > MAX_HEADING_CHARS and not text.startswith("|"):
+    if text.startswith("|"):
+        return _read_row(text)
+    if len(text) > MAX_HEADING_CHARS:
         return None
     if not level and (hashes := LOOSE_HASHES.match(text)):
         level, text = len(hashes[1]), text[hashes.end() :]
     if level:
         text = text.strip().rstrip("#").strip()
-    elif wiki := _WIKI_HEADING.fullmatch(text):
+    elif wiki := _RX.wiki_heading.fullmatch(text):
         level, text = len(wiki[1]), wiki[2]
-    if text.startswith("|"):
-        return _read_row(text)
     unmarked = LOOSE_MARK.sub("", text, count=1).strip()
     is_listed = not level and (bool(line.list_mark) or unmarked != text)
     is_bold = unmarked.startswith(("**", "__"))
-    clean = _MARKS_AND_PICTURES.sub("", unmarked)
+    clean = _RX.marks_and_pictures.sub("", unmarked)
     if level or is_bold:
-        clean = _HEADING_NUMBER.sub("", clean, count=1).lstrip("*_`")
-    heading = _find_own_name(clean, level, is_bold=is_bold, is_listed=is_listed)
-    if heading is not None:
-        return heading
-    level = level or NO_HASHES
-    if level == NO_HASHES and not is_bold and not _LABEL_SIGN.search(clean):
-        return None
-    return _find_alias(clean, level, is_bold=is_bold, is_listed=is_listed)
+        clean = _RX.heading_number.sub("", clean, count=1).lstrip("*_`")
+    find = (_find_own_name, _find_alias)
+    headings = (each(clean, level or NO_HASHES, is_bold=is_bold, is_listed=is_listed) for each in find)
+    return next(filter(None, headings), None)
 
 
 def _find_own_name(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> Heading | None:
     """Return the section of a heading with its own name, ``exp_purpose``, or a name in brackets."""
-    if level and (behind := _BRACKETS_BEHIND.search(clean)) and (name := find_section(behind[1])) is not None:
+    has_hashes = level < NO_HASHES
+    if has_hashes and (behind := _RX.brackets_behind.search(clean)) and (name := find_section(behind[1])) is not None:
         return Heading(name, HASHED, level, clean, clean[behind.end() :].strip(" *:：`"))
-    level = level or NO_HASHES
-    if bracketed := _BRACKETED.match(clean):
-        name, rest = find_section(bracketed[1]), clean[bracketed.end() :].lstrip("*_`")
-        if name is not None and not rest.startswith("["):
-            separator = _SEPARATOR.match(rest)
-            inline = rest[separator.end() :] if separator else rest
-            inline = "" if find_section(inline) == name else inline  # its name in another language
-            is_sure = is_bold or separator or not is_listed
-            strength = HASHED if level != NO_HASHES else BRACKETED if is_sure else OWN_NAME
-            return Heading(name, strength, level, clean, _strip_bold_marks(inline))
-    if own_name := _OWN_NAME.match(clean):
-        for end in reversed([word.end() for word in re.finditer(r"[A-Za-z]+", own_name[0])]):
-            name, rest = find_section(clean[:end]), re.sub(r"^[*_`]+", "", clean[end:])
-            separator = _SEPARATOR.match(rest)
-            if re.match(r"[\w-]", rest):
-                continue  # in the middle of a word: `exp_launch_comand`
-            if name is not None and (separator or level != NO_HASHES or is_bold):
-                strength = HASHED if level != NO_HASHES else BRACKETED if is_bold else OWN_NAME
-                inline = rest[separator.end() :] if separator else rest
-                return Heading(name, strength, level, clean, _strip_bold_marks(inline))
+    bracketed = _RX.bracketed.match(clean)
+    own = None if bracketed else _RX.own_name.match(clean)
+    ends = [bracketed.end()] if bracketed else []
+    ends += reversed([word.end() for word in re.finditer(r"[A-Za-z]+", own[0])] if own else [])
+    for end in ends:
+        name, rest = find_section(bracketed[1] if bracketed else clean[:end]), clean[end:].lstrip("*_`")
+        separator = _RX.separator.match(rest)
+        is_sure = is_bold or bool(separator) or (not is_listed if bracketed else has_hashes)
+        # `exp_launch_comand` goes on in the middle of a word; `[exp_purpose][1]` is a link.
+        if name is None or (rest.startswith("[") if bracketed else not is_sure or re.match(r"[\w-]", rest)):
+            continue
+        inline = rest[separator.end() :] if separator else rest
+        inline = "" if bracketed and find_section(inline) == name else inline  # its name in another language
+        # The marks of bold began in front of the name; a glob keeps its star.
+        inline = re.sub(r"^[*_]{2,}|(?<!/)\*{2,}$", "", inline.strip()).strip()
+        strength = HASHED if has_hashes else BRACKETED if is_bold or (bracketed and is_sure) else OWN_NAME
+        return Heading(name, strength, level, clean, inline)
     return None
-
-
-def _strip_bold_marks(text: str) -> str:
-    """Return ``text`` without the marks of bold that began in front of a heading's name; a glob keeps its star."""
-    return re.sub(r"^[*_]{2,}|(?<!/)\*{2,}$", "", text.strip()).strip()
 
 
 def _find_alias(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> Heading | None:
     """Return the section of a heading in ordinary words: ``Launch command``, ``实验目的：…``."""
+    is_marked = level < NO_HASHES or is_bold
+    if not is_marked and not _RX.label_sign.search(clean):
+        return None
     words = clean.replace("**", "").replace("__", "").replace("`", "")
     label, value = split_label(words)
     name = find_in_words(label or words)
-    if name is None and (level != NO_HASHES or is_bold) and (parts := _DASHED.match(words)):
+    if name is None and is_marked and (parts := _RX.dashed.match(words)):
         label, value, name = parts[1], parts[2], find_in_words(parts[1])
-    if name is None or name in OPTIONS or (is_listed and name == NOTES and not label):
+    if name is None or name in OPTIONS or not (label or (is_marked and not (is_listed and name == NOTES))):
         return None
-    if level != NO_HASHES:
-        return Heading(name, _ALIAS_HASHED, level, clean, value if label else "")
-    if is_bold:
-        return Heading(name, _ALIAS_BOLD, level, clean, value if label else "")
-    return Heading(name, ALIAS_LABEL, level, clean, value) if label else None
+    strength = _ALIAS_HASHED if level < NO_HASHES else _ALIAS_BOLD if is_bold else ALIAS_LABEL
+    return Heading(name, strength, level, clean, value if label else "")
 
 
 def find_in_words(words: str) -> str | None:
@@ -199,7 +155,7 @@ def find_in_words(words: str) -> str | None:
         return name
     parts = [part for part in re.split(r"\s*[/|｜·&]\s*", plain) if part]
     if len(parts) == 1:
-        parts = _TWO_SCRIPTS.split(plain)
+        parts = _RX.two_scripts.split(plain)
     names = {find_section(part) if len(parts) == 1 or part == plain else find_in_words(part) for part in parts}
     return names.pop() if len(names) == 1 else None
 
@@ -212,11 +168,8 @@ def _read_row(text: str) -> Heading | None:
     if len(cells) < 2:  # noqa: PLR2004 - name and value
         return None
     name, is_own = find_in_words(cells[0]), "exp" in cells[0].lower()
-    if (
-        name is None
-        or (name in OPTIONS and not is_own and "[" not in cells[0])
-        or find_in_words(cells[1]) not in (None, name)
-    ):
+    is_plain_option = name in OPTIONS and not is_own and "[" not in cells[0]
+    if name is None or is_plain_option or find_in_words(cells[1]) not in (None, name):
         return None
     return Heading(name, BRACKETED if is_own else ALIAS_LABEL, NO_HASHES, cells[0], cells[1], is_row=True)
 
@@ -243,10 +196,10 @@ def unfold_wide_tables(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]
 def _read_wide_table(rows: Sequence[str]) -> list[tuple[str, str]]:
     """Return names and values of a table of one row, or nothing where its columns are not sections."""
     has_one_row = len(rows) > 2 and rows[2].startswith("|") and not (len(rows) > 3 and rows[3].startswith("|"))  # noqa: PLR2004 - names, line, values
-    if not has_one_row or not _TABLE_LINE.fullmatch(rows[1]):
+    if not has_one_row or not _RX.table_line.fullmatch(rows[1]):
         return []
     names, values = ([cell.strip() for cell in split_row(row)] for row in (rows[0], rows[2]))
-    sections = [find_in_words(_MARKS_AND_PICTURES.sub("", name).strip("*`")) for name in names]
+    sections = [find_in_words(_RX.marks_and_pictures.sub("", name).strip("*`")) for name in names]
     is_wide = None not in sections and len(set(sections)) == len(sections) > 1
     is_named = "launch_command" in sections or all("exp" in name.lower() for name in names)
     is_wide = is_wide and (is_named or len(sections) >= _FEWEST_COLUMNS)
@@ -255,16 +208,13 @@ def _read_wide_table(rows: Sequence[str]) -> list[tuple[str, str]]:
 
 def split_row(text: str) -> list[str]:
     """Return the cells of a table row. A bar in inline code, or behind a backslash, is text."""
-    return (
-        re.findall(r"(?:`[^`]*`|\\\||[^|])+", text.strip().strip("|"))
-        if text.count("`") % 2 == 0
-        else re.split(r"(?<!\\)\|", text.strip().strip("|"))
-    )
+    text = text.strip().strip("|")
+    return re.findall(r"(?:`[^`]*`|\\\||[^|])+", text) if text.count("`") % 2 == 0 else re.split(r"(?<!\\)\|", text)
 
 
 def split_label(text: str) -> tuple[str, str]:
     """Split ``path (absolute): /x`` into label and value. The label is empty if there is none."""
-    match = _LABEL.match(text[:MAX_HEADING_CHARS]) and _LABEL.match(text)
+    match = _RX.label.match(text[:MAX_HEADING_CHARS]) and _RX.label.match(text)
     if (
         match is None
         or " -" in match["label"]
@@ -274,10 +224,10 @@ def split_label(text: str) -> tuple[str, str]:
         return "", text
     at = match.start("value")
     is_clock = text[at - 1] == ":" and match["label"][-1:].isdigit() and match["value"][:1].isdigit()
-    if is_clock or "@" in match["label"] or _DRIVE.match(text):  # 12:00:00, root@host:/data, C:/data
+    if is_clock or "@" in match["label"] or _RX.drive.match(text):  # 12:00:00, root@host:/data, C:/data
         return "", text
     label = match["label"].strip(" *_[]【】").lower()
-    if _REMOTE.match(text) and find_section(label) is None and not _PATH_LABEL.match(label):
+    if _RX.remote.match(text) and find_section(label) is None and not _PATH_LABEL.match(label):
         return "", text  # host2:/data
     return label, match["value"].strip().removeprefix("**").strip()
 
@@ -292,15 +242,12 @@ def find_underlined(lines: Sequence[SourceLine], headings: Mapping[int, Heading]
     """Return the headings that are underlined by ``===`` or ``---``; elsewhere these are rules."""
     underlined: dict[int, Heading] = {}
     for line, below in itertools.pairwise(lines):
-        mark = _UNDERLINE.fullmatch(below.text) if below.text[:4].strip()[:1] in ("=", "-") else None
+        mark = _RX.underline.fullmatch(below.text) if below.text[:4].strip()[:1] in ("=", "-") else None
         if mark is None or line.fence is not None or line.level or not line.content or below.number != line.number + 1:
             continue
         heading = find_heading(replace(line, level=1 if mark[1][0] == "=" else 2, list_mark=""))
-        if (
-            heading is not None
-            and not heading.is_row
-            and (line.number not in headings or headings[line.number].level == NO_HASHES)
-        ):
+        is_weaker = line.number not in headings or headings[line.number].level == NO_HASHES
+        if heading is not None and not heading.is_row and is_weaker:
             underlined[line.number] = heading
     return underlined
 

@@ -11,25 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-_INLINE = re.compile(
-    r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)|~~(?=[^\s~])[^~\n]*[^\s~]~~(?!~)|\[\^[\w-]+\](?!:)"
-    r"|\\(?P<escaped>[_*\[\]#.~()!{}<>`+-])"
-)
-_BOLD = re.compile(r"\*\*(?=\S)(.*?)(?<=\S)\*\*")
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("blueprints/patterns", "markdown")
+
 _KEPT = "\ue000"  # in whose place inline code and escaped characters stand
 _MAX_INLINE_CHARS = 8_000
-_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
-_TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
-_CALLOUT = re.compile(r"^\[!\w+\][+-]?\s*")  # how Obsidian and GitHub begin a coloured quote
-_DEFINITION = re.compile(r"^\s*:\s+(?=\S)")
-_QUOTE_MARKS = re.compile(r"^(?:[ \t]*>)+ ?")
-_LIST_OR_QUOTE = re.compile(r"[ \t]*(?:(?P<quote>>)|(?P<mark>[-*+]|\d{1,9}(?P<sign>[.)]))(?=[ \t]+\S))[ \t]*")
 _DEEPEST = 20  # lists and quotes within each other
-_HEADING = re.compile(r"(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
-_BAR = re.compile(r"[ \t>]*([-*_])(?:[ \t]*\1){2,}[ \t]*")
-_OPENING = re.compile(r"(`{3,})([^`]*)|(~{3,})(.*)")
 _UNANSWERED = "_No response_"  # by which an issue form of GitHub says that a field was left empty
-_CODE_OR_COMMENT = re.compile(r"(?P<ticks>`+)(?:(?!(?P=ticks)).)+(?P=ticks)(?!`)|(?P<begin><!--)")
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
         if mark and is_quoted and not written.lstrip().startswith(">"):
             fences[-1], mark = replace(fences[-1], end=number), ""  # the quote ends, and its code block with it
         if mark:
-            code = _QUOTE_MARKS.sub("", written) if is_quoted else written
+            code = _RX.quote_marks.sub("", written) if is_quoted else written
             if code.strip() and set(code.strip()) == {mark[0]} and len(code.strip()) >= len(mark):
                 fences[-1], mark = replace(fences[-1], end=number + 1, is_closed=True), ""
             else:
@@ -79,7 +68,7 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
             continue
         text = comments.drop(number - 1)
         line, quoted = _read_line(number, "" if text.strip() == _UNANSWERED else text)
-        if with_fences and (opening := _OPENING.fullmatch(line.content)):
+        if with_fences and (opening := _RX.opening.fullmatch(line.content)):
             mark, is_quoted = opening[1] or opening[3], quoted
             language = (opening[2] or opening[4] or "").strip().lower()
             fences.append(Fence(number, len(texts) + 1, language, is_closed=False))
@@ -92,7 +81,7 @@ def find_code(texts: Iterable[str]) -> Iterator[bool]:
     """Yield for each line whether it is in a code block, or opens or closes one, before anything else is read."""
     fence = ""
     for text in texts:
-        mark = _FENCE.match(text)
+        mark = _RX.fence.match(text)
         is_mark = mark is not None and (not fence or mark[1].startswith(fence))
         yield bool(fence) or is_mark
         if mark is not None and is_mark:
@@ -111,21 +100,21 @@ def code_spans(text: str) -> list[str]:
 
 def _read_line(number: int, text: str) -> tuple[SourceLine, bool]:
     """Return a line outside of code blocks, and whether it is quoted."""
-    if _BAR.fullmatch(text):
+    if _RX.bar.fullmatch(text):
         return SourceLine(number, text, "", ""), False
     rest, list_mark, is_quoted = text, "", False
     for _ in range(_DEEPEST):
-        if (marks := _LIST_OR_QUOTE.match(rest)) is None:
+        if (marks := _RX.list_or_quote.match(rest)) is None:
             break
         rest, is_quoted = rest[marks.end() :], is_quoted or bool(marks["quote"])
         list_mark = list_mark or marks["sign"] or marks["mark"] or ""
     rest, level = rest.strip(), 0
-    if heading := _HEADING.fullmatch(rest):
+    if heading := _RX.heading.fullmatch(rest):
         level, rest = len(heading[1]), heading[2] or ""
-    elif _DEFINITION.match(rest):  # below its term
-        text, rest = _DEFINITION.sub("", text, count=1), _DEFINITION.sub("", rest, count=1)
-    inline = _read_inline(_TASK_BOX.sub("", rest, count=1) if list_mark else rest)
-    content, plain = (_CALLOUT.sub("", each.strip(), count=1) for each in (inline.content, inline.plain))
+    elif _RX.definition.match(rest):  # below its term
+        text, rest = _RX.definition.sub("", text, count=1), _RX.definition.sub("", rest, count=1)
+    inline = _read_inline(_RX.task_box.sub("", rest, count=1) if list_mark else rest)
+    content, plain = (_RX.callout.sub("", each.strip(), count=1) for each in (inline.content, inline.plain))
     return SourceLine(number, text, content, plain, level, list_mark), is_quoted
 
 
@@ -154,7 +143,7 @@ class _CommentReader:
                 return ""
             self._is_open, text = False, text.partition("-->")[2]
         position = 0
-        while begin := next((m for m in _CODE_OR_COMMENT.finditer(text, position) if m["begin"]), None):
+        while begin := next((m for m in _RX.code_or_comment.finditer(text, position) if m["begin"]), None):
             end = text.find("-->", begin.end())
             last = self._ends[at + 1]
             if end < 0 and (last == len(self._texts) or (text[: begin.start()].strip() and last >= self._empty[at])):
@@ -178,8 +167,8 @@ class _Inline:
 
 def _read_inline(text: str) -> _Inline:
     """Read inline code, escapes, bold, footnotes' numbers, and what is struck. A line of 8,000 characters stays."""
-    if len(text) > _MAX_INLINE_CHARS or not _INLINE.search(text):
-        return _Inline(text, _BOLD.sub(r"\1", text) if len(text) <= _MAX_INLINE_CHARS else text)
+    if len(text) > _MAX_INLINE_CHARS or not _RX.inline.search(text):
+        return _Inline(text, _RX.bold.sub(r"\1", text) if len(text) <= _MAX_INLINE_CHARS else text)
     inline, kept = _Inline("", ""), list[str]()
 
     def keep(sign: re.Match[str]) -> str:
@@ -190,9 +179,9 @@ def _read_inline(text: str) -> _Inline:
         kept.append(sign["escaped"] or sign[0])
         return _KEPT
 
-    masked = _INLINE.sub(keep, text.replace(_KEPT, " "))
+    masked = _RX.inline.sub(keep, text.replace(_KEPT, " "))
     inline.content, inline.plain = (
         "".join(part + sign for part, sign in zip(each.split(_KEPT), [*kept, ""], strict=True))
-        for each in (masked, _BOLD.sub(r"\1", masked))
+        for each in (masked, _RX.bold.sub(r"\1", masked))
     )
     return inline

@@ -14,32 +14,17 @@ from mcp_server.blueprints.fields import BlueprintReader, read_path
 from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
 from mcp_server.blueprints.headings import split_row
 from mcp_server.blueprints.sections import Section, is_explanation
+from mcp_server.text.rows import read_patterns
 
-# A text that was meant as a number: two pairs, a range or a choice, thousands with commas, a number with a remark.
-_NO_VALUE = re.compile(
-    r".*[;；,]\s*[\w.]+\s*[:=].*|[-+]?[\d.]+?(?:e[-+]?\d+)?\s*(?:\.{2,3}|to|or|[~|–—至到或])\s*\.?\d.*"
-    r"|\d{1,3}(?:,\d{3})+|0,\d+|[-+]?[\d.]+(?:e[-+]?\d+)?\s+(?:[^\W\d_]{2,}|->|→).*",
-    re.IGNORECASE,
-)
+_RX = read_patterns("blueprints/patterns", "options")
+
 # The styles, and how people write them.
 _STYLES = {
     "--k v": re.compile(r"--<?(?:k|key|name|param)>?(?:\s+|\s*<)(?:v|val|value)>?(?![\w=]).*", re.IGNORECASE),
     "k=v": re.compile(r"<?(?:k|key|name|param)>?=<?(?:v|val|value)>?(?!\w).*", re.IGNORECASE),
 }
-_ASSIGNED = re.compile(r"^(\s*(?:[-*+]\s+)?)`?([\w.+~/@-]+)`?\s*=\s*(?=\S)")
-_LABEL = re.compile(r"^\s*(?:[-*+]\s+)?`?([\w.+~/@ -]+?)`?\s*[:：]")
-_REMARK = re.compile(
-    r"([:=：|]\s*`?(?:[-+]?[\d.]+(?:e[-+]?\d+)?|true|false)`?)\s*[(（][^()（）]*[)）]\s*$", re.IGNORECASE
-)
-_TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
 # Names and values on one line: `--lr 3e-4 --seed=1`, `lr=3e-4, seed=1`, `lr: 3e-4; seed: 1`.
 _VALUE = r"(?:(?!--)[^\s,;，；=:\[\]{}\"']+)"
-_PAIR = re.compile(rf"(?:--([\w.-]+)(?:\s+|=)|([\w.+~/@-]+)\s*[:=]\s*)({_VALUE})")
-_FLAGS = re.compile(r"(?:\s*--[\w.-]+(?:\s+|=)(?!--)\S+)+\s*")
-_PAIRS = re.compile(
-    rf"[\s-]*[\w.+~/@-]+\s*[:=]\s*{_VALUE}(?:\s*[,;，；\s]\s*[\w.+~/@-]+\s*[:=]\s*{_VALUE})*\s*[,;，；]?\s*"
-)
-_ABSENT = re.compile(r"(?:n\.?/?a\.?|none|null|nil|-|无|没有)\.?", re.IGNORECASE)
 _MAX_SEEDS = 1_000
 
 
@@ -67,13 +52,16 @@ def read_options(reader: BlueprintReader) -> Options:
     )
 
 
+def _refuse(reader: BlueprintReader, name: str, cause: str) -> None:
+    reader.refuse(name, reader.lines[name], cause)
+
+
 def _read_recovery(reader: BlueprintReader) -> Any:
     value = _read_value(reader, "recovery")
     if value is None or isinstance(value, dict) or value in ("none", "default"):
         return value
-    text = f"[exp_recovery] is none, default or a table by failure kind, not {str(value)[:60]!r}. See guide://recovery."
-    reader.add_fault(reader.lines["recovery"], text)
-    return None
+    cause = f"is none, default or a table by failure kind, not {str(value)[:60]!r}. See guide://recovery."
+    return _refuse(reader, "recovery", cause)
 
 
 def _read_params(reader: BlueprintReader) -> dict[str, Any]:
@@ -82,30 +70,26 @@ def _read_params(reader: BlueprintReader) -> dict[str, Any]:
         pairs = [pair for each in value for pair in each.items()]
         value = dict(pairs)
         if len(pairs) > len(value):
-            reader.add_fault(reader.lines["params"], "[exp_params] has a name twice: write it once.")
+            _refuse(reader, "params", "has a name twice: write it once.")
     if value is None or value == "none":
         return {}
     if not isinstance(value, dict):
-        cause = f"[exp_params] is not a table of names and values: {str(value)[:60]!r}."
-        text = f"{cause} Write e.g. num_envs: 4096 in each line."
-        reader.add_fault(reader.lines["params"], text)
+        cause = f"is not a table of names and values: {str(value)[:60]!r}."
+        _refuse(reader, "params", f"{cause} Write e.g. num_envs: 4096 in each line.")
         return {}
     for key, each in value.items():
-        if isinstance(each, str) and _NO_VALUE.fullmatch(each):
-            text = f"[exp_params] {str(key)[:40]!r} is {each[:40]!r}: write the number without commas, and one value."
-            reader.add_fault(reader.lines["params"], text)
+        if isinstance(each, str) and _RX.no_value.fullmatch(each):
+            cause = f"{str(key)[:40]!r} is {each[:40]!r}: write the number without commas, and one value."
+            _refuse(reader, "params", cause)
     return value
 
 
 def _read_style(reader: BlueprintReader) -> str | None:
     value = _read_value(reader, "param_style")
-    if value is None:
-        return None
-    for style, written in _STYLES.items():
-        if written.fullmatch(str(value)):
-            return style
-    reader.add_fault(reader.lines["param_style"], f"[exp_param_style] is `--k v` or `k=v`, not {str(value)[:40]!r}.")
-    return None
+    style = next((style for style, written in _STYLES.items() if written.fullmatch(str(value))), None)
+    if value is not None and style is None:
+        _refuse(reader, "param_style", f"is `--k v` or `k=v`, not {str(value)[:40]!r}.")
+    return style
 
 
 def _read_words(reader: BlueprintReader) -> tuple[str, ...]:
@@ -113,7 +97,7 @@ def _read_words(reader: BlueprintReader) -> tuple[str, ...]:
     words = value.split() if isinstance(value, str) else [] if value is None else value
     if isinstance(words, list) and all(isinstance(word, str | int | float) for word in words):
         return tuple(map(str, words))
-    reader.add_fault(reader.lines["resume_args"], "[exp_resume_args] is a list of words, as --resume.")
+    _refuse(reader, "resume_args", "is a list of words, as --resume.")
     return ()
 
 
@@ -125,16 +109,14 @@ def _read_seeds(reader: BlueprintReader) -> tuple[int, ...]:
         value = next(iter(value.values()))
     if isinstance(value, str):
         text = re.sub(r"^(?:random\s+)?seeds?\s*[:=：]?\s*|[\[\]]|\band\b|和", " ", value.strip(), flags=re.IGNORECASE)
-        value = [
-            int(word) if re.fullmatch(r"\d{1,18}", word) else word for word in re.split(r"[\s,;、，]+", text.strip())
-        ]
+        words = re.split(r"[\s,;、，]+", text.strip())
+        value = [int(word) if re.fullmatch(r"\d{1,18}", word) else word for word in words]
     seeds = value if isinstance(value, list) else [value]
     is_right = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-    if not is_right or not 0 < len(seeds) <= _MAX_SEEDS or len(set(seeds)) < len(seeds):
-        text = f"[exp_seeds] is not a list of different numbers: {str(value)[:60]!r}. Write each, as 0, 1, 2."
-        reader.add_fault(reader.lines["seeds"], text)
-        return ()
-    return tuple(seeds)
+    if is_right and 0 < len(seeds) <= _MAX_SEEDS and len(set(seeds)) == len(seeds):
+        return tuple(seeds)
+    _refuse(reader, "seeds", f"is not a list of different numbers: {str(value)[:60]!r}. Write each, as 0, 1, 2.")
+    return ()
 
 
 def _read_value(reader: BlueprintReader, name: str) -> Any:
@@ -153,23 +135,26 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
     numbers = [number for number, _ in lines]
     texts = [text for _, text in lines]
     plain = " ".join(texts).strip().strip("`*\"'").strip()
-    if _ABSENT.fullmatch(plain):
+    if _RX.absent.fullmatch(plain):
         return "none" if name == "recovery" else None
     if is_words or (name == "recovery" and plain in ("none", "default")):
         return plain.removeprefix("- ").strip("`")
     if any("<" in text and ">" in text for text in texts) and name != "recovery":
-        reader.add_fault(
-            first, f"[exp_{name}] still holds the template's {plain[:40]!r}: write the value, or remove the section."
-        )
+        cause = f"still holds the template's {plain[:40]!r}: write the value, or remove the section."
+        reader.refuse(name, first, cause)
         return None
-    has_several = any(_FLAGS.fullmatch(text) or len(_PAIR.findall(text)) > 1 for text in texts)
-    if name == "params" and has_several and all(_FLAGS.fullmatch(text) or _PAIRS.fullmatch(text) for text in texts):
-        pairs = [(number, *pair) for number, text in lines for pair in _PAIR.findall(text)]
+    has_several = any(_RX.flags.fullmatch(text) or len(_RX.pair.findall(text)) > 1 for text in texts)
+    if (
+        name == "params"
+        and has_several
+        and all(_RX.flags.fullmatch(text) or _RX.pairs.fullmatch(text) for text in texts)
+    ):
+        pairs = [(number, *pair) for number, text in lines for pair in _RX.pair.findall(text)]
         numbers, texts = [pair[0] for pair in pairs], [f"{flag or key}: {value}" for _, flag, key, value in pairs]
     try:
         return to_data(compose("\n".join(texts), 0), 0)
     except YamlFault as fault:
-        reader.add_fault(numbers[min(fault.line, len(numbers) - 1)], f"[exp_{name}] is {fault.text}.")
+        reader.refuse(name, numbers[min(fault.line, len(numbers) - 1)], f"is {fault.text}.")
         return None
 
 
@@ -181,7 +166,7 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
     assigned = r"\1\2: " if is_table else r"\g<0>"
     code = [(line.number, line.text) for line in section.all_lines if line.fence is not None]
     if code:
-        return [(number, _ASSIGNED.sub(assigned, text)) for number, text in code]
+        return [(number, _RX.assigned.sub(assigned, text)) for number, text in code]
     rows = [(line.number, split_row(line.text.strip())) for line in section.all_lines if line.text.strip()[:1] == "|"]
     if len(rows) == 3 and _is_wide(*(cells for _, cells in rows)):  # noqa: PLR2004 - names, line, values
         return [
@@ -193,16 +178,16 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
         text = re.sub(r"~~[^~]+~~", "", line.text.replace("**", "")).rstrip()
         if line.level or not text.strip() or re.fullmatch(r"[-=_*|: ]{3,}", text.strip()):
             continue
-        label = _LABEL.match(text)
+        label = _RX.label.match(text)
         if label and is_explanation(label[1].strip().lower()):
             continue
         if text.strip().startswith("|"):
             cells = [cell.strip(" `") for cell in split_row(text.strip())]
-            if len(cells) < 2 or _TABLE_HEAD.fullmatch(cells[0]):  # noqa: PLR2004 - name and value
+            if len(cells) < 2 or _RX.table_head.fullmatch(cells[0]):  # noqa: PLR2004 - name and value
                 continue
             text = f"{cells[0]}: {cells[1]}"
-        text = _REMARK.sub(r"\1", text)
-        text = re.sub(r"^(\s*)[*+](?=\s)", r"\1-", _ASSIGNED.sub(assigned, text).replace("：", ": "))
+        text = _RX.remark.sub(r"\1", text)
+        text = re.sub(r"^(\s*)[*+](?=\s)", r"\1-", _RX.assigned.sub(assigned, text).replace("：", ": "))
         lines.append((line.number, re.sub(r"`", "", text)))
     depth = min((len(text) - len(text.lstrip()) for _, text in lines), default=0)
     return [(number, text[depth:]) for number, text in lines]
@@ -210,5 +195,5 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
 
 def _is_wide(names: list[str], line: list[str], values: list[str]) -> bool:
     has_names = all(re.fullmatch(r"[ `]*[A-Za-z_][\w.-]*[ `]*", name) for name in names)
-    is_head = _TABLE_HEAD.fullmatch(names[0]) is not None
+    is_head = _RX.table_head.fullmatch(names[0]) is not None
     return len(names) == len(values) == len(line) and has_names and not is_head and bool(re.match(r"\W*\d", values[0]))

@@ -10,25 +10,26 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp_server.blueprints import fields
-from mcp_server.blueprints.command import find_unknown_names, read_command
+from mcp_server.blueprints.command import read_command
 from mcp_server.blueprints.first_step import read_first_step
-from mcp_server.blueprints.headings import OPTIONS, SECTIONS
+from mcp_server.blueprints.headings import SECTIONS
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.options import Options, read_options
-from mcp_server.blueprints.sections import BlueprintFault, Section, read_items, split_sections
+from mcp_server.blueprints.sections import BlueprintFault, split_sections
 from mcp_server.blueprints.time_limit import read_time_limit
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("blueprints/patterns", "parser")
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
 MAX_CHARS = 1_000_000
 _MAX_FAULTS = 50
 _PATHS = ("codebase_dir", "venv_exe", "yaml_path", "result_dir")
-_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n.*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 _TOML_TEXT = re.compile(r"('''|\"\"\").*?\1", re.DOTALL)
-_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ def parse_blueprint(text: str) -> Blueprint:
             reader.faults.append(BlueprintFault(section.line, cause, section=section.name))
     reader.lines = {name: section.line for name, section in reader.sections.items()}
     if not reader.sections and not any(fault.text.startswith("front matter") for fault in document.faults):
-        reader.add_fault(1, "no section of a blueprint was found, as [exp_launch_command].")
+        reader.refuse("", 1, "no section of a blueprint was found, as [exp_launch_command].")
     paths = {name: fields.read_path(reader, name) for name in _PATHS}
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
     notes = document.notes if reader.sections else ()  # of any other file nothing is quoted
     first_step_s, pattern = read_first_step(reader, notes)
     time_limit_s = read_time_limit(reader)
-    command = _read_launch_command(reader)
+    command = read_command(reader)
     fields.keep_hints(reader)
     absent = {name for name, path in paths.items() if path is None}
     # There is no configuration where it says none, and this host's python where it says python: neither is a default.
@@ -143,61 +144,6 @@ def _shorten_faults(faults: list[BlueprintFault]) -> list[BlueprintFault]:
     chosen = sorted(faults, key=lambda fault: not fault.fatal)[:_MAX_FAULTS]
     rest = BlueprintFault(faults[-1].line, f"{len(faults) - _MAX_FAULTS:,} more problems up to here.", fatal=False)
     return [*sorted(chosen, key=lambda fault: fault.line), rest]
-
-
-def _read_launch_command(reader: fields.BlueprintReader) -> str | None:
-    section = reader.sections.get("launch_command")
-    if section is None:
-        if reader.sections:
-            reader.add_fault(1, "[exp_launch_command] is missing: write one launch command.")
-        return None
-    command = read_command(section)
-    reader.lines["launch_command"] = command.line
-    _add_faults(reader, command.faults)
-    if command.text is None:
-        placeholders = [
-            item for item in read_items(section) if reader.has_placeholder("launch_command", item.line, item.text)
-        ]
-        if not command.faults and not placeholders:
-            reader.add_fault(section.line, "[exp_launch_command] holds no command: write one launch command.")
-        return None
-    _add_faults(reader, _find_leftovers(command.text, command.line, section))
-    return command.text
-
-
-def _add_faults(reader: fields.BlueprintReader, faults: Iterable[BlueprintFault]) -> None:
-    for fault in faults:
-        text = fault.text if "[exp_" in fault.text else f"[exp_launch_command] {fault.text}"
-        reader.add_fault(fault.line, text, fatal=fault.fatal, section="launch_command")
-
-
-def _find_leftovers(text: str, line: int, section: Section) -> Iterable[BlueprintFault]:
-    """Yield a template's placeholders in a command, and variables that no section defines."""
-    quoted = [match.span() for match in _HEREDOC.finditer(text)]
-    comments = [match.span() for match in _COMMENT.finditer(text)] if "#" in text else []
-    for placeholder in fields.PLACEHOLDER.finditer(text):
-        start = placeholder.start()
-        if any(first < start < end for first, end in comments) and not _is_quoted(text, start):
-            continue
-        if any(first < start < end for first, end in quoted) or _is_quoted(text, start):
-            # A language model's prompt may hold "<think>" and "...".
-            is_fill_in = fields.FILL_IN_WORD.search(placeholder[0]) or "/" in text[start - 1 : start + 1]
-            if not (is_fill_in and (placeholder[0].startswith("<") or "/" in placeholder[0])):
-                continue
-        if placeholder[0].startswith("XX") and re.search(r"mktemp\s+(?:-\w+\s+)*\S*$", text[:start]):
-            continue
-        number = next((other.number for other in section.lines if placeholder[0] in other.text), line)
-        cause = f"the launch command still holds the template's {placeholder[0]!r}: write the value."
-        yield BlueprintFault(number, cause)
-    for name in find_unknown_names(text):
-        plain = name.lower().removeprefix("exp_")
-        if plain not in SECTIONS and plain not in OPTIONS:
-            yield BlueprintFault(line, f"the launch command names {name}, which no section defines.")
-
-
-def _is_quoted(text: str, position: int) -> bool:
-    before = text[:position]
-    return bool((before.count('"') - before.count('\\"')) % 2 or before.count("'") % 2)
 
 
 def _join_notes(notes: Sequence[SourceLine]) -> str:

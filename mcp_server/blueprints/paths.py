@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.hosts.path_checks import Roots, suggest_names
 
 _MAX_HINT_CHARS = 200
+_VARIABLE = re.compile(r"\$?\{(\w+)\}|\$(\w+)")
 _VENVS = ("venv", ".venv")  # where no section names a python
 
 
@@ -78,70 +79,52 @@ def resolve_paths(
     directory = file.parent
     exists = place.exists if place else _exists
 
-    def _resolve(
-        bases: Sequence[Path], path_text: str | None, variables: Mapping[str, str], default: int = -1
-    ) -> Path | None:
-        return _find_path(bases, path_text, variables, default, exists, place.home if place else str(Path.home()))
+    home = place.home if place else str(Path.home())
+    values = {"HOME": home, "USER": Path(home).name}  # of the host on which it runs
 
-    codebase = _resolve((directory,), cwd or blueprint.codebase_dir, {}) or directory
-    variables = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
+    def _resolve(bases: Sequence[Path], path_text: str | None, default: int = -1) -> Path | None:
+        """Return a path below the first of ``bases`` that has it, else the default one."""
+        if path_text is None:
+            return None
+        text = _VARIABLE.sub(lambda name: values.get(name[1] or name[2], name[0]), path_text.rstrip("/") or "/")
+        if text == "~" or text.startswith("~/"):
+            text = home + text[1:]
+        try:
+            path = Path(text).expanduser()
+        except RuntimeError:  # no such user
+            path = Path(text)
+        candidates = [Path(os.path.normpath(base / path)) for base in bases]
+        return next(filter(exists, candidates), candidates[default])
+
+    codebase = _resolve((directory,), cwd or blueprint.codebase_dir) or directory
+    values |= {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
     bases = (directory, codebase)
     default_result = directory / (file.stem if file.suffix else f"{file.name}.results")
     command = blueprint.launch_command or ""
     in_code = (codebase,) if _names_path(command, blueprint.result_dir) else (directory, codebase)
-    result = _resolve(in_code, blueprint.result_dir, variables, default=0) or default_result
-    venv = _resolve(bases, blueprint.venv_exe, variables)
+    result = _resolve(in_code, blueprint.result_dir, default=0) or default_result
+    venv = _resolve(bases, blueprint.venv_exe)
     if venv is None and blueprint.seeks_venv:
         places = (base / name / "bin" / "python" for base in bases for name in _VENVS)
         venv = next(filter(exists, places), None)
     elif venv is not None:
         programs = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
         venv = programs / "python" if exists(programs / "python") else venv
-    variables |= {"exp_result_dir": str(result), "result_dir": str(result)}
+    values |= {"exp_result_dir": str(result), "result_dir": str(result)}
     paths = BlueprintPaths(
         codebase,
         result,
         venv,
-        _resolve(bases[::-1] if _names_path(command, blueprint.yaml_path) else bases, blueprint.yaml_path, variables),
-        _resolve((codebase,), blueprint.options.tensorboard, variables),  # the command makes it, and runs there
+        _resolve(bases[::-1] if _names_path(command, blueprint.yaml_path) else bases, blueprint.yaml_path),
+        _resolve((codebase,), blueprint.options.tensorboard),  # the command makes it, and runs there
     )
     return paths.moved(place) if place else paths
 
 
 def _names_path(command: str, path_text: str | None) -> bool:
     """Return whether a command has the path as written: relative to the code then, where it runs."""
-    return (
-        path_text is not None
-        and re.search(rf"(?<![\w./-]){re.escape(path_text.rstrip('/'))}(?![\w.-])", command) is not None
-    )
-
-
-def _find_path(
-    bases: Sequence[Path],
-    path_text: str | None,
-    variables: Mapping[str, str],
-    default: int,
-    exists: Callable[[Path], bool],
-    home: str,
-) -> Path | None:
-    """Return a path of a blueprint as absolute path: below the first of ``bases`` that has it, else the default one.
-
-    ``~``, ``$HOME`` and ``$USER`` have the values of the host on which it runs.
-    """
-    if path_text is None:
-        return None
-    values = {**variables, "HOME": home, "USER": Path(home).name}
-    text = re.sub(
-        r"\$?\{(\w+)\}|\$(\w+)", lambda match: values.get(match[1] or match[2], match[0]), path_text.rstrip("/") or "/"
-    )
-    if text == "~" or text.startswith("~/"):
-        text = home + text[1:]
-    try:
-        path = Path(text).expanduser()
-    except RuntimeError:  # no such user
-        path = Path(text)
-    candidates = [Path(os.path.normpath(base / path)) for base in bases]
-    return next(filter(exists, candidates), candidates[default])
+    written = re.escape((path_text or "").rstrip("/"))
+    return bool(written) and re.search(rf"(?<![\w./-]){written}(?![\w.-])", command) is not None
 
 
 def find_unusable_paths(
@@ -153,7 +136,7 @@ def find_unusable_paths(
     """
     checks = {
         "codebase_dir": (paths.codebase_dir, Path.is_dir, "is not a directory"),
-        "venv_exe": (paths.venv_exe, _is_program, "is not a program"),
+        "venv_exe": (paths.venv_exe, lambda path: path.is_file() and os.access(path, os.X_OK), "is not a program"),
         "yaml_path": (paths.yaml_path, Path.is_file, "is not a file"),
         "result_dir": (paths.result_dir, _is_writable_directory, "cannot be created or written"),
     }
@@ -181,10 +164,6 @@ def _is_usable_there(name: str, path: Path, place: FarPlace) -> bool:
     if name == "result_dir":
         return place.may_write(str(path))
     return place.look(str(path)) in ("directory" if name == "codebase_dir" else "file", "unknown")
-
-
-def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
 
 
 def _is_writable_directory(path: Path) -> bool:

@@ -35,32 +35,17 @@ from mcp_server.blueprints.headings import (
 from mcp_server.blueprints.html import rewrite_html
 from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
 from mcp_server.text.durations import find_durations, normalize
+from mcp_server.text.rows import read_patterns
 
-_EXPLANATION_LABEL = re.compile(
-    r"(?:description|desc|hints?|tips?|notes?|warnings?|caution|remarks?|comments?|why|reason|rationale|examples?|e\.g\.?"
-    r"|说明|提示|注意|注意事项|备注|描述|警告|示例|例如|原因|理由)\s*\d*"
-)
+_RX = read_patterns("blueprints/patterns", "sections")
+
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")  # as copied from a web page
-_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # What a label under another heading may be, and its value.
 _STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
-_STRAY_PATH = re.compile(r"[`\"']?(?:~?/|\.{1,2}/|[\w.-]+/)[^\s,;`\"'，；]*[`\"']?")
-_PYTHON_PATH = re.compile(r"[^\s,;]*/(?:python[\d.]*|activate)|[^\s,;]*/(?:\.?venv|envs/[\w.-]+)/?")
-_ENVIRONMENT = re.compile(r"python|environment|venv|\benv\b|conda|interpreter|环境|解释器", re.IGNORECASE)
-_FIRST_STEP = re.compile(r"first|warm[- ]?up|首|预热|erste", re.IGNORECASE)  # headings of other durations
 _PATH_WORD = re.compile(r"path|dir|folder|file|root|路径|目录|文件", re.IGNORECASE)
 _MAX_STRAY_CHARS = 500
 _FEWEST_HEADINGS = 3  # sections with headings, from which on labels are text
 _MAX_MISSPELT = 200  # candidates: each is compared with every name
-_LIKE_OWN_NAME = re.compile(
-    r"[\[【［]?\s*(exp[_ -][a-z]{2,20}(?:[_ -][a-z]{2,20}){0,2})\s*(?:[\]】］:：=]|-\s|$)", re.IGNORECASE
-)
-_IN_BRACKETS = re.compile(r"[\[【［]\s*exp[_ -]", re.IGNORECASE)
-_OWN_BRACKETS = re.compile(r"[\[【]([^\W\d_][\w -]{1,40})[\]】]\s*(?:[:：].*)?")
-_CLOSING_FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})\s*")
-_PURPOSE = re.compile(r"purpose|zweck|objectif|目的", re.IGNORECASE)
-_BOLD = re.compile(r"\*\*[^*]+\*\*\s*:?")
-_RULE = re.compile(r"[-=_*|: ]{3,}")
 _BULLETS = ("-", "*", "+")
 
 
@@ -94,7 +79,7 @@ class Section:
         """The text on the heading's line, if any, and the lines below."""
         if not self.inline:
             return self.lines
-        parts = _BREAK.split(self.inline)
+        parts = _RX.line_break.split(self.inline)
         return [*(SourceLine(self.line, part, part.strip(), strip_bold(part)) for part in parts), *self.lines]
 
 
@@ -126,12 +111,13 @@ class SectionedText:
 
 def is_explanation(label: str) -> bool:
     """Return whether the label of an item says that the item only explains its section."""
-    return _EXPLANATION_LABEL.fullmatch(label) is not None
+    return _RX.explanation_label.fullmatch(label) is not None
 
 
 def split_sections(text: str) -> SectionedText:
     """Split the text of a blueprint into its sections."""
-    texts = _split_lines(text)
+    text = _INVISIBLE.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    texts = text.replace("\u00a0", " ").split("\n")
     front_matter = read_front_matter(texts)
     behind = [(number, texts[number - 1]) for number in range(front_matter.last_line + 1, len(texts) + 1)]
     body = unfold_wide_tables(rewrite_html(behind))
@@ -139,14 +125,17 @@ def split_sections(text: str) -> SectionedText:
     headings = {line.number: heading for line in lines if line.fence is None and (heading := find_heading(line))}
     headings |= find_underlined(lines, headings)
     headings |= find_bare(lines, headings)
-    headings |= _find_own_sections(lines, headings)
+    own, misspelt = _find_own_sections(lines, headings)
+    headings |= own
     _drop_weaker_headings(headings, lines, front_matter)
-    front = [*_front_sections(front_matter)]
-    sections, notes = [*front], list[SourceLine]()
+    sections, notes = list[Section](), list[SourceLine]()
     title = _fill_sections(lines, headings, sections, notes)
-    faults += [*_adopt_strays(lines, headings, sections), *_find_misspelt(lines)]
+    front = [
+        Section(entry.name, entry.line, entry.key, exact=entry.text, data=entry.data) for entry in front_matter.entries
+    ]
+    faults += [*_adopt_strays(lines, headings, sections, {entry.name for entry in front}), *misspelt]
     numbers = [number for number, _ in body]
-    for section in sections[len(front) :]:
+    for section in sections:
         section.line = numbers[section.line - 1]
         section.lines = [replace(line, number=numbers[line.number - 1]) for line in section.lines]
     notes = [replace(note, number=numbers[note.number - 1]) for note in notes]
@@ -154,10 +143,9 @@ def split_sections(text: str) -> SectionedText:
     if front_matter.fault:
         faults.append(BlueprintFault(front_matter.fault[0], f"front matter: {front_matter.fault[1]}."))
     others = [
-        SourceLine(number, texts[number - 1], texts[number - 1].strip(), texts[number - 1].strip())
-        for number in front_matter.other
+        SourceLine(number, text := texts[number - 1], text.strip(), text.strip()) for number in front_matter.other
     ]
-    return SectionedText(tuple(sections), (*others, *notes), title, tuple(faults))
+    return SectionedText((*front, *sections), (*others, *notes), title, tuple(faults))
 
 
 def _fill_sections(
@@ -167,45 +155,58 @@ def _fill_sections(
     current: Section | None = None
     title = ""
     for line in lines:
-        heading = headings.get(line.number)
-        if heading is not None:
-            section = Section(heading.section, line.number, heading.text, heading.inline, heading.level)
-            section.strength, section.is_item = heading.strength, bool(line.list_mark)
+        if (heading := headings.get(line.number)) is not None:
+            current = None
             if heading.section == NOTES:
                 notes.append(replace(line, text=heading.inline))
-                current = None
                 continue
+            section = Section(heading.section, line.number, heading.text, heading.inline, heading.level)
+            section.strength, section.is_item = heading.strength, bool(line.list_mark)
             sections.append(section)
             current = None if heading.is_row else section
             continue
         if line.level == 1 and not title:
             title = line.content.strip("*_` #")
-        ends = line.level and line.level <= current.level and not _is_shell_comment(current, line) if current else False
-        if current and _is_own_label(current, line):
-            current = None
-        if (
-            current
-            and current.name in SINGLE
-            and _is_rule(line)
-            and any(each.text.strip() for each in current.all_lines)
-        ):
-            ends = True  # behind a rule is what the writer says beside the document
-        ends = ends or bool(current and _is_address(current, line))
-        if ends or line.content.startswith("[^") or (current and _is_behind_list(current, line)):
+        if current and _ends(current, line):
             current = None
         (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
     return title
 
 
+def _ends(section: Section, line: SourceLine) -> bool:
+    """Return whether a line without a section's name ends a section."""
+    above = section.all_lines
+    has_value = any(each.text.strip() for each in above)
+    if line.level and line.level <= section.level:  # unless it is a comment of the command
+        is_comment = section.name == "launch_command" and line.level == 1
+        return not (is_comment and (section.level > 1 or not any(each.text.strip() for each in section.lines)))
+    if line.fence is not None:
+        return False
+    if not line.content:  # behind a rule is what the writer says beside the document
+        return section.name in SINGLE and has_value and _RX.rule.fullmatch(line.text.strip()) is not None
+    if line.content.startswith("[^"):
+        return True
+    is_item = bool(section.is_item and line.list_mark and line.text.strip() == line.text)
+    is_label = section.strength == ALIAS_LABEL and line.plain[:1].isupper()
+    if section.inline and (is_item or is_label) and (label := split_label(line.plain)[0]) and not is_explanation(label):
+        return True  # a label of the writer's own, between sections that are labels or items of a list
+    if not above or above[-1].text.strip():
+        return False
+    is_address = (
+        section.name in ("purpose", "launch_command") and section.inline and ADDRESS.match(line.content.lower())
+    )
+    return bool(is_address or (section.is_item and not line.list_mark and line.text[0] not in " \t" and has_value))
+
+
 def _adopt_strays(
-    lines: Sequence[SourceLine], headings: Mapping[int, Heading], sections: list[Section]
+    lines: Sequence[SourceLine], headings: Mapping[int, Heading], sections: list[Section], front: set[str]
 ) -> Iterator[BlueprintFault]:
     """Append sections that are only labels under other headings: ``- Python: /venv/bin/python`` of an environment.
 
     In the notes such a line may mean anything, so that it is a fault there: a default would silently replace it.
     """
-    present = {section.name for section in sections}
-    if not present or "launch_command" not in present:
+    present = front | {section.name for section in sections}
+    if "launch_command" not in present:
         return
     below, in_notes, in_section, level = "", False, False, NO_HASHES
     for line in lines:
@@ -221,7 +222,7 @@ def _adopt_strays(
         if (in_section and row is None) or line.fence is not None or len(line.content) > _MAX_STRAY_CHARS:
             continue
         label, value, name = (row.text, row.inline, row.section) if row else _read_label(line, below)
-        is_bare_time = not label and below and not _FIRST_STEP.search(below) and _is_value_of("max_time", value)
+        is_bare_time = not label and below and not _RX.first_step.search(below) and _is_value_of("max_time", value)
         if is_bare_time and not in_notes and "max_time" not in present:
             text = f"{value[:40]!r} is below {below[:40]!r}, and [exp_max_time] is missing: write it below that name."
             yield BlueprintFault(line.number, text, section="max_time")
@@ -239,7 +240,7 @@ def _read_label(line: SourceLine, below: str) -> tuple[str, str, str | None]:
     """Return label, value and section of ``- Python: /venv/bin/python``. ``below``: the heading above the line."""
     text = plain_text(line)
     label, value = split_label(text)
-    if not label and _ENVIRONMENT.search(below) and _PYTHON_PATH.fullmatch(text.strip("`")):
+    if not label and _RX.environment.search(below) and _RX.python_path.fullmatch(text.strip("`")):
         return "", text, "venv_exe"
     return label, value, find_section(label) if label else None
 
@@ -247,20 +248,15 @@ def _read_label(line: SourceLine, below: str) -> tuple[str, str, str | None]:
 def _is_value_of(name: str, value: str) -> bool:
     """Return whether a text is a path, or for the time limit a duration, and nothing else."""
     if name != "max_time":
-        return _STRAY_PATH.fullmatch(value) is not None
+        return _RX.stray_path.fullmatch(value) is not None
     durations = find_durations(value)
     return len(durations) == 1 and (durations[0].start, durations[0].end) == (0, len(normalize(value)))
 
 
-def _front_sections(front_matter: FrontMatter) -> Iterator[Section]:
-    for entry in front_matter.entries:
-        yield Section(entry.name, entry.line, entry.key, exact=entry.text, data=entry.data)
-
-
 def _split_breaks(line: SourceLine) -> list[SourceLine]:
-    if line.fence is not None or "<" not in line.text or not _BREAK.search(line.text):
+    if line.fence is not None or "<" not in line.text or not _RX.line_break.search(line.text):
         return [line]
-    parts = zip(*(_BREAK.split(text) for text in (line.text, line.content, line.plain)), strict=False)
+    parts = zip(*(_RX.line_break.split(text) for text in (line.text, line.content, line.plain)), strict=False)
     first, *others = [
         replace(line, text=text, content=content.strip(), plain=plain.strip()) for text, content, plain in parts
     ]
@@ -278,7 +274,7 @@ def read_items(section: Section) -> Iterator[SectionItem]:
             yield SectionItem(line.number, pending, line.text, is_code=True)
             continue
         text = plain_text(line)
-        if line.level or not text or _RULE.fullmatch(text):
+        if line.level or not text or _RX.rule.fullmatch(text):
             continue
         label, value = split_label(text)
         if label and not value:
@@ -292,12 +288,6 @@ def read_items(section: Section) -> Iterator[SectionItem]:
             pending = ""
 
 
-def _split_lines(text: str) -> list[str]:
-    """Return the lines of a text, without characters that nobody sees."""
-    text = _INVISIBLE.sub("", text) if _INVISIBLE.search(text) else text
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ").split("\n")
-
-
 def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[BlueprintFault]]:
     """Return the lines of a blueprint. A code block that is never closed ends before the next section."""
     lines, fences = read_lines(texts)
@@ -305,7 +295,7 @@ def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[Blue
         before = [line for line in lines if line.number < fences[0].first]
         if not any(find_heading(line) for line in before):
             texts = list(texts)
-            last = max((at for at, text in enumerate(texts) if _CLOSING_FENCE.fullmatch(text)), default=0)
+            last = max((at for at, text in enumerate(texts) if _RX.closing_fence.fullmatch(text)), default=0)
             texts[fences[0].first - 1] = texts[last] = ""
             lines, fences = read_lines(texts)
     if not fences or fences[-1].is_closed:
@@ -352,7 +342,7 @@ def _keep_own_sections(headings: dict[int, Heading]) -> None:
     purposes = [(number, heading) for number, heading in headings.items() if heading.section == "purpose"]
     strongest = max((heading.strength for _, heading in purposes), default=0)
     purposes = [(number, heading) for number, heading in purposes if heading.strength == strongest]
-    named = [number for number, heading in purposes if _PURPOSE.search(heading.text.split(":")[0])]
+    named = [number for number, heading in purposes if _RX.purpose.search(heading.text.split(":")[0])]
     if len(named) > 1 and len({heading.text for number, heading in purposes if number in named}) == 1:
         return  # the same name twice
     kept = min(named or [number for number, _ in purposes], default=0)
@@ -361,30 +351,43 @@ def _keep_own_sections(headings: dict[int, Heading]) -> None:
             headings[number] = replace(heading, section=NOTES, inline=heading.text)
 
 
-def _find_own_sections(lines: Sequence[SourceLine], headings: Mapping[int, Heading]) -> dict[int, Heading]:
-    """Return the headings of the writer's own sections, ``[exp_owner]`` or ``[hardware]``, which are notes.
+def _find_own_sections(
+    lines: Sequence[SourceLine], headings: Mapping[int, Heading]
+) -> tuple[dict[int, Heading], list[BlueprintFault]]:
+    """Return the headings of the writer's own sections, ``[exp_owner]`` or ``[hardware]``, and misspelt names.
 
-    In a command and in options such a line without brackets, or without ``exp``, is something else.
+    The first are notes; for the others a default would silently replace the section. In a command and in options a
+    line without brackets, or without ``exp``, is something else.
     """
     has_brackets = sum(heading.strength >= BRACKETED for heading in headings.values()) > 1
     own: dict[int, Heading] = {}
-    section, is_bold = "", False
+    misspelt: list[BlueprintFault] = []
+    section, is_bold, compared = "", False, 0
     for line in lines:
         if (heading := headings.get(line.number)) is not None:
-            section, is_bold = heading.section, _BOLD.fullmatch(line.content) is not None
+            section, is_bold = heading.section, _RX.bold.fullmatch(line.content) is not None
             continue
-        if is_bold and section in SINGLE and line.fence is None and _BOLD.fullmatch(line.content):
+        if line.fence is not None:
+            continue
+        text = _RX.marks.sub("", LOOSE_MARK.sub("", line.content[:200], count=1))
+        is_name = "exp" in text[:80].lower() and (name := _RX.like_own_name.match(text))
+        if is_name and name is not None and find_section(name[1]) is None and compared <= _MAX_MISSPELT:
+            compared += 1
+            # Compared without the prefix, which would make any two names alike.
+            plain = re.sub(r"[\s-]+", "_", name[1].lower()).removeprefix("exp_")
+            if near := difflib.get_close_matches(plain, (*SECTIONS, *OPTIONS), 1, 0.75):
+                cause = f"[{name[1]}] is not a section: did you mean [exp_{near[0]}]?"
+                misspelt.append(BlueprintFault(line.number, cause, section=near[0]))
+        if is_bold and section in SINGLE and _RX.bold.fullmatch(line.content):
             own[line.number] = Heading(NOTES, OWN_NAME, NO_HASHES, line.plain, line.text)
-            continue
-        if line.fence is not None or line.level:
-            continue
-        text = LOOSE_MARK.sub("", line.plain[:200], count=1).strip("*_ ")
-        if section in ("launch_command", *OPTIONS) and not _IN_BRACKETS.match(text):
-            continue
-        name = _LIKE_OWN_NAME.match(text) or (_OWN_BRACKETS.fullmatch(text) if has_brackets else None)
-        if name is not None and find_section(name[1]) is None:
-            own[line.number] = Heading(NOTES, OWN_NAME, NO_HASHES, text, line.text)
-    return own
+        elif not line.level:
+            text = LOOSE_MARK.sub("", line.plain[:200], count=1).strip("*_ ")
+            if section in ("launch_command", *OPTIONS) and not _RX.in_brackets.match(text):
+                continue
+            name = _RX.like_own_name.match(text) or (_RX.own_brackets.fullmatch(text) if has_brackets else None)
+            if name is not None and find_section(name[1]) is None:
+                own[line.number] = Heading(NOTES, OWN_NAME, NO_HASHES, text, line.text)
+    return own, misspelt
 
 
 def _drop_headings_of_notes(headings: dict[int, Heading], lines: Sequence[SourceLine]) -> None:
@@ -392,62 +395,10 @@ def _drop_headings_of_notes(headings: dict[int, Heading], lines: Sequence[Source
     notes_level = 0
     for line in lines:
         heading = headings.get(line.number)
-        if heading is not None and heading.section == NOTES and heading.level < NO_HASHES:
-            notes_level = heading.level
-        elif notes_level and heading is not None and heading.strength < OWN_NAME and heading.level > notes_level:
+        level = heading.level if heading else line.level or NO_HASHES
+        if level < NO_HASHES and heading is not None and heading.section == NOTES:
+            notes_level = level
+        elif notes_level and heading is not None and heading.strength < OWN_NAME and level > notes_level:
             del headings[line.number]
-        elif (line.level or (heading and heading.level < NO_HASHES)) and (
-            heading.level if heading else line.level
-        ) <= notes_level:
+        elif level <= notes_level:
             notes_level = 0
-
-
-def _is_own_label(section: Section, line: SourceLine) -> bool:
-    """Return whether a line is a label of the writer's own between sections that are labels, or items of a list."""
-    label = split_label(line.plain)[0] if line.fence is None and section.inline else ""
-    is_item = section.is_item and line.list_mark and line.text.strip() == line.text
-    is_label = section.strength == ALIAS_LABEL and line.plain[:1].isupper()
-    return bool(label and (is_item or is_label) and not is_explanation(label))
-
-
-def _is_rule(line: SourceLine) -> bool:
-    return line.fence is None and not line.content and _RULE.fullmatch(line.text.strip()) is not None
-
-
-def _is_behind_list(section: Section, line: SourceLine) -> bool:
-    """Return whether a line is a paragraph behind the list that has a section and its value."""
-    above = section.all_lines
-    is_text = (
-        section.is_item and line.fence is None and not line.list_mark and line.content and line.text[0] not in " \t"
-    )
-    return bool(is_text and above and not above[-1].text.strip() and any(each.text.strip() for each in above))
-
-
-def _is_address(section: Section, line: SourceLine) -> bool:
-    """Return whether a line begins a closing paragraph to the reader behind a value on the name's own line."""
-    is_text = section.name in ("purpose", "launch_command") and line.fence is None and section.inline
-    return bool(is_text and not section.all_lines[-1].text.strip() and ADDRESS.match(line.content.lower()))
-
-
-def _is_shell_comment(section: Section, line: SourceLine) -> bool:
-    """Return whether a # line is a comment of the command: above the section's level, or before any command."""
-    is_empty = not any(other.text.strip() for other in section.lines)
-    return section.name == "launch_command" and line.level == 1 and (section.level > 1 or is_empty)
-
-
-def _find_misspelt(lines: Sequence[SourceLine]) -> Iterator[BlueprintFault]:
-    """Yield misspelt section names: a default would silently replace the section. Any other name is a note's."""
-    seen = 0
-    for line in lines:
-        if line.fence is not None or "exp" not in line.content[:80].lower():
-            continue
-        text = re.sub(r"^[#>*_`\s]+", "", LOOSE_MARK.sub("", line.content[:200], count=1))
-        name = _LIKE_OWN_NAME.match(text)
-        if name is None or find_section(name[1]) is not None or seen > _MAX_MISSPELT:
-            continue
-        seen += 1
-        # Compared without the prefix, which would make any two names alike.
-        own = re.sub(r"[\s-]+", "_", name[1].lower()).removeprefix("exp_")
-        if near := difflib.get_close_matches(own, (*SECTIONS, *OPTIONS), 1, 0.75):
-            text = f"[{name[1]}] is not a section: did you mean [exp_{near[0]}]?"
-            yield BlueprintFault(line.number, text, section=near[0])

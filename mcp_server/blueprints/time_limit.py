@@ -77,7 +77,7 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     if entries and not limits:
         item, is_timed = entries[0][0], any(clause.seconds for clause in clauses)
         cause = "says how long it takes, not how long it may" if is_timed else "is not a duration"
-        reader.add_fault(item.line, f"[exp_max_time] {cause}: {item.text[:60]!r}. {_REMEDY}.")
+        reader.refuse("max_time", item.line, f"{cause}: {item.text[:60]!r}. {_REMEDY}.")
     return _choose_time_limit(reader, limits)
 
 
@@ -99,7 +99,7 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
         value, cause = ("", "") if is_absent else _read_value(value)
         if cause or reader.has_placeholder("max_time", item.line, value):
             if cause:
-                reader.add_fault(item.line, f"[exp_max_time]{cause}. {_REMEDY}.")
+                reader.refuse("max_time", item.line, f"{cause}. {_REMEDY}.")
             return []
         if (clauses := split_clauses(value)) or back:
             entries.append((replace(item, text=value), _add_label(item.label, clauses)))
@@ -117,7 +117,7 @@ def _add_label(label: str, clauses: list[Clause]) -> list[Clause]:
 def _read_value(value: str) -> tuple[str, str]:
     """Return a text with its reckoning done and its first-step rule left out, and why it is none, or an empty text."""
     if len(value) > MOST_CHARS:
-        return "", f" is not a duration: it has {len(value):,} characters"
+        return "", f"is not a duration: it has {len(value):,} characters"
     value = _RX.unit_behind.sub(r"\1 \2", value)
     value = take_first_step(value).rest if FIRST_STEP.search(value) else value
     value, unclear = _reckon(value)
@@ -218,19 +218,19 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, clauses: list[Claus
     text = "; ".join(clause.text for clause in clauses)
     cause, counts = "", [match[0].strip() for match in _COUNT.finditer(text)]
     if _RX.range.search(text if seconds else normalize(item.text)):
-        cause = f" is a range, {item.text[:60]!r}: write one duration."
+        cause = f"is a range, {item.text[:60]!r}: write one duration."
     elif len(seconds) > 1:
         both = f"{duration(seconds[0])} and {duration(seconds[1])}"
-        cause = f" names two durations, {both}, in {item.text[:60]!r}: write one duration."
+        cause = f"names two durations, {both}, in {item.text[:60]!r}: write one duration."
     elif counts and seconds and (product := _OF_EACH.search(text)):
         cause = f": {product[0][:-1].strip()!r} is a part of the time: write the whole, as 24 hours or 90 min."
     elif counts and seconds:
         only = f": only the time is kept, not {' and '.join(map(repr, counts))}: write that into the command."
-        reader.add_fault(item.line, f"[exp_max_time]{only}", fatal=False)
+        reader.refuse("max_time", item.line, only, fatal=False)
         clauses = [replace(c, text=_RX.count_joint.sub(" ", _COUNT.sub(" ", c.text))) for c in clauses]
     cause = cause or _find_change(reader, clauses, is_timed=bool(seconds))
     if cause:
-        reader.add_fault(item.line, f"[exp_max_time]{cause}")
+        reader.refuse("max_time", item.line, cause)
     return [] if cause else seconds
 
 
@@ -242,7 +242,7 @@ def _find_change(reader: BlueprintReader, clauses: Sequence[Clause], *, is_timed
     for clause in clauses:
         changes = clause.changes if clause.seconds else not clause.is_remark
         if changes and (is_timed or find_condition(clause.text)):
-            left = re.sub(r"\s*\x00\s*", " … ", clause.text).strip(" ,.:;…")
+            left = re.sub(r"\s*\ue001\s*", " … ", clause.text).strip(" ,.:;…")
             return f": {left[:60]!r} cannot be kept beside a duration. {_REMEDY}; the rest is a note."
         if not clause.seconds or len(clause.text.split()) > _FEW_WORDS:
             reader.add_note("max_time", clause.written)
@@ -255,11 +255,11 @@ def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, floa
     line, limit_s = limits[0]
     reader.lines["max_time"] = line
     if not 0 < limit_s <= MAX_TIME_S:
-        reader.add_fault(line, f"[exp_max_time] is {'longer than 60 days' if limit_s > 0 else 'not above zero'}.")
+        reader.refuse("max_time", line, f"is {'longer than 60 days' if limit_s > 0 else 'not above zero'}.")
         return None
     for other_line, other_s in limits[1:]:
         if other_s != limit_s:
             here, there = duration(other_s), duration(limit_s)
-            reader.add_fault(other_line, f"[exp_max_time] is {there} in line {line}, {here} here: write one.")
+            reader.refuse("max_time", other_line, f"is {there} in line {line}, {here} here: write one.")
             break
     return limit_s
