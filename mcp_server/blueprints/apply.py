@@ -11,9 +11,9 @@ from typing import Any
 
 from mcp_server.blueprints.answers import BlueprintCheck, BlueprintProblem
 from mcp_server.blueprints.command import fill_variables, find_unknown_names
+from mcp_server.blueprints.headings import BlueprintFault
 from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
 from mcp_server.blueprints.paths import BlueprintPaths, FarPlace, find_unusable_paths, resolve_paths
-from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.command.shell import parse as parse_command
 from mcp_server.errors import BadArgument, PatternError, RunwardError
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path

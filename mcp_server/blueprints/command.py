@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mcp_server.blueprints.fields import FILL_IN_WORD, NEGATION, PLACEHOLDER, PROSE_WORDS, BlueprintReader
 from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
-from mcp_server.blueprints.headings import OPTIONS, SECTIONS
+from mcp_server.blueprints.headings import OPTIONS, SECTIONS, Section, SectionItem
 from mcp_server.blueprints.markdown import SourceLine, code_spans
-from mcp_server.blueprints.sections import Section, SectionItem, is_explanation, read_items
+from mcp_server.blueprints.sections import is_explanation, read_items
 from mcp_server.command.programs import PAUSES, PREPARES, PYTHON_LAUNCHERS, REPORTS, RUNNERS, SETTINGS, SHELLS, WRAPPERS
 from mcp_server.command.shell import SimpleCommand, parse
 from mcp_server.command.words import read_characters, scan_quotes

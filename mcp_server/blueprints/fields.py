@@ -7,9 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
 
-from mcp_server.blueprints.headings import NAMES, NO_HASHES, find_section, plain_text, split_label
+from mcp_server.blueprints.headings import (
+    NAMES,
+    NO_HASHES,
+    BlueprintFault,
+    Section,
+    SectionItem,
+    find_section,
+    plain_text,
+    split_label,
+)
 from mcp_server.blueprints.markdown import code_spans
-from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
+from mcp_server.blueprints.sections import is_explanation, read_items
 from mcp_server.text.rows import read_patterns, read_words
 
 _RX = read_patterns("blueprints/patterns", "fields")
@@ -98,8 +107,9 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
     for item in items:
         text = item.text if is_exact else _RX.before_path.sub(r"\1", _follow_links(item.text))
         value = _bare_value(text)
+        is_absent = any(ABSENT.fullmatch(each) for each in (value, _bare_value(item.whole)))
         is_default = name == "venv_exe" and value.lower() in ("python", "python3")
-        if not sure and (is_default or (ABSENT.fullmatch(value) and not (is_exact and "/" in value))):
+        if not sure and (is_default or (is_absent and not (is_exact and "/" in value))):
             return None
         if sure and not _RX.path_start.match(value):  # a remark below the path
             reader.add_note(name, item.words)
@@ -167,7 +177,9 @@ def _find_path(name: str, item: SectionItem, value: str) -> tuple[str, str | Non
     for other in (span for span in spans if span.start >= head.end and span.path.rstrip("/") != head.path.rstrip("/")):
         between = text[head.end : other.start]
         is_path = _RX.rooted.match(other.path) or (name == "yaml_path" and _RX.configuration.search(other.path))
-        is_choice = _RX.choice.search(between) or not _RX.relation.search(between)
+        is_below = other.path.startswith(f"{head.path.rstrip('/')}/")  # "logs go to /data/x/logs"
+        is_related = _RX.relation.search(between) or (is_below and re.search(r"\w{2}", between))
+        is_choice = _RX.choice.search(between) or not is_related
         if is_path and is_choice and not _is_of_another_run(between, text[other.end :]):
             raise _Unclear(f"names a second path, {other.path[:80]!r}: write one.")
     _check_words(
@@ -283,7 +295,7 @@ def _match_path_with_spaces(value: str) -> str:
 
 def _without_comment(value: str) -> str:
     """Return ``value`` without the comment behind it: in brackets, or after a dash or #."""
-    bare = re.sub(r"\s+(?:[(#].*|[-–—]+\s.*|(?:->|→|<-+|←)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
+    bare = re.sub(r"\s+(?:[(#@].*|[-–—]+\s.*|(?:->|→|<-+|←)\s[^/]*)$|\s*（.*$", "", value).rstrip("，,;；。")
     return re.sub(r"(?<=[^./])\.$", "", bare)  # the end of a sentence
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from mcp_server.blueprints.clauses import MARK, Clause, split_clauses
 from mcp_server.blueprints.fields import BlueprintReader
+from mcp_server.blueprints.headings import Section, SectionItem
 from mcp_server.blueprints.markdown import SourceLine
-from mcp_server.blueprints.sections import Section, SectionItem, read_items
+from mcp_server.blueprints.sections import read_items
 from mcp_server.errors import PatternError
 from mcp_server.text.durations import find_durations, normalize, parse_with_unit
 from mcp_server.text.formatting import duration

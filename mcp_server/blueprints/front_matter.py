@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mcp_server.blueprints.headings import NOTES, OPTIONS, SECTIONS, find_section
+from mcp_server.blueprints.headings import NOTES, OPTIONS, SECTIONS, BlueprintFault, Section, find_section
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("blueprints/patterns", "front_matter")
@@ -36,24 +36,13 @@ class YamlFault(Exception):
 
 
 @dataclass(frozen=True)
-class FrontMatterEntry:
-    """A section in front matter: ``text`` of a scalar or list, ``data`` as JSON value."""
-
-    name: str
-    line: int
-    key: str
-    text: str
-    data: Any
-
-
-@dataclass(frozen=True)
 class FrontMatter:
-    """Front matter: its entries, the number of its last line (0 without any), and the lines outside every section."""
+    """Front matter: its sections, the number of its last line (0 without any), and the lines outside every section."""
 
-    entries: tuple[FrontMatterEntry, ...] = ()
+    sections: tuple[Section, ...] = ()
     last_line: int = 0
     other: tuple[int, ...] = ()
-    fault: tuple[int, str] | None = None
+    faults: tuple[BlueprintFault, ...] = ()
 
 
 def read_front_matter(texts: Sequence[str]) -> FrontMatter:
@@ -63,39 +52,29 @@ def read_front_matter(texts: Sequence[str]) -> FrontMatter:
     if not texts or not (is_json or texts[first].rstrip() == "---"):
         return FrontMatter()
     first -= is_json
-    end = (
-        len(texts)
-        if is_json
-        else next((n for n in range(first + 1, len(texts)) if texts[n].rstrip() in ("---", "...")), None)
-    )
-    # Rules between sections are not front matter.
-    if end is None or any(_RX.bracketed.match(text) for text in texts[first + 1 : end]):
-        return FrontMatter()
-    if not any(re.match(r"\s*[\w\"'-]+\s*:", text) for text in texts[first + 1 : end]):
-        return FrontMatter()
+    ends = (n for n in range(first + 1, len(texts)) if texts[n].rstrip() in ("---", "..."))
+    end = len(texts) if is_json else next(ends, None)
     lines = texts[first + 1 : end]
+    # Rules between sections are not front matter.
+    is_body = end is None or any(map(_RX.bracketed.match, lines))
+    if end is None or is_body or not any(re.match(r"\s*[\w\"'-]+\s*:", text) for text in lines):
+        return FrontMatter()
+    faults: tuple[BlueprintFault, ...] = ()
+    other = range(first + 1, end + 2)
     try:
         root = compose("\n".join(lines), first + 2)
     except YamlFault as fault:
-        is_ours = any(
-            (match := re.match(r"\s*[\"']?([\w -]+?)[\"']?\s*:", text)) and _find_own(match[1]) for text in lines
-        )
-        return FrontMatter(
-            last_line=end + 1,
-            other=tuple(range(first + 1, end + 2)),
-            fault=(fault.line, fault.text) if is_ours else None,
-        )
+        keys = (match[1] for text in lines if (match := re.match(r"\s*[\"']?([\w -]+?)[\"']?\s*:", text)))
+        if any(map(_find_own, keys)):
+            faults = (BlueprintFault(fault.line, f"front matter: {fault.text}."),)
+        return FrontMatter((), end + 1, tuple(other), faults)
     try:
-        entries = _read_entries(root, first + 2)
+        sections = _read_sections(root, first + 2)
     except YamlFault as fault:
-        return FrontMatter(last_line=end + 1, fault=(fault.line, fault.text))
-    used = {number for entry in entries for number in range(entry.line, _last_line(entry, entries, end + 1))}
-    other = tuple(number for number in range(first + 2, end + 1) if number not in used)
-    return FrontMatter(tuple(entries), end + 1, other)
-
-
-def _last_line(entry: FrontMatterEntry, entries: Sequence[FrontMatterEntry], end: int) -> int:
-    return min((other.line for other in entries if other.line > entry.line), default=end)
+        return FrontMatter((), end + 1, (), (BlueprintFault(fault.line, f"front matter: {fault.text}."),))
+    starts = [section.line for section in sections]
+    used = {n for line in starts for n in range(line, min((at for at in starts if at > line), default=end + 1))}
+    return FrontMatter(tuple(sections), end + 1, tuple(n for n in other[1:-1] if n not in used))
 
 
 def compose(text: str, first_line: int) -> Node | None:
@@ -175,7 +154,7 @@ def _find_own(key: str) -> str | None:
     return name if is_own and name != NOTES else None
 
 
-def _read_entries(root: Node | None, first_line: int) -> list[FrontMatterEntry]:
+def _read_sections(root: Node | None, first_line: int) -> list[Section]:
     """Return the sections in front matter; words such as ``python`` count where it holds the launch command."""
     if not isinstance(root, yaml.MappingNode):
         return []
@@ -185,40 +164,36 @@ def _read_entries(root: Node | None, first_line: int) -> list[FrontMatterEntry]:
             pairs += value.value
     named = [(str(key.value), key, value) for key, value in pairs if isinstance(key, yaml.ScalarNode)]
     holds_command = any(find_section(name) == "launch_command" for name, _, _ in named)
-    entries: list[FrontMatterEntry] = []
-    for name, key, value in named:
-        section = _find_own(name) or (find_section(name) if holds_command else None)
-        if section is None or section == NOTES or (section in OPTIONS and _find_own(name) is None):
+    sections: list[Section] = []
+    for key, node, value in named:
+        own = _find_own(key)
+        name = own or (find_section(key) if holds_command else None)
+        if name is None or name == NOTES or (name in OPTIONS and own is None):
             continue
-        entries.append(_read_entry(section, name, line_of(key, first_line), value, first_line))
-    return entries
+        data, line = to_data(value, first_line), line_of(node, first_line)
+        if isinstance(value, yaml.ScalarNode):
+            line = line_of(value, first_line) + (1 if value.style in ("|", ">") else 0)
+        text = _read_text(name, key, line, value, data)
+        sections.append(Section(name, line, key, exact=text, data=data))
+    return sections
 
 
-def _read_entry(section: str, key: str, line: int, node: Node, first_line: int) -> FrontMatterEntry:
-    data = to_data(node, first_line)
+def _read_text(name: str, key: str, line: int, node: Node, data: object) -> str:
+    """Return the text of a section in front matter, also from a list of words; an empty one of an option."""
     if isinstance(node, yaml.ScalarNode):
-        line = line_of(node, first_line) + (1 if node.style in ("|", ">") else 0)
-        return FrontMatterEntry(section, line, key, str(node.value).strip("\n"), data)
-    if section in OPTIONS:
-        return FrontMatterEntry(section, line, key, "", data)
-    words = list(_list_words(data))
-    if section == "launch_command" and isinstance(data, list) and len(words) == len(data):
+        return str(node.value).strip("\n")
+    if name in OPTIONS:
+        return ""
+    values = data if isinstance(data, list) else []
+    words = [str(value) for value in values if isinstance(value, str | int | float) and not isinstance(value, bool)]
+    if name == "launch_command" and words and len(words) == len(values):
         if " " in words[0].strip():
-            raise YamlFault(
-                line, f"{key} is one command, and a list holds its words: write several with && in one text"
-            )
-        return FrontMatterEntry(section, line, key, shlex.join(words), data)
-    if section == "purpose" and isinstance(data, list):
-        return FrontMatterEntry(section, line, key, " ".join(words), data)
-    if len(words) == 1 and isinstance(data, list):
-        return FrontMatterEntry(section, line, key, words[0], data)
-    raise YamlFault(line, f"{key} must be one text" + (" or a list of words" if section == "launch_command" else ""))
-
-
-def _list_words(data: object) -> Iterator[str]:
-    for value in data if isinstance(data, list) else []:
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            yield str(value)
+            cause = f"{key} is one command, and a list holds its words: write several with && in one text"
+            raise YamlFault(line, cause)
+        return shlex.join(words)
+    if isinstance(data, list) and (name == "purpose" or len(words) == 1):
+        return " ".join(words)
+    raise YamlFault(line, f"{key} must be one text" + (" or a list of words" if name == "launch_command" else ""))
 
 
 def fold_scalar(inline: str, lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from mcp_server.blueprints.markdown import SourceLine
+from mcp_server.blueprints.markdown import SourceLine, strip_bold
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("blueprints/patterns", "headings")
@@ -37,6 +37,7 @@ MAX_HEADING_CHARS = 8_000  # no heading is longer, nor a line with a label
 LOOSE_MARK = _RX.loose_mark
 LOOSE_HASHES = _RX.loose_hashes
 _PATH_LABEL = re.compile(r"(?:content|value|path|dir|directory|file|folder|step)s?[\W_]*\d*$|.*[-_ ](?:path|dir|file)$")
+LINE_BREAK = _RX.line_break
 _MAX_TWO_NAMES = 80
 _FEWEST_COLUMNS = 3  # of a table in plain words that has no column for the command
 
@@ -47,6 +48,10 @@ _TITLE = re.compile(
 _FEWEST_BARE = 3  # words alone on their lines that begin sections, in a document without any other heading
 # Sections of one value: behind it, words alone on a line begin something else.
 SINGLE = frozenset({"codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time"})
+
+
+# Strengths. Names that are not the section's own count only where its own name is absent.
+HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL, BARE = 5, 4, 3, 2, 1, 0, -1
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,56 @@ class Heading:
     is_row: bool = False
 
 
+@dataclass(frozen=True)
+class BlueprintFault:
+    """A fault on a line. ``fatal``: it prevents running the document. ``section``: only that section is affected."""
+
+    line: int
+    text: str
+    fatal: bool = True
+    section: str = ""
+
+
+@dataclass
+class Section:
+    """One section: the line of its heading, the text on that line, and the lines below."""
+
+    name: str
+    line: int
+    heading: str = ""
+    inline: str = ""
+    level: int = NO_HASHES
+    lines: list[SourceLine] = field(default_factory=list)
+    exact: str | None = None  # the value itself, from YAML
+    data: object = None
+    strength: int = OWN_NAME
+    is_item: bool = False  # it begins as an item of a list
+
+    @property
+    def all_lines(self) -> list[SourceLine]:
+        """The text on the heading's line, if any, and the lines below."""
+        if not self.inline:
+            return self.lines
+        parts = LINE_BREAK.split(self.inline)
+        return [*(SourceLine(self.line, part, part.strip(), strip_bold(part)) for part in parts), *self.lines]
+
+
+@dataclass(frozen=True)
+class SectionItem:
+    """The content of one line of a section. ``label`` is in lower case. ``is_code``: in a code block."""
+
+    line: int
+    label: str
+    text: str
+    is_code: bool = False
+    whole: str = ""  # with a label that stands on the same line
+
+    @property
+    def words(self) -> str:
+        """The text with its label."""
+        return f"{self.label}: {self.text}" if self.label else self.text
+
+
 def find_section(name: str) -> str | None:
     """Return the section that ``name`` means, as in ``[Exp Launch-Command]`` or ``启动命令``, or None."""
     plain = re.sub(r"[\s_-]+", " ", name.strip().strip("*_`[]【】").lower()).strip()
@@ -77,10 +132,6 @@ def find_section(name: str) -> str | None:
         section = find_section(timed[1])
         return section if section == "max_time" else None
     return section
-
-
-# Strengths. Names that are not the section's own count only where its own name is absent.
-HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL, BARE = 5, 4, 3, 2, 1, 0, -1
 
 
 def find_heading(line: SourceLine) -> Heading | None:

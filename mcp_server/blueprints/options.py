@@ -12,8 +12,8 @@ from typing import Any
 
 from mcp_server.blueprints.fields import BlueprintReader, read_path
 from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
-from mcp_server.blueprints.headings import split_row
-from mcp_server.blueprints.sections import Section, is_explanation
+from mcp_server.blueprints.headings import Section, split_row
+from mcp_server.blueprints.sections import is_explanation
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("blueprints/patterns", "options")

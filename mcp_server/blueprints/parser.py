@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from mcp_server.blueprints import fields
 from mcp_server.blueprints.command import read_command
 from mcp_server.blueprints.first_step import read_first_step
-from mcp_server.blueprints.headings import SECTIONS
+from mcp_server.blueprints.headings import SECTIONS, BlueprintFault
 from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.options import Options, read_options
-from mcp_server.blueprints.sections import BlueprintFault, split_sections
+from mcp_server.blueprints.sections import split_sections
 from mcp_server.blueprints.time_limit import read_time_limit
 from mcp_server.text.rows import read_patterns
 

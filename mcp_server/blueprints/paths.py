@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mcp_server.blueprints.headings import BlueprintFault
 from mcp_server.blueprints.parser import Blueprint
-from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.hosts.path_checks import Roots, suggest_names
 
 _MAX_HINT_CHARS = 200

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mcp_server.blueprints.clauses import ADDRESS
 from mcp_server.blueprints.front_matter import FrontMatter, read_front_matter
@@ -16,6 +16,7 @@ from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
     BARE,
     BRACKETED,
+    LINE_BREAK,
     LOOSE_MARK,
     NO_HASHES,
     NOTES,
@@ -23,7 +24,10 @@ from mcp_server.blueprints.headings import (
     OWN_NAME,
     SECTIONS,
     SINGLE,
+    BlueprintFault,
     Heading,
+    Section,
+    SectionItem,
     find_bare,
     find_heading,
     find_section,
@@ -33,7 +37,7 @@ from mcp_server.blueprints.headings import (
     unfold_wide_tables,
 )
 from mcp_server.blueprints.html import rewrite_html
-from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
+from mcp_server.blueprints.markdown import SourceLine, read_lines
 from mcp_server.text.durations import find_durations, normalize
 from mcp_server.text.rows import read_patterns
 
@@ -47,56 +51,6 @@ _MAX_STRAY_CHARS = 500
 _FEWEST_HEADINGS = 3  # sections with headings, from which on labels are text
 _MAX_MISSPELT = 200  # candidates: each is compared with every name
 _BULLETS = ("-", "*", "+")
-
-
-@dataclass(frozen=True)
-class BlueprintFault:
-    """A fault on a line. ``fatal``: it prevents running the document. ``section``: only that section is affected."""
-
-    line: int
-    text: str
-    fatal: bool = True
-    section: str = ""
-
-
-@dataclass
-class Section:
-    """One section: the line of its heading, the text on that line, and the lines below."""
-
-    name: str
-    line: int
-    heading: str = ""
-    inline: str = ""
-    level: int = NO_HASHES
-    lines: list[SourceLine] = field(default_factory=list)
-    exact: str | None = None  # the value itself, from YAML
-    data: object = None
-    strength: int = OWN_NAME
-    is_item: bool = False  # it begins as an item of a list
-
-    @property
-    def all_lines(self) -> list[SourceLine]:
-        """The text on the heading's line, if any, and the lines below."""
-        if not self.inline:
-            return self.lines
-        parts = _RX.line_break.split(self.inline)
-        return [*(SourceLine(self.line, part, part.strip(), strip_bold(part)) for part in parts), *self.lines]
-
-
-@dataclass(frozen=True)
-class SectionItem:
-    """The content of one line of a section. ``label`` is in lower case. ``is_code``: in a code block."""
-
-    line: int
-    label: str
-    text: str
-    is_code: bool = False
-    whole: str = ""  # with a label that stands on the same line
-
-    @property
-    def words(self) -> str:
-        """The text with its label."""
-        return f"{self.label}: {self.text}" if self.label else self.text
 
 
 @dataclass(frozen=True)
@@ -130,22 +84,19 @@ def split_sections(text: str) -> SectionedText:
     _drop_weaker_headings(headings, lines, front_matter)
     sections, notes = list[Section](), list[SourceLine]()
     title = _fill_sections(lines, headings, sections, notes)
-    front = [
-        Section(entry.name, entry.line, entry.key, exact=entry.text, data=entry.data) for entry in front_matter.entries
-    ]
-    faults += [*_adopt_strays(lines, headings, sections, {entry.name for entry in front}), *misspelt]
+    front = {section.name for section in front_matter.sections}
+    faults += [*_adopt_strays(lines, headings, sections, front), *misspelt]
     numbers = [number for number, _ in body]
     for section in sections:
         section.line = numbers[section.line - 1]
         section.lines = [replace(line, number=numbers[line.number - 1]) for line in section.lines]
     notes = [replace(note, number=numbers[note.number - 1]) for note in notes]
     faults = [replace(fault, line=numbers[fault.line - 1]) for fault in faults]
-    if front_matter.fault:
-        faults.append(BlueprintFault(front_matter.fault[0], f"front matter: {front_matter.fault[1]}."))
+    faults += front_matter.faults
     others = [
         SourceLine(number, text := texts[number - 1], text.strip(), text.strip()) for number in front_matter.other
     ]
-    return SectionedText((*front, *sections), (*others, *notes), title, tuple(faults))
+    return SectionedText((*front_matter.sections, *sections), (*others, *notes), title, tuple(faults))
 
 
 def _fill_sections(
@@ -254,9 +205,9 @@ def _is_value_of(name: str, value: str) -> bool:
 
 
 def _split_breaks(line: SourceLine) -> list[SourceLine]:
-    if line.fence is not None or "<" not in line.text or not _RX.line_break.search(line.text):
+    if line.fence is not None or "<" not in line.text or not LINE_BREAK.search(line.text):
         return [line]
-    parts = zip(*(_RX.line_break.split(text) for text in (line.text, line.content, line.plain)), strict=False)
+    parts = zip(*(LINE_BREAK.split(text) for text in (line.text, line.content, line.plain)), strict=False)
     first, *others = [
         replace(line, text=text, content=content.strip(), plain=plain.strip()) for text, content, plain in parts
     ]
@@ -318,7 +269,7 @@ def _drop_weaker_headings(headings: dict[int, Heading], lines: Sequence[SourceLi
     """
     _drop_headings_of_notes(headings, lines)
     _keep_own_sections(headings)
-    strongest = dict.fromkeys((entry.name for entry in front_matter.entries), OWN_NAME)
+    strongest = dict.fromkeys((section.name for section in front_matter.sections), OWN_NAME)
     for heading in headings.values():
         strongest[heading.section] = max(heading.strength, strongest.get(heading.section, BARE))
     strengths = [strength for name, strength in strongest.items() if name != NOTES]

@@ -23,7 +23,8 @@ from mcp_server.blueprints.clauses import (
 )
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
 from mcp_server.blueprints.first_step import FIRST_STEP, MAX_TIME_S, MOST_CHARS, take_first_step
-from mcp_server.blueprints.sections import SectionItem, is_explanation
+from mcp_server.blueprints.headings import SectionItem
+from mcp_server.blueprints.sections import is_explanation
 from mcp_server.text.durations import COUNTED, find_durations, normalize, parse_with_unit
 from mcp_server.text.formatting import duration
 from mcp_server.text.rows import read_patterns

@@ -500,6 +500,44 @@ def test_a_text_of_toml_over_several_lines_is_read_as_toml_has_it() -> None:
     assert blueprint.time_limit_s == 7 * 3600
 
 
+@pytest.mark.parametrize("key", ["exp_launch_command", "exp_purpose", "exp_codebase_dir"])
+def test_an_empty_list_in_front_matter_is_no_value(key: str) -> None:
+    blueprint = parse_blueprint(f"---\n{key}: []\nexp_max_time: 1 h\n---\n")
+    assert not blueprint.ok
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "path"),
+    [
+        ("result_dir", "`/data/x`; logs go to `/data/x/logs`", "/data/x"),
+        ("result_dir", "`/data/x` or `/data/x/logs`", None),
+        ("result_dir", "/data/x -> symlink to /mnt/y", "/data/x"),
+        ("yaml_path", "conf/a.yaml (it includes conf/b.yaml)", "conf/a.yaml"),
+        ("yaml_path", "conf/a.yaml; the big run has conf/b.yaml", None),
+        ("codebase_dir", "/srv/x @ 4be1f02", "/srv/x"),
+    ],
+)
+def test_a_path_of_something_else_behind_the_path_is_a_remark(name: str, written: str, path: str | None) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_{name}]\n{written}\n")
+    assert (getattr(blueprint, name) if blueprint.ok else None) == path
+
+
+@pytest.mark.parametrize(
+    ("written", "is_none"),
+    [
+        ("There is none.", True),
+        ("(no config file)", True),
+        ("no YAML: the flags below are the configuration.", True),
+        ("we don't use one", True),
+        ("not decided yet", False),
+        ("no, the usual one", False),
+    ],
+)
+def test_a_sentence_that_denies_a_configuration_is_none(written: str, *, is_none: bool) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_yaml_path]\n{written}\n")
+    assert (blueprint.ok, blueprint.yaml_path) == (is_none, None)
+
+
 def test_a_field_that_an_issue_form_left_empty_is_empty() -> None:
     form = "### [exp_purpose]\n\nHelps?\n\n### [exp_venv_exe]\n\n{}\n"
     used = {text: parse_blueprint(form.format(text)).defaults_used for text in ("_No response_", "", "none")}

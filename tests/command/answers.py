@@ -73,8 +73,13 @@ def _find_configs(command: Command) -> list[str]:
 
 
 def _in_foreground(command: str) -> list[Any]:
-    text, faults = blueprint._keep_in_foreground(1, command)
-    return [text if text != command else "", *(fault.text for fault in faults)]
+    faults: list[str] = []
+
+    def say(_line: int, cause: str) -> None:
+        faults.append(cause)
+
+    text = blueprint._keep_in_foreground(1, command, say, say)
+    return [text if text != command else "", *faults]
 
 
 def _simple(reader: Callable[[Sequence[str]], Any]) -> Callable[[Command], Any]:
