@@ -3,8 +3,8 @@
 Several files, with commas between them, are parts of one configuration: later ones win.
 
 A training YAML in the sections of AgentFly's tutorial (``training``, ``hardware``, ``monitoring``, ``model``,
-``rollout``) has the names that its own scripts write for VERL. Whatever they do not write is refused: a guessed name
-would train something else.
+``rollout``) has the names that its own scripts write for VERL, and those that VERL's config has in one place alone.
+Whatever else is refused: a guessed name would train something else.
 """
 
 import json
@@ -23,22 +23,14 @@ _ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollou
 _TOTAL_GPUS = "hardware.n_gpus"  # of all nodes, or of each
 _NAMES: Mapping[str, Sequence[str]] = {
     "training.algorithm": ("algorithm.adv_estimator",),
-    "training.adv_estimator": ("algorithm.adv_estimator",),
     "training.kl_coef": ("algorithm.kl_ctrl.kl_coef", f"{_ACTOR}.kl_loss_coef"),
     "training.learning_rate": (f"{_ACTOR}.optim.lr",),
     "training.lr": (f"{_ACTOR}.optim.lr",),
-    "training.entropy_coeff": (f"{_ACTOR}.entropy_coeff",),
     "training.ppo_mini_batch_size": (f"{_ACTOR}.ppo_mini_batch_size",),
     "training.ppo_micro_batch_size_per_gpu": (f"{_ACTOR}.ppo_micro_batch_size_per_gpu",),
-    "training.response_length": (f"{_ROLLOUT}.response_length",),
     "training.batch_size": ("data.train_batch_size",),
-    **{f"training.{name}": (f"data.{name}",) for name in ("train_batch_size", "val_batch_size")},
-    **{f"training.{name}": (f"data.{name}",) for name in ("max_prompt_length", "max_response_length")},
-    **{f"training.{name}": ("trainer.total_epochs",) for name in ("total_epochs", "num_epochs", "epochs")},
-    **{
-        f"training.{name}": (f"trainer.{name}",)
-        for name in ("total_training_steps", "save_freq", "test_freq", "val_before_train", "critic_warmup")
-    },
+    "training.total_training_steps": ("trainer.total_training_steps",),
+    **{f"training.{name}": ("trainer.total_epochs",) for name in ("num_epochs", "epochs")},
     **{
         f"hardware.{name}": ("trainer.n_gpus_per_node",)
         for name in ("num_gpus", "n_gpus", "n_gpus_per_node", "gpus_per_node")
@@ -47,10 +39,25 @@ _NAMES: Mapping[str, Sequence[str]] = {
     "hardware.tensor_parallel_size": (f"{_ROLLOUT}.tensor_model_parallel_size",),
     "hardware.tensor_model_parallel_size": (f"{_ROLLOUT}.tensor_model_parallel_size",),
     "hardware.gpu_memory_utilization": (f"{_ROLLOUT}.gpu_memory_utilization",),
-    "monitoring.logger": ("trainer.logger",),
+    "training.response_length": (f"{_ROLLOUT}.response_length",),
     "monitoring.loggers": ("trainer.logger",),
-    "monitoring.project_name": ("trainer.project_name",),
-    "monitoring.experiment_name": ("trainer.experiment_name",),
+}
+# Names that VERL's whole configs (2025-10, 2026-01) have in one place alone: they mean it in any section of a user.
+_ALONE: Mapping[str, str] = {
+    name: f"{section}.{name}"
+    for section, names in {
+        "trainer": "balance_batch critic_warmup default_hdfs_dir default_local_dir del_local_ckpt_after_load device "
+        "esi_redundant_time experiment_name log_val_generations logger max_actor_ckpt_to_keep max_critic_ckpt_to_keep "
+        "project_name resume_from_path resume_mode rollout_data_dir save_freq test_freq "
+        "total_epochs val_before_train val_only validation_data_dir",
+        "data": "dataloader_num_workers filter_overlong_prompts filter_overlong_prompts_workers image_key "
+        "max_prompt_length max_response_length prompt_key return_full_prompt return_raw_chat reward_fn_key "
+        "train_batch_size train_files truncation val_batch_size val_files validation_shuffle video_key",
+        "algorithm": "adv_estimator gamma kl_penalty lam norm_adv_by_std_in_grpo use_kl_in_reward use_pf_ppo",
+        _ACTOR: "clip_ratio clip_ratio_c clip_ratio_high clip_ratio_low entropy_coeff kl_loss_coef kl_loss_type "
+        "use_kl_loss",
+    }.items()
+    for name in names.split()
 }
 _MOVED = {"model": "actor_rollout_ref.model", "rollout": _ROLLOUT}  # whole sections, with VERL's own names in them
 _OF_RAY = ("hardware.use_ray", "hardware.ray_port", "hardware.num_cpus")  # what `ray start` is given
@@ -114,11 +121,15 @@ def _find_names(name: str, settings: Mapping[str, Any]) -> Sequence[str]:
         return (name,)
     if section in _MOVED:
         return (f"{_MOVED[section]}.{rest}",) if rest else ()
-    nodes = [settings[key] for key in settings if _NAMES.get(key) == ("trainer.nnodes",)]
-    nodes += [settings["trainer.nnodes"]] if "trainer.nnodes" in settings else []
-    if name == _TOTAL_GPUS and any(count != 1 for count in nodes):
+    if name == _TOTAL_GPUS and any(
+        key != name and settings[key] != 1 and _find_names(key, {}) == ("trainer.nnodes",) for key in settings
+    ):
         return ()
-    return _NAMES.get(name, ())
+    if name in _NAMES:
+        return _NAMES[name]
+    inside, _, last = rest.rpartition(".")
+    target = _ALONE.get(last, "")  # a section in the section may be about another part of the training
+    return (target,) if target.startswith("trainer." if inside else "") and target else ()
 
 
 _ARGUMENT = "params"

@@ -83,6 +83,26 @@ def test_a_name_that_is_not_certain_is_refused(settings: dict[str, Any], words: 
         use_verl_names(settings)
 
 
+def test_a_name_that_verl_has_in_one_place_alone_means_that_place_in_any_section_of_the_users() -> None:
+    settings = {
+        "training.project_name": "P",
+        "hardware.experiment_name": "e",
+        "monitoring.logging.save_freq": 10,
+        "training.train_files": "a.parquet",
+        "training.clip_ratio_high": 0.28,
+    }
+    assert use_verl_names(settings)[0] == {
+        "trainer.project_name": "P",
+        "trainer.experiment_name": "e",
+        "trainer.save_freq": 10,
+        "data.train_files": "a.parquet",
+        f"{ACTOR}.clip_ratio_high": 0.28,
+    }
+    for name in ("training.critic.clip_ratio", "training.shuffle", "training.temperature", "training.lora_rank"):
+        with pytest.raises(NotOfVerl, match=f"name of {name} is not certain"):
+            use_verl_names({name: 1})
+
+
 def test_equal_values_agree_and_ppo_is_the_estimator_gae() -> None:
     settings = {"hardware.n_gpus": 8, "trainer.n_gpus_per_node": 8, "training.algorithm": "ppo"}
     assert use_verl_names(settings)[0] == {"trainer.n_gpus_per_node": 8, "algorithm.adv_estimator": "gae"}
