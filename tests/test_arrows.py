@@ -26,7 +26,7 @@ backends.ssh.far_answers(pydantic)
 blueprints(hosts yaml)  scalars(store numpy google_crc32c matplotlib typing_extensions)
 views
 runs(anyio pydantic)  results(yaml)
-sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.plot(numpy)
+sweeps(anyio yaml)  sweeps.plan.search(optuna)  sweeps.tables.plot(numpy)
 sweeps.sources.doit_child(doit)
 tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)
 page(tools anyio numpy starlette)
@@ -41,6 +41,13 @@ code  wait  stop  warnings
 launch
 preflight
 """,
+    "sweeps": """
+sources
+plan
+tables
+conductor
+sweeps
+""",
     "tools": """
 support
 tools
@@ -50,9 +57,9 @@ cli
 setup
 """,
 }
-MOST_INNER_ARROWS = {"runs": 6, "tools": 1, "cli": 1}
+MOST_INNER_ARROWS = {"runs": 6, "sweeps": 6, "tools": 1, "cli": 1}
 MOST_FILES = 15  # of a folder, beside those of its wings
-HEAPS = {"sweeps", "system"}  # not divided yet
+HEAPS = {"system"}  # not divided yet
 STILL_TWICE = {
     *("Entry", "Event", "Evidence", "Failure", "Job", "JobWatch", "Line", "Rank", "Records", "Target"),
     *("answers", "figures", "plot", "programs", "rows", "start", "starter", "time_limit", "values"),

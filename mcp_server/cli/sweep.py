@@ -16,7 +16,7 @@ from mcp_server.record.sweeps.sweep_spec import read_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.log import SweepLog, note_cells
+from mcp_server.sweeps.tables.log import SweepLog, note_cells
 from mcp_server.system import tmux
 from mcp_server.text.formatting import printable
 from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
@@ -53,7 +53,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
     path = None if output is None else Path(output)
     if arguments.plot and path is not None:
         from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 100 ms
-        from mcp_server.sweeps.plot import FORMS, draw_sweep  # noqa: PLC0415 - 145 ms
+        from mcp_server.sweeps.tables.plot import FORMS, draw_sweep  # noqa: PLC0415 - 145 ms
 
         form = path.suffix.lower().lstrip(".")
         if form not in FORMS:
@@ -63,7 +63,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
         directory = store.sweeps.files_of(sweep)
         data = SweepLog(directory).render_results(sweep, read_notes(directory), separator=",").encode()
     else:
-        from mcp_server.sweeps.latex import render_latex  # noqa: PLC0415 - 310 ms
+        from mcp_server.sweeps.tables.latex import render_latex  # noqa: PLC0415 - 310 ms
 
         data = render_latex(sweep, store.home.path).encode()
     if path is None:
@@ -118,7 +118,7 @@ def _summary(sweep: Sweep) -> dict[str, object]:
 
 def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
     from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 100 ms
-    from mcp_server.sweeps.comparison import describe_failed, make_table  # noqa: PLC0415 - 315 ms
+    from mcp_server.sweeps.tables.comparison import describe_failed, make_table  # noqa: PLC0415 - 315 ms
 
     status = describe_sweep(sweep, store)
     table = make_table(sweep, store, Scalars(store.home, store))

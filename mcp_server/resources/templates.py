@@ -24,7 +24,7 @@ from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_docume
 from mcp_server.results.figures import Figure, measure
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines

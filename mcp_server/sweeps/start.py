@@ -18,11 +18,11 @@ from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.cell_code import plan_copies
 from mcp_server.sweeps.conducting import PROGRAM, resume_conductor, start_conductor
-from mcp_server.sweeps.decide import find_started, has_too_many_failures
-from mcp_server.sweeps.plan import DEFINING, identify
-from mcp_server.sweeps.planning import (
+from mcp_server.sweeps.conductor.decide import find_started, has_too_many_failures
+from mcp_server.sweeps.plan.cell_code import plan_copies
+from mcp_server.sweeps.plan.plan import DEFINING, identify
+from mcp_server.sweeps.plan.planning import (
     LIMITS,
     PlannedSweep,
     SweepRequest,

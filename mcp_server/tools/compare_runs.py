@@ -10,7 +10,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
 from mcp_server.runs.wait.selection import LIVE, TAG, select
-from mcp_server.sweeps.comparison import compare_sweeps
+from mcp_server.sweeps.tables.comparison import compare_sweeps
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool

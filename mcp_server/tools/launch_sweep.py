@@ -13,12 +13,12 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
-from mcp_server.sweeps.hours import describe_hours
-from mcp_server.sweeps.log import note_cells
-from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases
-from mcp_server.sweeps.planning import SweepRequest, describe_arrays, describe_plan
+from mcp_server.sweeps.plan.hours import describe_hours
+from mcp_server.sweeps.plan.plan import DEFINING, Phase, parse_phases
+from mcp_server.sweeps.plan.planning import SweepRequest, describe_arrays, describe_plan
 from mcp_server.sweeps.sources.hydra_source import list_places
 from mcp_server.sweeps.start import rehearse_sweep, start_sweep
+from mcp_server.sweeps.tables.log import note_cells
 from mcp_server.system import tmux
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm

@@ -17,9 +17,9 @@ import pytest
 
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir
 from mcp_server.results.figures import measure
-from mcp_server.sweeps.comparison import compare_sweep, compare_sweeps
-from mcp_server.sweeps.latex import render_latex
-from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.tables.comparison import compare_sweep, compare_sweeps
+from mcp_server.sweeps.tables.latex import render_latex
+from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.views.sweep_status import summarise_sweep
 from tests.support.ended_runs import BEGAN_S, Runs
 from tests.support.sweeps import cell_events, write_sweep

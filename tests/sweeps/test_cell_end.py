@@ -9,8 +9,8 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState, fold_sweep
-from mcp_server.sweeps.decide import CellEnd, describe_end
-from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.conductor.decide import CellEnd, describe_end
+from mcp_server.sweeps.tables.log import SweepLog
 
 
 def test_a_run_that_ended_is_told_with_its_frames_a_second_and_its_limit() -> None:

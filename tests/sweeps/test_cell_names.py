@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
-from mcp_server.sweeps.cell_names import name_cells
-from mcp_server.sweeps.plan import expand, make_request, parse_phases
+from mcp_server.sweeps.plan.cell_names import name_cells
+from mcp_server.sweeps.plan.plan import expand, make_request, parse_phases
 
 
 def name_grid(**grid: list[Any]) -> list[str]:

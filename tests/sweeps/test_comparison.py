@@ -16,10 +16,10 @@ from mcp_server.results.answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.comparison import compare_sweep
-from mcp_server.sweeps.latex import render_latex
-from mcp_server.sweeps.log import SweepLog
-from mcp_server.sweeps.plan import Phase, expand
+from mcp_server.sweeps.plan.plan import Phase, expand
+from mcp_server.sweeps.tables.comparison import compare_sweep
+from mcp_server.sweeps.tables.latex import render_latex
+from mcp_server.sweeps.tables.log import SweepLog
 from tests.support.sweeps import cell_events, write_sweep
 
 OOM = {"kind": "oom_gpu", "line": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}

@@ -10,9 +10,9 @@ import optuna
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps import search
-from mcp_server.sweeps.halving import Halving, Reached, Stop, find_reached, find_stops, parse_halving
-from mcp_server.sweeps.search import parse_search
+from mcp_server.sweeps.plan import search
+from mcp_server.sweeps.plan.halving import Halving, Reached, Stop, find_reached, find_stops, parse_halving
+from mcp_server.sweeps.plan.search import parse_search
 
 RUNGS = Halving((100, 300))
 

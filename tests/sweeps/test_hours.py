@@ -11,7 +11,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.hours import describe_hours
+from mcp_server.sweeps.plan.hours import describe_hours
 
 ALL = RunQuery()
 COMMAND = "python train.py --task cube --max_steps 1000"

@@ -8,7 +8,7 @@ from typing import Any
 from mcp_server.record.state import Liveness
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
-from mcp_server.sweeps.latex import render_latex
+from mcp_server.sweeps.tables.latex import render_latex
 from tests.support.sweeps import AT, cell_events
 
 

@@ -14,7 +14,7 @@ from mcp_server.record.sweeps.sweep_ranking import rank_groups
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.results.figures import Figure
-from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.tables.log import SweepLog
 from tests.support.sweeps import AT, cell_events
 
 DIRECTORY = SweepDir(Path("home/sweeps/s"))

@@ -15,9 +15,9 @@ from mcp_server.results.answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.comparison import compare_sweeps
-from mcp_server.sweeps.merging import merge_sweeps
-from mcp_server.sweeps.plan import expand, parse_phases
+from mcp_server.sweeps.plan.plan import expand, parse_phases
+from mcp_server.sweeps.tables.comparison import compare_sweeps
+from mcp_server.sweeps.tables.merging import merge_sweeps
 from tests.support.sweeps import cell_events, write_sweep
 
 COMMON = {"command": "python t.py", "cwd": "/w", "gpus": 1}

@@ -8,8 +8,8 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan import Phase, expand, fill_names, find_seeds, parse_phases
-from mcp_server.sweeps.planning import _count_gpus
+from mcp_server.sweeps.plan.plan import Phase, expand, fill_names, find_seeds, parse_phases
+from mcp_server.sweeps.plan.planning import _count_gpus
 from mcp_server.sweeps.sources.source import SourceCell
 
 COMMON = {"command": "python train.py", "cwd": "/w"}

@@ -11,8 +11,8 @@ from mcp_server.command.hydra import unfold
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import format_arguments
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan import Phase, expand
-from mcp_server.sweeps.plan_checks import check_distinct, check_grid_values, check_multirun, spell_switches
+from mcp_server.sweeps.plan.plan import Phase, expand
+from mcp_server.sweeps.plan.plan_checks import check_distinct, check_grid_values, check_multirun, spell_switches
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.warnings.runs_at_risk import find_killers_of
-from mcp_server.sweeps.planning import PlannedSweep, describe_plan, list_distinct_runs
+from mcp_server.sweeps.plan.planning import PlannedSweep, describe_plan, list_distinct_runs
 
 
 def test_trials_that_are_chosen_later_share_a_line() -> None:

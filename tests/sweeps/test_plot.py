@@ -14,7 +14,7 @@ from mcp_server.results.figures import Points
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.plot import join_seeds, make_panels, make_parallel
+from mcp_server.sweeps.tables.plot import join_seeds, make_panels, make_parallel
 from tests.support.sweeps import cell_events, write_sweep
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.search import Range, Trial, TrialState, Value, draw_points, parse_search, propose
+from mcp_server.sweeps.plan.search import Range, Trial, TrialState, Value, draw_points, parse_search, propose
 
 SPACE: dict[str, Any] = {
     "lr": {"low": 1e-5, "high": 1e-1, "log": True},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan_checks import find_shared_outputs, name_runs
+from mcp_server.sweeps.plan.plan_checks import find_shared_outputs, name_runs
 
 
 def make(*launches: dict[str, Any]) -> list[Cell]:

@@ -11,9 +11,9 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.log import SweepLog
-from mcp_server.sweeps.plan import expand, parse_phases
-from mcp_server.sweeps.values import check_values
+from mcp_server.sweeps.plan.plan import expand, parse_phases
+from mcp_server.sweeps.plan.values import check_values
+from mcp_server.sweeps.tables.log import SweepLog
 
 COMMON = {"command": "python train.py --opt {opt}", "cwd": "/w"}
 KEY = "sk-ant-api03-" + "A1b2C3d4" * 11 + "-AA"

@@ -44,6 +44,12 @@ class Cell:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
 
+    @property
+    def wants_array(self) -> bool:
+        """Whether it may be handed in to Slurm together with others."""
+        options = self.launch.get("backend_options")
+        return self.launch.get("backend") == "slurm" and isinstance(options, Mapping) and options.get("array") is True
+
 
 @dataclass(frozen=True)
 class SweepSpec:
@@ -79,6 +85,12 @@ class SweepSpec:
     def positions(self) -> Mapping[str, int]:
         """The place of each cell in ``cells``, by its name."""
         return {cell.name: position for position, cell in enumerate(self.cells)}
+
+    @property
+    def depends_on_metric(self) -> bool:
+        """Whether it chooses, stops or promotes cells by its metric."""
+        is_searched = any(facts.get("strategy") == "tpe" for facts in self.searches.values())
+        return is_searched or self.halving is not None or any(cell.promote == BEST for cell in self.cells)
 
     @property
     def ranked_by(self) -> str | None:

@@ -33,10 +33,10 @@ from mcp_server.runs.launch.idempotency import has_key, hold_key
 from mcp_server.runs.launch.launch import launch, launch_array
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.decide import count_together, find_array, place_of
-from mcp_server.sweeps.plan import apply_overrides, fill_names, make_request, name_arguments
-from mcp_server.sweeps.plan_checks import spell_switches
-from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
+from mcp_server.sweeps.conductor.decide import count_together, find_array, place_of
+from mcp_server.sweeps.plan.plan import apply_overrides, fill_names, make_request, name_arguments
+from mcp_server.sweeps.plan.plan_checks import spell_switches
+from mcp_server.sweeps.plan.search import Trial, TrialState, parse_search, propose
 from mcp_server.threads import run_in_thread
 
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses

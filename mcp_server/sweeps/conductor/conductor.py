@@ -40,11 +40,8 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.cell_code import number_code
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
-from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
-from mcp_server.sweeps.decide import (
-    depends_on_metric,
+from mcp_server.sweeps.conductor.decide import (
     describe_end,
     find_end,
     find_finished_phases,
@@ -52,7 +49,9 @@ from mcp_server.sweeps.decide import (
     find_started,
     judge_end,
 )
-from mcp_server.sweeps.log import SweepLog
+from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
+from mcp_server.sweeps.plan.cell_code import number_code
+from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.text.formatting import clock, printable, significant
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread
@@ -413,7 +412,7 @@ class Conductor:
         near, tags = ", ".join(find_near_names(metric, figure.tags)), ", ".join(figure.tags[:_MOST_TAGS])
         known = f"Near: {near}." if near else f"It has {tags or 'no metrics'}."
         text = f"{cell.cell.name} has ended without {metric!r}. {known} {figure.left_out}".rstrip()
-        if depends_on_metric(sweep.spec):
+        if sweep.spec.depends_on_metric:
             text += " Nothing is searched, halved or promoted: kill_run it, and start it with the right metric."
         self._note("metric_missing", text, cell=cell.cell.name, run_id=run.run_id)
 

@@ -20,7 +20,7 @@ from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.halving import Reached, Stop, find_reached, find_stops, parse_halving
+from mcp_server.sweeps.plan.halving import Reached, Stop, find_reached, find_stops, parse_halving
 from mcp_server.threads import run_in_thread
 
 _EVERY_S = 5.0

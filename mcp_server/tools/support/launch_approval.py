@@ -23,7 +23,7 @@ from mcp_server.runs.launch.launch import plan
 from mcp_server.runs.launch.params_file import split_files
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed, Risk, find_killers_of, find_risk
 from mcp_server.store.run_index import RunQuery
-from mcp_server.sweeps.planning import SweepRequest, list_distinct_runs
+from mcp_server.sweeps.plan.planning import SweepRequest, list_distinct_runs
 from mcp_server.sweeps.start import rehearse_sweep
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer

@@ -21,7 +21,7 @@ from mcp_server.record.sweeps.sweep_ranking import (
 )
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState, Sweep
-from mcp_server.sweeps.plan import Phase, expand
+from mcp_server.sweeps.plan.plan import Phase, expand
 
 
 def cell(name: str, value: float | None = None, state: str = "finished", **params: Any) -> CellState:

@@ -33,12 +33,12 @@ from mcp_server.results.evaluations.benchmark_table import (
 )
 from mcp_server.results.evaluations.evaluation_series import EvaluationPoint, EvaluationSeries
 from mcp_server.results.figures import ANY_COUNT, RANKINGS
-from mcp_server.sweeps.cell_code import read_cell_code
-from mcp_server.sweeps.plan import find_seeds
+from mcp_server.sweeps.plan.cell_code import read_cell_code
+from mcp_server.sweeps.plan.plan import find_seeds
 from mcp_server.text.formatting import count_digits, join_some, plain_value, shorten_facts, spread
 
 if TYPE_CHECKING:
-    from mcp_server.sweeps.columns import Columns
+    from mcp_server.sweeps.tables.columns import Columns
 
 CHECKPOINT = "checkpoint"
 _MOST_SETTINGS, _MOST_BENCHMARKS, _NOTE_CHARS = 8, 4, 60

@@ -175,7 +175,7 @@ class SweepLog:
 def _rank_settings(
     sweep: Sweep, values: Mapping[str, tuple[float, int | None]], notes: Mapping[str, str], home: Path
 ) -> tuple[list[str], Best | None]:
-    from mcp_server.sweeps.settings_table import Ranking, describe_ranking, make_rows  # noqa: PLC0415 - 340 ms
+    from mcp_server.sweeps.tables.settings_table import Ranking, describe_ranking, make_rows  # noqa: PLC0415 - 340 ms
 
     by, cells = Ranking(sweep.spec.metric, sweep.spec.ranking, sweep.spec.goal), []
     for cell in sweep.cells:

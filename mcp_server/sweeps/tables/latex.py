@@ -10,7 +10,7 @@ from pathlib import Path
 from mcp_server.record.sweeps.sweep_ranking import Group, find_differing, rank_groups
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.evaluations.benchmark_table import find_benchmark
-from mcp_server.sweeps.settings_table import Ranking, describe_ranking, describe_states
+from mcp_server.sweeps.tables.settings_table import Ranking, describe_ranking, describe_states
 from mcp_server.text.formatting import count_digits, plain_value, printable, spread
 
 _ESCAPES = str.maketrans(

@@ -19,7 +19,7 @@ from mcp_server.record.script import command_text, takes_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweeps.sweep_ranking import find_forms
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan import find_seeds
+from mcp_server.sweeps.plan.plan import find_seeds
 from mcp_server.text.equal_settings import Place
 
 _MOST_MODULES = 8  # modules: of one line that imports

@@ -24,8 +24,8 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.gpu_admission import requests_gpus
-from mcp_server.sweeps.cell_names import LONGEST_CELL_NAME, Label, clean_name, name_cells
-from mcp_server.sweeps.search import draw_points, parse_search
+from mcp_server.sweeps.plan.cell_names import LONGEST_CELL_NAME, Label, clean_name, name_cells
+from mcp_server.sweeps.plan.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 
 MOST_CELLS = 2000

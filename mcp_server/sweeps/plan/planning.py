@@ -31,10 +31,9 @@ from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, request
 from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.cell_code import plan_copies
-from mcp_server.sweeps.decide import depends_on_metric, wants_array
-from mcp_server.sweeps.halving import parse_halving
-from mcp_server.sweeps.plan import (
+from mcp_server.sweeps.plan.cell_code import plan_copies
+from mcp_server.sweeps.plan.halving import parse_halving
+from mcp_server.sweeps.plan.plan import (
     ALWAYS_FILLED,
     DEFINING,
     PLACEHOLDER,
@@ -46,7 +45,7 @@ from mcp_server.sweeps.plan import (
     parse_phases,
     with_slots,
 )
-from mcp_server.sweeps.plan_checks import (
+from mcp_server.sweeps.plan.plan_checks import (
     check_distinct,
     check_grid_values,
     check_multirun,
@@ -55,9 +54,9 @@ from mcp_server.sweeps.plan_checks import (
     spell_switches,
     takes_hydra_settings,
 )
-from mcp_server.sweeps.search import parse_search
+from mcp_server.sweeps.plan.search import parse_search
+from mcp_server.sweeps.plan.values import SweepRefused, begin_cell, check_values
 from mcp_server.sweeps.sources.source import GpuCount, read_source
-from mcp_server.sweeps.values import SweepRefused, begin_cell, check_values
 from mcp_server.threads import run_in_thread
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
@@ -157,7 +156,7 @@ def _doubt_metric(spec: SweepSpec, goal: str | None) -> Iterator[str]:
 
 
 def _doubt_choice(spec: SweepSpec) -> Iterator[str]:
-    if depends_on_metric(spec) and (name := find_benchmark([cell.params for cell in spec.cells])) is not None:
+    if spec.depends_on_metric and (name := find_benchmark([cell.params for cell in spec.cells])) is not None:
         yield (
             f"{name} is the benchmark: what is halved, searched or promoted is chosen by values that are not "
             "comparable. A sweep for each one compares settings."
@@ -405,7 +404,7 @@ def describe_arrays(planned: PlannedSweep) -> Iterator[str]:
     """
     spec = planned.spec
     for phase in spec.phases if spec.max_failures is None and not spec.hosts else ():
-        cells = [cell for cell in spec.cells if cell.phase == phase and wants_array(cell)]
+        cells = [cell for cell in spec.cells if cell.phase == phase and cell.wants_array]
         checked = next((planned.checked[cell.name] for cell in cells if cell.name in planned.checked), None)
         if len(cells) > 1 and checked is not None:
             backend = array_backend_of(checked)

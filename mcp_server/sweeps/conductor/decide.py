@@ -13,7 +13,7 @@ from mcp_server.record.attempt_params import list_earlier_ends
 from mcp_server.record.events import EventKind
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, SKIPPED, STOPPED, WAITED, WAITING, CellState, Sweep
 from mcp_server.views.progress_text import first_metrics
 
@@ -133,12 +133,6 @@ def find_started(sweep: Sweep) -> list[CellState]:
     return sorted((cell for cell in sweep.cells if cell.state in states), key=lambda cell: cell.failures > 0)
 
 
-def depends_on_metric(spec: SweepSpec) -> bool:
-    """Return whether the sweep chooses, stops or promotes cells by its metric."""
-    is_searched = any(facts.get("strategy") == "tpe" for facts in spec.searches.values())
-    return is_searched or spec.halving is not None or any(cell.promote == BEST for cell in spec.cells)
-
-
 def place_of(spec: SweepSpec, cell: Cell) -> str:
     """Return the host that a cell waits for: its own, or "" for this machine, or for whichever of the sweep's hosts."""
     return "" if spec.hosts else str(cell.launch.get("host") or "")
@@ -167,16 +161,10 @@ def find_array(sweep: Sweep, tried: Collection[str]) -> list[CellState]:
     if sweep.stop is not None or spec.max_failures is not None or spec.hosts or is_full:
         return []
     cells = [state for state in sweep.cells if state.state == WAITING and state.is_planned and not state.runs]
-    cells = [state for state in cells if wants_array(state.cell) and state.cell.name not in tried]
+    cells = [state for state in cells if state.cell.wants_array and state.cell.name not in tried]
     cells = [state for state in cells if state.cell.phase == sweep.phase]
     room = MOST_TOGETHER - count_live(sweep)
     return cells[:room] if len(cells) > 1 and room > 1 else []
-
-
-def wants_array(cell: Cell) -> bool:
-    """Return whether a cell may be handed in to Slurm together with others."""
-    options = cell.launch.get("backend_options")
-    return cell.launch.get("backend") == "slurm" and isinstance(options, Mapping) and options.get("array") is True
 
 
 def has_too_many_failures(sweep: Sweep) -> bool:

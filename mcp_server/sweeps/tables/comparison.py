@@ -16,9 +16,16 @@ from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.figures import ANY_COUNT, choose_goal, measure, parse_metric
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.columns import MOST_READ, Columns, explain_missing, observe_cell, read_columns, read_results
-from mcp_server.sweeps.merging import merge_sweeps
-from mcp_server.sweeps.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
+from mcp_server.sweeps.tables.columns import (
+    MOST_READ,
+    Columns,
+    explain_missing,
+    observe_cell,
+    read_columns,
+    read_results,
+)
+from mcp_server.sweeps.tables.merging import merge_sweeps
+from mcp_server.sweeps.tables.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
 from mcp_server.text.formatting import join_some, shorten_facts
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import count_kinds, describe_best, find_kind

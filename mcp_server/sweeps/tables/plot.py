@@ -19,7 +19,7 @@ from mcp_server.results.figures import Points, read_points
 from mcp_server.scalars.plot import CURVE_POINTS, Axis, Bar, Curve, Panel, draw_picture
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.columns import MOST_READ, observe_cell
+from mcp_server.sweeps.tables.columns import MOST_READ, observe_cell
 from mcp_server.text.formatting import plain_value
 
 FORMS = ("png", "svg", "pdf")

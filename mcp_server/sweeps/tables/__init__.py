@@ -1,0 +1,1 @@
+"""Tables of a sweep's settings, for agents, people and papers."""
