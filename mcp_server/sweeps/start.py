@@ -240,7 +240,11 @@ def _find_limits(request: SweepRequest, former: Sweep) -> tuple[dict[str, int], 
     limits = {name: getattr(request, name) for name in LIMITS}
     new = {name: most for name, most in limits.items() if most not in (None, getattr(former.spec, name))}
     check_limits(request)
-    return new, tuple(f"{name} is {most} now, it was {getattr(former.spec, name)}." for name, most in new.items())
+    were = {name: getattr(former.spec, name) for name in new}
+    told = (
+        f"{name} is {most} now, it was {'not set' if were[name] is None else were[name]}." for name, most in new.items()
+    )
+    return new, tuple(told)
 
 
 async def _find_added(

@@ -155,6 +155,7 @@ def test_blueprints_are_cells() -> None:
         (None, {"grid": {}}, "object of lists"),
         (None, {"grid": {"lr": 0.1}}, "must be a list"),
         (None, {"grid": {"lr": "abc"}}, "must be a list"),
+        (None, {"grid": {"lr": "range(1,4)"}}, r'"lr": \[1, 2, 3\]'),
         (None, {"grid": {"lr": []}}, "no values"),
         (None, {"grid": {"lr": [[1]]}}, "plain values"),
         (None, {"grid": {"a": list(range(50)), "b": list(range(50))}}, "2,500 cells"),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
 
+from mcp_server.command.hydra import unfold
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several
@@ -405,7 +406,8 @@ def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
             cause = f"{name} must be a list of values."
-            raise BadArgument("grid", cause, f'E.g. {{"{name}": [{json.dumps(values)}]}}.')
+            meant = (unfold(values) if isinstance(values, str) else None) or [values]
+            raise BadArgument("grid", cause, f"E.g. {json.dumps({name: meant})}.")
         texts = [json.dumps(value, default=str) for value in values]
         if repeated := next((text for text in texts if texts.count(text) > 1), None):
             cause = f"{name} has {repeated} twice."
