@@ -31,22 +31,42 @@ def run(arguments: argparse.Namespace) -> int:
     store = RunStore(StateHome.of(os.environ))
     run = store.find_any(arguments.run_id)
     reason = mask_distinct_secrets(arguments.reason, os.environ, store.home.secrets)
-    leftovers = [] if isinstance(run, Sweep) else backend_of(run.spec).find_leftovers(run)
-    if run.ended and not leftovers:
-        message = f"{run.run_id} has ended already: {run.state}."
-        _print(arguments, message, {"status": "already_ended", "run_id": run.run_id, "state": run.state})
+    if (question := describe_stop(run, store)) is None:
+        facts = {"status": "already_ended", "run_id": run.run_id, "state": run.state}
+        _print(arguments, describe_end(run), facts)
         return 0
-    if isinstance(run, Sweep):
-        question = describe_sweep_for_confirmation(run, store)
-    else:
-        dependents = describe_dependents(list_dependents([run], store))
-        question = f"{describe_for_confirmation(run, leftovers)}{dependents}"
     if not _ask(run, question):
         return 1
-    return _report(arguments, anyio.run(_stop, run, store, reason))
+    stopped = anyio.run(stop, run, store, reason)
+    message, facts, troubles = sum_up(stopped)
+    _print(arguments, message, facts)
+    for trouble in troubles:
+        print(trouble, file=sys.stderr)
+    return 0 if stopped.is_complete else 1
 
 
-def _report(arguments: argparse.Namespace, stopped: StopResult | SweepStop) -> int:
+def describe_stop(run: Watched, store: RunStore) -> str | None:
+    """Return what a person is asked before a stop; None where it has ended, and nothing of it is left. Blocks."""
+    if isinstance(run, Sweep):
+        return None if run.ended else describe_sweep_for_confirmation(run, store)
+    leftovers = backend_of(run.spec).find_leftovers(run)
+    if run.ended and not leftovers:
+        return None
+    return f"{describe_for_confirmation(run, leftovers)}{describe_dependents(list_dependents([run], store))}"
+
+
+def describe_end(run: Watched) -> str:
+    """Return why there is nothing to stop."""
+    return f"{run.run_id} has ended already: {run.state}."
+
+
+def describe_refusal(run: Watched) -> str:
+    """Return that a person did not confirm the stop."""
+    return f"Left alone: {run.run_id} is still {run.state}."
+
+
+def sum_up(stopped: StopResult | SweepStop) -> tuple[str, dict[str, Any], list[str]]:
+    """Return how a stop ended: in words, as facts for scripts, and a line for each thing that could not be stopped."""
     run: Watched
     facts: dict[str, Any]
     if isinstance(stopped, StopResult):
@@ -55,23 +75,16 @@ def _report(arguments: argparse.Namespace, stopped: StopResult | SweepStop) -> i
         is_known = bool(survivors or not stopped.far_side)
         message = f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}."
     else:
-        run, survivors, is_killed, problems = (
-            stopped.sweep,
-            stopped.runs.survivors,
-            stopped.sweep.ended,
-            stopped.problems,
-        )
+        run, survivors, is_killed = stopped.sweep, stopped.runs.survivors, stopped.sweep.ended
+        problems = stopped.problems
         facts, is_known = {"runs": list(stopped.runs.results), "problems": problems}, True
         skipped = stopped.sweep.count().get("skipped", 0)
         message = f"{len(facts['runs'])} runs were stopped; {skipped} cells were not started. It is {run.state}."
     named = [{"pid": process.pid, "command": process.program} for process in survivors]
     start = {"status": "killed" if is_killed else "incomplete", "run_id": run.run_id, "state": run.state}
-    _print(arguments, message, {**start, **facts, "survivors": named if is_known else None})
-    for name, problem in problems.items():
-        print(f"{name}: {problem}", file=sys.stderr)
-    for process in survivors:
-        print(f"Could not be stopped: {process.pid} {process.program}", file=sys.stderr)
-    return 0 if stopped.is_complete else 1
+    troubles = [f"{name}: {problem}" for name, problem in problems.items()]
+    troubles += [f"Could not be stopped: {process.pid} {process.program}" for process in survivors]
+    return message, {**start, **facts, "survivors": named if is_known else None}, troubles
 
 
 def _print(arguments: argparse.Namespace, message: str, facts: dict[str, Any]) -> None:
@@ -89,11 +102,12 @@ def _ask(run: Watched, question: str) -> bool:
     print(f"Type {run.run_id} to stop it: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() == run.run_id:
         return True
-    print(f"Left alone: {run.run_id} is still {run.state}.", file=sys.stderr)
+    print(describe_refusal(run), file=sys.stderr)
     return False
 
 
-async def _stop(run: Watched, store: RunStore, reason: str) -> StopResult | SweepStop:
+async def stop(run: Watched, store: RunStore, reason: str) -> StopResult | SweepStop:
+    """Stop a run or a sweep whose stop a person has confirmed here, and return how that ended."""
     by = f"{store.home.owner(os.environ)}, on a terminal"
     with contextlib.closing(FileWatch()) as file_watch:
         if not isinstance(run, Sweep):

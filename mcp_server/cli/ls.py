@@ -37,7 +37,7 @@ _MORE = ("EXIT", "HOST", "OWNER", "ELAPSED", "LAST OUTPUT", "STARTED")  # where 
 _CHARS = {"STATE": 9, "STEP": 13, "LEFT": 7, "METRIC": 16, "GPUS": 7, "WHEN": 11, "TREND": 8}  # where there is little
 _GIVEN_UP = ("TREND", "GPUS", "LEFT", "WHEN", "METRIC", "STEP")  # in this order, where there is less
 TREND = "TREND"  # of the metric, in the live table
-_ID_CHARS, _FEWEST_ID_CHARS, _TAIL_CHARS = 28, 12, 5
+_ID_CHARS, _FEWEST_ID_CHARS, _TAIL_CHARS = 28, 10, 5
 _MOST_SWEEPS = 20  # looked at
 _GATHER_S, _SHARE, _CALM_S = 0.2, 0.01, 10.0  # changes into one look; of a core for looks; without a change
 Looked = TypeVar("Looked")
@@ -167,7 +167,7 @@ async def follow(look: Callable[[], tuple[Looked, Iterable[Path]]]) -> AsyncGene
 
 def describe_row(run: Run, status: RunStatus, now_s: float, output_at_s: float | None = None) -> ListedRun:
     """Return the row of a run. Pure."""
-    total = f"/{status.total_steps}" if status.total_steps else ""
+    failure, total = status.failure, f"/{status.total_steps}" if status.total_steps else ""
     step = "" if status.step is None else f"{status.step}{total}"
     metrics = run.progress.get("metrics") or {} if run.made_a_step and run.state not in ("failed", "lost") else {}
     shown = [
@@ -175,7 +175,7 @@ def describe_row(run: Run, status: RunStatus, now_s: float, output_at_s: float |
         for name, value in first_metrics(metrics)
     ]
     code = status.signal or ("" if status.exit_code is None else str(status.exit_code))
-    code = status.failure.kind if status.failure else code
+    code = failure.kind if failure else code
     since_s = None if run.ended or status.elapsed_s is None else now_s - status.elapsed_s
     known = (run.ended_at or output_at_s) if run.ended else (since_s or run.spec.created_at)
     away = status.unreachable.host if status.unreachable else None
@@ -201,6 +201,7 @@ def describe_row(run: Run, status: RunStatus, now_s: float, output_at_s: float |
         {name: printable(str(text)) for name, text in cells.items()},
         posix(known) if isinstance(known, str) else known,
         run.spec.sweep or "",
+        cause=printable((failure.line if failure else status.reason or run.pending_reason) or ""),
     )
 
 
@@ -237,13 +238,14 @@ def _fit(
     cells: Sequence[Mapping[str, str]], columns: Sequence[str], width: int
 ) -> tuple[list[dict[str, str]], list[str], int, list[str]]:
     """Return the cells, the columns and the gap between them that leave room for the ids, and these."""
-    whole, more = [row["RUN"] for row in cells], [name for name in columns if name not in COLUMNS]
+    base, more = [name for name in columns if name in COLUMNS], [name for name in columns if name not in COLUMNS]
+    whole = [row["RUN"] for row in cells]
     longest = max(map(len, whole), default=0)
     fewest_more = 1 if more[:1] == [TREND] else 0
     plans: list[tuple[list[str], bool, int, int]] = [
-        ([*COLUMNS, *more[:count]], False, 2, _ID_CHARS) for count in range(len(more), fewest_more - 1, -1)
+        ([*base, *more[:count]], False, 2, _ID_CHARS) for count in range(len(more), fewest_more - 1, -1)
     ]
-    kept = [*COLUMNS, *more[:fewest_more]]
+    kept = [*base, *more[:fewest_more]]
     for given_up in ("", *_GIVEN_UP):
         kept = [name for name in kept if name != given_up]
         plans += [(kept, True, gap, _FEWEST_ID_CHARS) for gap in (2, 1)]
