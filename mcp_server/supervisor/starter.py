@@ -28,6 +28,7 @@ from mcp_server.system.starter import PATIENCE_S, READY
 
 _PROGRAM = Path(__file__).resolve().parents[2]
 _IDLE_S = 300.0
+_SELDOM, _QUIET_S = 2, 10.0  # so many launches, and so long after one, are too few and too soon for a warm program
 _POLL_S = 0.002
 _REQUEST_BYTES = 65536
 _WAKING = (signal.SIGCHLD, signal.SIGTERM)  # a tmux server that ends terminates its jobs
@@ -86,12 +87,13 @@ class Starter:
 
     def run(self) -> None:
         """Serve requests, and return once nobody needs this process."""
-        poll, children, is_warm = select.poll(), 0, False
+        poll, children, forks, is_warm = select.poll(), 0, 0, False
         for fd in (self._listener.fileno(), self._tmux_fd, self._wakeup_fd):
             poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll(_IDLE_S * 1000 if is_warm else 0)}
-            if not ready and not is_warm:  # after the first launch, which need not wait for it
+            wait_s = _IDLE_S if is_warm else _QUIET_S if forks < _SELDOM else 0
+            ready = {fd for fd, _ in poll.poll(wait_s * 1000)}
+            if not ready and not is_warm:  # after a launch, which need not wait for it
                 _warm_up()
                 is_warm = True
             elif self._tmux_fd in ready or not (ready or children) or not self.is_current():
@@ -103,6 +105,7 @@ class Starter:
             if self._listener.fileno() in ready:
                 with contextlib.suppress(OSError):  # the caller finds the connection closed
                     children += self._fork()
+                    forks += 1
 
     def _fork(self) -> int:
         channel = self._listener.accept()[0]
