@@ -21,6 +21,7 @@ from tests.support.sshd import FarHost
 gc.disable()  # until all tests are collected, which stay: to look through them took a fifth of the time
 check_each_schema_once()
 share_copies()
+warm_start.fork_parts()
 # Many machines have no other program that is called `python`.
 os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 sys.dont_write_bytecode = False  # else each worker rewrites all asserts, and each supervisor compiles its modules

@@ -18,7 +18,13 @@ from mcp_server.system.process_title import STARTER
 from tests.support.sandbox import Sandbox, until_async
 
 WAITS = "until test -e go; do sleep 0.05; done"
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_supervisor_copies", "patience")]
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine, a launch waits for its starter: these tests are about starters."""
+    monkeypatch.setattr(starter, "_COMES_WITHIN_S", 30.0)
 
 
 def starter_of(pid: int) -> int:

@@ -165,7 +165,10 @@ class Sandbox:
         for p in processes.list_processes():
             with contextlib.suppress(OSError):
                 environ = Path(f"/proc/{p.pid}/environ").read_bytes().decode(errors="replace")
-                if (mark in environ or mark in p.command) and p.pid != os.getpid():
+                shown = [environ, p.command]
+                if p.command.startswith("runward-"):  # a fork of another process, whose environment it shows
+                    shown += [str(fd.readlink()) for fd in Path(f"/proc/{p.pid}/fd").iterdir()]
+                if any(mark in each for each in shown) and p.pid != os.getpid():
                     mine.append(p)
         return mine
 

@@ -21,10 +21,10 @@ def share_copies() -> None:
     supervisor_copy._copy = _link
 
 
-def make_copy() -> None:
-    """Make the copy now, so that processes forked from this one have it."""
+def make_copy() -> Path:
+    """Make the copy now, so that processes forked from this one have it, and return the program in it."""
     with tempfile.TemporaryDirectory() as home:
-        supervisor_copy.supervisor_program(Path(home))
+        return supervisor_copy.supervisor_program(Path(home)).resolve()
 
 
 def own_copies() -> None:
