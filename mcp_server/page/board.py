@@ -330,14 +330,14 @@ def describe_run(server: ServerContext, run: Run) -> dict[str, Any]:
         "total": total,
         "progress": _measure_progress(run, step, total),
         "eta_s": status.eta_s,
-        "eta_at": None if eta_at_s is None else _iso(eta_at_s),
+        "eta_at": None if eta_at_s is None else format_posix(eta_at_s),
         "elapsed_s": status.elapsed_s,
         "step_s": status.step_s,
         "metric": metric,
         "created_at": run.spec.created_at,
         "started_at": run.started_at,
         "ended_at": run.ended_at,
-        "last_output_at": None if output_at_s is None else _iso(output_at_s),
+        "last_output_at": None if output_at_s is None else format_posix(output_at_s),
         "gpus": list(run.gpu_names) or None,
         "host": run.spec.host if run.spec.mirror else None,
         "heard_s": round(channel_of(Path(run.spec.mirror)).behind_s, 1) if run.spec.mirror and not run.ended else None,
@@ -398,7 +398,8 @@ def _measure_progress(run: Run, step: Any, total: Any) -> float | None:
     return None
 
 
-def _iso(at_s: float) -> str:
+def format_posix(at_s: float) -> str:
+    """Return a POSIX time as an ISO 8601 text."""
     return format_time(datetime.fromtimestamp(at_s, UTC))
 
 

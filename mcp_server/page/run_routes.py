@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import anyio
@@ -11,14 +14,18 @@ from starlette.responses import Response
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.page.board import Board
+from mcp_server.page.board import Board, format_posix
+from mcp_server.page.comparing import check_count, compare, describe_sweep_table, show_code
 from mcp_server.page.curves import POINTS, draw_curves, draw_spark, list_tags, read_curves
 from mcp_server.page.exchange import NotConfirmed, answer_json, read_form, read_number
+from mcp_server.page.machines import Machines, read_usage_curves
 from mcp_server.page.run_log import find_in_log, read_log_part
-from mcp_server.page.run_view import add_note, describe_details, describe_results
+from mcp_server.page.run_view import add_note, describe_details, describe_results, read_notes
 from mcp_server.page.sessions import NotAllowed, Visitor
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
+from mcp_server.results.far_results import show_far_files
+from mcp_server.results.pictures import Picture, find_event_images, find_pictures
 from mcp_server.runs.stop.stop_run import describe_dependents, list_dependents, stop_run
 from mcp_server.sweeps.conducting import stop_sweep
 from mcp_server.threads import run_in_thread, use_threads_for
@@ -28,6 +35,13 @@ Act = Callable[[Request, Visitor], Awaitable[Response]]
 _RESULTS_S = 1.0  # a look through directories that takes longer is left out
 _MOST_SPARKS, _SPARKS_S, _SPARKS_AT_ONCE = 60, 3.0, 4
 _REASON_CHARS = 500
+_KEEP_S, _MOST_KEPT = 10.0, 20  # lists of pictures
+_LARGEST_PART, _LARGEST_WHOLE = 8 << 20, 32 << 20
+_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
+_PICTURE_TYPES = {
+    **{kind: f"image/{kind}" for kind in ("png", "jpeg", "gif", "webp")},
+    "mp4": "video/mp4",
+}
 
 
 def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act, str]]:
@@ -37,7 +51,14 @@ def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act,
         ("/api/runs/{run_id}", routes.describe, "GET"),
         ("/api/runs/{run_id}/log", routes.read_log, "GET"),
         ("/api/runs/{run_id}/scalars", routes.read_scalars, "GET"),
+        ("/api/runs/{run_id}/files", routes.list_files, "GET"),
+        ("/api/runs/{run_id}/file/{key}", routes.send_picture, "GET"),
+        ("/api/runs/{run_id}/gpus", routes.read_usage, "GET"),
+        ("/api/runs/{run_id}/diff", routes.show_diff, "GET"),
         ("/api/sparks", routes.draw_sparks, "GET"),
+        ("/api/compare", routes.compare, "GET"),
+        ("/api/sweeps/{run_id}", routes.describe_sweep, "GET"),
+        ("/api/gpus", routes.describe_machines, "GET"),
         ("/api/runs/{run_id}/kill", routes.stop, "POST"),
         ("/api/sweeps/{run_id}/kill", routes.stop, "POST"),
         ("/api/runs/{run_id}/note", routes.note, "POST"),
@@ -47,7 +68,9 @@ def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act,
 
 class _RunRoutes:
     def __init__(self, server: ServerContext, board: Board) -> None:
-        self._server, self._board = server, board
+        self._server, self._board, self._machines = server, board, Machines(server)
+        self._asking = anyio.Lock()  # the GPUs: several pages share one answer
+        self._pictures: dict[str, tuple[float, list[Picture]]] = {}
 
     async def _find(self, request: Request) -> Run:
         run_id = request.path_params["run_id"]
@@ -111,6 +134,82 @@ class _RunRoutes:
                     group.start_soon(add, run_id)
         return answer_json(sparks)
 
+    async def list_files(self, request: Request, visitor: Visitor) -> Response:
+        run = await self._find(request)
+        visitor.check_files(run.spec.owner)
+        found = await self._ask(run, self._find_pictures)
+        base = f"/api/runs/{run.run_id}/file/"
+        shown = [
+            {"name": one.tag or one.path.name, "url": base + one.key, "kind": one.kind, "size": one.size_bytes}
+            | {"at": format_posix(one.changed_s), "step": one.step, "tag": one.tag or None}
+            for one in found
+        ]
+        return answer_json(
+            {"pictures": [one for one in shown if not one["tag"]], "images": [one for one in shown if one["tag"]]}
+        )
+
+    async def send_picture(self, request: Request, visitor: Visitor) -> Response:
+        run = await self._find(request)
+        visitor.check_files(run.spec.owner)
+        key = request.path_params["key"]
+        found = next((one for one in await self._ask(run, self._find_pictures, _KEEP_S) if one.key == key), None)
+        if found is None:
+            return answer_json({"error": {"cause": "No such picture of this run.", "state": "", "remedy": ""}}, 404)
+        start, end, status = _read_range(request.headers.get("range"), found.size_bytes)
+        if end - start > _LARGEST_WHOLE:
+            raise BadArgument("range", "is needed for a file as large as this one.")
+        try:
+            data = await self._ask(run, lambda *_: found.read(start, end - start))
+        except OSError:
+            self._pictures.pop(run.run_id, None)
+            return answer_json({"error": {"cause": "It was replaced.", "state": "", "remedy": "Look again."}}, 404)
+        headers = {"content-type": _PICTURE_TYPES[found.kind], "accept-ranges": "bytes"}
+        headers |= {"content-disposition": "inline"}
+        if status == HTTPStatus.PARTIAL_CONTENT:
+            headers["content-range"] = f"bytes {start}-{start + len(data) - 1}/{found.size_bytes}"
+        return Response(data, status, headers)
+
+    def _find_pictures(self, server: ServerContext, run: Run, keep_s: float = 0.0) -> list[Picture]:
+        at_s, known = self._pictures.get(run.run_id, (-_KEEP_S, []))
+        if time.monotonic() - at_s < keep_s:
+            return known
+        here, own = run, server.scalars.attribution.of(run)
+        if run.spec.mirror:
+            here, _ = show_far_files(run, own)
+        found = [*find_pictures(here, own), *find_event_images(server.scalars.locate(run).locations)]
+        while len(self._pictures) >= _MOST_KEPT:
+            self._pictures.pop(next(iter(self._pictures)))
+        self._pictures[run.run_id] = time.monotonic(), found
+        return found
+
+    async def read_usage(self, request: Request, _: Visitor) -> Response:
+        return answer_json(await self._ask(await self._find(request), read_usage_curves))
+
+    async def show_diff(self, request: Request, visitor: Visitor) -> Response:
+        run, name = await self._find(request), request.query_params.get("other")
+        other = None if name is None else await run_in_thread(self._server.store.observe, name)
+        for one in (run, *([other] if other is not None else [])):
+            visitor.check_files(one.spec.owner)
+        return answer_json(await self._ask(run, show_code, other))
+
+    async def compare(self, request: Request, _: Visitor) -> Response:
+        run_ids = list(dict.fromkeys(request.query_params.getlist("run")))
+        check_count(run_ids)
+        runs = [await run_in_thread(self._server.store.observe, run_id) for run_id in run_ids]
+        with use_threads_for(runs[0].spec.cwd):
+            return answer_json(await run_in_thread(compare, self._server, runs))
+
+    async def describe_sweep(self, request: Request, visitor: Visitor) -> Response:
+        sweep = await run_in_thread(self._server.store.sweeps.observe, request.path_params["run_id"])
+        row = await self._board.read_row(sweep.sweep_id, visitor)
+        table = await run_in_thread(describe_sweep_table, self._server.store, sweep)
+        notes = await run_in_thread(lambda: read_notes(self._server.store.directory_of(sweep.sweep_id)))
+        return answer_json({"row": row, **table, "notes": notes})
+
+    async def describe_machines(self, _: Request, __: Visitor) -> Response:
+        async with self._asking:
+            return answer_json(await run_in_thread(self._machines.describe))
+
     # --- what is changed
 
     async def stop(self, request: Request, visitor: Visitor) -> Response:
@@ -166,3 +265,12 @@ class _RunRoutes:
         if not isinstance(reason, str) or len(reason) > _REASON_CHARS:
             raise BadArgument("reason", f"is not a text of at most {_REASON_CHARS} characters.")
         return await run_in_thread(self._server.mask, reason) if reason else ""
+
+
+def _read_range(header: str | None, size: int) -> tuple[int, int, int]:
+    """Return the bytes to send, from and up to, and the status; a part is at most 8 MiB long."""
+    match = _RANGE.fullmatch(header or "")
+    if match is None or int(match[1]) >= size:
+        return 0, size, HTTPStatus.OK
+    start, last = int(match[1]), int(match[2] or size - 1)
+    return start, min(last + 1, size, start + _LARGEST_PART), HTTPStatus.PARTIAL_CONTENT

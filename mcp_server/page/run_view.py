@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.board import name_kind
+from mcp_server.page.board import format_posix, name_kind
 from mcp_server.page.sessions import Visitor
 from mcp_server.record.attempt_params import list_earlier_ends
 from mcp_server.record.code.code_snapshot import read_code_snapshot
@@ -84,7 +84,12 @@ def describe_results(server: ServerContext, run: Run, visitor: Visitor) -> dict[
     series = list(name_series(build_series(found)).items())[:_MOST_FIGURES]
     return {
         "checkpoints": [
-            {"path": str(name_there(one.path, run)), "step": one.step, "at": one.changed_s, "size": one.size_bytes}
+            {
+                "path": str(name_there(one.path, run)),
+                "step": one.step,
+                "at": format_posix(one.changed_s),
+                "size": one.size_bytes,
+            }
             for one in saved
         ],
         "evaluations": [

@@ -184,6 +184,96 @@ async def test_a_run_shows_how_it_was_started_what_happened_and_its_log_and_curv
             assert (sparks[run_id]["values"], sparks["none"]) == ([0.1, 0.2, 0.3], None)
 
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
+MP4 = b"\0\0\0\x20ftypisom" + bytes(range(256))
+
+
+async def test_the_pictures_of_a_run_are_shown_by_their_content_and_no_others(sandbox: Sandbox) -> None:
+    place, outside = sandbox.path / "work", sandbox.path / "outside"
+    place.mkdir()
+    outside.mkdir()
+    (outside / "secret.png").write_bytes(PNG)
+    for name, data in (("policy_300.png", PNG), ("clip.mp4", MP4), ("evil.png", b"<html><script>alert(1)</script>")):
+        (outside / name).write_bytes(data)
+    async with sandbox.agent() as agent:
+        command = (
+            f"cp {outside}/policy_300.png {outside}/clip.mp4 {outside}/evil.png . && ln -s {outside}/secret.png l.png"
+        )
+        run_id = (await agent.call("launch_run", command=command, cwd=str(place), wait_s=20))["run_id"]
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            found = await browser.get(f"/api/runs/{run_id}/files")
+            shown = {one["name"]: one for one in found["pictures"]}
+            assert {name: (one["kind"], one["step"]) for name, one in shown.items()} == {
+                "policy_300.png": ("png", 300),
+                "clip.mp4": ("mp4", None),
+            }
+            png = await browser.http.get(shown["policy_300.png"]["url"])
+            assert (png.content, png.headers["content-type"]) == (PNG, "image/png")
+            assert png.headers["x-content-type-options"] == "nosniff"
+            part = await browser.http.get(shown["clip.mp4"]["url"], headers={"range": "bytes=4-7"})
+            assert (part.status_code, part.content) == (206, b"ftyp")
+            assert part.headers["content-range"] == f"bytes 4-7/{len(MP4)}"
+            assert (await browser.http.get(f"/api/runs/{run_id}/file/{'0' * 24}")).status_code == 404
+            (place / "policy_300.png").unlink()
+            (place / "policy_300.png").symlink_to(outside / "secret.png")
+            assert (await browser.http.get(shown["policy_300.png"]["url"])).status_code == 404
+
+
+async def test_runs_are_compared_by_their_settings_and_their_code(sandbox: Sandbox) -> None:
+    code = sandbox.path / "code"
+    code.mkdir()
+
+    def git(*words: str) -> None:
+        own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *own, *words], cwd=code, check=True, capture_output=True)
+
+    (code / "train.py").write_text("import sys\nprint('step 1/1 loss', sys.argv[2])\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    run_ids = []
+    async with sandbox.agent() as agent:
+        for rate in ("0.1", "0.2"):
+            command = f"{sys.executable} train.py --lr {rate}; sleep 1"
+            run_ids.append((await agent.call("launch_run", command=command, cwd=str(code), wait_s=60))["run_id"])
+            (code / "train.py").write_text("import sys\nprint('step 1/1 loss', sys.argv[2])  # changed\n")
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            told = await browser.get(f"/api/compare?run={run_ids[0]}&run={run_ids[1]}")
+            assert told["settings"]["lr"] == dict(zip(run_ids, ("0.1", "0.2"), strict=True))
+            assert told["metrics"]["loss"] == dict(zip(run_ids, (0.1, 0.2), strict=True))
+            own = await browser.get(f"/api/runs/{run_ids[1]}/diff")
+            assert (own["files"], "+print" in own["text"]) == (["train.py"], True)
+            assert (await browser.get(f"/api/runs/{run_ids[0]}/diff"))["text"] == ""
+            between = await browser.get(f"/api/runs/{run_ids[1]}/diff?other={run_ids[0]}")
+            assert between["files"] == ["train.py"]
+            assert (await browser.http.get("/api/compare")).status_code == 400
+
+
+async def test_a_sweep_is_a_table_of_its_settings_and_machines_are_listed(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        common = {"command": "echo step 1/1 loss $LR; test $LR != 0.3", "cwd": str(sandbox.path)}
+        cells = [{"launch": {"env": {"LR": rate}}} for rate in ("0.1", "0.2", "0.3")]
+        plan = {"name": "night", "common": common, "cells": cells, "metric": "loss", "goal": "min"}
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+        await until_async(lambda: sandbox.store.sweeps.observe(sweep_id).ended, "the end of the sweep")
+    with serve(sandbox) as service:
+        async with browse(service) as browser:
+            told = await browser.get(f"/api/sweeps/{sweep_id}")
+            rows = told["table"]["rows"]
+            assert [(row["settings"]["$LR"], row["best"]) for row in rows] == [
+                ("0.1", True),
+                ("0.2", False),
+                ("0.3", False),
+            ]
+            assert (rows[0]["mean"], rows[0]["n"], len(rows[0]["run_ids"])) == (0.1, 1, 1)
+            assert [len(run_ids) for run_ids in told["failed"].values()] == [1]
+            assert told["row"]["cells"]["failed"] == 1
+            machines = await browser.get("/api/gpus")
+            assert [(host["name"], host["here"]) for host in machines["hosts"]] == [("this machine", True)]
+
+
 # --- what a person changes
 
 

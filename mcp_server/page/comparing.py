@@ -1,0 +1,140 @@
+"""Several runs beside each other: the settings and code in which they differ, and a sweep's settings ranked."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.page.board import name_kind
+from mcp_server.page.curves import rank_tag
+from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_ranking import find_differing, rank_groups
+from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.results.code_differences import find_code_differences, read_ran_code
+from mcp_server.results.comparison_cells import find_differences, merge_overrides
+from mcp_server.results.configuration import read_configuration
+from mcp_server.results.metrics import read_metrics
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.settings_table import describe_states
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.git_state import list_filter_options, read_git
+from mcp_server.text.formatting import plain_value, shorten_middle
+from mcp_server.text.secret_patterns import mask_secrets, mask_source
+from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.sweep_status import find_kind
+
+MOST_RUNS = 40
+_MOST_SETTINGS, _MOST_METRICS, _VALUE_CHARS = 200, 60, 200
+_DIFF_BYTES, _LOG_BYTES = 1 << 20, 256 << 10
+
+
+def compare(server: ServerContext, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the settings that differ between runs, and their metrics, by run. Reads files."""
+    settings, metrics, codes = [], dict[str, dict[str, Any]](), []
+    for run in runs:
+        rundir = server.store.record_of(run)
+        snapshot = read_code_snapshot(rundir, run.attempt)
+        own, code = read_configuration(run, snapshot), read_ran_code(run.run_id, run.spec.cwd, snapshot)
+        settings.append(own | ({"commit": code.described_commit} if code.commit else {}))
+        codes.append(code)
+        for one in read_metrics(run, server.scalars, (), rundir).metrics:
+            metrics.setdefault(one.tag, {})[run.run_id] = one.last
+    merged = merge_overrides(settings)
+    differing, places = find_differences(merged)
+    shown = [*differing, *places][:_MOST_SETTINGS]
+    ids = [run.run_id for run in runs]
+    values = {
+        name: {
+            run_id: shorten_middle(own[name], _VALUE_CHARS)
+            for run_id, own in zip(ids, merged, strict=True)
+            if name in own
+        }
+        for name in shown
+    }
+    tags = sorted(metrics, key=lambda tag: (-len(metrics[tag]), rank_tag(tag)))[:_MOST_METRICS]
+    return {"settings": values, "metrics": {tag: metrics[tag] for tag in tags}, "notes": find_code_differences(codes)}
+
+
+def show_code(server: ServerContext, run: Run, other: Run | None = None) -> dict[str, Any]:
+    """Return the code of a run against its commit, or against the code of ``other``, as far as it was kept."""
+    snapshot = read_code_snapshot(server.store.fetch_record(run), run.attempt)
+    if snapshot is None or not snapshot.git.commit:
+        return {"text": "", "files": [], "note": "The code of this run was not kept, or is in no git repository."}
+    if other is None:
+        text, note = snapshot.read_diff(), "Longer changes were cut." if snapshot.git.cut else None
+    else:
+        before = read_code_snapshot(server.store.fetch_record(other), other.attempt)
+        if before is None or not before.git.commit:
+            return {"text": "", "files": [], "note": f"The code of {other.run_id} was not kept."}
+        text, note = _join_diffs(server, run, snapshot, other, before)
+    names = [line.rpartition(" b/")[2] for line in text.splitlines() if line.startswith("diff --git ")]
+    return {"text": mask_source(text), "files": list(dict.fromkeys(names)), "note": note}
+
+
+def _join_diffs(
+    server: ServerContext, run: Run, code: CodeSnapshot, other: Run, before: CodeSnapshot
+) -> tuple[str, str | None]:
+    """Return the difference of two commits, and the uncommitted changes of both where they differ."""
+    parts, note, root = [], None, Path(code.git.root or "/")
+    if code.git.commit != before.git.commit:
+        note = "The commits cannot be compared here."
+        if not (run.spec.mirror or other.spec.mirror):
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                words = (*list_filter_options(root, server.environ), "diff", "--no-ext-diff", "--no-textconv")
+                span = (before.git.commit, code.git.commit, "--")
+                data, _ = read_git(root, server.environ, *words, "--no-color", *span, most=_DIFF_BYTES)
+                parts, note = [data.decode(errors="replace")], None
+    if code.read_diff() != before.read_diff():
+        for name, one in ((other.run_id, before), (run.run_id, code)):
+            parts.append(
+                f"# uncommitted when {name} started: {'' if one.read_diff() else 'nothing'}\n{one.read_diff()}"
+            )
+    return "\n".join(filter(None, parts)), note
+
+
+def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
+    """Return a sweep's settings in their order, with the runs of each, and what failed by cause."""
+    groups = rank_groups(sweep.cells, sweep.spec.goal)
+    names = find_differing(groups)
+    metric = sweep.spec.metric
+    rows = [
+        {
+            "cell": group.first.cell.name,
+            "run_ids": [cell.run_id for cell in group.cells if cell.run_id],
+            "settings": {name: plain_value(group.settings.get(name)) for name in names if name in group.settings},
+            "phase": group.first.cell.phase if len(sweep.spec.phases) > 1 else None,
+            "n": len(group.results),
+            "values": {metric: group.mean} if metric else {},
+            "mean": group.mean,
+            "sd": group.deviation,
+            "state": describe_states(group, metric) or group.first.state,
+            "best": number == 0 and group.mean is not None,
+        }
+        for number, group in enumerate(groups)
+    ]
+    failed: dict[str, list[str]] = {}
+    for cell in sweep.failed:
+        failed.setdefault(name_kind(find_kind(cell)), []).append(cell.run_id or cell.cell.name)
+    log = None
+    with contextlib.suppress(OSError):
+        log = read_regular_file(store.sweeps.files_of(sweep).log, max_bytes=_LOG_BYTES).decode(errors="replace")
+    return {
+        "metric": metric,
+        "ranks_by": sweep.spec.ranked_by,
+        "goal": sweep.spec.goal if metric else None,
+        "table": {"columns": names, "rows": rows},
+        "failed": failed,
+        "phases": list(sweep.spec.phases),
+        "log_md": None if log is None else mask_secrets(log),
+    }
+
+
+def check_count(run_ids: Sequence[str]) -> None:
+    """Refuse a comparison of no run, or of too many. BadArgument."""
+    if not 1 <= len(run_ids) <= MOST_RUNS:
+        raise BadArgument("run", f"name 1 to {MOST_RUNS}.")
