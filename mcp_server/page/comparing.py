@@ -20,7 +20,7 @@ from mcp_server.results.comparison_cells import find_differences, merge_override
 from mcp_server.results.configuration import read_configuration
 from mcp_server.results.metrics import read_metrics
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.settings_table import describe_states
+from mcp_server.sweeps.tables.settings_table import describe_states
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import list_filter_options, read_git
 from mcp_server.text.formatting import plain_value, shorten_middle

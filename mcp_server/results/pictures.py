@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ _LARGEST = 32 << 20  # an image in an event file
 _SMALLEST = 100  # a record that holds an image
 _SCAN_S = 2.0
 _MAGIC = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF87a": "gif", b"GIF89a": "gif"}
+_COUNTED = re.compile(r"(?<!\d)0\d{2,}(?!\d)")  # `samples-000500`: a number with zeros in front is none of a date
 _HEADER = struct.Struct("<QI")  # the length of a record and its checksum; behind the record is another one
 _FOOTER = 4
 
@@ -85,6 +87,8 @@ def find_pictures(run: Run, own: OwnFiles) -> list[Picture]:
             if (kind := find_kind(file.read(16))) is not None:
                 where = status.st_dev, status.st_ino
                 step = step_in_name(path.stem)
+                if step is None and (counted := _COUNTED.search(path.stem)) is not None:
+                    step = int(counted[0])
                 pictures.append(Picture(path, kind, status.st_size, status.st_mtime, where, step))
         if len(pictures) == _MOST:
             break
