@@ -6,12 +6,14 @@ directory, which the supervisor writes. One suite, ``tests/contract/test_backend
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
+from mcp_server.command.outputs import list_redirected
 from mcp_server.errors import BackendUnknown, BadArgument
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import RunDir
@@ -176,6 +178,23 @@ class Backend(Protocol):
         """Return the path of an attempt's log, as new as it can be had now."""
         del spec
         return directory.log(attempt)
+
+    def explain_old_log(self, directory: RunDir, run: Run, attempt: int) -> str:
+        """Return why a log that was just fetched may not be all that its attempt wrote, empty where it is."""
+        file = next(list_redirected(run.command, run.spec.cwd), None)
+        with contextlib.suppress(OSError):
+            if file is not None and not directory.log(attempt).stat().st_size:
+                return f"Its command redirects output: read_log(path={file!r})."
+        number, lost = 0, ""
+        for event in run.events:
+            number = event.get("attempt", 1) if event["kind"] == "started" else number
+            if event["kind"] == "log_lost" and number == attempt:
+                lost = f"{event['at'][:19]}Z: {event['text']}"
+        return lost
+
+    def fetch_record(self, directory: RunDir, run: Run) -> None:
+        """Bring the mirrored log, kept code and use of GPUs of the newest attempt up to date."""
+        del directory, run
 
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
         """Close screens of ended runs until at most ``keep`` of them are open.

@@ -47,7 +47,7 @@ def read_documents(shelf: Shelf) -> dict[str, Document]:
 
 def parse_document(name: str, source: str) -> Document:
     """Return the document in ``source``. Its front matter has text, as written, or tables of texts."""
-    import yaml  # noqa: PLC0415 - takes 10 ms, which a server's start does not need
+    import yaml  # noqa: PLC0415 - 10 ms of a server's start
 
     front_matter, closing, text = source.removeprefix(_FENCE).partition(f"\n{_FENCE}")
     if not source.startswith(_FENCE) or not closing:

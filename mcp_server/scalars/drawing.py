@@ -13,7 +13,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-EXIT_NO_MATPLOTLIB = 3
+if importlib.util.find_spec("matplotlib") is None:
+    sys.exit(3)  # plot.py says how to install it
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
 MOST_BYTES = 200_000
 
 _WIDTH, _HEIGHT, _DPI = 9.0, 5.0, 100  # inches; 900 x 500 pixels
@@ -29,8 +35,6 @@ _Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 def main() -> int:
     """Draw the panels of stdin, as plot.Panel has them."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return EXIT_NO_MATPLOTLIB
     request = json.load(sys.stdin)
     sys.stdout.buffer.write(_draw(request["panels"], request["form"]))
     return 0
@@ -52,9 +56,6 @@ def format_step(step: float) -> str:
 def _draw(panels: Sequence[Mapping[str, Any]], form: str) -> bytes:
     """Draw all panels, the last one across the picture where it stands alone. A missing glyph is only a warning."""
     warnings.simplefilter("ignore")
-    import matplotlib as mpl  # noqa: PLC0415 - 410 ms, for the drawing process alone, here and below
-    from matplotlib.figure import Figure  # noqa: PLC0415 - as above
-
     small = len(panels) >= _WIDER_FROM
     columns = 3 if len(panels) > _WIDER_FROM else 2 if len(panels) > 1 else 1
     rows = -(-len(panels) // columns)
@@ -92,8 +93,6 @@ def _draw(panels: Sequence[Mapping[str, Any]], form: str) -> bytes:
 
 
 def _draw_legend(figure: Any, styles: _Styles) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - for the drawing process alone
-
     figure.legend(
         [Line2D([], [], linewidth=2, **style) for style in styles.values()],
         [_fit(label, _LONGEST_LABEL) for label in styles],
@@ -106,8 +105,6 @@ def _draw_legend(figure: Any, styles: _Styles) -> None:
 
 
 def _draw_panel(axes: Any, panel: Mapping[str, Any], styles: _Styles, *, is_last_row: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415 - for the drawing process alone
-
     curves = panel["curves"]
     values = [value for curve in curves for value in curve["values"]]
     stepless = all(len(set(curve["steps"])) == 1 for curve in curves) and any(len(c["steps"]) > 1 for c in curves)

@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mcp_server.errors import RunwardError
-from mcp_server.scalars import drawing
+
+_DRAWING = str(Path(__file__).with_name("drawing.py"))
+_EXIT_NO_MATPLOTLIB = 3
 
 MOST_PANELS = 6
 CURVE_POINTS = 2000  # two a pixel, with the extremes of each bucket among them
@@ -82,7 +84,7 @@ def draw_picture(panels: Sequence[Panel], form: str = "") -> bytes:
         environ = {**os.environ, "MPLCONFIGDIR": directory, "MPLBACKEND": "agg"}
         try:
             process = subprocess.run(
-                [sys.executable, "-I", drawing.__file__],
+                [sys.executable, "-I", _DRAWING],
                 input=request.encode(),
                 capture_output=True,
                 env=environ,
@@ -91,7 +93,7 @@ def draw_picture(panels: Sequence[Panel], form: str = "") -> bytes:
             )
         except subprocess.TimeoutExpired as error:
             raise NotDrawn(f"drawing took longer than {_TIME_LIMIT_S:.0f} s") from error
-    if process.returncode == drawing.EXIT_NO_MATPLOTLIB:
+    if process.returncode == _EXIT_NO_MATPLOTLIB:
         raise NotDrawn("matplotlib is not installed", "A person can run: pip install 'matplotlib>=3.9'")
     if process.returncode or not process.stdout.startswith((b"\x89PNG", b"<?xml", b"%PDF")):
         lines = process.stderr.decode(errors="replace").strip().splitlines()

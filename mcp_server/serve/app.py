@@ -23,11 +23,13 @@ from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError
 
 from mcp_server import __version__
+from mcp_server.backends.zipapp import read_sources
 from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import ResourceServer
 from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
+from mcp_server.text.rows import keep_texts
 from mcp_server.threads import run_in_thread, stop_if_abandoned
 from mcp_server.tools.listing import NAMES, import_tool, list_tools
 from mcp_server.tools.support.context import ServerContext, revive_all
@@ -45,7 +47,8 @@ _SWITCH_S = 0.0005
 _PAUSE_S = 0.01
 _PACKAGE = "mcp_server"
 _OTHER_PROGRAMS = re.compile(
-    r"mcp_server\.(cli|page|serve\.http|serve\.gateway|supervisor|relay|sweeps\.conductor)\b|.*\.__main__$"
+    r"mcp_server\.(cli|page|serve\.http|serve\.gateway|supervisor|relay|sweeps\.conductor|sweeps\.sources\.doit_child"
+    r"|scalars\.drawing)\b|.*\.__main__$"
 )
 
 
@@ -149,9 +152,6 @@ def load_package(pause_s: float = 0.0) -> None:
 
     Programs that calls start (queries of GPUs, pictures, a sweep's conductor) are then those of the new package.
     """
-    from mcp_server.backends.zipapp import read_sources  # noqa: PLC0415 - zipfile takes 10 ms of a start
-    from mcp_server.text.rows import keep_texts  # noqa: PLC0415 - with the package
-
     for name in NAMES:
         import_tool(name)
     keep_texts()

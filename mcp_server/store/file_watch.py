@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from inotify_simple import INotify, flags
 
 from mcp_server.system.files import is_shared_filesystem
 from mcp_server.threads import run_in_thread
@@ -196,8 +197,6 @@ def _add_watches(inotify: Any, paths: Iterable[Path]) -> dict[Path, tuple[int, b
 
     Those are left out that are gone, or for which the user's inotify limit leaves none.
     """
-    from inotify_simple import flags  # noqa: PLC0415 - see _open_inotify
-
     # CLOSE_WRITE: the kernel closes a killed supervisor's lock file.
     mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
     watches: dict[Path, tuple[int, bool]] = {}
@@ -210,10 +209,8 @@ def _add_watches(inotify: Any, paths: Iterable[Path]) -> dict[Path, tuple[int, b
 def _open_inotify() -> Any:
     """Return an inotify object, or None where the kernel has none left."""
     try:
-        from inotify_simple import INotify  # noqa: PLC0415 - Linux only, and not needed to start a server
-
         return INotify(nonblocking=True)
-    except (ImportError, OSError, AttributeError):
+    except OSError:
         return None
 
 

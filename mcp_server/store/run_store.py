@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp_server.backends.base import backend_of
-from mcp_server.command.outputs import list_redirected
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.events import Event, EventsRead, is_time, read_new_events
 from mcp_server.record.run_directory import RunDir, load_json, read_json
@@ -241,32 +240,13 @@ class RunStore:
 
     def explain_old_log(self, run: Run, attempt: int | None = None) -> str:
         """Return why a log that was just fetched may not be all that its attempt wrote, empty where it is."""
-        if not run.spec.mirror:
-            return self._explain_gap(run, attempt or run.attempt)
-        from mcp_server.backends.ssh.far_files import explain_old_log  # noqa: PLC0415 - most runs are of this host
-
-        return explain_old_log(self.record_of(run), attempt or run.attempt)
-
-    def _explain_gap(self, run: Run, attempt: int) -> str:
-        file = next(list_redirected(run.command, run.spec.cwd), None)
-        with contextlib.suppress(OSError):
-            if file is not None and not self.record_of(run).log(attempt).stat().st_size:
-                return f"Its command redirects output: read_log(path={file!r})."
-        number, lost = 0, ""
-        for event in run.events:
-            number = event.get("attempt", 1) if event["kind"] == "started" else number
-            if event["kind"] == "log_lost" and number == attempt:
-                lost = f"{event['at'][:19]}Z: {event['text']}"
-        return lost
+        return backend_of(run.spec).explain_old_log(self.record_of(run), run, attempt or run.attempt)
 
     def fetch_record(self, run: Run) -> RunDir:
         """Return the record of a run; of a far one its log, kept code and use of GPUs are brought up to date."""
         directory = self.record_of(run)
         if run.spec.mirror:
-            from mcp_server.backends.ssh.far_files import fetch_record_files  # noqa: PLC0415 - most runs are of this host
-
-            self.fetch_log(run)
-            fetch_record_files(directory, run.attempt)
+            backend_of(run.spec).fetch_record(directory, run)
         return directory
 
     def now_s(self, run: Run) -> float:

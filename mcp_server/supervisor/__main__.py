@@ -22,23 +22,19 @@ def main() -> int:
     """Supervise the run whose directory is the first argument and return the exit status."""
     take_umask()
     if sys.argv[1] == "--starter":
-        from mcp_server.supervisor.starter import serve  # noqa: PLC0415 - loads all of the program
+        from mcp_server.supervisor.starter import serve  # noqa: PLC0415 - 32 ms
 
         return serve(sys.argv[2])
     forbid_core_dumps()
     if sys.argv[1] == "--ray-job":
-        from mcp_server.supervisor.jobs.ray_mirror import main as mirror  # noqa: PLC0415 - few runs need it
+        from mcp_server.supervisor.jobs.ray_mirror import main as mirror  # noqa: PLC0415 - 63 ms, of jobs of Ray
 
         return mirror(sys.argv[2:])
     set_title(supervisor_title(os.path.basename(sys.argv[1].rstrip("/"))))
     guard = start_spare()  # before the rest is loaded, which takes 40 ms, and memory that the guard would keep
-    from pathlib import Path  # noqa: PLC0415 - as above
+    from mcp_server.supervisor.supervise import supervise_alone  # noqa: PLC0415 - 61 ms, as above
 
-    from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - as above
-    from mcp_server.system.lock_files import hold_program_lock  # noqa: PLC0415 - as above
-
-    hold_program_lock(Path(__file__).resolve().parents[2])
-    return supervise(Path(sys.argv[1]), guard)
+    return supervise_alone(sys.argv[1], guard)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.command.ssh_command import parse_ssh
@@ -39,6 +40,15 @@ _COMMAND_CHARS = 80  # of a leftover's command line
 # An end so soon after Ctrl-C is that person's doing.
 _INTERRUPT_S = 60.0
 _LEFTOVER_STAGES = (Stage(signal.SIGTERM, 2.0), Stage(signal.SIGKILL, 3.0))
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """The next attempt: all its parameters, the variables that retries changed, and the pause before it."""
+
+    params: dict[str, object]
+    environment: dict[str, str]
+    wait_s: float
 
 
 class Attempt:
@@ -105,7 +115,7 @@ class Attempt:
             undo.pop_all()
         gpu_monitor = None
         if allocation and allocation.gpus:
-            from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms, which most runs need not wait
+            from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms, of runs with GPUs
 
             gpu_monitor = GpuMonitor.for_attempt(control, number, allocation.gpus, handover.env)
         attempt = cls(control, handover, number, child, log, record, gpu_monitor, started_at)
@@ -138,7 +148,7 @@ class Attempt:
                 self._events.append("observer_error", f"Not all of the run is observed: {error}.")
 
     def _record_outputs(self, inputs: AttemptInputs) -> None:
-        from mcp_server.supervisor.outputs.recorder import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
+        from mcp_server.supervisor.outputs.recorder import OutputRecorder  # noqa: PLC0415 - 7 ms: the command runs meanwhile
 
         def list_living() -> list[processes.Process]:  # a thread asks
             monitor_pid = self._gpu_monitor.pid if self._gpu_monitor else None
@@ -167,7 +177,7 @@ class Attempt:
         env = {**self._handover.env, **spec.env, **changed}
 
         def keep(on_done: Callable[[], None]) -> None:
-            from mcp_server.supervisor.code.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - only that process
+            from mcp_server.supervisor.code.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - 23 ms, in that process alone
 
             keep_code(KeptAttempt(rundir, spec, self.number, self.arguments, env, secrets, self._child.pid), on_done)
 

@@ -18,7 +18,6 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system import processes
 from mcp_server.system.process_title import notifier_title, set_title
-from mcp_server.text.redaction import Redactor
 
 
 class Notifier:
@@ -79,13 +78,8 @@ def _detach(
 def _send(
     read_fd: int, targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover
 ) -> None:
-    # A process that has not to be loaded by runs without notices.
-    from mcp_server.record.notices.notice import NoticedRun  # noqa: PLC0415 - as above
-    from mcp_server.record.notices.sender import Sender, send_from_pipe  # noqa: PLC0415 - as above
+    from mcp_server.record.notices import sender  # noqa: PLC0415 - 29 ms, in this process alone
 
     os.environ.clear()
     os.environ.update(handover.env)  # proxies and certificates
-    run = NoticedRun(spec.run_id, spec.name, spec.owner, spec.host)
-    receivers = [decode(Target, each) for each in targets]
-    sender = Sender(receivers, run, rundir.path, Redactor(handover.masked), env=dict(handover.env))
-    send_from_pipe(read_fd, sender)
+    sender.send_from_pipe(read_fd, [decode(Target, each) for each in targets], rundir, spec, handover)

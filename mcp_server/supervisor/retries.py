@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING
 from mcp_server.recovery.changes import move_ray
 from mcp_server.recovery.policy import IMBALANCE, NONE
 from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, agree, decide
-from mcp_server.supervisor.attempt import Attempt
+from mcp_server.supervisor.attempt import Attempt, NextAttempt
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import ports
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
-
-
-@dataclass(frozen=True)
-class NextAttempt:
-    """The next attempt: all its parameters, the variables that retries changed, and the pause before it."""
-
-    params: dict[str, object]
-    environment: dict[str, str]
-    wait_s: float
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import json
 import os
 import select
@@ -17,15 +16,17 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from mcp_server.supervisor.guard import start_spare
+from mcp_server.supervisor.guard import SpareGuard, start_spare
 from mcp_server.system.lock_files import hold_program_lock
 from mcp_server.system.own_process import forbid_core_dumps
 from mcp_server.system.process_title import STARTER, set_title, supervisor_title
 from mcp_server.system.starter import PATIENCE_S, READY
 
+Supervise = Callable[[Path, "SpareGuard | None"], int]
 _PROGRAM = Path(__file__).resolve().parents[2]
 _IDLE_S = 300.0
 _SELDOM, _QUIET_S = 2, 10.0  # so many launches, and so long after one, are too few and too soon for a warm program
@@ -33,11 +34,6 @@ _POLL_S = 0.002
 _REQUEST_BYTES = 65536
 _WAKING = (signal.SIGCHLD, signal.SIGTERM)  # a tmux server that ends terminates its jobs
 _SAME = ("cgroup", "limits", "oom_score_adj")  # of /proc/PID: what a command inherits from its pane
-_FAILED_LOG = b"""step 1/2 loss 0.5
-Traceback (most recent call last):
-  File "train.py", line 1, in <module>
-RuntimeError: no such thing
-"""
 
 
 def serve(path: str) -> int:
@@ -56,9 +52,9 @@ def serve(path: str) -> int:
     listener.bind(path)
     listener.listen()  # before the program is loaded: tmux opens the session meanwhile
     hold_program_lock(_PROGRAM)
-    from mcp_server.supervisor import supervise  # noqa: F401, PLC0415 - as above
+    from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - 40 ms, in which tmux opens the session
 
-    starter = Starter(listener, tmux_server, path)
+    starter = Starter(listener, tmux_server, path, supervise)
     starter.run()
     if starter.is_current():
         os.unlink(path)  # noqa: PTH108 - as it was made
@@ -68,8 +64,8 @@ def serve(path: str) -> int:
 class Starter:
     """The process that forks supervisors. ``tmux_server`` is the process in whose panes they are."""
 
-    def __init__(self, listener: socket.socket, tmux_server: int, path: str) -> None:
-        self._listener, self._tmux_server, self._path = listener, tmux_server, Path(path)
+    def __init__(self, listener: socket.socket, tmux_server: int, path: str, supervise: Supervise) -> None:
+        self._listener, self._tmux_server, self._path, self._supervise = listener, tmux_server, Path(path), supervise
         self._made = self._path.stat()
         self._tmux_fd = os.pidfd_open(tmux_server)
         self._wakeup_fd, self._wakeup_end = os.pipe()
@@ -94,7 +90,9 @@ class Starter:
             wait_s = _IDLE_S if is_warm else _QUIET_S if forks < _SELDOM else 0
             ready = {fd for fd, _ in poll.poll(wait_s * 1000)}
             if not ready and not is_warm:  # after a launch, which need not wait for it
-                _warm_up()
+                from mcp_server.supervisor.warm_up import warm_up  # noqa: PLC0415 - 73 ms
+
+                warm_up()
                 is_warm = True
             elif self._tmux_fd in ready or not (ready or children) or not self.is_current():
                 return
@@ -113,7 +111,7 @@ class Starter:
             if os.fork() == 0:
                 for fd in (self._listener.fileno(), self._tmux_fd, self._wakeup_fd, self._wakeup_end):
                     os.close(fd)
-                _become_supervisor(channel, self._tmux_server)
+                _become_supervisor(channel, self._tmux_server, self._supervise)
         return 1
 
 
@@ -129,26 +127,7 @@ def _reap() -> int:
     return count
 
 
-def _warm_up() -> None:
-    """Load and compile what a supervisor needs later: what is there before a fork is memory of all."""
-    from mcp_server.diagnosis import log_file  # noqa: F401, PLC0415 - after the first launch
-    from mcp_server.diagnosis.failure import diagnose  # noqa: PLC0415 - as above
-    from mcp_server.diagnosis.live import output_monitor  # noqa: PLC0415 - as above
-    from mcp_server.supervisor import retries  # noqa: F401, PLC0415 - as above
-    from mcp_server.supervisor.code import code_watch, keep_code  # noqa: F401, PLC0415 - as above
-    from mcp_server.supervisor.gpus import gpu_allocation  # noqa: F401, PLC0415 - as above
-    from mcp_server.supervisor.outputs import recorder  # noqa: F401, PLC0415 - as above
-    from mcp_server.text.lines import number_lines  # noqa: PLC0415 - as above
-
-    monitor = output_monitor.OutputMonitor({}, time.monotonic())
-    for text in (_FAILED_LOG, b""):
-        monitor.read_output(text, time.monotonic())
-        diagnose.diagnose(number_lines(text), 1, None, diagnose.RunFacts())
-    gc.collect()
-    gc.freeze()  # no collection of a supervisor writes to what it shares
-
-
-def _become_supervisor(channel: socket.socket, tmux_server: int) -> NoReturn:
+def _become_supervisor(channel: socket.socket, tmux_server: int, supervise: Supervise) -> NoReturn:
     """Supervise the run that the caller at the other end of ``channel`` names, unless it has given up."""
     status = 1
     try:
@@ -165,8 +144,6 @@ def _become_supervisor(channel: socket.socket, tmux_server: int) -> NoReturn:
         forbid_core_dumps()
         guard = start_spare()  # before this process changes much, of which the guard would keep a copy
         if channel.send(READY) and channel.recv(1) == READY:
-            from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - it is loaded
-
             channel.close()
             status = supervise(Path(directory), guard)
             os.write(holder, f"{status}\n".encode())

@@ -18,12 +18,12 @@ from mcp_server.record.handover import Handover, HandoverError, receive_handover
 from mcp_server.record.run_directory import CODE_STATE, RunDir, read_json
 from mcp_server.record.script import AttemptInputs, name_attempt
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.attempt import Attempt
+from mcp_server.supervisor.attempt import Attempt, NextAttempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.judging.failure_facts import describe_failure, word_cause
 from mcp_server.supervisor.start_command import supervisor_identity
-from mcp_server.system.lock_files import release_lock, take_lock
+from mcp_server.system.lock_files import hold_program_lock, release_lock, take_lock
 from mcp_server.system.time_limit import within
 from mcp_server.text.formatting import duration
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.guard import SpareGuard
     from mcp_server.supervisor.jobs.requeue import FormerSupervision
     from mcp_server.supervisor.jobs.slurm_job import SlurmJob
-    from mcp_server.supervisor.retries import NextAttempt, Retries
+    from mcp_server.supervisor.retries import Retries
     from mcp_server.supervisor.services.needed_runs import Services
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
@@ -46,6 +46,12 @@ _ROOM_S = 5.0  # until a disk without room is tried again
 _CALLED_OFF = "The retry was called off."
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
+
+
+def supervise_alone(path: str, spare_guard: SpareGuard | None) -> int:
+    """Supervise a run in a process that no starter has forked, which holds the lock of the program itself."""
+    hold_program_lock(Path(__file__).resolve().parents[2])
+    return supervise(Path(path), spare_guard)
 
 
 def supervise(path: Path, spare_guard: SpareGuard | None = None) -> int:
@@ -65,7 +71,7 @@ def supervise(path: Path, spare_guard: SpareGuard | None = None) -> int:
         return _NOT_OURS
     former = None
     if rundir.events.exists():
-        from mcp_server.supervisor.jobs.requeue import read_former_supervision  # noqa: PLC0415 - few runs need it
+        from mcp_server.supervisor.jobs.requeue import read_former_supervision  # noqa: PLC0415 - 1 ms; few runs need it
 
         former = read_former_supervision(rundir)
         if former is None:
@@ -111,13 +117,13 @@ def _find_job(facts: Mapping[str, Any]) -> SlurmJob | None:
     """Return the scheduler's job that this process is in, None for a run that was launched in tmux."""
     if facts.get("backend") != "slurm":
         return None
-    from mcp_server.supervisor.jobs.slurm_job import SlurmJob  # noqa: PLC0415 - few runs are in one
+    from mcp_server.supervisor.jobs.slurm_job import SlurmJob  # noqa: PLC0415 - 14 ms, of runs that are jobs
 
     return SlurmJob.of(RunSpec.from_facts(facts), os.environ)
 
 
 def _send_notices(control: ControlInputs, handover: Handover) -> None:
-    from mcp_server.supervisor.notifier import start_notifier  # noqa: PLC0415 - only where notices are configured
+    from mcp_server.supervisor.notifier import start_notifier  # noqa: PLC0415 - 2 ms, where notices are configured
 
     try:
         notifier = start_notifier(handover.notify, control.rundir, control.spec, handover)
@@ -129,9 +135,7 @@ def _send_notices(control: ControlInputs, handover: Handover) -> None:
 
 def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:
     """Report that a run continues with another attempt, and return the environment for it."""
-    from mcp_server.supervisor.jobs.requeue import take_environment  # noqa: PLC0415 - few runs need it
-
-    handover, note = take_environment(control.rundir, control.spec)
+    handover, note = former.take_environment(control.rundir, control.spec)
     when = f"during attempt {former.attempt}" if former.attempt else "before the first attempt"
     why = f" after attempt {former.attempt}" if former.attempt_ended else f": its supervisor died {when}"
     text = f"Requeued{why}; attempt {former.attempt + 1} follows. {note}".strip()
@@ -167,7 +171,7 @@ def _write_results(control: ControlInputs, *, is_told: bool = True, **end: Any) 
     """
     if control.spec.result_dir:
         try:
-            from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - few runs have one
+            from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - 3 ms, of a blueprint's runs
 
             problem = write_end(control.spec.facts(), control.rundir, **end)
         except Exception as error:  # the end must be reported in any case
@@ -201,11 +205,11 @@ class Supervision:
         self._code: CodeWatch | None = None
         self._waits = self._spec.queue or bool(self._spec.needs)
         if self._waits or self._recovers or (control.rundir.path / CODE_STATE).exists():
-            from mcp_server.supervisor.code.code_watch import CodeWatch  # noqa: PLC0415 - most runs start at once, and once
+            from mcp_server.supervisor.code.code_watch import CodeWatch  # noqa: PLC0415 - 9 ms; most runs start at once, and once
 
             self._code = CodeWatch(control.rundir, self._spec, handover.env, recovers=self._recovers)
         if self._spec.needs:
-            from mcp_server.supervisor.services.needed_runs import Services  # noqa: PLC0415 - few runs need others
+            from mcp_server.supervisor.services.needed_runs import Services  # noqa: PLC0415 - 31 ms; few runs need others
 
             self._services = Services(control)
 
@@ -277,8 +281,6 @@ class Supervision:
             return False
         if not job.is_requeued and (planned is None or not job.requeue()):
             return False
-        from mcp_server.supervisor.retries import NextAttempt  # noqa: PLC0415 - few runs need it
-
         following = planned or NextAttempt(self._params, self._changed, 0.0)
         self._announce(attempt, failure, following, f"Slurm starts its job again. {why}".strip())
         attempt.close()
@@ -288,7 +290,7 @@ class Supervision:
         """Write the flag of a failed run unless it is repaired: launched again, or finished by its executor."""
         control, spec = self._control, self._spec
         with contextlib.suppress(Exception):
-            from mcp_server.record.results.plain_results import is_repaired  # noqa: PLC0415 - few runs need it
+            from mcp_server.record.results.plain_results import is_repaired  # noqa: PLC0415 - 3 ms, of a blueprint's runs
 
             result_dir, run_id = str(spec.result_dir), control.rundir.run_id
             control.wait_after_end(spec.repair_grace_s, lambda: is_repaired(result_dir, run_id))
@@ -313,11 +315,9 @@ class Supervision:
                 self._control.events.append("exception_printed", hidden)
         if failure is None or ending.state != "failed":
             return ending, failure
-        from mcp_server.diagnosis.failure.diagnose import is_of_scheduler, read_far_side  # noqa: PLC0415 - failed runs
-
-        if far_side := read_far_side(failure):
-            return ending.lose(far_side), failure
-        if is_of_scheduler(failure):
+        if failure.far_side:
+            return ending.lose(failure.far_side), failure
+        if failure.is_of_scheduler:
             ending = replace(ending, stop_request=StopRequest(ending.state, "", "", "scheduler"))
         return ending, failure
 
@@ -371,7 +371,7 @@ class Supervision:
             self._control.check_services()
             self._control.handle_pending()  # inputs that came while leftovers were stopped and the log was diagnosed
             if self._retries is None:
-                from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - few runs need it
+                from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - 21 ms, of failed runs
 
                 self._retries = Retries(self._control, self._get_allocation)
             retries, params, changed = self._retries, self._params, self._changed
@@ -385,8 +385,7 @@ class Supervision:
     def _get_allocation(self) -> GpuAllocation:
         """Return the run's GPU allocation, which holds nothing at first."""
         if self._allocation is None:
-            # A quarter of the supervisor's import time, which most runs need not wait.
-            from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation, SlurmGpus  # noqa: PLC0415 - as above
+            from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation, SlurmGpus  # noqa: PLC0415 - 16 ms, of runs with GPUs
 
             kind = SlurmGpus if self._control.job else GpuAllocation
             self._allocation = kind(self._control, self._handover.env, self._handover.snapshot)

@@ -126,7 +126,7 @@ def whole_directory(path: Path, *, anew: bool = False) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written; nothing is left of it.
     """
-    import shutil  # noqa: PLC0415 - keeps 0.7 MiB out of each supervisor
+    import shutil  # noqa: PLC0415 - 2 ms and 0.2 MB of each supervisor
 
     new = path.with_name(f".new-{path.name}")
     if anew:

@@ -126,7 +126,7 @@ def describe_python(
 
     None stands for the first ``python`` or ``python3`` in the PATH of ``env``. ``suggest``: names near a missing path.
     """
-    import shutil  # noqa: PLC0415 - keeps 0.7 MiB out of each supervisor, which reads packages by this module
+    import shutil  # noqa: PLC0415 - 2 ms and 0.2 MB of each supervisor, which reads packages by this module
 
     words = [python] if python else ["python", "python3"]
     paths = (str(cwd / Path(word).expanduser()) if "/" in word else word for word in words)

@@ -158,7 +158,7 @@ def _list_plain(plain: str, raw: bytes) -> Iterator[bytes]:
 
 
 def _list_quoted(plain: str) -> Iterator[str]:
-    from html import escape  # noqa: PLC0415 - takes 1 ms, and few runs have secrets
+    from html import escape  # noqa: PLC0415 - 1 ms and 0.4 MB; few runs have secrets
 
     raw = plain.encode(errors="surrogateescape")
     once = json.dumps(plain)[1:-1]

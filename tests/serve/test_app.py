@@ -16,7 +16,7 @@ import gc, json, sys
 from mcp_server.__main__ import _import_server
 server = _import_server("mcp_server.serve.app").build({"RUNWARD_HOME": "/nonexistent"})
 loaded = [name for name in sys.modules if name.startswith("mcp_server.")]
-heavy = {"numpy", "regex", "libtmux", "yaml", "matplotlib", "inotify_simple"}
+heavy = {"numpy", "regex", "libtmux", "yaml", "matplotlib"}
 print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, loaded, sorted(heavy & set(sys.modules))]))
 
 import anyio
@@ -47,7 +47,7 @@ def test_a_server_starts_without_the_rooms_of_calls_collects_garbage_and_imports
         "scalars.run_scalars",
         "store.attribution.attribution",
         "gpus.health",
-        "hosts",
+        "hosts.path_checks",
         "diagnosis",
         "blueprints.apply",
         "results.finish",

@@ -19,6 +19,7 @@ import anyio.to_thread
 from typing_extensions import override
 
 from mcp_server.backends.base import Backend, GpuState, ListEnded, Record
+from mcp_server.backends.ssh import far_files
 from mcp_server.backends.ssh.mirror import LAUNCHING
 from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of, settle_launch
@@ -214,6 +215,15 @@ class SshBackend(Backend):
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
         gpu_env = {name: value for name, value in env.items() if name.startswith(("CUDA_", "NVIDIA_", "LD_LIBRARY"))}
         return query_host_gpus(Path(spec.mirror), env=gpu_env, near=near, query=query)
+
+    @override
+    def explain_old_log(self, directory: RunDir, run: Run, attempt: int) -> str:
+        return far_files.explain_old_log(directory, attempt)
+
+    @override
+    def fetch_record(self, directory: RunDir, run: Run) -> None:
+        self.fetch_log(directory, run.spec, run.attempt)
+        far_files.fetch_record_files(directory, run.attempt)
 
     @override
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:

@@ -79,6 +79,11 @@ class Failure:
     far_side: str | None = None  # the host to which the session was lost, or a word for it
     is_last: bool = False  # the line proves nothing: it is the last one that says anything
 
+    @property
+    def is_of_scheduler(self) -> bool:
+        """Whether the line that proves it is a scheduler's, which took the machine or the time away."""
+        return self.kind == "killed" and bool(_RX.scheduler.search(self.line))
+
 
 def _with_advice(failure: Failure, case: str) -> Failure:
     step = propose_for_case(case)
@@ -136,16 +141,6 @@ def find_lost_session(lines: Sequence[Line]) -> Line | None:
     if any(_RX.not_begun.search(line.text[:_FIRST_CHARS]) for line in last):
         return None
     return next((line for line in last if _LOST_SESSION.match(line.text.strip()[:_FIRST_CHARS])), None)
-
-
-def is_of_scheduler(failure: Failure) -> bool:
-    """Return whether the line that proves ``failure`` is a scheduler's, which took the machine or the time away."""
-    return failure.kind == "killed" and bool(_RX.scheduler.search(failure.line))
-
-
-def read_far_side(failure: Failure | None) -> str:
-    """Return the host to which ``failure`` lost the session, or a word for it, or empty for other failures."""
-    return (failure and failure.far_side) or ""
 
 
 def _build_lost(kind: str, line: Line, case: str) -> Failure:

@@ -15,16 +15,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mcp_server.record.events import ENDING
+from mcp_server.record.handover import Handover
 from mcp_server.record.notices.account import RECORD, write_line
 from mcp_server.record.notices.notice import Notice, NoticedRun, make_notice
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.target import Target
-from mcp_server.record.run_directory import now
+from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import take_lock
 from mcp_server.text.redaction import Redactor
@@ -87,7 +89,7 @@ class Sender:
 
     def __init__(
         self,
-        targets: list[Target],
+        targets: Sequence[Target],
         run: NoticedRun,
         directory: Path,
         mask: Redactor,
@@ -174,8 +176,10 @@ class Sender:
             self._record_fd = write_line(self._record, {**about, **facts}, self._record_fd)
 
 
-def send_from_pipe(fd: int, sender: Sender) -> None:
+def send_from_pipe(fd: int, targets: Sequence[Target], rundir: RunDir, spec: RunSpec, handover: Handover) -> None:
     """Send a notice for each line of JSON on ``fd`` until its end, then the rest."""
+    run = NoticedRun(spec.run_id, spec.name, spec.owner, spec.host)
+    sender = Sender(targets, run, rundir.path, Redactor(handover.masked), env=dict(handover.env))
     with os.fdopen(fd, "rb") as lines:
         for line in lines:
             try:

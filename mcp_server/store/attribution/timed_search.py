@@ -27,7 +27,7 @@ class TimedSearch:
     """
 
     def __init__(self, pattern: str, limit_s: float = SEARCH_S) -> None:
-        import regex  # noqa: PLC0415 - takes 30 ms, which a server's start need not wait
+        import regex  # noqa: PLC0415 - 45 ms of a server's start
 
         compile_user_pattern(pattern)
         try:

@@ -41,6 +41,23 @@ class FormerSupervision:
     params: dict[str, object] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
+    @staticmethod
+    def take_environment(rundir: RunDir, spec: RunSpec) -> tuple[Handover, str]:
+        """Return the environment of a requeued run, and a sentence about it that is empty for a launcher's handover.
+
+        Without a launcher the command inherits the environment of this process, as far as a run inherits one.
+        """
+        if rundir.handover.exists():
+            try:
+                return receive_handover(rundir.handover, keep=spec.backend == "slurm"), ""
+            except HandoverError:
+                pass  # the launcher is gone
+        secrets = {name: os.environ[name] for name in spec.secrets if name in os.environ}
+        text = "No launcher hands over an environment, so the command gets that of this process."
+        if missing := [name for name in spec.secrets if name not in secrets]:
+            text += f" It lacks these secrets: {', '.join(missing)}."
+        return Handover(base_environment(os.environ), secrets, processes.read_umask()), text
+
 
 def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
     """Return where a run continues, or None if it must not continue."""
@@ -65,23 +82,6 @@ def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
         params=dict(params) if isinstance(params, dict) else None,
         environment={str(name): str(value) for name, value in variables if name not in (VISIBLE_DEVICES, DEVICE_ORDER)},
     )
-
-
-def take_environment(rundir: RunDir, spec: RunSpec) -> tuple[Handover, str]:
-    """Return the environment of a requeued run, and a sentence about it that is empty for a launcher's handover.
-
-    Without a launcher the command inherits the environment of this process, as far as a run inherits one.
-    """
-    if rundir.handover.exists():
-        try:
-            return receive_handover(rundir.handover, keep=spec.backend == "slurm"), ""
-        except HandoverError:
-            pass  # the launcher is gone
-    secrets = {name: os.environ[name] for name in spec.secrets if name in os.environ}
-    text = "No launcher hands over an environment, so the command gets that of this process."
-    if missing := [name for name in spec.secrets if name not in secrets]:
-        text += f" It lacks these secrets: {', '.join(missing)}."
-    return Handover(base_environment(os.environ), secrets, processes.read_umask()), text
 
 
 def _has_processes(run_id: str) -> bool:

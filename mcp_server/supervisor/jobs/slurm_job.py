@@ -96,7 +96,7 @@ class SlurmJob:
 
     def find_failure(self, request: StopRequest) -> Failure | None:
         """Return the failure that a stop by Slurm is; a cancelled job has not failed."""
-        from mcp_server.diagnosis.failure.diagnose import Failure  # noqa: PLC0415 - failed runs
+        from mcp_server.diagnosis.failure.diagnose import Failure  # noqa: PLC0415 - 16 ms, of failed runs
 
         for state, end in _STOPS.items():
             if end.why == request.reason and (facts := end.describe_failure(f"Slurm: {state} of job {self._shown_id}")):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from mcp_server.text.secret_patterns import mask_secrets
+
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.record.exit_status import Ending
@@ -28,8 +30,6 @@ def mask_failure(failure: Failure | None) -> Failure | None:
 
 def mask_line(line: str) -> str:
     """Return the beginning of a line, 1,000 characters, without what looks like a key."""
-    from mcp_server.text.secret_patterns import mask_secrets  # noqa: PLC0415 - with the diagnosis
-
     return mask_secrets(line[:_LINE_CHARS])
 
 

@@ -225,7 +225,7 @@ class Observer:
             return None
 
     def _load(self) -> None:
-        from mcp_server.diagnosis.live.output_monitor import OutputMonitor  # noqa: PLC0415 - takes 30 ms
+        from mcp_server.diagnosis.live.output_monitor import OutputMonitor  # noqa: PLC0415 - 16 ms: the command runs meanwhile
 
         self._oom_kills = processes.oom_kills()
         if "mcp_server.diagnosis.log_file" not in sys.modules:  # else a starter has done it
@@ -378,7 +378,7 @@ class Observer:
         self._request_stop("stall", "it made no progress any more")
 
     def _stack(self, living: list[processes.Process]) -> str | None:
-        from mcp_server.supervisor.judging.python_stacks import dump_stack, find_printed_stack  # noqa: PLC0415 - few runs stall
+        from mcp_server.supervisor.judging.python_stacks import dump_stack, find_printed_stack  # noqa: PLC0415 - 4 ms, where a run stalls
 
         stack = dump_stack(living, self._search_path)
         return self._redact(stack)[:_STACK_CHARS] if stack else find_printed_stack(self._log_path, _STACK_CHARS)
@@ -411,8 +411,8 @@ class Observer:
             until, diverged = self._stopping_from, self._diverged_before_stop
         if exit_code == 0 and diverged is None:
             return None
-        from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
-        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415 - as above
+        from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - 11 ms, at an end
+        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415 - 11 ms, at an end
 
         run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,

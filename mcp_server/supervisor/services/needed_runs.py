@@ -147,7 +147,7 @@ class Services:
         may outlive: the service has ended where it does not answer at its port either.
         """
         if self._ray is None:
-            from mcp_server.supervisor.services.service_jobs import watch_ray  # noqa: PLC0415 - few services are jobs
+            from mcp_server.supervisor.services.service_jobs import watch_ray  # noqa: PLC0415 - 10 ms; few services are jobs
 
             self._ray = watch_ray()
         word = self._ray.report(self._directory(need), run.spec)
@@ -203,7 +203,7 @@ class Services:
 
     def _ask_slurm(self, need: Need, spec: RunSpec) -> LivenessReport | None:
         if self._slurm is None:
-            from mcp_server.supervisor.services.service_jobs import watch_slurm  # noqa: PLC0415 - few services are jobs
+            from mcp_server.supervisor.services.service_jobs import watch_slurm  # noqa: PLC0415 - 10 ms; few services are jobs
 
             self._slurm = watch_slurm(self._control.rundir.path.parents[1])
         return self._slurm.report(self._directory(need), spec)

@@ -7,6 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+from mcp_server.record.handover import HandoverError, receive_handover
+from mcp_server.record.sweeps.sweep_spec import SweepDir
+from mcp_server.system.lock_files import take_lock
 from mcp_server.system.own_process import forbid_core_dumps, take_umask
 from mcp_server.system.process_title import conductor_title, set_title
 
@@ -24,10 +27,6 @@ def main() -> int:
     take_umask()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    from mcp_server.record.handover import HandoverError, receive_handover  # noqa: PLC0415 - the title comes first
-    from mcp_server.record.sweeps.sweep_spec import SweepDir  # noqa: PLC0415 - as above
-    from mcp_server.system.lock_files import take_lock  # noqa: PLC0415 - as above
-
     directory = SweepDir(path)
     lock = take_lock(directory.lock, _LOCK_PATIENCE_S)
     if lock is None:
@@ -41,7 +40,7 @@ def main() -> int:
     os.environ.clear()
     os.environ.update(handover.env)
     take_umask(handover.umask)
-    from mcp_server.sweeps.conductor.conductor import conduct  # noqa: PLC0415 - takes half a second
+    from mcp_server.sweeps.conductor.conductor import conduct  # noqa: PLC0415 - 500 ms
 
     return conduct(directory, dict(handover.env), session)
 

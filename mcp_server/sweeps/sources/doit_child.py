@@ -7,35 +7,31 @@ and leaves doit's database alone: that of this process is a file beside RESULT_F
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import sys
 from typing import Any
 
-NO_DOIT = 86  # exit status
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - starts faster without pathlib
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+try:
+    from doit.action import CmdAction
+    from doit.cmd_base import DoitCmdBase
+    from doit.control import TaskControl
+    from doit.doit_cmd import DoitMain
+    from doit.tools import create_folder
+except ImportError:
+    sys.exit(86)  # doit_process tries another Python
 
 
 def main() -> int:
-    """Write the tasks and return the exit status: that of doit, or NO_DOIT."""
-    request, result = json.loads(sys.argv[1]), sys.argv[2]
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - starts faster without pathlib
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
-    try:
-        import doit  # noqa: F401, PLC0415 - only some Pythons have it
-    except ImportError:
-        return NO_DOIT
-    from doit.doit_cmd import DoitMain  # noqa: PLC0415 - the project's own doit
-
-    command = _make_command(request, result)
-
-    class Main(DoitMain):  # type: ignore[misc]
-        """Doit with one more command."""
-
-        DOIT_CMDS = (*DoitMain.DOIT_CMDS, command)
-
-    doit_main = Main()
-    doit_main.config = _Config(doit_main.config, request["options"])
-    return int(doit_main.run([command.get_name(), "--backend=json", f"--db-file={result}.db"]) or 0)
+    """Write the tasks and return the exit status of doit."""
+    RunwardTasks.request, RunwardTasks.result = json.loads(sys.argv[1]), sys.argv[2]
+    doit_main = _Main()
+    doit_main.config = _Config(doit_main.config, RunwardTasks.request["options"])
+    database = f"--db-file={RunwardTasks.result}.db"
+    return int(doit_main.run([RunwardTasks.get_name(), "--backend=json", database]) or 0)
 
 
 class _Config(dict):  # type: ignore[type-arg] # the Python may be older than dict[str, …]
@@ -59,28 +55,26 @@ class _Config(dict):  # type: ignore[type-arg] # the Python may be older than di
         return {**value, **self.options} if key.startswith("task:") else value
 
 
-def _make_command(request: Any, result: str) -> Any:
-    from doit.cmd_base import DoitCmdBase  # noqa: PLC0415 - the project's own doit
-    from doit.control import TaskControl  # noqa: PLC0415 - the project's own doit
+class RunwardTasks(DoitCmdBase):  # type: ignore[misc]
+    """The command of doit that writes all tasks."""
 
-    class RunwardTasks(DoitCmdBase):  # type: ignore[misc]
-        """Writes all tasks."""
+    doc_purpose, doc_usage, doc_description, cmd_options = "", "", None, ()
+    request: Any
+    result: str
 
-        doc_purpose, doc_usage, doc_description, cmd_options = "", "", None, ()
+    def _execute(self) -> int:
+        TaskControl(self.task_list)  # completes the dependencies
+        tasks = [_describe(task, self.request) for task in self.task_list]
+        with open(self.result, "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+            json.dump({"cwd": os.getcwd(), "tasks": tasks}, file)  # noqa: PTH109
+        return 0
 
-        def _execute(self) -> int:
-            TaskControl(self.task_list)  # completes the dependencies
-            tasks = [_describe(task, request) for task in self.task_list]
-            with open(result, "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
-                json.dump({"cwd": os.getcwd(), "tasks": tasks}, file)  # noqa: PTH109
-            return 0
 
-    return RunwardTasks
+class _Main(DoitMain):  # type: ignore[misc]
+    DOIT_CMDS = (*DoitMain.DOIT_CMDS, RunwardTasks)
 
 
 def _describe(task: Any, request: Any) -> Any:
-    import fnmatch  # noqa: PLC0415 - few tasks need it
-
     names = (task.name, task.subtask_of or task.name)
     is_chosen = any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in request["patterns"])
     fault = ""
@@ -103,9 +97,6 @@ def _describe(task: Any, request: Any) -> Any:
 
 
 def _describe_action(action: Any, is_chosen: bool) -> Any:
-    from doit.action import CmdAction  # noqa: PLC0415 - the project's own doit
-    from doit.tools import create_folder  # noqa: PLC0415 - the project's own doit
-
     if not isinstance(action, CmdAction):
         function = getattr(action, "py_callable", None)
         arguments = [*(getattr(action, "args", None) or ()), *(getattr(action, "kwargs", None) or {}).values()]

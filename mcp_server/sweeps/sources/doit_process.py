@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.sources import doit_child
 from mcp_server.sweeps.sources.doit_tasks import DoitTask, parse_tasks
 from mcp_server.system.files import read_regular_file
 
+_CHILD = str(Path(__file__).with_name("doit_child.py"))
+_NO_DOIT = 86  # its exit status
 _LIMIT_S = 45.0
 _MOST_BYTES, _MOST_CHARS = 10_000_000, 500
 _SHEBANG = re.compile(rb"#!\s*(/\S*python[\d.]*)\s*$", re.MULTILINE)
@@ -48,8 +49,8 @@ def load_project(
     request = json.dumps({"patterns": list(patterns), "options": dict(options)})
     for each in pythons:
         with tempfile.TemporaryDirectory(prefix="runward-doit-") as scratch:
-            status, output = _run([each, doit_child.__file__, request, f"{scratch}/tasks.json"], cwd, environ, scratch)
-            if status == doit_child.NO_DOIT:
+            status, output = _run([each, _CHILD, request, f"{scratch}/tasks.json"], cwd, environ, scratch)
+            if status == _NO_DOIT:
                 continue
             if status != 0:
                 raise BadArgument("source", f"doit cannot load the tasks of {cwd}: {output}")

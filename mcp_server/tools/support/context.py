@@ -17,7 +17,9 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
+from mcp_server.runs.launch.idempotency import find_owner_of_key
 from mcp_server.runs.stop.confirmation import Confirmations, check_owner
 from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
 from mcp_server.store.attribution.read_roots import check_readable
@@ -141,7 +143,7 @@ class ServerContext:
     @cached_property
     def scalars(self) -> Scalars:
         """The scalars of all runs, and what was read of them."""
-        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 20 ms of a server's start
+        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 89 ms of a server's start
 
         return Scalars(self.home, self.store, apart=True)
 
@@ -153,8 +155,6 @@ class ServerContext:
 
     def mask(self, text: str) -> str:
         """Return ``text`` without the values of secrets that this server knows. Reads a file: call it in a thread."""
-        from mcp_server.hosts.environment import mask_distinct_secrets  # noqa: PLC0415 - a server starts without hosts
-
         return mask_distinct_secrets(text, self.environ, self.home.secrets)
 
     def actor(self, ctx: Call) -> str:
@@ -175,8 +175,6 @@ class ServerContext:
         return None if key is None else await run_in_thread(self._name_key, ctx, key, owner)
 
     def _name_key(self, ctx: Call, key: str, owner: str | None) -> str:
-        from mcp_server.runs.launch.idempotency import find_owner_of_key  # noqa: PLC0415 - few calls have a key
-
         owner = owner or self.actor(ctx)
         # The owner of whom nobody says otherwise has no prefix, unless the key looks like another's with one (a token's
         # name holds no colon); nor had any owner over stdio in former versions.
@@ -308,7 +306,7 @@ async def revive(server: ServerContext, runs: Iterable[Watched]) -> None:
             continue
         _pauses[run.run_id] = _Pause(time.monotonic() + pause.next_s, min(_LONGEST_PAUSE_S, 2 * pause.next_s))
         await anyio.sleep(max(0.0, left_s))
-        from mcp_server.sweeps.conducting import ensure_conductor  # noqa: PLC0415 - few servers meet a dead one
+        from mcp_server.sweeps.conducting import ensure_conductor  # noqa: PLC0415 - 18 ms of a server's start
 
         with contextlib.suppress(RunwardError, OSError):
             await ensure_conductor(run, server.store, server.file_watch, server.environ)

@@ -12,7 +12,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.jobs import requeue
-from mcp_server.supervisor.jobs.requeue import FormerSupervision, read_former_supervision, take_environment
+from mcp_server.supervisor.jobs.requeue import FormerSupervision, read_former_supervision
 from mcp_server.system import processes
 from mcp_server.system.processes import Process
 
@@ -115,7 +115,7 @@ def test_without_a_launcher_the_environment_is_that_of_this_process(
         monkeypatch.setenv(name, value)
     before = os.umask(0o027)
     try:
-        handover, text = take_environment(rundir, RunSpec(secrets=["MY_TOKEN", "LOST_TOKEN"]))
+        handover, text = FormerSupervision.take_environment(rundir, RunSpec(secrets=["MY_TOKEN", "LOST_TOKEN"]))
     finally:
         os.umask(before)
     assert (handover.env["MINE"], handover.secrets, handover.umask) == ("1", {"MY_TOKEN": "abcdefgh"}, 0o027)
@@ -132,7 +132,7 @@ def test_a_launcher_that_still_waits_hands_its_environment_over(rundir: RunDir) 
     launcher = os.open(rundir.handover, os.O_RDWR)
     try:
         os.write(launcher, Handover({"A": "1"}, {}).encode())
-        handover, text = take_environment(rundir, RunSpec())
+        handover, text = FormerSupervision.take_environment(rundir, RunSpec())
     finally:
         os.close(launcher)
     assert (handover.env, text) == ({"A": "1"}, "")
@@ -141,4 +141,4 @@ def test_a_launcher_that_still_waits_hands_its_environment_over(rundir: RunDir) 
 def test_a_launcher_that_has_died_is_done_without(rundir: RunDir) -> None:
     rundir.path.mkdir()
     os.mkfifo(rundir.handover)
-    assert take_environment(rundir, RunSpec())[1].startswith("No launcher")
+    assert FormerSupervision.take_environment(rundir, RunSpec())[1].startswith("No launcher")
