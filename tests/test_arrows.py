@@ -59,11 +59,6 @@ setup
 }
 MOST_INNER_ARROWS = {"runs": 6, "sweeps": 6, "tools": 1, "cli": 1}
 MOST_FILES = 15  # of a folder, beside those of its wings
-HEAPS = {"system"}  # not divided yet
-STILL_TWICE = {
-    *("Entry", "Event", "Evidence", "Failure", "Job", "JobWatch", "Line", "Rank", "Records", "Target"),
-    *("answers", "figures", "plot", "programs", "rows", "start", "starter", "time_limit", "values"),
-}
 LINES = [re.findall(r"([\w.]+)(?:\((.+?)\))?", line) for line in HOUSE.strip().split("\n")]
 WORDS = {room: set(words.split()) for line in LINES for room, words in line}
 ROOMS = {room: number for number, line in enumerate(LINES) for room, _ in line if "." not in room}
@@ -137,15 +132,14 @@ def test_a_wing_imports_only_wings_of_lower_lines() -> None:
 def test_no_room_is_a_flat_heap_of_files() -> None:
     folders = [path.parent for path in PATHS.values() if path.name != "__init__.py"]
     large = {folder.relative_to(ROOT).as_posix() for folder in folders if folders.count(folder) > MOST_FILES}
-    assert large == HEAPS, "one that was divided leaves the list"
+    assert large == set()
 
 
 def test_no_two_modules_or_public_classes_have_one_name() -> None:
     files = [path for path in PATHS if not path.startswith("cli/") and not path.endswith("__")]
     names = [path.rpartition("/")[2] for path in files]
     names += [match for source in SOURCES.values() for match in re.findall(r"^class ([A-Z]\w*)", source, re.MULTILINE)]
-    twice = {name for name in names if names.count(name) > 1}
-    assert twice <= STILL_TWICE, "name it by what tells it apart"
+    assert {name for name in names if names.count(name) > 1} == set(), "name it by what tells it apart"
 
 
 def test_imports_inside_functions_are_few_and_each_says_how_many_milliseconds_it_saves() -> None:

@@ -44,7 +44,7 @@ from mcp_server.record.state import LivenessReport, Run
 from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes, tmux
 from mcp_server.system.lock_files import may_be_locked, take_lock
-from mcp_server.system.starter import start_supervisor
+from mcp_server.system.starter_client import start_supervisor
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
@@ -253,7 +253,7 @@ def supervisor_argv(python: str, run_dir: Path) -> list[str]:
 
     Its program is the copy in the state directory that the run is in.
 
-    The supervisor shows another command line as soon as it runs (system/process_title.py).
+    The supervisor shows another command line as soon as it runs (system/own_process.py).
     """
     return [python, "-I", "-S", "-X", "utf8", str(supervisor_program(run_dir.parents[1])), str(run_dir)]
 

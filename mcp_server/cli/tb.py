@@ -16,7 +16,7 @@ from rich.text import Text
 from mcp_server.cli.tables import draw_table, open_console
 from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.scalars.locate import EventFiles
-from mcp_server.scalars.plot import draw_picture
+from mcp_server.scalars.picture import draw_picture
 from mcp_server.scalars.run_scalars import LATEST, Scalars, location_path, resolve_target
 from mcp_server.scalars.summary import SeriesSummary
 from mcp_server.scalars.text import format_digits, narrow_shape

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
 from mcp_server.diagnosis.live.divergence import DivergenceDetector
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.system.files import open_regular
@@ -25,7 +25,7 @@ _BLOCK_BYTES = 2**20
 class Examination:
     """Diagnosis of a log file: the failure, if any, and the progress."""
 
-    failure: Failure | None
+    failure: Diagnosis | None
     first_step_seen: bool
     step: int | None
 
@@ -78,7 +78,7 @@ def examine_log_end(
     signal: str | None,
     run_facts: RunFacts,
     until: int | None = None,
-) -> Failure | None:
+) -> Diagnosis | None:
     """Diagnose the end of an attempt's log, which has ``line_feeds`` lines, in well under a second. Raises OSError.
 
     ``suspect``: offset and number of an earlier line that could prove the failure. ``until``: what follows that offset

@@ -29,7 +29,7 @@ from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
 from mcp_server.system import lock_files, processes
 from mcp_server.system.lock_files import LeaseError
-from mcp_server.system.process_title import supervised_run
+from mcp_server.system.own_process import supervised_run
 from mcp_server.text.regex import compile_lazily
 
 _SYSTEM, _OTHERWISE = Path("/run/lock"), Path("/tmp/runward-leases")  # noqa: S108 - made and checked with care

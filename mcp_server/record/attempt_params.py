@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.script import AttemptInputs, name_attempt
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.formatting import join_ranges
@@ -29,7 +29,7 @@ class AttemptParams:
     changed: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_attempt_params(spec: RunSpec, events: Iterable[Event]) -> AttemptParams:
+def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent]) -> AttemptParams:
     """Return what the newest attempt in ``events`` runs with. A retry that did not start has changed nothing.
 
     ``{run_id}`` and ``{attempt}`` in a parameter are the run's own, as they were for its command.
@@ -38,7 +38,7 @@ def find_attempt_params(spec: RunSpec, events: Iterable[Event]) -> AttemptParams
     params: dict[str, Any] = dict(spec.params)
     environment: dict[str, str] = {}
     histories: dict[str, str] = {}
-    planned: Event | None = None
+    planned: RecordEvent | None = None
     for event in events:
         if event["kind"] == "retrying":
             planned = event
@@ -73,12 +73,12 @@ def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def list_earlier_ends(events: Iterable[Event]) -> list[tuple[int, str]]:
+def list_earlier_ends(events: Iterable[RecordEvent]) -> list[tuple[int, str]]:
     """Return the attempts after which the recovery policy tried again, and how each ended: ``(1, "oom_gpu")``."""
     return [(int(event.get("attempt") or 1), _name_end(event)) for event in events if event["kind"] == "retrying"]
 
 
-def describe_earlier_ends(events: Iterable[Event]) -> str | None:
+def describe_earlier_ends(events: Iterable[RecordEvent]) -> str | None:
     """Return how they ended, of many how often in which way: ``attempt 1 oom_gpu, 2-3 stall``. None without any."""
     ends = list_earlier_ends(events)
     groups = [(why, [number for number, _ in same]) for why, same in itertools.groupby(ends, lambda end: end[1])]
@@ -93,7 +93,7 @@ def count_ends(ends: Iterable[str]) -> str:
     return ", ".join(f"{count} {why}" for why, count in Counter(ends).most_common())
 
 
-def _name_end(event: Event) -> str:
+def _name_end(event: RecordEvent) -> str:
     kind, signal, code = (event.get("failure") or {}).get("kind"), event.get("signal"), event.get("exit_code")
     if kind == "killed" and signal:
         return f"killed by {signal}"

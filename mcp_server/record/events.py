@@ -110,7 +110,7 @@ class _Numbered(TypedDict):
     kind: EventKind
 
 
-class Event(_Numbered, total=False):
+class RecordEvent(_Numbered, total=False):
     """One line of ``events.jsonl``. Only ``seq`` and ``kind`` are always there.
 
     A newer version may have written other kinds and other fields: readers pass over those.
@@ -187,7 +187,7 @@ class EventLog:
         self._torn_at: int | None = None  # where a line begins that was not written whole
         self._lock = threading.RLock()  # a conductor's threads append
         self._seq = 0
-        self.on_event: Callable[[Event], None] | None = None  # hears of each event, also where the disk is full
+        self.on_event: Callable[[RecordEvent], None] | None = None  # hears of each event, also where the disk is full
         if size := os.fstat(self._fd).st_size:
             self._seq = max((event["seq"] for event in read_events(path)), default=0)
             os.ftruncate(self._fd, os.pread(self._fd, size, 0).rfind(b"\n") + 1)
@@ -208,8 +208,8 @@ class EventLog:
         """Add one event. ``facts`` that are None are left out."""
         with self._lock:
             self._seq += 1
-            event: Event = {"seq": self._seq, "kind": kind, "at": now(), "text": text}
-            event |= cast(Event, {name: value for name, value in facts.items() if value is not None})
+            event: RecordEvent = {"seq": self._seq, "kind": kind, "at": now(), "text": text}
+            event |= cast(RecordEvent, {name: value for name, value in facts.items() if value is not None})
             self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
             self.flush()
         if self.on_event is not None:
@@ -235,7 +235,7 @@ class EventLog:
             self._torn_at = None
 
 
-def read_events(path: Path, after: int = 0) -> list[Event]:
+def read_events(path: Path, after: int = 0) -> list[RecordEvent]:
     """Return the events with ``seq`` above ``after``, oldest first. An incomplete last line is left for later."""
     try:
         data = read_regular_file(path, max_bytes=_MOST_BYTES)
@@ -246,7 +246,7 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
     return [event for event in parse_events(data) if event["seq"] > after]
 
 
-def parse_events(data: bytes) -> list[Event]:
+def parse_events(data: bytes) -> list[RecordEvent]:
     """Return the events in whole lines, oldest first. Damaged lines are passed over."""
     events = []
     for line in data.split(b"\n")[:-1]:
@@ -255,7 +255,7 @@ def parse_events(data: bytes) -> list[Event]:
         except (ValueError, RecursionError):
             continue
         if _is_numbered(event):
-            events.append(cast(Event, _typed(event)))
+            events.append(cast(RecordEvent, _typed(event)))
     return events
 
 
@@ -292,7 +292,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     **{k.__name__: (k,) for k in (str, int, bool, list, dict)},
 }
-_TYPES = {name: _read_types(kind) for name, kind in Event.__annotations__.items()}
+_TYPES = {name: _read_types(kind) for name, kind in RecordEvent.__annotations__.items()}
 _TYPES |= {"gpus": (list, dict), "total_steps": (int,), "round": (int,), "eta_s": (int, float)}
 _TIMES = ("at", "started_at", "ended_at")
 _FAILURE_TYPES: dict[str, tuple[type, ...]] = {
@@ -352,7 +352,7 @@ _MARK_BYTES = 64  # before the offset: they are other ones if the file was repla
 class EventsRead:
     """The events of a file up to ``offset``. ``kept_bytes``: of the lines that they were read from."""
 
-    events: tuple[Event, ...] = ()
+    events: tuple[RecordEvent, ...] = ()
     inode: int = 0
     offset: int = 0
     mark: bytes = b""

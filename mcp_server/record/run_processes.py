@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.record.events import Event, read_events, read_new_events, read_record, read_stop
+from mcp_server.record.events import RecordEvent, read_events, read_new_events, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, boot_id, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix
 from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked
-from mcp_server.system.process_title import supervised_run
+from mcp_server.system.own_process import supervised_run
 from mcp_server.system.processes import StopSequence, stop_stages
 
 REAP_STEP_S = 0.05
@@ -241,7 +241,9 @@ def read_spec(directory: RunDir) -> RunSpec:
     return RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": directory.run_id})
 
 
-def read_evidence(directory: RunDir, spec: RunSpec, events: tuple[Event, ...], supervisor: LivenessReport) -> Evidence:
+def read_evidence(
+    directory: RunDir, spec: RunSpec, events: tuple[RecordEvent, ...], supervisor: LivenessReport
+) -> Evidence:
     """Return the record of a run of which the rest is known."""
     attempt = attempt_of(events)
     return Evidence(

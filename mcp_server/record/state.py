@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from mcp_server.record.attempt_params import AttemptParams, describe_earlier_ends, find_attempt_params
 from mcp_server.record.codec import encode
-from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
+from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, LiveState, RecordEvent
 from mcp_server.record.exit_status import STOPPERS
 from mcp_server.record.script import ATTEMPT, AttemptInputs, command_text, name_attempt
 from mcp_server.record.spec import RunSpec
@@ -81,7 +81,7 @@ class Evidence:
     """
 
     spec: RunSpec
-    events: tuple[Event, ...] = ()
+    events: tuple[RecordEvent, ...] = ()
     exit: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     stop: dict[str, Any] | None = None
@@ -100,7 +100,7 @@ class Run:
 
     spec: RunSpec
     state: RunState
-    events: tuple[Event, ...] = ()
+    events: tuple[RecordEvent, ...] = ()
     exit_code: int | None = None
     signal: str | None = None
     started_at: str | None = None
@@ -160,7 +160,7 @@ class Run:
         return tuple(uuid if uuid.startswith("cpu-") else index for uuid, index in zip(self.gpus, self.gpu_indices))
 
     @property
-    def news(self) -> tuple[Event, ...]:
+    def news(self) -> tuple[RecordEvent, ...]:
         """The events that a wait for it may answer."""
         return self.events
 
@@ -275,7 +275,7 @@ def fold(evidence: Evidence) -> Run:
     )
 
 
-def _find_wait(events: Sequence[Event]) -> str | None:
+def _find_wait(events: Sequence[RecordEvent]) -> str | None:
     """Return what a run says of those that it waits for, as it needs them. A queue for GPUs has positions instead."""
     newest = next((event for event in reversed(events) if event["kind"] == "queued"), None)
     return newest.get("text") if newest is not None and newest.get("needs") else None
@@ -287,7 +287,7 @@ def _find_job_end(evidence: Evidence, end: Mapping[str, Any]) -> JobEnd | None:
     return None if end or evidence.exit is not None or carried_out else evidence.supervisor.end
 
 
-def _measured_s(events: Sequence[Event], end: Mapping[str, Any]) -> float | None:
+def _measured_s(events: Sequence[RecordEvent], end: Mapping[str, Any]) -> float | None:
     """Return the duration that the supervisor measured; None where it measured another time than the command's."""
     elapsed_s = end.get("elapsed_s")
     if isinstance(elapsed_s, bool) or not isinstance(elapsed_s, (int, float)) or elapsed_s < 0:
@@ -309,12 +309,12 @@ def _find_stopper(state: RunState, evidence: Evidence, end: Mapping[str, Any]) -
     return stopper if stopper in STOPPERS else None
 
 
-def attempt_of(events: Sequence[Event]) -> int:
+def attempt_of(events: Sequence[RecordEvent]) -> int:
     """Return the number of the attempt that began last, from 1."""
     return next((e.get("attempt", 1) for e in reversed(events) if e["kind"] == "started"), 1)
 
 
-def _last_failure(events: Sequence[Event]) -> dict[str, Any] | None:
+def _last_failure(events: Sequence[RecordEvent]) -> dict[str, Any] | None:
     """Return the last failure, unless the run has recovered since."""
     newest: Mapping[str, Any] = next(
         (e for e in reversed(events) if "failure" in e or e["kind"] in CLEARING | ENDING), {}
@@ -323,7 +323,7 @@ def _last_failure(events: Sequence[Event]) -> dict[str, Any] | None:
 
 
 def _state_by_exit_record(
-    exit_record: dict[str, Any], events: Sequence[Event], *, is_dead: bool
+    exit_record: dict[str, Any], events: Sequence[RecordEvent], *, is_dead: bool
 ) -> tuple[RunState, str | None]:
     """Return state and reason of a run whose supervisor wrote an attempt's end, and then died, if it did."""
     state: RunState = exit_record.get("state") or "failed"

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
-from mcp_server.diagnosis.failure.diagnose import Failure
+from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.recovery.changes import ChangeImpossible, apply_changes
 from mcp_server.recovery.policy import MAX_ATTEMPTS, describe_ceilings
 from mcp_server.text.regex import compile_lazily
@@ -232,7 +232,7 @@ _LOOK = " Find the cause with read_log and change something before {}."
 _LATER_S = 30.0
 
 
-def agree(failure: Failure, decision: Decision) -> Failure:
+def agree(failure: Diagnosis, decision: Decision) -> Diagnosis:
     """Return ``failure`` with what is left to do after ``decision``; advice on what to correct stays."""
     if isinstance(decision, Retry):
         return replace(failure, retryable=True, action=_action_of(decision), advice=_RETRIES, correction=None)

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunwardError
-from mcp_server.record.relay_requests import REQUESTS
+from mcp_server.record.relay_channel import REQUESTS, FrameWriter, read_frame
 from mcp_server.record.run_directory import boot_id
 from mcp_server.relay.handlers import Answers
 from mcp_server.relay.run_watch import RunWatch
-from mcp_server.relay.start import State
+from mcp_server.relay.supervisor_start import State
 from mcp_server.system import tmux
 from mcp_server.system.files import find_archive
-from mcp_server.system.frames import FrameWriter, read_frame
 from mcp_server.system.lock_files import hold_program_lock, remove_unused_files
-from mcp_server.system.own_process import forbid_core_dumps, take_umask
-from mcp_server.system.process_title import RELAY, set_title
+from mcp_server.system.own_process import RELAY, forbid_core_dumps, set_title, take_umask
 
 _SILENT_S = 60.0  # a server pings every 10 s
 _UNUSED_S = 86_400.0  # a program that nobody has begun for a day, and that nobody runs from, is removed

@@ -22,7 +22,7 @@ from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.record.codec import encode
-from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
+from mcp_server.record.relay_channel import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import (
@@ -39,11 +39,11 @@ from mcp_server.record.slurm.job import read_screen, was_started_in
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.stop_request import expiry, put_stop_request
-from mcp_server.relay import start
+from mcp_server.relay import supervisor_start
 from mcp_server.relay.code import CodeStore
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.slurm_jobs import is_job
-from mcp_server.relay.start import State
+from mcp_server.relay.supervisor_start import State
 from mcp_server.system import processes, tmux
 from mcp_server.system.directory_scan import DirectoryScan, list_names
 from mcp_server.system.files import open_regular, read_regular_file, write_atomic
@@ -79,15 +79,16 @@ class Answers:
     def _launch(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         try:
             if (options := request.get("options")) is not None:
-                return start.launch_job(self._state, self._jobs, request["spec"], options, request["handover"]), b""
-            return start.launch(self._state, request["spec"], request["handover"]), b""
+                spec, handover = request["spec"], request["handover"]
+                return supervisor_start.launch_job(self._state, self._jobs, spec, options, handover), b""
+            return supervisor_start.launch(self._state, request["spec"], request["handover"]), b""
         finally:
             self._watch.push_now(str(request["spec"]["run_id"]))
 
     def _launch_array(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         words = (request["runs"], request["options"], request["name"], request["most_at_once"])
         try:
-            return start.launch_array(self._state, self._jobs, *words), b""
+            return supervisor_start.launch_array(self._state, self._jobs, *words), b""
         finally:
             for each in request["runs"]:
                 self._watch.push_now(str(each["spec"]["run_id"]))
@@ -100,7 +101,7 @@ class Answers:
         return {"lines": self._jobs.preview(request["run"], request["options"]).splitlines()}, b""
 
     def _withdraw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        return {"withdrawn": start.withdraw(self._state, request["run"])}, b""
+        return {"withdrawn": supervisor_start.withdraw(self._state, request["run"])}, b""
 
     def _discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])

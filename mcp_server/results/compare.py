@@ -15,7 +15,6 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration
-from mcp_server.results.answers import Comparison
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.code_differences import CodeOfRun, find_code_differences, read_ran_code
 from mcp_server.results.comparison_cells import (
@@ -56,6 +55,7 @@ from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.figures import ANY_COUNT, EVERY_EVALUATION, explain_missing_metric, names_value, read_values
 from mcp_server.results.finish import describe_finding
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
+from mcp_server.results.outcome_answers import Comparison
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.attribution.attribution import describe_uncertain

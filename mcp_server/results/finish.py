@@ -24,11 +24,11 @@ from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, document, metrics
-from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
 from mcp_server.results.evaluations import evaluations
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.far_results import documents_of, exists_there, name_there, show_far_files
+from mcp_server.results.outcome_answers import Finished
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.attribution.claim_records import files_root

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mcp_server.scalars.answers import Number, TagFigures
+from mcp_server.scalars.curve_answers import Number, TagFigures
 from mcp_server.text.formatting import round_known, shorten_middle, significant
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ _CLOCK_OF_FILES, _COARSE_TICK_NS = 5, 2 * 10**9  # CLOCK_REALTIME_COARSE
 _LOST_AFTER_S = 60.0  # a run whose supervisor may still start is not asked about in the index
 
 
-class Records(Protocol):
+class RecordStore(Protocol):
     """The reader of one run's record: see ``RunStore``."""
 
     home: StateHome
@@ -45,10 +45,10 @@ class Records(Protocol):
 class Catalogue:
     """Answers questions about many runs. May be shared by threads."""
 
-    def __init__(self, store: Records) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self.live: dict[str, Run] = {}  # those that may change, as they were at the last question
         self.unreadable: list[str] = []  # ids of those whose state was unknown then
-        self._store: Records = weakref.proxy(store)  # which has this catalogue: both end at once, and their file
+        self._store: RecordStore = weakref.proxy(store)  # which has this catalogue: both end at once, and their file
         self._lock = threading.RLock()
         self._index: RunIndex | None = None
         self._known: dict[str, tuple[int, str]] = {}  # inodes and marks of the rows in the file

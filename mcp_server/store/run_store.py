@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
-from mcp_server.record.events import Event, EventsRead, is_time, read_new_events
+from mcp_server.record.events import EventsRead, RecordEvent, is_time, read_new_events
 from mcp_server.record.run_directory import RunDir, load_json, read_json
 from mcp_server.record.run_processes import read_evidence
 from mcp_server.record.spec import RunSpec
@@ -293,7 +293,7 @@ class RunStore:
         _keep(self._specs, directory.run_id, spec)
         return spec
 
-    def _read_events(self, directory: RunDir) -> tuple[Event, ...]:
+    def _read_events(self, directory: RunDir) -> tuple[RecordEvent, ...]:
         record = read_new_events(directory.events, self._events.get(directory.run_id))
         self._events[directory.run_id] = record
         for oldest in list(self._events)[:-_MOST_READ]:

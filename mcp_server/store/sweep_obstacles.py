@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.system.files import is_shortage
-from mcp_server.system.process_title import conductor_title
+from mcp_server.system.own_process import conductor_title
 from mcp_server.system.processes import command_words, is_stopped
 
 

@@ -14,8 +14,7 @@ if not __package__:  # started by its path, without site-packages
     sys.path.append(os.path.realpath(__file__).rsplit("/", 3)[0])
 
 from mcp_server.supervisor.guard import start_spare
-from mcp_server.system.own_process import forbid_core_dumps, take_umask
-from mcp_server.system.process_title import set_title, supervisor_title
+from mcp_server.system.own_process import forbid_core_dumps, set_title, supervisor_title, take_umask
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from mcp_server.supervisor.attempt import Attempt
 from mcp_server.system.files import open_private
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.failure.diagnose import Diagnosis
 
 _HEAD = (
     "| attempt | started | ended | end | step | arguments | failure | root line | then |\n"
@@ -27,7 +27,7 @@ class AttemptsReport:
         self._run_id = rundir.run_id
         self._reported = reported  # number of the attempt that was reported last
 
-    def add(self, attempt: Attempt, failure: Failure | None, then: str) -> None:
+    def add(self, attempt: Attempt, failure: Diagnosis | None, then: str) -> None:
         """Append an attempt that has ended, and what followed."""
         self._append_row(
             attempt.number,
@@ -45,7 +45,7 @@ class AttemptsReport:
         """Append an attempt whose supervisor died before it could write the end, and what followed."""
         self._append_row(number, started_at, "", "lost: its supervisor died", "", "", "", "", then)
 
-    def close(self, attempt: Attempt, failure: Failure | None, why: str) -> None:
+    def close(self, attempt: Attempt, failure: Diagnosis | None, why: str) -> None:
         """Append the last attempt of a run, or why no other followed, if earlier attempts are in the report."""
         if attempt.number > self._reported > 0:
             self.add(attempt, failure, why)

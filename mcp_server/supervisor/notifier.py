@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from mcp_server.record.codec import decode
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.handover import Handover
 from mcp_server.record.notices import account
 from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system import processes
-from mcp_server.system.process_title import notifier_title, set_title
+from mcp_server.system.own_process import notifier_title, set_title
 
 
 class Notifier:
@@ -26,7 +26,7 @@ class Notifier:
     def __init__(self, fd: int, targets: Sequence[Mapping[str, Any]], rundir: RunDir) -> None:
         self._fd, self._targets, self._rundir = fd, targets, rundir
 
-    def add(self, event: Event) -> None:
+    def add(self, event: RecordEvent) -> None:
         """Hand over an event. Never waits: a process that does not read, or is gone, gets nothing, which is noted."""
         try:
             os.write(self._fd, json.dumps(event).encode() + b"\n")
@@ -34,7 +34,7 @@ class Notifier:
             with contextlib.suppress(Exception):  # a run goes on without its notices
                 self._note_loss(event, is_gone=isinstance(error, BrokenPipeError))
 
-    def _note_loss(self, event: Event, *, is_gone: bool) -> None:
+    def _note_loss(self, event: RecordEvent, *, is_gone: bool) -> None:
         cause = account.SENDER_DIED if is_gone else "the process that sends notices reads nothing"
         for target in (decode(Target, each) for each in self._targets):
             if target.accepts(event["kind"], event.get("state", "")):

@@ -14,7 +14,7 @@ from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import ports
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.failure.diagnose import Diagnosis
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
 
 
@@ -27,7 +27,7 @@ class Outcome:
 
     planned: NextAttempt | None
     why: str
-    failure: Failure | None
+    failure: Diagnosis | None
 
 
 class Retries:
@@ -40,7 +40,7 @@ class Retries:
     def decide(
         self,
         attempt: Attempt,
-        failure: Failure | None,
+        failure: Diagnosis | None,
         params: Mapping[str, object],
         env: Mapping[str, str],
         changed: Mapping[str, str],

@@ -1,7 +1,7 @@
 """Starts supervisors as forks of one process that has loaded their program: `… supervisor --starter SOCKET PADDING`.
 
 A fork costs 5 ms of processor time where an interpreter that loads the program costs 80, and shares its memory.
-`system/starter` is who asks. A starter is a job of the tmux server whose panes its supervisors have: so they inherit
+`system/starter_client` asks. A starter is a job of the tmux server whose panes its supervisors have: so they inherit
 what a pane inherits. It reaps them, for a container whose first process does not; its death ends none of them.
 """
 
@@ -22,9 +22,8 @@ from typing import NoReturn
 
 from mcp_server.supervisor.guard import SpareGuard, start_spare
 from mcp_server.system.lock_files import hold_program_lock
-from mcp_server.system.own_process import forbid_core_dumps
-from mcp_server.system.process_title import STARTER, set_title, supervisor_title
-from mcp_server.system.starter import PATIENCE_S, READY
+from mcp_server.system.own_process import STARTER, forbid_core_dumps, set_title, supervisor_title
+from mcp_server.system.starter_client import PATIENCE_S, READY
 
 Supervise = Callable[[Path, "SpareGuard | None"], int]
 _PROGRAM = Path(__file__).resolve().parents[2]

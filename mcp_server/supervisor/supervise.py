@@ -24,11 +24,11 @@ from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, Servic
 from mcp_server.supervisor.judging.failure_facts import describe_failure, word_cause
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import hold_program_lock, release_lock, take_lock
-from mcp_server.system.time_limit import within
+from mcp_server.system.time_bounds import within
 from mcp_server.text.formatting import duration
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.failure.diagnose import Diagnosis
     from mcp_server.supervisor.code.code_watch import CodeWatch
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.guard import SpareGuard
@@ -270,7 +270,7 @@ class Supervision:
             return ending.status
 
     def _leave_to_scheduler(
-        self, attempt: Attempt, failure: Failure | None, planned: NextAttempt | None, why: str
+        self, attempt: Attempt, failure: Diagnosis | None, planned: NextAttempt | None, why: str
     ) -> bool:
         """Let the scheduler start the job again, as it said or as the policy wants, and return whether it will.
 
@@ -297,7 +297,7 @@ class Supervision:
             if not is_repaired(result_dir, run_id):
                 _write_results(control, is_told=False, **end)
 
-    def _diagnose(self, attempt: Attempt) -> tuple[Ending, Failure | None]:
+    def _diagnose(self, attempt: Attempt) -> tuple[Ending, Diagnosis | None]:
         """Return how the attempt ended and why it failed: an end that was requested from outside is not a failure."""
         ending, control = attempt.ending, self._control
         if ending.state == "failed" and ending.stop_request is None and control.job and control.learn_job_stop():
@@ -322,7 +322,7 @@ class Supervision:
         return ending, failure
 
     def _retry(
-        self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str
+        self, attempt: Attempt, failure: Diagnosis | None, planned: NextAttempt, why: str
     ) -> tuple[Attempt | None, str]:
         """Report the next attempt, wait, and start it. When it does not start, return None and the reason."""
         self._announce(attempt, failure, planned, why)
@@ -355,8 +355,8 @@ class Supervision:
                 raise StoppedBeforeStart
 
     def _decide(
-        self, attempt: Attempt, ending: Ending, failure: Failure | None
-    ) -> tuple[NextAttempt | None, str, Failure | None]:
+        self, attempt: Attempt, ending: Ending, failure: Diagnosis | None
+    ) -> tuple[NextAttempt | None, str, Diagnosis | None]:
         """Ask the recovery policy what follows a failed attempt. After an internal error nothing follows.
 
         Return the next attempt, the reason, and ``failure`` with advice that agrees with both.
@@ -391,7 +391,7 @@ class Supervision:
             self._allocation = kind(self._control, self._handover.env, self._handover.snapshot)
         return self._allocation
 
-    def _announce(self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str) -> None:
+    def _announce(self, attempt: Attempt, failure: Diagnosis | None, planned: NextAttempt, why: str) -> None:
         text = f"Attempt {attempt.number} failed: {word_cause(failure, attempt.ending)}. {why}"
         self._report.add(attempt, failure, why)
         self._control.show(text)
@@ -408,7 +408,7 @@ class Supervision:
         )
         attempt.close_outputs()
 
-    def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
+    def _end(self, attempt: Attempt, ending: Ending, failure: Diagnosis | None, why: str) -> None:
         """Release the GPUs and write the run's end. The pane stays for reading."""
         control, pane = self._control, self._control.pane
         then = " ".join(filter(None, (why, ending.remedy)))

@@ -1,16 +1,115 @@
-"""No core dump of a process with secrets, and access to what it makes; its command keeps its own limits."""
+"""Titles of runward's own processes in `ps`, no core dump of their secrets, and access to what they make.
+
+Trainers and their scripts clean a machine up with `pkill -f python`, `pkill -f train` or `killall python`. A supervisor
+that such a pattern matches dies with its run, or with the runs of others. So the command line and the short name hold
+neither an interpreter, nor a path, nor the name of a run.
+Their command keeps its own limits.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 
+TYPE_CHECKING = False  # without the modules below, which take 1.5 MB: guards of commands have this one loaded
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SUPERVISOR = "runward-supervisor"
+STARTER = "runward-starter"
+GPU_SAMPLER = "runward-gpu"
+RELAY = "runward-relay"
+CONDUCTOR = "runward-conductor"
+_NOTIFIER = "runward-notifier"
+_LEASE_KEEPER = "runward-lease"
+_NAME = "runward"  # at most 15 bytes
+# The command line of a supervisor that could not change it, and of former versions: this, and then the directory.
+_FORMER_SUPERVISOR = "mcp_server/supervisor "
+_ARG_START = 45  # fields 48 and 49 of /proc/PID/stat, counted from the state
 # Not 0: Linux ignores the limit for a program that takes dumps by a pipe, but for 1, which also allows no file.
 _NO_CORE = 1
 _PR_SET_DUMPABLE = 4
 _former_limits: list[tuple[int, int]] = []
 _OWNER_BITS = 0o700
 _withheld = [0]  # bits of the umask
+
+
+def supervisor_title(run_id: str) -> list[str]:
+    """Return the words that a supervisor shows: its name, and the run id with a dot between any two characters.
+
+    A person can read the id, and no pattern matches a word in it: a run is mostly named after its script.
+    """
+    return [SUPERVISOR, ".".join(run_id)]
+
+
+def conductor_title(sweep_id: str) -> list[str]:
+    """Return the words that the process shows which advances a sweep."""
+    return [CONDUCTOR, ".".join(sweep_id)]
+
+
+def notifier_title(run_id: str) -> list[str]:
+    """Return the words that the process shows which sends the notices of a run."""
+    return [_NOTIFIER, ".".join(run_id)]
+
+
+def lease_keeper_title(run_id: str) -> list[str]:
+    """Return the words that the process shows which keeps the leases of a run's unkillable processes."""
+    return [_LEASE_KEEPER, ".".join(run_id)]
+
+
+def supervised_run(words: Sequence[str]) -> str | None:
+    """Return the id of the run that a process with this command line supervises, or empty where it shows none.
+
+    None: it is not a supervisor. Any user can choose such words.
+    """
+    if words[:1] == [SUPERVISOR]:
+        return words[1][::2] if len(words) > 1 else ""
+    _, former, directory = " ".join(words).partition(_FORMER_SUPERVISOR)
+    return os.path.basename(directory.rstrip("/")) if former else None
+
+
+def set_title(words: Sequence[str]) -> None:
+    """Show ``words`` as the command line of this process, as far as they fit in the memory of the former one.
+
+    Words that do not fit are left out. Its environment and ``sys.argv`` remain. Where the kernel does not allow it,
+    nothing changes.
+    """
+    try:
+        _write("/proc/self/comm", _NAME.encode())
+    except OSError:
+        pass
+    # The memory that the kernel shows is this process's own. Moving it (PR_SET_MM) would need a privilege, writing
+    # into it needs none.
+    try:
+        fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
+        start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
+        title = b""
+        for word in words:
+            following = title + os.fsencode(word) + b"\0"
+            if len(following) > end - start:
+                break
+            title = following
+        if start and title:
+            _write("/proc/self/mem", title.ljust(end - start, b"\0"), start)
+    except (OSError, ValueError, IndexError):
+        pass
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _write(path: str, data: bytes, at: int = 0) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.lseek(fd, at, os.SEEK_SET)
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+# --- memory and files
 
 
 def forbid_core_dumps() -> None:

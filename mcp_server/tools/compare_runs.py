@@ -7,8 +7,8 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_state import Sweep
-from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
+from mcp_server.results.outcome_answers import Comparison
 from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.sweeps.tables.comparison import compare_sweeps
 from mcp_server.threads import run_in_thread

@@ -5,8 +5,8 @@ from typing import Annotated
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from mcp_server.results.answers import Finished
 from mcp_server.results.finish import write_results
+from mcp_server.results.outcome_answers import Finished
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import tool

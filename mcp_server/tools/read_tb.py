@@ -10,8 +10,8 @@ from mcp.types import CallToolResult, ImageContent
 from pydantic import Field
 
 from mcp_server.errors import BadArgument, StateUnusable
-from mcp_server.scalars.answers import ScalarReport
-from mcp_server.scalars.plot import NotDrawn, draw_picture
+from mcp_server.scalars.curve_answers import ScalarReport
+from mcp_server.scalars.picture import NotDrawn, draw_picture
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars import text
-from mcp_server.scalars.answers import ScalarReport
 from mcp_server.scalars.condition import match_tags
+from mcp_server.scalars.curve_answers import ScalarReport
 from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points
 from mcp_server.scalars.from_log import read_printed
 from mcp_server.scalars.locate import EventFiles, MetricLocation
-from mcp_server.scalars.plot import CURVE_POINTS, MOST_PANELS, Curve, Panel
+from mcp_server.scalars.picture import CURVE_POINTS, MOST_PANELS, Curve, Panel
 from mcp_server.scalars.run_scalars import (
     LATEST,
     NoScalars,

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from mcp_server.cli.ls import ListedRun
 from mcp_server.cli.top import TopView, describe_screen, draw_frame, draw_trend, press, split_keys
 from mcp_server.gpus.snapshot import Gpu, GpuProcess
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.views.run_status import describe
@@ -188,7 +188,7 @@ def test_keys_without_a_run_do_nothing() -> None:
 
 
 def test_the_screen_of_a_run_says_how_it_goes_where_and_why_it_failed() -> None:
-    events: tuple[Event, ...] = (
+    events: tuple[RecordEvent, ...] = (
         {"seq": 1, "at": "2026-11-21T15:30:45.123Z", "kind": "stalled", "text": "Silent for 20 min."},
     )
     spec = RunSpec(run_id="cfm-7kqz", owner="maria")

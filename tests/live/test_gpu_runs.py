@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_server.gpus.leases import Leases
-from mcp_server.system.process_title import GPU_SAMPLER
+from mcp_server.system.own_process import GPU_SAMPLER
 from mcp_server.system.processes import Process
 from tests.live.test_gpu_allocation import go, waits
 from tests.support.fake_nvml import UUIDS, Machine, machine

@@ -8,7 +8,7 @@ import sys
 import anyio.to_thread
 import pytest
 
-from mcp_server.system.process_title import STARTER
+from mcp_server.system.own_process import STARTER
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Sandbox, until, until_async
 

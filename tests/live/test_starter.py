@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
-from mcp_server.system import processes, starter, tmux
-from mcp_server.system.process_title import STARTER
+from mcp_server.system import processes, starter_client, tmux
+from mcp_server.system.own_process import STARTER
 from tests.support.sandbox import Sandbox, until_async
 
 WAITS = "until test -e go; do sleep 0.05; done"
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_supervisor_copies"
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine, a launch waits for its starter: these tests are about starters."""
-    monkeypatch.setattr(starter, "_COMES_WITHIN_S", 30.0)
+    monkeypatch.setattr(starter_client, "_COMES_WITHIN_S", 30.0)
 
 
 def starter_of(pid: int) -> int:
@@ -73,8 +73,8 @@ async def test_a_starter_that_does_not_answer_costs_no_launch(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    monkeypatch.setattr(starter, "_connect", lambda _: near)
-    monkeypatch.setattr(starter, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(starter_client, "_connect", lambda _: near)
+    monkeypatch.setattr(starter_client, "PATIENCE_S", 0.2)
     async with sandbox.agent_in_process() as agent:
         run = await agent.launch(f"echo x >> {sandbox.path}/starts; read -p 'name? '")
         with far:
@@ -93,12 +93,12 @@ async def test_a_caller_that_gives_up_leaves_no_supervisor(sandbox: Sandbox) -> 
         (path,) = Path(f"/tmp/tmux-{os.getuid()}").glob(f"{sandbox.socket}.runward-*")
         fifo = sandbox.path / "fifo"
         os.mkfifo(fifo)
-        pane = tmux.new_session("other", ["/bin/sh", "-c", starter._HOLD, str(fifo)], socket=sandbox.socket)
-        channel = starter._connect(str(path))
+        pane = tmux.new_session("other", ["/bin/sh", "-c", starter_client._HOLD, str(fifo)], socket=sandbox.socket)
+        channel = starter_client._connect(str(path))
         assert channel is not None
         with channel:
             channel.send(json.dumps([str(sandbox.path), pane, str(fifo)]).encode())
-            assert channel.recv(1) == starter.READY
+            assert channel.recv(1) == starter_client.READY
             assert len(processes.children(starter_of(supervisor))) == 2
         await until_async(lambda: len(processes.children(starter_of(supervisor))) == 1, "the end of the other")
         await until_async(lambda: pane_of(sandbox, "other") in ("1 137", "1"), "the end of its pane")

@@ -3,18 +3,18 @@
 from typing import Any
 
 from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt_params
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from tests.record.test_state import event
 
 SPEC = RunSpec(run_id="cfm-7kqz", params={"num_envs": 8192, "lr": 1e-3}, env={"PORT": "29500"})
 
 
-def started(seq: int, attempt: int) -> Event:
+def started(seq: int, attempt: int) -> RecordEvent:
     return event(seq, "started", attempt=attempt)
 
 
-def retrying(seq: int, attempt: int, **facts: Any) -> Event:
+def retrying(seq: int, attempt: int, **facts: Any) -> RecordEvent:
     return event(seq, "retrying", attempt=attempt, **facts)
 
 

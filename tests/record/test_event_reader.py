@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record import events as event_reader
-from mcp_server.record.events import Event, EventLog, EventsRead, parse_events, read_events, read_new_events
+from mcp_server.record.events import EventLog, EventsRead, RecordEvent, parse_events, read_events, read_new_events
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def numbers(found: EventsRead) -> list[int]:
 def test_only_what_was_added_is_parsed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
 
-    def parse(data: bytes) -> list[Event]:
+    def parse(data: bytes) -> list[RecordEvent]:
         parsed.append(data)
         return parse_events(data)
 

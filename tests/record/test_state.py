@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from mcp_server.record.events import Event, EventKind, LiveState
+from mcp_server.record.events import EventKind, LiveState, RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import (
     ENDED,
@@ -28,15 +28,15 @@ BEGAN, BEGAN_S = "2026-11-21T15:30:45.500Z", datetime(2026, 11, 21, 15, 30, 45, 
 ENDED_AT = "2026-11-21T15:31:26.500Z"
 
 
-def event(seq: int, kind: EventKind, at: str = BEGAN, text: str = "", **facts: Any) -> Event:
-    return cast(Event, {"seq": seq, "at": at, "kind": kind, "text": text or f"{kind}.", **facts})
+def event(seq: int, kind: EventKind, at: str = BEGAN, text: str = "", **facts: Any) -> RecordEvent:
+    return cast(RecordEvent, {"seq": seq, "at": at, "kind": kind, "text": text or f"{kind}.", **facts})
 
 
 STARTED = event(1, "started", attempt=1, at_start={"pid": 812, "supervisor_pid": 810})
 INTERRUPTED = event(2, "interrupted")
 
 
-def ended(state: str | None, seq: int = 2, **facts: Any) -> Event:
+def ended(state: str | None, seq: int = 2, **facts: Any) -> RecordEvent:
     return event(seq, "ended", ENDED_AT, **({} if state is None else {"state": state}), **facts)
 
 
@@ -260,7 +260,7 @@ def test_a_job_that_its_scheduler_ends_before_its_retry_has_the_schedulers_end()
     ],
 )
 def test_a_failure_that_nobody_judged_says_so(
-    state: Any, liveness: Liveness, events: tuple[Event, ...], reason: str | None
+    state: Any, liveness: Liveness, events: tuple[RecordEvent, ...], reason: str | None
 ) -> None:
     run = fold(Evidence(SPEC, events, record(state, 137), supervisor=LivenessReport(liveness)))
     assert (run.state, run.reason and run.reason.partition(":")[0]) == (state, reason)
@@ -275,7 +275,7 @@ def test_a_silent_host_is_explained_also_where_its_backend_gives_no_reason(liven
 
 @pytest.mark.parametrize("liveness", [Liveness.PENDING, Liveness.UNREACHABLE])
 @pytest.mark.parametrize("events", [(), (STARTED,), (STARTED, INTERRUPTED), (event(1, "queued"),)])
-def test_neither_a_queue_nor_silence_ends_a_run(liveness: Liveness, events: tuple[Event, ...]) -> None:
+def test_neither_a_queue_nor_silence_ends_a_run(liveness: Liveness, events: tuple[RecordEvent, ...]) -> None:
     for exit_record, stop in ((None, None), (record("failed", 1), None), (None, CARRIED_OUT)):
         found = fold(Evidence(SPEC, events, exit_record, None, stop, LivenessReport(liveness), age_s=900))
         assert not found.ended
@@ -457,7 +457,7 @@ ERROR_SEEN = event(2, "error_seen", failure=OOM)
     ],
 )
 def test_a_live_run_is_what_its_newest_event_says(
-    events: tuple[Event, ...], state: RunState, attempt: int, failure: dict[str, Any] | None
+    events: tuple[RecordEvent, ...], state: RunState, attempt: int, failure: dict[str, Any] | None
 ) -> None:
     run = fold(Evidence(SPEC, events, supervisor=ALIVE))
     assert (run.state, run.attempt, run.failure) == (state, attempt, failure)

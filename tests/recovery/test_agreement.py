@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Failure
+from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.recovery.policy import normalize_policy
 from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, agree, decide
 
-OOM = Failure("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
+OOM = Diagnosis("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
 LARGE = FailedAttempt(1, "oom_host", "Killed", True, None, "SIGKILL", None)
-WRONG = Failure("config_error", "no key lr", 3, False, "stop", "Correct the key, then launch_run again.")
+WRONG = Diagnosis("config_error", "no key lr", 3, False, "stop", "Correct the key, then launch_run again.")
 
 
 def retry(**facts: object) -> Retry:

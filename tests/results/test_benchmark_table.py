@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
+from mcp_server.results.outcome_answers import Comparison
 from tests.support.ended_runs import BEGAN_S, Runs
 
 

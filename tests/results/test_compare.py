@@ -12,9 +12,9 @@ import pytest
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
 from mcp_server.results.comparison_cells import describe_end, shorten_names
+from mcp_server.results.outcome_answers import Comparison
 from tests.support.ended_runs import BEGAN_S, Runs
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
 from mcp_server.results.document import render_evaluations
 from mcp_server.results.evaluations.evaluations import read_evaluations
 from mcp_server.results.finish import write_results
+from mcp_server.results.outcome_answers import Comparison
 from tests.results.test_evaluation_series import BLOCKS
 from tests.support.ended_runs import BEGAN_S, Runs
 

@@ -14,8 +14,8 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.record.results.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir
-from mcp_server.results.answers import Finished
 from mcp_server.results.finish import NotFinished, describe_finding, write_results
+from mcp_server.results.outcome_answers import Finished
 from mcp_server.system.git_state import read_git_state
 from mcp_server.system.lock_files import take_lock
 from mcp_server.text.secret_patterns import MASKED

@@ -9,7 +9,7 @@ from mcp_server.results.evaluations.evaluation_series import build_series
 from mcp_server.results.evaluations.evaluation_text import has_step
 from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.results.metrics import best_direction
-from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS
+from mcp_server.scalars.formats.row_series import STEP_KEYS, TIME_KEYS
 from mcp_server.text.rows import read_blocks
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 gc.set_threshold(20_000)
 sys.path.append(str(Path(sys.argv[2]).parents[1]))
 
-from mcp_server.supervisor import starter, supervise  # noqa: E402, F401 - from the copy
+from mcp_server.supervisor import starter, supervise, warm_up  # noqa: E402, F401 - from the copy
 
-starter._warm_up()
-starter._warm_up = lambda: None
+warm_up.warm_up()
+warm_up.warm_up = lambda: None
 parent = os.getppid
 
 

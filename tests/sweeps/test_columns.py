@@ -13,7 +13,7 @@ import pytest
 from mcp_server.record.sweeps.sweep_ranking import Group
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.record.sweeps.sweep_state import CellState
-from mcp_server.results.answers import Comparison
+from mcp_server.results.outcome_answers import Comparison
 from mcp_server.sweeps.tables.comparison import compare_sweep
 from mcp_server.sweeps.tables.settings_table import describe_states
 from tests.support.ended_runs import BEGAN_S, Runs

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, append_note
-from mcp_server.results.answers import Comparison
+from mcp_server.results.outcome_answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

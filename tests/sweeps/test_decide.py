@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.events import Event, EventLog
+from mcp_server.record.events import EventLog, RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_ranking import find_best
@@ -324,7 +324,7 @@ def test_a_sweep_and_its_log_read_event_by_event_are_those_read_at_once() -> Non
 
 
 def test_a_sweep_whose_conductor_died_says_so() -> None:
-    events: list[Event] = [{"seq": 1, "kind": "conducting"}]
+    events: list[RecordEvent] = [{"seq": 1, "kind": "conducting"}]
     sweep = fold_sweep(SweepSpec("s", "s", cells=(Cell("c", "1"),)), events, Liveness.DEAD)
     assert (sweep.state, sweep.conducted) == ("running", False)
     assert "starts it again" in str(sweep.reason)

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_spec import Cell, append_note
-from mcp_server.results.answers import Comparison
+from mcp_server.results.outcome_answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.conductor.cell_launcher import choose_params
@@ -26,7 +26,7 @@ FINAL = Cell("promotion", "final", {"steps": 7}, LAUNCH, BEST)
 def sweep_of(values: list[float | None], *more: dict[str, Any]) -> Sweep:
     cells = [Cell(f"lr{p['lr']}-seed{p['seed']}", "1", p, LAUNCH) for p in POINTS]
     ended = [e for cell, value in zip(cells, values, strict=True) for e in cell_events(cell.name, value)]
-    events: list[Event] = [cast(Event, {"seq": n, **e}) for n, e in enumerate([*ended, *more], 1)]
+    events: list[RecordEvent] = [cast(RecordEvent, {"seq": n, **e}) for n, e in enumerate([*ended, *more], 1)]
     return fold_sweep(SweepSpec(cells=(*cells, FINAL), metric="reward"), events)
 
 
@@ -54,13 +54,15 @@ def test_a_promotion_has_the_launch_of_the_best_cell_but_for_what_its_phase_sets
     common = {"command": "train --wide", "env": {"MASK": "0"}}
     cells = expand([explored, Phase("final", common, promote=BEST, fixed=("command",))], "s-abcd")
     ended = [e for cell, value in zip(cells, (1.0, 2.0), strict=False) for e in cell_events(cell.name, value)]
-    events = [cast(Event, {"seq": n, **e}) for n, e in enumerate(ended, 1)]
+    events = [cast(RecordEvent, {"seq": n, **e}) for n, e in enumerate(ended, 1)]
     spec = SweepSpec(cells=cells, metric="reward")
     params, inherited, origin = choose_params(fold_sweep(spec, events), cells[-1])
     assert (params, inherited, origin) == ({}, {"$MASK": "1", "command": "train --wide"}, "promoted: 2 by masked")
     launch = apply_overrides(cells[-1].launch, {"$MASK": "1"})
     assert launch == {"command": "train --wide", "env": {"MASK": "1"}}
-    planned = cast(Event, {"seq": 9, "kind": "cell_planned", "cell": "promotion", "params": {}, "overrides": inherited})
+    planned = cast(
+        RecordEvent, {"seq": 9, "kind": "cell_planned", "cell": "promotion", "params": {}, "overrides": inherited}
+    )
     assert fold_sweep(spec, [*events, planned]).cells[-1].settings == inherited
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import mcp_server
-from mcp_server.diagnosis.advice import values
+from mcp_server.diagnosis.advice import message_values
 from mcp_server.text.rows import read_blocks, read_patterns
 
 ROOT = Path(mcp_server.__file__).parent
@@ -62,8 +62,8 @@ def test_the_patterns_of_a_module_are_those_that_it_uses(file: str) -> None:
 @pytest.mark.parametrize("block", [dict(block) for block in read_blocks("diagnosis/advice/shapes")])
 def test_a_block_of_shapes_wins_on_its_own_line(block: dict[str, str]) -> None:
     if block["sort"] == "weight":
-        assert next(say for line, say in values._BY_NAME if re.search(line, block["seen"])) == block["say"]
+        assert next(say for line, say in message_values._BY_NAME if re.search(line, block["seen"])) == block["say"]
         return
-    patterns = values._SAVED if block["sort"] == "saved" else values._OPERANDS
+    patterns = message_values._SAVED if block["sort"] == "saved" else message_values._OPERANDS
     won = next(pattern for pattern in patterns if pattern.search(block["seen"]))
-    assert won.pattern == block["line"].replace("{shape}", values._SHAPE)
+    assert won.pattern == block["line"].replace("{shape}", message_values._SHAPE)

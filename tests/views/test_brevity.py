@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.events import Event as EventRecord
+from mcp_server.record.events import RecordEvent as EventRecord
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.text.formatting import estimate_tokens

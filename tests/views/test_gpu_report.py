@@ -14,7 +14,7 @@ import pytest
 
 from mcp_server.gpus.deviations import UsageFigures
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, Snapshot
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.views import gpu_report
@@ -44,7 +44,7 @@ def machine(*gpus: Gpu) -> Snapshot:
     return Snapshot("2026-11-21T15:30:45.123Z", "550.54.15", gpus)
 
 
-def run(*uuids: str, events: tuple[Event, ...] = (), **progress: Any) -> Run:
+def run(*uuids: str, events: tuple[RecordEvent, ...] = (), **progress: Any) -> Run:
     return Run(RunSpec(run_id="cfm-7kqz"), "running", events=events, gpus=uuids, progress=progress)
 
 
@@ -159,7 +159,12 @@ def test_balanced_idle_and_single_gpus_are_not_an_imbalance() -> None:
 
 
 def test_the_report_of_a_run_has_faults_deviations_and_missing_gpus() -> None:
-    deviation: Event = {"seq": 3, "kind": "gpu_deviation", "at": "2026-11-21T15:30:45Z", "text": "GPU 0 worked at 3 %."}
+    deviation: RecordEvent = {
+        "seq": 3,
+        "kind": "gpu_deviation",
+        "at": "2026-11-21T15:30:45Z",
+        "text": "GPU 0 worked at 3 %.",
+    }
     report = gpu_report.report_run(run(*UUIDS[:2], events=(deviation,)), machine(gpu(0, ecc_uncorrected=1)), {})
     assert report.ok is False
     assert report.reasons[0].startswith(f"{UUIDS[0]}: 1 uncorrected ECC errors")

@@ -27,7 +27,7 @@ from typing_extensions import override
 from mcp_server.backends.base import ListEnded, ScheduledGpus
 from mcp_server.backends.local import LocalBackend, supervisor_argv
 from mcp_server.backends.ray import job_request, ray_states
-from mcp_server.backends.ray.ray_watch import JobReport, JobWatch
+from mcp_server.backends.ray.ray_watch import JobReport, RayWatch
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
 from mcp_server.record.events import ENDING, read_new_events
 from mcp_server.record.handover import Handover
@@ -311,8 +311,8 @@ def _head_of(spec: RunSpec) -> RayHead:
 
 
 @functools.cache
-def _watch_of(address: str) -> JobWatch:
-    return JobWatch(RayHead(address))
+def _watch_of(address: str) -> RayWatch:
+    return RayWatch(RayHead(address))
 
 
 def _make_request(directory: RunDir, spec: RunSpec) -> dict[str, Any]:

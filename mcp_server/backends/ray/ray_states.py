@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mcp_server.backends.ray.ray_watch import JobReport
-from mcp_server.record.ray.ray_head import Job
+from mcp_server.record.ray.ray_head import RayJob
 from mcp_server.record.state import JobEnd, Liveness, LivenessReport
 from mcp_server.text.formatting import format_time
 
@@ -68,14 +68,14 @@ def judge(report: JobReport, address: str, job_id: str, seen: Seen) -> LivenessR
     return LivenessReport(Liveness.DEAD, job_id=job_id, end=_make_end(job))
 
 
-def _describe_death(job: Job | None) -> str:
+def _describe_death(job: RayJob | None) -> str:
     """Return what Ray adds to the death of a supervisor that wrote no end. How the command ended stays unknown."""
     if job is None or not job.ended:
         return ""
     return f"Its supervisor is gone and wrote no end. Ray says {job.status}: {job.first_line or 'nothing more'}"
 
 
-def _make_end(job: Job) -> JobEnd:
+def _make_end(job: RayJob) -> JobEnd:
     ended_at = None if job.ended_ms is None else format_time(datetime.fromtimestamp(job.ended_ms / 1000, UTC))
     if job.gave_up_waiting:
         why = {"kind": "ray_error", "line": job.first_line, "retryable": True, "action": "retry", "advice": _WAIT_AGAIN}

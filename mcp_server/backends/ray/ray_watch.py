@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.ray.ray_head import Job, RayHead, RayRefused
+from mcp_server.record.ray.ray_head import RayHead, RayJob, RayRefused
 from mcp_server.record.ray.ray_job import read_mark
 from mcp_server.record.run_directory import RunDir, now, write_json
 
@@ -31,7 +31,7 @@ class JobReport:
     ``silent``: why the head does not answer, and ``since`` when. ``wait``: what a pending job waits for.
     """
 
-    job: Job | None = None
+    job: RayJob | None = None
     silent: str = ""
     since: str = ""
     wait: str = ""
@@ -47,7 +47,7 @@ class _Watched:
     report: JobReport
 
 
-class JobWatch:
+class RayWatch:
     """The jobs of one head that this process has looked at."""
 
     def __init__(self, head: RayHead) -> None:

@@ -26,7 +26,7 @@ from mcp_server.errors import (
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.codec import decode
 from mcp_server.record.events import is_time
-from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
+from mcp_server.record.relay_channel import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.state import EndedState, LivenessReport
 from mcp_server.text.formatting import printable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.relay_requests import MOST_CONTENT_BYTES
+from mcp_server.record.relay_channel import MOST_CONTENT_BYTES
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.scalar_files import may_be_table, parse_event_name
 from mcp_server.record.written_files import Outputs, WrittenFile, read_outputs

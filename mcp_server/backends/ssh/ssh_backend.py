@@ -25,7 +25,7 @@ from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of, settle_launch
 from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
-from mcp_server.record.relay_requests import MOST_CONTENT_BYTES
+from mcp_server.record.relay_channel import MOST_CONTENT_BYTES
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
 from mcp_server.record.spec import RunSpec

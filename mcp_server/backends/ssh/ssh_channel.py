@@ -26,10 +26,9 @@ from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_link import CONNECTED_WITHIN_S, ConnectionFailedError, SshLink
 from mcp_server.backends.ssh.ssh_silence import Awaited, SilenceWatch
 from mcp_server.errors import HostUnreachable, RunwardError
-from mcp_server.record.relay_requests import REQUESTS
+from mcp_server.record.relay_channel import REQUESTS, read_frame
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.record.state import Liveness, LivenessReport
-from mcp_server.system.frames import read_frame
 
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from mcp_server.backends.ssh.ssh_bootstrap import SshSettings, render_bootstrap
 from mcp_server.backends.zipapp import pack_zipapp
-from mcp_server.system.frames import FrameWriter, read_frame
+from mcp_server.record.relay_channel import FrameWriter, read_frame
 from mcp_server.text.secret_patterns import holds_a_secret
 
 # BatchMode: no question that nobody would answer. ControlMaster=no: a connection that a person has opened is used, and

@@ -12,7 +12,14 @@ from itertools import chain
 
 from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL, WRAPPED
 from mcp_server.diagnosis.advice.blocks import Advice, NextStep, Scene, compose, read_advice, read_block
-from mcp_server.diagnosis.advice.figures import explain_divisor, explain_timeout, read_figures
+from mcp_server.diagnosis.advice.message_figures import explain_divisor, explain_timeout, read_figures
+from mcp_server.diagnosis.advice.message_values import (
+    compare_keys,
+    explain_empty_setting,
+    explain_none,
+    explain_record,
+    explain_shapes,
+)
 from mcp_server.diagnosis.advice.names import (
     explain_other_python,
     find_remedy,
@@ -25,13 +32,6 @@ from mcp_server.diagnosis.advice.names import (
     suggest_setting,
 )
 from mcp_server.diagnosis.advice.shown import is_set_already
-from mcp_server.diagnosis.advice.values import (
-    compare_keys,
-    explain_empty_setting,
-    explain_none,
-    explain_record,
-    explain_shapes,
-)
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "propose")

@@ -65,7 +65,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
-class Failure:
+class Diagnosis:
     """A kind of failure and the line that proves it, stripped but not shortened."""
 
     kind: str
@@ -85,14 +85,14 @@ class Failure:
         return self.kind == "killed" and bool(_RX.scheduler.search(self.line))
 
 
-def _with_advice(failure: Failure, case: str) -> Failure:
+def _with_advice(failure: Diagnosis, case: str) -> Diagnosis:
     step = propose_for_case(case)
     return replace(failure, advice=step.advice, correction=step.correction or None)
 
 
 def diagnose(
     lines: Sequence[Line], exit_code: int | None = None, signal: str | None = None, run_facts: RunFacts = RunFacts()
-) -> Failure | None:
+) -> Diagnosis | None:
     """Return the failure and the line that proves it, or None if the run did not fail.
 
     ``lines`` is the end of the log, at most a few MB. With exit code 0 only divergence is a failure. With any other
@@ -120,7 +120,7 @@ def diagnose(
     return _diagnose_failed_run(lines, evidence, exit_code, signal, run_facts)
 
 
-def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts) -> Failure:
+def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts) -> Diagnosis:
     """Return the failure that the newest metric line proves, and since which step and line."""
     number = run_facts.diverged_number or _find_number(lines, diverged)
     sentence, first_line = run_facts.diverged_since
@@ -143,11 +143,11 @@ def find_lost_session(lines: Sequence[Line]) -> Line | None:
     return next((line for line in last if _LOST_SESSION.match(line.text.strip()[:_FIRST_CHARS])), None)
 
 
-def _build_lost(kind: str, line: Line, case: str) -> Failure:
+def _build_lost(kind: str, line: Line, case: str) -> Diagnosis:
     text = line.text.strip()
     match = _LOST_SESSION.match(text)
     host = next(filter(None, match.groupdict().values() if match else ()), "the far side").rstrip(".")
-    return _with_advice(Failure(kind, text, line.number, False, "stop", "", far_side=host), case)
+    return _with_advice(Diagnosis(kind, text, line.number, False, "stop", "", far_side=host), case)
 
 
 def _diagnose_failed_run(
@@ -156,7 +156,7 @@ def _diagnose_failed_run(
     exit_code: int | None,
     signal: str | None,
     run_facts: RunFacts,
-) -> Failure:
+) -> Diagnosis:
     is_own_cause = evidence is not None and evidence.weight >= Weight.PEER and evidence.kind != "killed"
     if run_facts.oom_killed and not (
         evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
@@ -188,7 +188,7 @@ def _diagnose_failed_run(
 
 def _failure_from(
     lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, command: str, signal: str = ""
-) -> Failure:
+) -> Diagnosis:
     if evidence is not None:
         line = lines[evidence.at]
         context = _context(lines, evidence)
@@ -261,14 +261,14 @@ def _text_near(lines: Sequence[Line], first: int, last: int) -> str:
 
 def _build_failure(
     kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "", scene: Scene | None = None
-) -> Failure:
+) -> Diagnosis:
     line = tracebacks.without_mark(line).strip()
     text = tracebacks.strip_prefixes(line).text.strip() or line
     is_kill = kind == "killed"
     retryable = _is_retryable_kill(line, signal) if is_kill else None
     scene = (scene or Scene(kind, ""))._replace(kind=kind, line=f"{text} {signal}" if is_kill else text)
     step = propose_next_step(scene, retryable=retryable)
-    return Failure(kind, line, number, step.retryable, step.action, step.advice, context, step.correction or None)
+    return Diagnosis(kind, line, number, step.retryable, step.action, step.advice, context, step.correction or None)
 
 
 def _is_retryable_kill(line: str, signal: str) -> bool:

@@ -33,7 +33,7 @@ from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.gpus.xid import KernelLog, parse_pci_address
 from mcp_server.record.codec import encode
 from mcp_server.record.run_directory import now
-from mcp_server.system.process_title import GPU_SAMPLER, set_title
+from mcp_server.system.own_process import GPU_SAMPLER, set_title
 
 _WITHIN_S = 9.5  # without persistence mode the driver starts every GPU on first use
 _CALL_S, _POLL_S, _SHORTEST_S = 0.4, 1.3, 0.03

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, TroubleKind
 from mcp_server.system import processes
-from mcp_server.system.process_title import supervised_run
+from mcp_server.system.own_process import supervised_run
 from mcp_server.text.regex import compile_lazily
 
 _POLL_S = 0.02

@@ -36,7 +36,7 @@ _STATUS_CHARS, _MOST_CODE, _LATEST_MS = 40, 2**16, 2**47  # the year 6429
 
 
 @dataclass(frozen=True)
-class Job:
+class RayJob:
     """A job as its head describes it. Times are POSIX milliseconds."""
 
     status: str
@@ -99,7 +99,7 @@ class RayHead:
             if self.find(str(request["submission_id"]), str(request["metadata"].get(MARK, ""))) is None:
                 raise
 
-    def find(self, submission_id: str, mark: str) -> Job | None:
+    def find(self, submission_id: str, mark: str) -> RayJob | None:
         """Return a job, None where the head does not know it, or has another with that id, which lacks the mark.
 
         ``mark``: see ``record/ray/ray_job``; empty for a job of a former version, which has none.
@@ -109,7 +109,7 @@ class RayHead:
         if facts is None or (mark and (not isinstance(metadata, dict) or metadata.get(MARK) != mark)):
             return None
         code, ended = facts.get("driver_exit_code"), facts.get("end_time")
-        return Job(
+        return RayJob(
             str(facts.get("status") or "")[:_STATUS_CHARS],
             str(facts.get("message") or ""),
             code if isinstance(code, int) and abs(code) < _MOST_CODE else None,

@@ -17,7 +17,7 @@ from mcp_server.record.results.result_page import RunEnd, gpu_lines, read_tracke
 from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.lock_files import may_be_locked
-from mcp_server.system.time_limit import call_aside
+from mcp_server.system.time_bounds import call_aside
 
 _FILE_SERVER_TIMEOUT_S = 10.0
 

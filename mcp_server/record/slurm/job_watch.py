@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mcp_server.record.codec import decode
-from mcp_server.record.events import ENDING, Event, parse_events
+from mcp_server.record.events import ENDING, RecordEvent, parse_events
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.slurm import queue
 from mcp_server.record.slurm.commands import UNLISTED, SlurmError, describe_job, read_memory
@@ -303,7 +303,7 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float, bool]:
     return ("ended" if has_end and not is_doubted else "live"), status.st_mtime, is_doubted
 
 
-def _read_newest_events(directory: RunDir) -> tuple[Sequence[Event], os.stat_result]:
+def _read_newest_events(directory: RunDir) -> tuple[Sequence[RecordEvent], os.stat_result]:
     with directory.events.open("rb") as file:
         status = os.fstat(file.fileno())
         offset = max(0, status.st_size - _TAIL_BYTES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Union
 
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness, Run, RunState, posix
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 
@@ -100,7 +100,7 @@ class Sweep:
     spec: SweepSpec
     state: RunState
     cells: tuple[CellState, ...]
-    events: tuple[Event, ...] = ()
+    events: tuple[RecordEvent, ...] = ()
     conducted: bool = False
     stop: Mapping[str, Any] | None = None
     reason: str | None = None
@@ -126,7 +126,7 @@ class Sweep:
         return self.sweep_id
 
     @property
-    def news(self) -> tuple[Event, ...]:
+    def news(self) -> tuple[RecordEvent, ...]:
         """The events that a wait for it may answer."""
         return tuple(self.round_events)
 
@@ -143,7 +143,7 @@ class Sweep:
         return max(0.0, (posix(ends[1] or "") if self.ended else now_s) - posix(ends[0]))
 
     @cached_property
-    def round_events(self) -> Sequence[Event]:
+    def round_events(self) -> Sequence[RecordEvent]:
         """The events since the sweep was last begun or continued: what an earlier round told is no news of this one."""
         ends = [number for number, event in enumerate(self.events[:-1]) if event["kind"] == "ended"]
         return self.events[ends[-1] + 1 :] if ends else self.events
@@ -217,7 +217,7 @@ Watched = Union[Run, Sweep]  # whatever is waited for, stopped and listed by an 
 
 def fold_sweep(
     spec: SweepSpec,
-    events: Sequence[Event],
+    events: Sequence[RecordEvent],
     liveness: Liveness = Liveness.UNKNOWN,
     stop: Mapping[str, Any] | None = None,
     former: Sweep | None = None,
@@ -253,7 +253,7 @@ def fold_sweep(
     return Sweep(spec, state, tuple(cells), tuple(events), conducted, stop, reason)
 
 
-def begins_with(events: Sequence[Event], first: Sequence[Event]) -> bool:
+def begins_with(events: Sequence[RecordEvent], first: Sequence[RecordEvent]) -> bool:
     """Return whether ``first`` are the first of ``events``, the same objects as a reader of a growing file keeps."""
     return len(events) >= len(first) and (not first or events[len(first) - 1] is first[-1])
 
@@ -262,12 +262,12 @@ def _begin(cell: Cell, number: int) -> CellState:
     return CellState(cell, number, params=dict(cell.params))
 
 
-def _end_state(event: Event) -> RunState:
+def _end_state(event: RecordEvent) -> RunState:
     state = event.get("state")
     return state if state in ("finished", "failed", "killed") else "finished"  # type: ignore[return-value]
 
 
-def _apply(cell: CellState, event: Event) -> CellState:
+def _apply(cell: CellState, event: RecordEvent) -> CellState:
     """Return the cell after an event about it."""
     kind = event["kind"]
     if kind == "cell_started":
@@ -297,7 +297,7 @@ def _apply(cell: CellState, event: Event) -> CellState:
     return _end(cell, event) if kind in ("cell_ended", "cell_failed") else cell
 
 
-def _end(cell: CellState, event: Event) -> CellState:
+def _end(cell: CellState, event: RecordEvent) -> CellState:
     """Return the cell after the end of its run."""
     state = str(event.get("state"))
     tries = [*cell.tries, *(event.get("tries") or ())]

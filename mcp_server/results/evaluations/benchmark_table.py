@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from mcp_server.command.outputs import names_a_run
 from mcp_server.record.sweeps.sweep_ranking import average, is_seed
-from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.comparison_cells import fit, shorten_names, shorten_paths
 from mcp_server.results.evaluations import evaluation_series as series_of
 from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
+from mcp_server.results.outcome_answers import BenchmarkTable
 from mcp_server.scalars.condition import match_tags
 from mcp_server.text.equal_settings import Place, find_equal_forms
 from mcp_server.text.formatting import join_some, spread

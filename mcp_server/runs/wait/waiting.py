@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import anyio
 
 from mcp_server.errors import RunUnreadable
-from mcp_server.record.events import CLEARING, NOTEWORTHY, TROUBLE, Event, Noteworthy
+from mcp_server.record.events import CLEARING, NOTEWORTHY, TROUBLE, Noteworthy, RecordEvent
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
 
@@ -119,7 +119,7 @@ def needs_decision(run: Watched, cursor: Cursor) -> bool:
     return cursor.state != run.state if run.ended else bool(find_decisions(run, cursor))
 
 
-def _unsettled(events: Iterable[Event], stop_on: Iterable[str]) -> set[Noteworthy]:
+def _unsettled(events: Iterable[RecordEvent], stop_on: Iterable[str]) -> set[Noteworthy]:
     pending: set[tuple[Noteworthy, object]] = set()  # with the cell of a sweep, where another one settles nothing
     for event in events:
         kind, cell = event["kind"], event.get("cell")
@@ -132,7 +132,7 @@ def _unsettled(events: Iterable[Event], stop_on: Iterable[str]) -> set[Noteworth
     return {kind for kind, _ in pending}
 
 
-def _is_stopped_by_policy(event: Event, stop_on: Iterable[str]) -> bool:
+def _is_stopped_by_policy(event: RecordEvent, stop_on: Iterable[str]) -> bool:
     cause = _STOPPED_ON.get(event["kind"])
     if event["kind"] == "error_seen":
         cause = (event.get("failure") or {}).get("kind")

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from mcp_server.scalars.formats.rows import Rows, WrongStepColumn
+from mcp_server.scalars.formats.row_series import Rows, WrongStepColumn
 from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable, describe_series
 from mcp_server.system.files import open_regular_file

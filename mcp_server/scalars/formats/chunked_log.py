@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from mcp_server.scalars.formats.appended_file import Parser, unreadable_error
-from mcp_server.scalars.formats.rows import collect_columns
+from mcp_server.scalars.formats.row_series import collect_columns
 
 _HEADER_BYTES = 7
 _BLOCK_BYTES = 32 * 2**10

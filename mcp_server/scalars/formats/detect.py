@@ -14,7 +14,7 @@ from typing import Literal
 from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
 from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, file_signature, open_scalar_file
-from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
+from mcp_server.scalars.formats.row_series import STEP_KEYS, TIME_KEYS, flatten, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.formats.tracker_logs import SwanlabLog, WandbLog

@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from mcp_server.scalars.formats.appended_file import Parser, WholeSource, open_scalar_file, unreadable_error
-from mcp_server.scalars.formats.rows import NumberColumn, Rows, collect_columns, flatten, parse_number
+from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import RunScalars
 from mcp_server.threads import stop_if_abandoned
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mcp_server.scalars.formats.chunked_log import ChunkedLog
-from mcp_server.scalars.formats.rows import flatten
+from mcp_server.scalars.formats.row_series import flatten
 from mcp_server.scalars.protobuf import read_fields, to_signed
 
 _HISTORY = 2

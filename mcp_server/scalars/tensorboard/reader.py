@@ -24,8 +24,8 @@ from mcp_server.scalars.series import (
 )
 from mcp_server.scalars.tensorboard.cache import Cache
 from mcp_server.scalars.tensorboard.collector import describe_left_out
+from mcp_server.scalars.tensorboard.event_writers import Writer, group_programs
 from mcp_server.scalars.tensorboard.find import list_event_files
-from mcp_server.scalars.tensorboard.programs import Writer, group_programs
 from mcp_server.scalars.tensorboard.tail import EventFile, GrowingPoints, later_starts
 from mcp_server.system.files import open_regular_file
 from mcp_server.threads import stop_if_abandoned

@@ -78,7 +78,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ClaimEvidence:
     """``directory``: the one that the evidence is about. ``is_sharp``: the time fits without any slack."""
 
     rank: Rank
@@ -91,7 +91,7 @@ class Evidence:
         return self.directory.rstrip("/").count("/")
 
 
-_NOTHING = Evidence(Rank.NONE)
+_NOTHING = ClaimEvidence(Rank.NONE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +146,15 @@ class Claims:
     _homes: frozenset[str] = field(init=False, default=frozenset())
     _kinds: Mapping[str, set[str]] = field(init=False, default_factory=dict)  # of names, by directory
 
-    def weigh(self, file: FileFacts, *, as_other: bool = False) -> Evidence:
+    def weigh(self, file: FileFacts, *, as_other: bool = False) -> ClaimEvidence:
         """Return the evidence that the run wrote ``file``. ``as_other``: against another run's claim."""
         if file.path in self.tensorboard or file.path in self.results:
-            return Evidence(Rank.STATED)
+            return ClaimEvidence(Rank.STATED)
         if self.left(file):
-            return Evidence(Rank.WRITTEN)
+            return ClaimEvidence(Rank.WRITTEN)
         for stated in (*self.tensorboard, *self.results):
             if is_within(file.path, stated):
-                return Evidence(Rank.NAMED if as_other else Rank.STATED, stated)
+                return ClaimEvidence(Rank.NAMED if as_other else Rank.STATED, stated)
         at_s = file.changed_s if file.begun_s is None else float(file.begun_s)
         ended_s = self.last_sign_s if as_other else self.ended_s
         # People and agents evaluate a run into its result directory after its end.
@@ -164,7 +164,7 @@ class Claims:
         floor_s = self.begun_s if file.begun_s is None else float(int(self.begun_s))
         is_sharp = floor_s <= at_s <= ended_s and file.changed_s >= self.begun_s
         if self._is_identified(file):
-            return Evidence(Rank.WRITTEN, is_sharp=is_sharp)
+            return ClaimEvidence(Rank.WRITTEN, is_sharp=is_sharp)
         if at_s < floor_s - _TICK_S:
             return _NOTHING  # a command begins after its start was noted: nothing but a name can say that it wrote it
         return self._weigh_directory(file, is_sharp=is_sharp)
@@ -231,7 +231,7 @@ class Claims:
         seen = self.written.get(file.path)
         return not (seen is not None and seen.unsure) and any(_is_saved(file.path, one) for one in self.saved)
 
-    def _weigh_directory(self, file: FileFacts, *, is_sharp: bool) -> Evidence:
+    def _weigh_directory(self, file: FileFacts, *, is_sharp: bool) -> ClaimEvidence:
         path = file.path
         for directory in (path, *parents_of(path)):
             if directory in self.named:
@@ -248,7 +248,7 @@ class Claims:
                 known = self.listed.get(path)
                 if known is not None and directory != self.result_dir and known != (file.size, file.changed_ns):
                     return _NOTHING  # changed after the end
-            return Evidence(rank, directory, is_sharp)
+            return ClaimEvidence(rank, directory, is_sharp)
         return _NOTHING
 
 
@@ -267,7 +267,7 @@ def decide(file: FileFacts, own: Claims, others: Iterable[Claims]) -> tuple[Verd
     return verdict, mine.rank
 
 
-def _is_begun_by_another(file: FileFacts, own: Claims, mine: Evidence) -> bool:
+def _is_begun_by_another(file: FileFacts, own: Claims, mine: ClaimEvidence) -> bool:
     """Return whether a process began an event file that is not the run's, as far as its processes are known.
 
     Beside an event file that the run wrote, that may have been a child that lived for a moment, such as an evaluation.
@@ -278,7 +278,7 @@ def _is_begun_by_another(file: FileFacts, own: Claims, mine: Evidence) -> bool:
     return mine.rank <= Rank.BELOW or (mine.rank is Rank.NAMED and own.has_events and not is_beside)
 
 
-def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims) -> Verdict:
+def _decide_between(file: FileFacts, own: Claims, mine: ClaimEvidence, other: Claims) -> Verdict:
     theirs = other.weigh(file, as_other=True)
     if mine.rank >= Rank.WRITTEN and _is_mixed(file, own, other):
         return Verdict.UNCERTAIN
@@ -298,7 +298,7 @@ def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims)
     return _decide_by_directory(own, mine, other, theirs)
 
 
-def _decide_by_directory(own: Claims, mine: Evidence, other: Claims, theirs: Evidence) -> Verdict:
+def _decide_by_directory(own: Claims, mine: ClaimEvidence, other: Claims, theirs: ClaimEvidence) -> Verdict:
     if mine.is_sharp and not theirs.is_sharp:
         return Verdict.OWN
     if theirs.is_sharp and not mine.is_sharp:

@@ -18,7 +18,7 @@ from mcp_server.answer import Answer
 from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, RUNNERS, find_entry
 from mcp_server.system import processes
 from mcp_server.system.lock_files import user_name
-from mcp_server.system.process_title import supervised_run
+from mcp_server.system.own_process import supervised_run
 from mcp_server.text.rows import read_blocks
 
 Kind = Literal["training", "evaluation", "serving", "ray", "launcher"]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from mcp_server.system import processes
-from mcp_server.system.time_limit import within
+from mcp_server.system.time_bounds import within
 
 _LIMIT_S, _AFTER_THE_END_S = 60.0, 3.0
 _NICE = 10

@@ -17,7 +17,7 @@ from mcp_server.record.code import code_state
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.time_limit import call_aside
+from mcp_server.system.time_bounds import call_aside
 from mcp_server.text.formatting import join_some
 
 if TYPE_CHECKING:

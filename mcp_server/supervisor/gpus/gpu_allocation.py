@@ -30,7 +30,7 @@ from mcp_server.supervisor.control import ControlInputs, GpusUnavailable, Stoppe
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system import lock_files, processes
 from mcp_server.system.lock_files import LeaseError
-from mcp_server.system.process_title import lease_keeper_title, set_title
+from mcp_server.system.own_process import lease_keeper_title, set_title
 from mcp_server.system.processes import Process
 
 # How often a waiting run checks the locks: the first in the queue more often than those behind.

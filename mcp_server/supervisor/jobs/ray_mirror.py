@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.ray.ray_head import Job, RayHead, RayRefused, withdraw
+from mcp_server.record.ray.ray_head import RayHead, RayJob, RayRefused, withdraw
 from mcp_server.record.ray.ray_job import proof_file, read_mark, read_request, submission_id
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
@@ -127,7 +127,7 @@ class JobMirror:
         self._say("Ray lets no job wait for so long, and was asked for it again.")
         return True
 
-    def _end(self, job: Job) -> int:
+    def _end(self, job: RayJob) -> int:
         self._prove(job, job.status)
         if job.first_line and job.status != "SUCCEEDED":
             self._say(f"Ray says {job.status}: {job.first_line}")
@@ -179,7 +179,7 @@ class JobMirror:
             self._is_silent = True
             self._say(text)
 
-    def _prove(self, job: Job | None, status: str) -> None:
+    def _prove(self, job: RayJob | None, status: str) -> None:
         facts = {"status": status, "exit_code": job.exit_code if job else None, "at": now()}
         write_json(proof_file(self._rundir, self._attempt), facts)
 

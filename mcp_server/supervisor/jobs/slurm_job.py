@@ -18,7 +18,7 @@ from mcp_server.system.processes import Process, Stage, send_signal
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.failure.diagnose import Diagnosis
 
 CHECKPOINT = signal.SIGUSR1
 _ANSWER_WITHIN_S = 10.0
@@ -94,13 +94,13 @@ class SlurmJob:
         found = re.match(r"CANCELLED by (\d{1,10})\b", text)
         return f"user {found[1]}" if found else ""
 
-    def find_failure(self, request: StopRequest) -> Failure | None:
+    def find_failure(self, request: StopRequest) -> Diagnosis | None:
         """Return the failure that a stop by Slurm is; a cancelled job has not failed."""
-        from mcp_server.diagnosis.failure.diagnose import Failure  # noqa: PLC0415 - 16 ms, of failed runs
+        from mcp_server.diagnosis.failure.diagnose import Diagnosis  # noqa: PLC0415 - 16 ms, of failed runs
 
         for state, end in _STOPS.items():
             if end.why == request.reason and (facts := end.describe_failure(f"Slurm: {state} of job {self._shown_id}")):
-                return Failure(**facts, line_number=None)
+                return Diagnosis(**facts, line_number=None)
         return None
 
     def stop_stages(self) -> tuple[Stage, ...]:

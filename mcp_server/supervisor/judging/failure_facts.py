@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from mcp_server.text.secret_patterns import mask_secrets
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.failure.diagnose import Diagnosis
     from mcp_server.record.exit_status import Ending
 
 _LINE_CHARS = 1000
 LINE_CHARS = 200  # of a line in the sentence of an event
 
 
-def mask_failure(failure: Failure | None) -> Failure | None:
+def mask_failure(failure: Diagnosis | None) -> Diagnosis | None:
     """Return a failure without what looks like a key. The secrets that the run names are masked in its log already."""
     if failure is None:
         return None
@@ -33,7 +33,7 @@ def mask_line(line: str) -> str:
     return mask_secrets(line[:_LINE_CHARS])
 
 
-def word_cause(failure: Failure | None, ending: Ending) -> str:
+def word_cause(failure: Diagnosis | None, ending: Ending) -> str:
     """Return why an attempt failed, without a full stop. A last line that proves nothing is called that."""
     if failure is None:
         return ending.text().rstrip(".")
@@ -44,7 +44,7 @@ def word_cause(failure: Failure | None, ending: Ending) -> str:
     return f"{failure.kind}{named}: {line.rstrip('.')}"
 
 
-def describe_failure(failure: Failure | None) -> dict[str, Any] | None:
+def describe_failure(failure: Diagnosis | None) -> dict[str, Any] | None:
     """Return a failure as an event holds it: absent values left out."""
     if failure is None:
         return None

@@ -21,12 +21,12 @@ from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.judging.bookkeeping import CpuUse, JudgingFaults, ProgressFile
 from mcp_server.supervisor.judging.failure_facts import LINE_CHARS, describe_failure, mask_failure, mask_line
 from mcp_server.system import processes
-from mcp_server.system.time_limit import within
+from mcp_server.system.time_bounds import within
 from mcp_server.text.formatting import join_some
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
-    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.failure.diagnose import Diagnosis
     from mcp_server.diagnosis.live.divergence import Doubt
     from mcp_server.diagnosis.live.output_monitor import OutputEvent, OutputMonitor
     from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor
@@ -175,7 +175,7 @@ class Observer:
         """Read the output that is still unread and write the last progress. Call it before the end is reported."""
         self._safely(lambda: within(_CHECK_LIMIT_S, self._read_end))
 
-    def failure(self, ending: Ending) -> Failure | None:
+    def failure(self, ending: Ending) -> Diagnosis | None:
         """Return why the attempt failed, or None when it did not."""
         failure = self._safely(
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
@@ -399,7 +399,7 @@ class Observer:
 
     def _examine(
         self, exit_code: int | None, signal: str | None, *, ended: bool = False, doubt: Doubt | None = None
-    ) -> Failure | None:
+    ) -> Diagnosis | None:
         """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
         monitor = self._reader
         until, diverged = None, None if monitor.divergence.recovered else monitor.divergence.line

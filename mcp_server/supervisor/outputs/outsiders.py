@@ -16,7 +16,7 @@ from mcp_server.command.outputs import find_in_command
 from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.record.written_files import Outsider
 from mcp_server.system import processes
-from mcp_server.system.process_title import supervised_run
+from mcp_server.system.own_process import supervised_run
 from mcp_server.system.processes import list_written_files
 from mcp_server.text.regex import compile_lazily
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from mcp_server.record.handover import HandoverError, receive_handover
 from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.system.lock_files import take_lock
-from mcp_server.system.own_process import forbid_core_dumps, take_umask
-from mcp_server.system.process_title import conductor_title, set_title
+from mcp_server.system.own_process import conductor_title, forbid_core_dumps, set_title, take_umask
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
 _LOCK_PATIENCE_S = 5.0  # the conductor of an ended sweep that is continued may be about to exit

@@ -26,7 +26,7 @@ from anyio.abc import TaskGroup
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import RunNotFound, RunUnreadable, RunwardError
-from mcp_server.record.events import Event, EventKind, EventLog, read_stop
+from mcp_server.record.events import EventKind, EventLog, RecordEvent, read_stop
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_best
@@ -273,7 +273,7 @@ class Conductor:
 
     def _end(self, sweep: Sweep, state: str, text: str) -> None:
         total = len(sweep.cells)  # those that are added meanwhile are not over
-        event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
+        event: RecordEvent = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
         event["total"] = total
         # Before the event that readers wait for.
         self._newest = fold_sweep(sweep.spec, [*sweep.events, event], former=sweep)

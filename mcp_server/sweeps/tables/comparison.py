@@ -10,10 +10,10 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.sweeps.sweep_ranking import Group, choose_best, find_best, rank_groups
 from mcp_server.record.sweeps.sweep_spec import read_notes
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
-from mcp_server.results.answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.results.evaluations.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.figures import ANY_COUNT, choose_goal, measure, parse_metric
+from mcp_server.results.outcome_answers import BenchmarkTable, Comparison, SweepFacts
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.columns import (

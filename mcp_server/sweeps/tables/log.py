@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import find_distinct_secrets
 from mcp_server.record.attempt_params import count_ends
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
@@ -118,7 +118,7 @@ class SweepLog:
         if live and look is not None:
             lines += ["", f"## Live cells at {look.time}", "", *_render_live(sweep, look)]
         lines += ["", "## Plan", "", *_render_filled(headers, plan), "", "## Runs", ""]
-        events: dict[str, list[Event]] = {}
+        events: dict[str, list[RecordEvent]] = {}
         for event in sweep.events:
             events.setdefault(event.get("run_id", ""), []).append(event)
         headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "attempts"]
@@ -279,7 +279,7 @@ def _change(cell: CellState, name: str) -> str:
     return f"{planned} → {value}" if planned != value and planned is not None else "" if value is None else str(value)
 
 
-def _run_row(cell: CellState, run_id: str, events: Sequence[Event], run: Run | None, home: Path) -> list[str]:
+def _run_row(cell: CellState, run_id: str, events: Sequence[RecordEvent], run: Run | None, home: Path) -> list[str]:
     end: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] in ("cell_ended", "cell_failed")), {})
     begin: Mapping[str, Any] = next((e for e in events if e["kind"] == "cell_started"), {})
     measured: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] == "cell_measured"), {})

@@ -16,7 +16,7 @@ from mcp_server.record.sweeps.sweep_ranking import Group, average, find_differin
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.figures import Points, read_points
-from mcp_server.scalars.plot import CURVE_POINTS, Axis, Bar, Curve, Panel, draw_picture
+from mcp_server.scalars.picture import CURVE_POINTS, Axis, Bar, Curve, Panel, draw_picture
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.columns import MOST_READ, observe_cell

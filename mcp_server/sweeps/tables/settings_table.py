@@ -20,7 +20,6 @@ from mcp_server.record.sweeps.sweep_ranking import (
     find_differing,
 )
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
-from mcp_server.results.answers import BenchmarkTable
 from mcp_server.results.code_differences import describe_other_code
 from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
@@ -33,6 +32,7 @@ from mcp_server.results.evaluations.benchmark_table import (
 )
 from mcp_server.results.evaluations.evaluation_series import EvaluationPoint, EvaluationSeries
 from mcp_server.results.figures import ANY_COUNT, RANKINGS
+from mcp_server.results.outcome_answers import BenchmarkTable
 from mcp_server.sweeps.plan.cell_code import read_cell_code
 from mcp_server.sweeps.plan.plan import find_seeds
 from mcp_server.text.formatting import count_digits, join_some, plain_value, shorten_facts, spread

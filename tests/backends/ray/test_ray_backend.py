@@ -12,8 +12,8 @@ from mcp_server.backends.ray.ray_backend import RayBackend
 from mcp_server.backends.ray.ray_states import Seen, judge
 from mcp_server.backends.ray.ray_watch import JobReport
 from mcp_server.errors import BadArgument, HostUnreachable
-from mcp_server.record.events import Event
-from mcp_server.record.ray.ray_head import Job, RayHead, RayRefused
+from mcp_server.record.events import RecordEvent
+from mcp_server.record.ray.ray_head import RayHead, RayJob, RayRefused
 from mcp_server.record.ray.ray_job import MARK
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Evidence, Liveness, fold
@@ -22,10 +22,10 @@ from tests.support.slow_answers import SLOW_ANSWERS, answer_slowly
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
-FAILED = Job("FAILED", "Job entrypoint command failed with exit code 2, last available logs\nbash: no such file", 2)
-STOPPED = Job("STOPPED", "Job was intentionally stopped.", ended_ms=1_795_399_001_186)
-GAVE_UP = Job("FAILED", "Job supervisor actor failed to …", error_type="JOB_SUPERVISOR_ACTOR_START_TIMEOUT")
-STARTED: Event = {"seq": 1, "kind": "started", "at": "2026-11-23T01:00:00.000Z"}
+FAILED = RayJob("FAILED", "Job entrypoint command failed with exit code 2, last available logs\nbash: no such file", 2)
+STOPPED = RayJob("STOPPED", "Job was intentionally stopped.", ended_ms=1_795_399_001_186)
+GAVE_UP = RayJob("FAILED", "Job supervisor actor failed to …", error_type="JOB_SUPERVISOR_ACTOR_START_TIMEOUT")
+STARTED: RecordEvent = {"seq": 1, "kind": "started", "at": "2026-11-23T01:00:00.000Z"}
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,17 @@ STARTED: Event = {"seq": 1, "kind": "started", "at": "2026-11-23T01:00:00.000Z"}
         (JobReport(), FRESH, Liveness.PENDING, "queued"),
         (JobReport(), NEW, Liveness.DEAD, "lost"),
         (JobReport(), ELSEWHERE, Liveness.DEAD, "lost"),
-        (JobReport(Job("PENDING"), wait="no GPU"), NEW, Liveness.PENDING, "queued"),
-        (JobReport(Job("PENDING")), HERE, Liveness.DEAD, "lost"),
-        (JobReport(Job("RUNNING")), NEW, Liveness.PENDING, "queued"),
-        (JobReport(Job("RUNNING")), HERE, Liveness.DEAD, "lost"),
-        (JobReport(Job("RUNNING")), ELSEWHERE, Liveness.ALIVE, "running"),
-        (JobReport(Job("RESTARTING")), NEW, Liveness.PENDING, "queued"),
+        (JobReport(RayJob("PENDING"), wait="no GPU"), NEW, Liveness.PENDING, "queued"),
+        (JobReport(RayJob("PENDING")), HERE, Liveness.DEAD, "lost"),
+        (JobReport(RayJob("RUNNING")), NEW, Liveness.PENDING, "queued"),
+        (JobReport(RayJob("RUNNING")), HERE, Liveness.DEAD, "lost"),
+        (JobReport(RayJob("RUNNING")), ELSEWHERE, Liveness.ALIVE, "running"),
+        (JobReport(RayJob("RESTARTING")), NEW, Liveness.PENDING, "queued"),
         (JobReport(FAILED), NEW, Liveness.DEAD, "failed"),
         (JobReport(FAILED), HERE, Liveness.DEAD, "lost"),
         (JobReport(FAILED), ELSEWHERE, Liveness.DEAD, "lost"),
-        (JobReport(Job("SUCCEEDED")), NEW, Liveness.DEAD, "lost"),
-        (JobReport(Job("SUCCEEDED")), ELSEWHERE, Liveness.DEAD, "lost"),
+        (JobReport(RayJob("SUCCEEDED")), NEW, Liveness.DEAD, "lost"),
+        (JobReport(RayJob("SUCCEEDED")), ELSEWHERE, Liveness.DEAD, "lost"),
         (JobReport(STOPPED), NEW, Liveness.DEAD, "killed"),
         (JobReport(silent="refused", since="then"), NEW, Liveness.UNREACHABLE, "starting"),
         (JobReport(silent="refused", since="then"), ELSEWHERE, Liveness.UNREACHABLE, "running"),
@@ -76,7 +76,7 @@ def test_a_job_that_ray_ended_before_its_supervisor_came_says_why() -> None:
     assert waited.failure["retryable"]
     assert "RAY_JOB_START_TIMEOUT_SECONDS" in waited.failure["advice"]
     assert run.stopped_by is None
-    died = Job("FAILED", "Job supervisor actor died: …", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+    died = RayJob("FAILED", "Job supervisor actor died: …", error_type="JOB_SUPERVISOR_ACTOR_DIED")
     dropped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(died), "http://head:8265", "a", NEW), age_s=60.0))
     assert (dropped.state, dropped.stopped_by) == ("failed", "scheduler")
     stopped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(STOPPED), "http://head:8265", "a", NEW), age_s=60.0))
@@ -272,7 +272,7 @@ def test_the_job_of_another_with_the_same_id_is_neither_found_nor_stopped_nor_ta
         with pytest.raises(RayRefused):
             ray.submit(request)
     head.answer = f'{{"status": "RUNNING", "metadata": {{"{MARK}": "ours"}}}}'
-    assert ray.find("cfm-7kqz", "ours") == ray.find("cfm-7kqz", "") == Job("RUNNING")
+    assert ray.find("cfm-7kqz", "ours") == ray.find("cfm-7kqz", "") == RayJob("RUNNING")
     ray.submit(request)
 
 

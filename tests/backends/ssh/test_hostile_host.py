@@ -18,12 +18,11 @@ from mcp_server.backends.ssh.mirror import Mirror
 from mcp_server.backends.ssh.ssh_channel import Channel, _Question
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.codec import decode
-from mcp_server.record.relay_requests import MOST_CONTENT_BYTES, REQUESTS
+from mcp_server.record.relay_channel import MOST_CONTENT_BYTES, REQUESTS, read_frame
 from mcp_server.record.state import Liveness, LivenessReport
 from mcp_server.relay.handlers import Answers
 from mcp_server.relay.run_watch import RunWatch
-from mcp_server.relay.start import State
-from mcp_server.system.frames import read_frame
+from mcp_server.relay.supervisor_start import State
 
 SPEC = json.dumps({"owner": "mallory"}).encode()
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from mcp_server.backends.ssh.ssh_silence import Awaited, Silence
-from mcp_server.system.frames import FrameWriter
+from mcp_server.record.relay_channel import FrameWriter
 
 
 def give_up_s(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.system import processes
-from mcp_server.system.process_title import CONDUCTOR, RELAY, STARTER, supervised_run
+from mcp_server.system.own_process import CONDUCTOR, RELAY, STARTER, supervised_run
 from mcp_server.system.processes import Process
 from tests.benchmarks.harness import Sandbox
 

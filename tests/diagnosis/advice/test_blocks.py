@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, NextStep, Scene
 from mcp_server.diagnosis.advice.propose import propose_next_step
-from mcp_server.diagnosis.failure.diagnose import Failure
+from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 
 
@@ -64,7 +64,7 @@ SAYS = {
 }
 
 
-def assert_advice_agrees(step: NextStep | Failure) -> None:
+def assert_advice_agrees(step: NextStep | Diagnosis) -> None:
     must, must_not = SAYS[step.action]
     advice = step.advice
     assert step.retryable == (step.action != "stop")

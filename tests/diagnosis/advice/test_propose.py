@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.diagnosis.advice.blocks import Scene
 from mcp_server.diagnosis.advice.propose import propose_next_step
-from mcp_server.diagnosis.failure.diagnose import Failure, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, diagnose
 from mcp_server.text.lines import number_lines
 from tests.diagnosis.advice.test_blocks import assert_advice_agrees
 from tests.support.logs import DATA, FAILED_LOGS
@@ -42,7 +42,7 @@ def read_cases() -> list[Case]:
 CASES = read_cases()
 
 
-def diagnose_text(log: str) -> Failure:
+def diagnose_text(log: str) -> Diagnosis:
     failure = diagnose(number_lines(log.encode()), 1)
     assert failure is not None
     return failure

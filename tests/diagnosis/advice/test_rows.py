@@ -9,7 +9,7 @@ import pytest
 from mcp_server.diagnosis.advice import FILES, names, shown
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, Advice, NextStep, Scene
 from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step, read_files
-from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.statements import match_error_kind
 from mcp_server.text.lines import number_lines
@@ -20,7 +20,7 @@ BLOCKS = read_files()
 _KEYS = {"kinds", "kind", "line", "text", "near", "log", "not", "do", "say", "then", "seen"}
 
 
-def diagnose_seen(block: Advice) -> list[Failure | None]:
+def diagnose_seen(block: Advice) -> list[Diagnosis | None]:
     """Return the diagnoses of a log of the lines seen; a divergence is seen in metrics too, said in a sentence."""
     lines = block.seen.split("\n")
     failures = [diagnose(number_lines(block.seen.encode()), 1)]

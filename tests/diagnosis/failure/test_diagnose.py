@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.statements import parse_statement
 from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, may_be_fatal
@@ -16,11 +16,11 @@ from tests.support.logs import CAUGHT, EXCEPTIONS, FAILED_LOGS, FEW_STEPS, HEALT
 from tests.support.rows import for_each
 
 
-def diagnose_text(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure | None:
+def diagnose_text(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Diagnosis | None:
     return diagnose(number_lines(text.encode()), exit_code, signal, RunFacts(**hints))
 
 
-def failure(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure:
+def failure(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Diagnosis:
     found = diagnose_text(text, exit_code, signal, **hints)
     assert found is not None
     return found

@@ -8,7 +8,7 @@ from itertools import product, zip_longest
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
 from mcp_server.diagnosis.live.output_monitor import OutputMonitor
 from mcp_server.text.lines import number_lines
 from tests.support.rows import for_each
@@ -77,7 +77,7 @@ PREFIXES: dict[str, Callable[[int], str]] = {
 }  # fmt: skip
 
 
-def failure(text: str, exit_code: int | None = None) -> Failure:
+def failure(text: str, exit_code: int | None = None) -> Diagnosis:
     found = diagnose(number_lines(text.encode()), exit_code)
     assert found is not None
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState, posix
 from mcp_server.runs.wait.cursors import CallerCursors, Cursor, MetricPosition, assumed_cursor, backoff
@@ -18,7 +18,7 @@ BEGAN = "2026-11-21T10:00:00Z"
 
 def at(state: RunState, events: int = 1, run_id: str = A, **facts: Any) -> Run:
     """A run in ``state`` with so many events."""
-    plain = tuple(Event(seq=seq, at=BEGAN, kind="screen_lost", text="") for seq in range(1, events + 1))
+    plain = tuple(RecordEvent(seq=seq, at=BEGAN, kind="screen_lost", text="") for seq in range(1, events + 1))
     return replace(Run(RunSpec(run_id=run_id), state, plain), **facts)
 
 

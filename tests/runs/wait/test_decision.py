@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.recovery.policy import normalize_policy
@@ -21,7 +21,7 @@ def run(*kinds: str | tuple[str, dict[str, Any]], recovery: Any = None, state: R
     events = []
     for seq, kind in enumerate(kinds, 1):
         name, facts = (kind, {}) if isinstance(kind, str) else kind
-        events.append(Event(seq=seq, kind=name, at="", **facts))  # type: ignore[typeddict-item]
+        events.append(RecordEvent(seq=seq, kind=name, at="", **facts))  # type: ignore[typeddict-item]
     policy = None if recovery is None else normalize_policy(recovery)
     return Run(RunSpec(run_id="cfm-7kqz", recovery=policy), state, tuple(events))
 

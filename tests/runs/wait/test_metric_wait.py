@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
@@ -25,7 +25,7 @@ from tests.support.scalar_runs import BEGUN_S, Writer, csv, events, live, write
 from tests.support.sweeps import cell_events
 
 pytestmark = pytest.mark.anyio
-STEPPED: Event = {"seq": 1, "kind": "first_step"}
+STEPPED: RecordEvent = {"seq": 1, "kind": "first_step"}
 
 
 def first_check(tmp_path: Path, condition: str) -> MetricCheck:
@@ -248,11 +248,11 @@ async def test_a_share_of_a_sweep_is_that_of_its_ended_cells_and_its_end_is_no_c
 ) -> None:
     cells = tuple(Cell(f"c{number}", "1") for number in range(6))
     facts = [event for cell in cells[:failed] for event in cell_events(cell.name, None, {"kind": "exit_code"})]
-    events = [cast(Event, {"seq": n, **each}) for n, each in enumerate([{"kind": "conducting"}, *facts], 1)]
+    events = [cast(RecordEvent, {"seq": n, **each}) for n, each in enumerate([{"kind": "conducting"}, *facts], 1)]
     spec = SweepSpec("night-ab3d", "night", cells=cells)
     sweep = fold_sweep(spec, events, Liveness.ALIVE)
     assert first_check(tmp_path, until).check(sweep) == met
-    ended = cast(Event, {"seq": len(events) + 1, "kind": "ended", "state": "failed"})
+    ended = cast(RecordEvent, {"seq": len(events) + 1, "kind": "ended", "state": "failed"})
     sweep = fold_sweep(spec, [*events, ended], Liveness.ALIVE)
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition(until), ["night-ab3d"], {})
     assert await find_reason([sweep], {}, "condition", wait.check) == ("ended", None)

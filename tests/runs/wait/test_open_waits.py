@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.record.events import Event, EventKind
+from mcp_server.record.events import EventKind, RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.wait.cursors import MOST_ALIKE, MOST_OF_CALLER, Cursor, OpenWaits
@@ -60,7 +60,7 @@ async def test_the_waits_of_one_caller_for_many_runs_are_bounded_as_well_and_oth
 
 
 def with_events(*kinds: EventKind, **progress: Any) -> Run:
-    events = tuple(Event(seq=seq, at="", kind=kind, text="") for seq, kind in enumerate(kinds, 1))
+    events = tuple(RecordEvent(seq=seq, at="", kind=kind, text="") for seq, kind in enumerate(kinds, 1))
     return Run(RunSpec(run_id="x"), "running", events, progress=progress)
 
 

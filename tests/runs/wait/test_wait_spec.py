@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.events import Event
+from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.wait.cursors import Cursor, MetricPosition
@@ -20,7 +20,9 @@ A, B = "cfm-7kqz", "gen-2mxw"
 
 
 def run(state: RunState, seq: int = 1, run_id: str = A) -> Run:
-    return Run(RunSpec(run_id=run_id), state, tuple(Event(seq=n, at="", kind="started") for n in range(1, seq + 1)))
+    return Run(
+        RunSpec(run_id=run_id), state, tuple(RecordEvent(seq=n, at="", kind="started") for n in range(1, seq + 1))
+    )
 
 
 def through_a_file(spec: WaitSpec) -> WaitSpec:

@@ -11,7 +11,7 @@ import pytest
 from trio.testing import MockClock
 
 from mcp_server.errors import RunNotFound
-from mcp_server.record.events import Event, EventKind
+from mcp_server.record.events import EventKind, RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.wait.cursors import CallerCursors, Cursor
@@ -35,7 +35,7 @@ def virtually(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 def at(state: RunState, events: int = 1, run_id: str = A, **facts: Any) -> Run:
     """A run in ``state`` with so many events."""
-    plain = tuple(Event(seq=seq, at="", kind="screen_lost", text="") for seq in range(1, events + 1))
+    plain = tuple(RecordEvent(seq=seq, at="", kind="screen_lost", text="") for seq in range(1, events + 1))
     return replace(Run(RunSpec(run_id=run_id), state, plain), **facts)
 
 
@@ -315,7 +315,7 @@ async def test_of_two_runs_the_one_that_is_due_first_sets_the_wait() -> None:
 def noticing(*kinds: EventKind, run_id: str = A, state: RunState = "running") -> Run:
     """A live run whose events are of these kinds, the first of them its start."""
     all_kinds: tuple[EventKind, ...] = ("started", *kinds)
-    events = tuple(Event(seq=seq, at="", kind=kind, text="") for seq, kind in enumerate(all_kinds, 1))
+    events = tuple(RecordEvent(seq=seq, at="", kind=kind, text="") for seq, kind in enumerate(all_kinds, 1))
     return replace(at(state, run_id=run_id), events=events)
 
 

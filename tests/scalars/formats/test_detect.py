@@ -115,7 +115,7 @@ def test_a_data_set_next_to_the_logs_is_not_a_log(tmp_path: Path) -> None:
 
 
 def test_a_file_with_new_keys_in_each_line_has_limited_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_server.scalars.formats.rows.MOST_TAGS", 100)
+    monkeypatch.setattr("mcp_server.scalars.formats.row_series.MOST_TAGS", 100)
     path = csv_file(tmp_path, "".join(f'{{"step": {n}, "k{n}": 1}}\n' for n in range(110)), "a.jsonl")
     run = ScalarReader().read(ScalarSource("jsonl", path))
     assert len(run.series) == 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Failure, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, diagnose
 from mcp_server.record.exit_status import Ending
 from mcp_server.supervisor.judging.failure_facts import describe_failure, mask_failure, word_cause
 from mcp_server.text.lines import Line
@@ -13,7 +13,7 @@ KEY = "sk-proj-4fQ8xkz0Lm2VtR7pWc9yBn3H"
 
 
 def test_a_key_that_nobody_named_is_masked_wherever_a_failure_quotes_it() -> None:
-    failure = Failure(
+    failure = Diagnosis(
         "auth_error",
         f"openai.AuthenticationError: Incorrect API key provided: {KEY}",
         3,
@@ -31,7 +31,7 @@ def test_a_key_that_nobody_named_is_masked_wherever_a_failure_quotes_it() -> Non
 
 @pytest.mark.parametrize("context", [(), ("line 2",)])
 def test_an_event_has_no_absent_values(context: tuple[str, ...]) -> None:
-    failure = Failure("other", "x" * 2000, None, retryable=False, action="stop", advice="Look.", context=context)
+    failure = Diagnosis("other", "x" * 2000, None, retryable=False, action="stop", advice="Look.", context=context)
     facts = describe_failure(mask_failure(failure))
     assert facts is not None
     assert ("line_number" in facts, len(facts["line"]), facts.get("context")) == (False, 1000, list(context) or None)

@@ -24,7 +24,7 @@ from mcp_server.system.lock_files import try_lock
 READY = b"1"  # the answer of a starter's child that has all of the session, and the word that lets it go on
 PATIENCE_S = 5.0
 _COMES_WITHIN_S, _GIVEN_UP_S, _POLL_S = 3.0, 60.0, 0.005
-_TITLE_BYTES = 512  # of memory for the title of a supervisor, see process_title
+_TITLE_BYTES = 512  # of memory for the title of a supervisor, see own_process
 _NOT_RUNNING = "TtZX"
 _KEY_DIGITS = 16
 # The process of a pane whose supervisor is a starter's. It passes on resizing and termination, ends

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from mcp_server.scalars import drawing, plot
-from mcp_server.scalars.plot import Curve, NotDrawn, Panel, draw_picture
+from mcp_server.scalars import drawing, picture
+from mcp_server.scalars.picture import Curve, NotDrawn, Panel, draw_picture
 
 
 def size(png: bytes) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def size(png: bytes) -> tuple[int, int]:
 @pytest.mark.slow
 def test_six_panels_of_noise_are_one_picture_of_bounded_size() -> None:
     rng = random.Random(0)
-    steps = list(range(plot.CURVE_POINTS))
+    steps = list(range(picture.CURVE_POINTS))
     lines = [Curve(f"run-{n}", steps, [rng.gauss(n, 1) for _ in steps], [5, 600]) for n in range(4)]
     png = draw_picture([Panel(f"Episode_Reward/a_rather_long_name_{n}", lines) for n in range(8)])
     assert size(png) in {(900, 500), (450, 250)}
@@ -89,7 +89,7 @@ def test_the_error_of_a_failed_drawing_process_is_its_last_line(monkeypatch: pyt
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plot, "_TIME_LIMIT_S", 0.001)
+    monkeypatch.setattr(picture, "_TIME_LIMIT_S", 0.001)
     with pytest.raises(NotDrawn, match="took longer"):
         draw_picture([Panel("a", [Curve("a", [1], [math.pi])])])
 
@@ -97,7 +97,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_caller_of_draw_picture_does_not_load_matplotlib() -> None:
     code = """
 import json, sys
-from mcp_server.scalars.plot import Curve, Panel, draw_picture
+from mcp_server.scalars.picture import Curve, Panel, draw_picture
 png = draw_picture([Panel("a", [Curve("a", [1, 2], [1.0, 2.0])])])
 print(json.dumps([len(png) > 1000, sorted({"matplotlib", "numpy", "PIL"} & set(sys.modules))]))
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.backends.ssh import ssh_bootstrap
-from mcp_server.relay import start
+from mcp_server.relay import supervisor_start
 from tests.support.sandbox import until
 
 
@@ -21,7 +21,8 @@ def test_without_tmux_a_supervisor_is_in_a_scope_of_the_user_where_there_is_one(
     program.write_text(f'#!/bin/sh\n{refusal}echo "$@" >> {tmp_path}/asked; shift 4; exec "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    start._start_without_tmux(["sh", "-c", f"ps -o sid= -p $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/sid"])
+    script = f"ps -o sid= -p $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/sid"
+    supervisor_start._start_without_tmux(["sh", "-c", script])
     until((tmp_path / "sid").exists)
     assert int((tmp_path / "sid").read_text()) != os.getsid(0)
     asked = (tmp_path / "asked").read_text().splitlines() if has_session else []

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_RX = read_patterns("diagnosis/advice/patterns", "values")
+_RX = read_patterns("diagnosis/advice/patterns", "message_values")
 
 # --- shapes
 

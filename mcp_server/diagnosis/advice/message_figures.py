@@ -8,7 +8,7 @@ from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_RX = read_patterns("diagnosis/advice/patterns", "figures")
+_RX = read_patterns("diagnosis/advice/patterns", "message_figures")
 
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
 _LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB

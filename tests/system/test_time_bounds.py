@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mcp_server.system.time_limit import TimeLimitExceeded, within
+from mcp_server.system.time_bounds import TimeLimitExceeded, within
 
 
 def test_what_is_done_in_time_is_returned_and_no_alarm_is_left() -> None:

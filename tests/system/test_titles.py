@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.system.process_title import SUPERVISOR, supervised_run, supervisor_title
+from mcp_server.system.own_process import SUPERVISOR, supervised_run, supervisor_title
 
 _SHOW = (
     "import os, sys\n"
-    "from mcp_server.system.process_title import set_title\n"
+    "from mcp_server.system.own_process import set_title\n"
     "before = dict(os.environ)\n"
     "set_title(sys.argv[1:3])\n"
     "assert sys.argv[3] == 'train.py', sys.argv\n"

@@ -35,7 +35,7 @@ from mcp_server.relay.slurm_jobs import SlurmJobs
 from mcp_server.system import processes
 from mcp_server.system.files import find_archive
 from mcp_server.system.lock_files import hold_lock, may_be_locked
-from mcp_server.system.starter import start_supervisor
+from mcp_server.system.starter_client import start_supervisor
 
 _STARTED_WITHIN_S = 15.0
 _POLL_S = 0.005
