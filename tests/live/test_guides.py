@@ -6,6 +6,7 @@ no time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,8 +23,11 @@ from pydantic import BaseModel, ValidationError
 
 import mcp_server
 from mcp_server.blueprints.parser import parse_blueprint
+from mcp_server.gpus.request import parse_gpus
 from mcp_server.hosts.config import Environment, Host, HostsFile, Ray
+from mcp_server.results.figures import names_value
 from mcp_server.runs.launch.arguments import normalize_policy
+from mcp_server.scalars.condition import parse_condition
 from mcp_server.store.state_home import Config, NotifySettings
 from tests.resources.test_prompt_files import tools
 from tests.support import fake_nvml, fake_slurm
@@ -167,6 +171,135 @@ def test_a_wrong_call_would_be_found(wrong: str, why: str) -> None:
 @pytest.mark.parametrize("line", ["runward sweeps", "runward wait cfm --timeot 3", "runward kill", "runward token add"])
 def test_a_wrong_command_would_be_found(line: str) -> None:
     assert (check_command(line) is None) == (line == "runward kill")  # which only names the command
+
+
+# --- the pieces in backquotes that are none of these
+
+# A name, a path, a field or a word: no example.
+PLAIN = re.compile(r"[\w./*<>{}~:$@%+?&#-]+(?:\(\))?|[+@&]+|\$\(date\)|-\w \S+|--\S+(?: \S+)?|\[exp_\w+\]|\w+ \w+")
+VALUE = re.compile(r'[\[{"\']|\w+%:')
+# Pieces that are neither calls, arguments, settings, commands nor values, by a pattern, and why nothing executes them.
+NOT_EXECUTED = {
+    r"exp_launch_command: \||(params|seed|num_envs|name|stopped_by|status): .+|: ": "a line of a document or an answer",
+    r"1 1/2 days|\d x \d hours = .*|4 h per arm.*|First step within .*": "a limit in words: tests/blueprints",
+    r"(Could|Failed|Session|Ray runtime|epoch 3|reward ended|attempt 1-2|fail|0\.399|256→|RUN_ID-).*": "printed words",
+    r"(claude|uvx|pip|curl|loginctl|module|salloc|tmux|sleep|ssh m2|/mcp__\w+|-e|exit) .*": "another program's",
+    r"\| tee.*|a,b|[A-Z]\w+=\S*|\d,\d|&&": "a part of a command, or a variable",
+    r"/data/(run_\$|code on ).*|<keyword .*|\"\$@\"|bash -c '\.\.\.'|--flag false": "a place, or words",
+    r"doit:walk.*|verl:agent.*|'agent\.tools=.*": "a source or setting of another program: tests/sweeps/sources",
+}
+PROGRAMS: tuple[str, ...] = (
+    "python",
+    "bash",
+    "ray",
+    "sbatch",
+    "srun",
+    "scancel",
+    "pkill",
+    "killall",
+    "kill",
+    "fuser",
+    "nohup",
+    "vllm",
+)
+PROGRAMS += ("redis-server", "cp", "ssh machine2", "ssh -tt", "tmux kill")
+
+
+def list_pieces() -> list[tuple[str, str]]:
+    """Every piece in backquotes that is an example of something else than calls, arguments and settings."""
+    known = {piece for _, piece, _ in list_assignments()} | {piece for _, piece in list_settings()}
+    found = []
+    for guide, text in WRITTEN.items():
+        for piece in dict.fromkeys(quoted(text)):
+            is_call = re.match(r"([a-z]+_[a-z_]+|preflight)\(", piece) is not None
+            is_plain = PLAIN.fullmatch(piece) and not piece.startswith(tuple(f"{name} " for name in PROGRAMS))
+            if not (is_call or piece in known or piece.startswith("runward ") or is_plain):
+                found.append((guide, piece))
+    return found
+
+
+def check_value(piece: str) -> bool:
+    """Whether a value that stands alone is one that recovery, `gpus`, `until`, `metrics` or an argument takes."""
+    if re.fullmatch(r"(best|mean10%):\S+|\S+@\d+", piece):
+        return names_value(piece)
+    text = piece.replace("{...}", '{"exit_code": 3}').replace("[...]", '["stop"]').replace("...a step", '"…": 1')
+    text = text.replace("null, …", 'null, "…": 1')
+    if re.match(r'"\w+": ?', piece):
+        text = f"{{{piece}}}"
+    value = json.loads(text)
+    names = {name for tool in TOOLS.values() for name in tool["inputSchema"]["properties"]}
+    names |= {"clock_confirmed", "shared_disk", "state", "exit_code", "mcpServers", "changes", "nodes", "name", "when"}
+    if isinstance(value, dict) and names & value.keys():
+        return True
+    for takes in (
+        lambda: normalize_policy({"oom_gpu": value}),
+        lambda: normalize_policy(
+            {"rules": [{"when": {"exit_code": 3}, "do": "retry", "change": {"@batch": value, "lr": value}}]}
+        ),
+        lambda: normalize_policy(value),
+        lambda: parse_gpus(value),
+        lambda: parse_condition(str(value)),
+        lambda: resolve_names(value),
+    ):
+        with contextlib.suppress(Exception):
+            takes()
+            return True
+    return False
+
+
+def resolve_names(value: object) -> None:
+    """Refuse a text that is none of the words which settings and recovery have."""
+    words = {*("@batch", "@port", "@gpu", "other", "$NAME", "any", "stall", "confirm", "human", "local", "0", "report")}
+    words |= {"next_port", "retry"}
+    given = value if isinstance(value, list) else [value]
+    assert all(
+        str(each) in words or re.search(r"\{run_id\}|\{port\}|^http|^\d+-\d+$|ADDRESS", str(each)) for each in given
+    )
+
+
+@pytest.mark.parametrize(("guide", "piece"), list_pieces())
+def test_a_piece_of_a_guide_is_executed_or_has_a_reason(guide: str, piece: str) -> None:
+    if piece.startswith(PROGRAMS) or any(re.fullmatch(pattern, piece) for pattern in NOT_EXECUTED):
+        return  # a command: the next test launches it
+    assert VALUE.match(piece), f"{guide}: nothing executes `{piece}`"
+    assert check_value(piece), f"{guide}: no argument takes `{piece}`"
+
+
+def test_each_reason_is_that_of_a_piece() -> None:
+    pieces = [piece for _, piece in list_pieces()]
+    assert [pattern for pattern in NOT_EXECUTED if not any(re.fullmatch(pattern, piece) for piece in pieces)] == []
+
+
+@pytest.mark.anyio
+async def test_every_command_that_stands_alone_is_one_that_a_launch_takes_and_those_of_the_table_warn(
+    sandbox: Sandbox,
+) -> None:
+    (sandbox.path / "train.py").touch()
+    (sandbox.path / "client.py").touch()
+    (sandbox.path / "server.py").touch()
+    (sandbox.path / "job.sh").touch()
+    (sandbox.path / "a.yaml").touch()
+    (sandbox.path / "bin").mkdir()
+    for program in ("ray", "sbatch", "srun", "scancel", "vllm", "redis-server", "fuser", "killall", "torchrun"):
+        (sandbox.path / "bin" / program).write_text("#!/bin/sh\nexit 1\n")
+        (sandbox.path / "bin" / program).chmod(0o755)
+    sandbox.environ["PATH"] = f"{sandbox.path}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    _, _, table = TEXTS["prompts/launching.md"].partition("| in the command |")
+    rows = [line.split(" | ")[0] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    warned = {piece for row in rows for piece in quoted(row)}
+    commands = [piece for _, piece in list_pieces() if piece.startswith(PROGRAMS)]
+    assert warned <= {*commands, "ray stop"}
+    problems = []
+    async with sandbox.agent_in_process() as agent:
+        for command in dict.fromkeys([*commands, "ray stop"]):
+            text = command.replace("…", "train.py").replace("X.yaml", "a.yaml").replace("'...'", "'python train.py'")
+            result = await agent.client.call_tool(
+                "launch_run", {"command": text, "cwd": str(sandbox.path), "environment": "none", "dry_run": True}
+            )
+            warnings = (result.structured_content or {}).get("warnings")
+            if result.is_error or (command in warned and not warnings):
+                problems.append(f"{command}: {text_of(result)[:300]}")
+    assert not problems, "\n".join(problems)
 
 
 # --- the calls, really made
