@@ -158,6 +158,7 @@ def split_clauses(text: str, *, keeps_durations: bool = True) -> list[Clause]:
             clause = _AT_MOST.sub("at most", clause.replace("more than enough", "enough")).strip()
             clause = _RX.by_limit.sub("", _RX.ended.sub("ended", clause))
             clause = clause if seconds else _RX.interval.sub(" ", clause)
+            clause = clause if not seconds and LIMIT.search(clause) else _RX.cost.sub(" ", clause).strip()
             said = written[start:begin].strip()
             above = clauses[-1] if clauses else None
             if (
