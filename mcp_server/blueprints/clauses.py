@@ -32,7 +32,7 @@ _AT_MOST, _TIMES, _IF, _OVER, _CHANGE = map(_compile, ("at most", "times", "if",
 _CONDITION, _REPORT, _MOMENT, _ORDER = map(_compile, ("condition", "report", "moment", "order"))
 _ENDS_ITSELF, _GOES_FARTHER = _compile("ends itself"), _compile("goes farther")
 _OF_ANOTHER, _BESIDE, _OF_WRITER = map(_compile, ("of another", "beside", "of writer"))
-_MACHINE, _PART = _compile("machine"), _compile("part")
+_OTHERS, _PART = _compile("machine", "part", "plan"), _compile("part")
 _WORD = rf"(?:{_SORTS['limit']}|{_SORTS['filler']})"
 _HEAD = re.compile(rf"(?:{_WORD}|[^\w{MARK}])*{MARK}", re.IGNORECASE)
 PLAIN_HEAD = re.compile(rf"{_HEAD.pattern}(?:{_WORD}|\W)*", re.IGNORECASE)
@@ -98,8 +98,8 @@ class Clause:
         label = text.partition(":")[0] if MARK not in text.partition(":")[0] else ""
         named = bool(re.search(r"\d", label)) and len(label.split()) <= _MAX_LABEL_WORDS
         said = text.removeprefix(f"{label}:")
-        is_own = not (_MACHINE.search(text) or _PART.match(text) or _CHANGE.search(said) or _RX.participle.match(text))
-        is_part = is_shorter and is_plain and is_own and re.search(r"[^\W\d_]{2}", text.replace(MARK, " "))
+        is_own = not (_OTHERS.search(text) or _CHANGE.search(said) or _RX.participle.match(text))
+        is_part = is_shorter and is_plain and is_own and _RX.takes.match(text)
         return bool(is_others or is_part or (named and is_own) or _BESIDE.search(text) or _OF_WRITER.search(text))
 
     @property
@@ -169,7 +169,7 @@ def split_clauses(text: str, *, keeps_durations: bool = True) -> list[Clause]:
                 and (is_aside or _OF_WRITER.search(above.text))
             ):
                 clauses.pop()  # "i'm in a meeting (90 min)"
-                said, clause = f"{above.written}, {said}", f"{above.text} {clause}"
+                said, clause = f"{above.written}, {said}", f"{above.text} takes {clause}"
             clauses.append(Clause(said, clause, tuple(seconds), is_aside))
         start, sign = end, normal[begin:end].strip()[:1]
     return clauses

@@ -179,7 +179,7 @@ def _find_path(name: str, item: SectionItem, value: str) -> tuple[str, str | Non
         is_path = _RX.rooted.match(other.path) or (name == "yaml_path" and _RX.configuration.search(other.path))
         is_below = other.path.startswith(f"{head.path.rstrip('/')}/")  # "logs go to /data/x/logs"
         is_related = _RX.relation.search(between) or (is_below and re.search(r"\w{2}", between))
-        is_choice = _RX.choice.search(between) or not is_related
+        is_choice = _RX.choice.search(between) or _RX.order.search(between) or not is_related
         if is_path and is_choice and not _is_of_another_run(between, text[other.end :]):
             raise _Unclear(f"names a second path, {other.path[:80]!r}: write one.")
     _check_words(

@@ -1,5 +1,7 @@
 """Kinds of words in a clause about a time."""
 
+# ruff: noqa: RUF001 - people write full-width punctuation
+
 import re
 
 import pytest
@@ -32,6 +34,15 @@ def test_words_of_a_sort_are_found_in_its_example_alone_of_two(block: list[tuple
         ("2 seeds: 60 hours", False),
         ("softmax loss: 4 hours", True),
         ("the shards load in 10 minutes", True),
+        ("smoke test 10 min", True),
+        ("the power is cut in 8 hours", False),
+        ("deadline: 8 hours", False),
+        ("remaining: 4 hours", False),
+        ("new plan: 8 hours", False),
+        ("Lena suggests 6 hours", False),
+        ("only 6 hours are booked", False),
+        ("preferably 8 hours", False),
+        ("evaluation adds 1 hour", False),
         ("the 3090 needs 4 hours", False),
         ("booked 6 hours", False),
         ("stage 2: 2 hours", False),
@@ -79,6 +90,7 @@ def test_a_clause_that_begins_with_a_duration_or_words_of_a_limit_is_its_head() 
         ("20 hours (A100: 16 h)", None),
         ("8 hours of training, evaluation takes 1 hour", None),
         ("10 hours; anything beyond 12 is a hang", None),
+        ("10 hours; 8 would do", None),
     ],
 )
 def test_a_limit_stands_beside_durations_of_other_things_and_not_beside_those_that_may_change_it(

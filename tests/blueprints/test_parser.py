@@ -511,6 +511,7 @@ def test_an_empty_list_in_front_matter_is_no_value(key: str) -> None:
     [
         ("result_dir", "`/data/x`; logs go to `/data/x/logs`", "/data/x"),
         ("result_dir", "`/data/x` or `/data/x/logs`", None),
+        ("codebase_dir", "/srv/x; run it in /srv/x/train", None),
         ("result_dir", "/data/x -> symlink to /mnt/y", "/data/x"),
         ("yaml_path", "conf/a.yaml (it includes conf/b.yaml)", "conf/a.yaml"),
         ("yaml_path", "conf/a.yaml; the big run has conf/b.yaml", None),
