@@ -176,7 +176,8 @@ def describe_row(run: Run, status: RunStatus, now_s: float, output_at_s: float |
     ]
     code = status.signal or ("" if status.exit_code is None else str(status.exit_code))
     code = failure.kind if failure else code
-    since_s = None if run.ended or status.elapsed_s is None else now_s - status.elapsed_s
+    elapsed_s = None if run.ended else run.elapsed_s(now_s)  # that of the status is of the moment of its step
+    since_s = None if elapsed_s is None else now_s - elapsed_s
     known = (run.ended_at or output_at_s) if run.ended else (since_s or run.spec.created_at)
     away = status.unreachable.host if status.unreachable else None
     seen = "" if status.last_output_s is None else ago(status.last_output_s)

@@ -189,14 +189,14 @@ def split_keys(text: str) -> tuple[list[str], str]:
 
 
 def draw_trend(values: Sequence[float], chars: int = _TREND_CHARS) -> str:
-    """Return a sparkline: each bar is the last finite value of its share of ``values``, ``!`` where there is none."""
-    values, bars = list(values), min(chars, len(values))
-    shares = [values[len(values) * bar // bars : len(values) * (bar + 1) // bars] for bar in range(bars)]
-    lasts = [next((value for value in reversed(share) if math.isfinite(value)), math.nan) for share in shares]
-    halves = [value / 2 for value in lasts if math.isfinite(value)]  # whose difference is finite, too
-    low = min(halves, default=0.0)
-    span = (max(halves, default=0.0) - low) or 1.0
-    places = ((value / 2 - low) / span * (len(_BARS) - 1) for value in lasts)
+    """Return a sparkline: each bar is the mean of its share of ``values``, ``!`` where one of them is no number."""
+    values, bars = [value / 2 for value in values], min(chars, len(values))  # halves, whose difference is finite
+    shares = (values[len(values) * bar // bars : len(values) * (bar + 1) // bars] for bar in range(bars))
+    means = [sum(value / len(share) for value in share) for share in shares]
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low = min(finite, default=0.0)
+    span = (max(finite, default=0.0) - low) or 1.0
+    places = ((mean - low) / span * (len(_BARS) - 1) for mean in means)
     return "".join(_BARS[round(place)] if math.isfinite(place) else "!" for place in places)
 
 

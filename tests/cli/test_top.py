@@ -125,6 +125,7 @@ def test_a_sparkline_has_the_newest_at_its_end_and_marks_what_is_no_number() -> 
     assert draw_trend([2.0, 2.0]) == "▁▁"
     assert draw_trend([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert draw_trend(list(range(800)), 4) == "▁▃▆█"
+    assert draw_trend([*[1.0] * 9, math.nan, *[2.0] * 10], 2) == "!▁", "one NaN shows"
     assert draw_trend([math.inf, 1e308, -1e308, math.nan]) == "!█▁!"
 
 
