@@ -182,18 +182,18 @@ async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_sa
         assert would["metric"] == "score (best), max"
         sweep_id = (await agent.call("launch_sweep", metric="score", **plan))["sweep_id"]
         await until_async(lambda: observe(sandbox, sweep_id).count().get("finished") == 3, "three ended cells")
-        cut = next(cell for cell in observe(sandbox, sweep_id).cells if cell.cell.name == "curvecut")
+        cut = next(cell for cell in observe(sandbox, sweep_id).cells if cell.cell.name == "curve-cut")
         await until_async(lambda: "step" in sandbox.run(str(cut.run_id)).progress, "its step")
         await agent.kill(str(cut.run_id))
         status = (await to_end(agent, sweep_id))[-1]["sweep"]
-        assert (status["metric"], status["best"]["cell"], status["best"]["value"]) == ("score (last)", "curvelate", 5)
+        assert (status["metric"], status["best"]["cell"], status["best"]["value"]) == ("score (last)", "curve-late", 5)
         table = await agent.call("compare_runs", sweep="curves", metrics=["best:score", "scoer"])
         assert table["columns"] == "curve|score (last)@step|best@step|score best|cell|state"
         assert table["rows"] == [
-            "late|5@3|5@3|5|curvelate|",
-            "peak|2@3|9@2|9|curvepeak|",
-            "cut||||curvecut|killed 7@1",
-            "nan||||curvenan|finished ended nan@3",
+            "late|5@3|5@3|5|curve-late|",
+            "peak|2@3|9@2|9|curve-peak|",
+            "cut||||curve-cut|killed 7@1",
+            "nan||||curve-nan|finished ended nan@3",
         ]
         assert "No metric 'scoer' in these runs. Near: score." in table["notes"]
     results = (sandbox.store.home.sweeps / sweep_id / "results.tsv").read_text()
