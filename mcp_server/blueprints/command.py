@@ -15,26 +15,17 @@ from mcp_server.blueprints.sections import is_explanation, read_items
 from mcp_server.command.programs import PAUSES, PREPARES, PYTHON_LAUNCHERS, REPORTS, RUNNERS, SETTINGS, SHELLS, WRAPPERS
 from mcp_server.command.shell import SimpleCommand, parse
 from mcp_server.command.words import read_characters, scan_quotes
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_patterns, read_words
 
 _RX = read_patterns("blueprints/patterns", "command")
 
 # Lines behind a command that only report are left out: their exit code would be the run's.
 _REPORTING_PROGRAMS = REPORTS | SETTINGS | PAUSES | {"popd"}
-_PLAIN_WORDS = frozenset({"command", "hash", "id", "nice", "parallel", "type", "watch"})  # a sentence has them, too
-_PROGRAMS = (
-    frozenset(
-        """python python3 make doit srun mpirun ray docker node cargo go just hydra tmux screen sbatch""".split()  # noqa: SIM905 - words
-    ).union(WRAPPERS, RUNNERS, SHELLS, PYTHON_LAUNCHERS, PREPARES)
-    - _PLAIN_WORDS
-)
-_SHELL_LANGUAGES = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal", "shellscript"})
-_PLAIN_LANGUAGES = frozenset({"", "text", "txt", "cmd", "plaintext", "command"})
-_PYTHON_LINE = re.compile(
-    r"%{1,2}[a-z]\w*|(?:from\s+[\w.]+\s+)?import\s+[A-Za-z_]|[A-Za-z_][\w.]*\(.*\)\s*$|Out ?\[\d*\]:|\.\.\.:? "
-)
+_WORDS = read_words("blueprints/words")
+_PROGRAMS = frozenset(_WORDS["programs"]).union(WRAPPERS, RUNNERS, SHELLS, PYTHON_LAUNCHERS, PREPARES)
+_PROGRAMS -= frozenset(_WORDS["no programs"])
+_SHELL_LANGUAGES, _PLAIN_LANGUAGES = _WORDS["shells"], ("", *_WORDS["plain texts"])
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n.*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
-_LEADING_ASSIGNMENTS = re.compile(r"""^(?:[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"'])*\s+)+""")
 
 
 Lines = list[tuple[int, str]]  # line numbers and texts
@@ -76,7 +67,7 @@ def read_command(reader: BlueprintReader) -> str | None:
 def _choose_launch(reader: BlueprintReader, commands: Lines, refuse: Refuse, remark: Refuse) -> str | None:
     """Return the one launch among commands, with the lines around it that belong to it; None without one."""
     for line, text in commands:
-        if _PYTHON_LINE.match(text):
+        if _RX.python_line.match(text):
             refuse(line, f"{text[:60]!r} is Python, not a shell command: write the command as a shell runs it.")
             return None
     launches = [(line, text) for line, text in commands if not _only_prepares(text)]
@@ -202,7 +193,7 @@ def find_unknown_names(command: str) -> list[str]:
 
 def looks_like_command(text: str) -> bool:
     """Return whether a line outside of code blocks is a command rather than prose."""
-    rest = _LEADING_ASSIGNMENTS.sub("", text + " ").strip().rstrip("\\")
+    rest = _RX.leading_assignments.sub("", text + " ").strip().rstrip("\\")
     if not rest:
         return bool(_RX.assignment.match(text))
     first = rest.split()[0].rstrip(";")

@@ -17,7 +17,7 @@ from mcp_server.blueprints.headings import (
     plain_text,
     split_label,
 )
-from mcp_server.blueprints.markdown import code_spans
+from mcp_server.blueprints.markdown import LINE_BREAK, code_spans
 from mcp_server.blueprints.sections import is_explanation, read_items
 from mcp_server.text.rows import read_patterns, read_words
 
@@ -30,15 +30,10 @@ ABSENT = _RX.absent
 _WORDS = read_words("blueprints/words")
 PROSE_WORDS = frozenset(_WORDS["prose"])
 _MAX_WORDS_IN_PATH = 8
-# Prose behind a path that no name of a file goes on with.
-_PROSE = re.compile(
-    r"(?!-\w)[^\w\s]|(?:is|was|has|holds|contains|which|where|because|since|please|will|does|it|ist|enthält|est)\b|[\u4e00-\u9fff]"
-)
 PLACEHOLDER = _RX.placeholder
 NEGATION = _RX.negation
 FILL_IN_WORD = _RX.fill_in_word
 _USER_VARIABLES = frozenset({"HOME", "USER"})
-_LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 @dataclass
@@ -170,7 +165,7 @@ def _find_path(name: str, item: SectionItem, value: str) -> tuple[str, str | Non
     if head is None:
         return _find_in_sentence(item, value, [span for span in spans if "/" in span.path]), None
     rest = text[head.end :].lstrip("`*_\"'")
-    if rest[:1].isspace() and rest.strip() and not _PROSE.match(rest.strip()) and not head.is_quoted:
+    if rest[:1].isspace() and rest.strip() and not _RX.prose.match(rest.strip()) and not head.is_quoted:
         raise _Unclear(
             f": where does the path end in {value[:80]!r}? Write it in backticks, and the rest on another line."
         )
@@ -285,12 +280,9 @@ def _match_path_with_spaces(value: str) -> str:
     """Return ``value`` if all of it is one path with spaces: no prose, no further path, no option."""
     bare = re.sub(r"\\ ", " ", _without_comment(value))
     words = bare.split(" ")
-    is_path = _RX.path_with_blanks.fullmatch(bare)
-    if not is_path or "" in words or len(words) > _MAX_WORDS_IN_PATH:
-        return ""
-    if any(word.startswith(("/", "-", "~", "$")) for word in words[1:]):
-        return ""
-    return "" if PROSE_WORDS & {word.lower() for word in words[1:]} else bare
+    is_path = _RX.path_with_blanks.fullmatch(bare) and "" not in words and len(words) <= _MAX_WORDS_IN_PATH
+    is_prose = any(word.startswith(("/", "-", "~", "$")) or word.lower() in PROSE_WORDS for word in words[1:])
+    return bare if is_path and not is_prose else ""
 
 
 def _without_comment(value: str) -> str:
@@ -304,10 +296,8 @@ def keep_hints(reader: BlueprintReader) -> None:
     for name, section in reader.sections.items():
         items = read_items(section) if section.exact is None else ()
         for item in items:
-            is_hint = (
-                is_explanation(item.label) and not _RX.description_label.fullmatch(item.label) and not item.is_code
-            )
-            if is_hint and not PLACEHOLDER.search(item.text):
+            is_hint = is_explanation(item.label) and not _RX.description_label.fullmatch(item.label)
+            if is_hint and not item.is_code and not PLACEHOLDER.search(item.text):
                 reader.add_note(name, item.words)
 
 
@@ -344,7 +334,7 @@ def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
     for line in section.lines if is_subtitle and any(line.text.strip() for line in section.lines) else lines:
         text = plain_text(line) if line.fence is None else line.text.strip()
         if line.fence is None and ("<" in text or "&" in text):
-            text = unescape(_RX.inline_tag.sub("", _LINE_BREAK.sub(" ", text)))
+            text = unescape(_RX.inline_tag.sub("", LINE_BREAK.sub(" ", text)))
         if not text or line.level or text.startswith("#") or re.fullmatch(r"[-=_*|:+•– ]+", text):
             is_hint = is_hint and bool(text) and not line.level
             continue

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcp_server.blueprints.markdown import SourceLine, strip_bold
+from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, strip_bold
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("blueprints/patterns", "headings")
@@ -26,25 +26,16 @@ _SECTION_BY_PLACE = {
     for alias in re.split(r"[|/]", aliases)
     if name.endswith(("_dir", "_exe", "_path"))
 }
-_PLACE = re.compile(
-    r"(?: ?(?:path|dir|directory|folder|location|root|目录|路径|文件夹|verzeichnis|ordner|pfad))+$"
-    r"|^(?:répertoire|dossier|chemin) (?:du|de|des)(?: la)? "
-)
 NO_HASHES = 7  # the level of a heading without #: every other heading ends its section
 _MAX_LABEL_WORDS = 8  # a longer label is a sentence
 MAX_HEADING_CHARS = 8_000  # no heading is longer, nor a line with a label
 
 LOOSE_MARK = _RX.loose_mark
 LOOSE_HASHES = _RX.loose_hashes
-_PATH_LABEL = re.compile(r"(?:content|value|path|dir|directory|file|folder|step)s?[\W_]*\d*$|.*[-_ ](?:path|dir|file)$")
-LINE_BREAK = _RX.line_break
 _MAX_TWO_NAMES = 80
 _FEWEST_COLUMNS = 3  # of a table in plain words that has no column for the command
 
 _WORDS_ALONE = re.compile(r"[^\W\d_][^:：=`|<>\[\]{}\"/\\$;,.!?。，；]{1,60}?\s*[:：]?")
-_TITLE = re.compile(
-    r"(?:[A-ZÄÖÜÉÀ][\w'-]*)(?: (?:[A-ZÄÖÜÉÀ&][\w'-]*|of|and|for|the|to|in|on|und|et|de|du|des)){0,4}\s*:?"
-)
 _FEWEST_BARE = 3  # words alone on their lines that begin sections, in a document without any other heading
 # Sections of one value: behind it, words alone on a line begin something else.
 SINGLE = frozenset({"codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time"})
@@ -126,7 +117,7 @@ def find_section(name: str) -> str | None:
     section = _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
     section = section or ("max_time" if _RX.time_name.fullmatch(plain) else None)
     section = section or _SECTION_BY_PLACE.get(
-        core if (core := _PLACE.sub("", plain.removeprefix("exp "))) != plain else ""
+        core if (core := _RX.place.sub("", plain.removeprefix("exp "))) != plain else ""
     )
     if section is None and (timed := _RX.with_unit.fullmatch(plain)):
         section = find_section(timed[1])
@@ -278,7 +269,7 @@ def split_label(text: str) -> tuple[str, str]:
     if is_clock or "@" in match["label"] or _RX.drive.match(text):  # 12:00:00, root@host:/data, C:/data
         return "", text
     label = match["label"].strip(" *_[]【】").lower()
-    if _RX.remote.match(text) and find_section(label) is None and not _PATH_LABEL.match(label):
+    if _RX.remote.match(text) and find_section(label) is None and not _RX.path_label.match(label):
         return "", text  # host2:/data
     return label, match["value"].strip().removeprefix("**").strip()
 
@@ -318,7 +309,7 @@ def find_bare(lines: Sequence[SourceLine], headings: Mapping[int, Heading]) -> d
             single = ""
         elif line.fence is None and is_after_blank and not line.list_mark and _WORDS_ALONE.fullmatch(text):
             name = find_in_words(text.rstrip(" :："))
-            if name == NOTES or (name is None and single and has_value and _TITLE.fullmatch(text) and below.content):
+            if name == NOTES or (name is None and single and has_value and _RX.title.fullmatch(text) and below.content):
                 bare[line.number] = Heading(NOTES, BARE, NO_HASHES, text, "" if name else text)
                 single = ""
             elif name is not None and name not in OPTIONS and below.content:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from html import unescape
 
-from mcp_server.blueprints.markdown import find_code
+from mcp_server.blueprints.markdown import LINE_BREAK, find_code
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("blueprints/patterns", "html")
@@ -19,18 +19,8 @@ _RX = read_patterns("blueprints/patterns", "html")
 Lines = list[tuple[int, str]]  # numbers and texts of lines; several may have one number
 
 _LONGEST_LINE = 8_000
-_ATTRIBUTES = r"(?:\s+(?![^<>]*(?:hidden|display\s*:\s*none|line-through))[^<>]*)?"
-_CONTAINERS = (
-    "html|body|main|header|footer|article|section|div|p|center|ul|ol|dl|dd|details|blockquote|thead|tbody|tfoot|hr|li"
-)
 _LINE_START = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?")
 _CODE_TAGS = frozenset({"code", "kbd", "tt", "samp"})
-_TABLE, _TABLE_END = re.compile(rf"^\s*<table{_ATTRIBUTES}>", re.IGNORECASE), re.compile(r"</table>\s*$", re.IGNORECASE)
-_JOINED_CELLS = re.compile(r"\b(?:col|row)span\s*=\s*[\"']?(?!1\b)", re.IGNORECASE)
-_LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-
-
-_BLOCK_TAG = r"(?:h[1-6]|p|div|pre|table|[uod]l|li|d[td]|details|summary|section|blockquote|hr)"
 
 
 def rewrite_html(lines: Lines) -> Lines:
@@ -50,10 +40,9 @@ def _split_blocks(lines: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _rewrite(lines: Lines) -> Iterator[tuple[int, str]]:
-    last_ends = [
-        max((n for n, (_, text) in enumerate(lines) if ends.search(text)), default=-1) for _, ends, _ in _BLOCKS
-    ]
-    is_code, behind = list(find_code(text for _, text in lines)), 0
+    texts = [text for _, text in lines]
+    last_ends = [max((n for n, text in enumerate(texts) if ends.search(text)), default=-1) for _, ends, _ in _BLOCKS]
+    is_code, behind = list(find_code(texts)), 0
     for at, (number, text) in enumerate(lines):
         if at < behind:
             continue
@@ -95,7 +84,7 @@ def _read_pre(lines: Lines) -> Lines | None:
 def _read_table(lines: Lines) -> Lines | None:
     """Return a table as rows of markdown, or None where it has joined cells or anything between its rows and cells."""
     whole = "\n".join(text for _, text in lines)
-    if _JOINED_CELLS.search(whole) or _RX.between_rows.sub("", _RX.row.sub("", whole)).strip():
+    if _RX.joined_cells.search(whole) or _RX.between_rows.sub("", _RX.row.sub("", whole)).strip():
         return None
     rows: Lines = []
     for row in _RX.row.finditer(whole):
@@ -113,13 +102,13 @@ def _read_cell(text: str) -> str | None:
     text = "<br>".join(filter(None, (part.strip() for part in text.split("\n"))))
     text = _unwrap(text)
     text = text if "`" in text else _RX.emphasis.sub(r"\g<text>", text)
-    if _RX.tag.search(_LINE_BREAK.sub("", text)):
+    if _RX.tag.search(LINE_BREAK.sub("", text)):
         return None
     return text.replace("|", "\\|")
 
 
 _BLOCKS: tuple[tuple[re.Pattern[str], re.Pattern[str], Callable[[Lines], Lines | None]], ...] = (
-    (_TABLE, _TABLE_END, _read_table),
+    (_RX.table, _RX.table_end, _read_table),
     (_RX.pre, _RX.pre_end, _read_pre),
 )
 
@@ -150,11 +139,9 @@ def _rewrite_line(text: str) -> str:
 def _unwrap(text: str) -> str:
     """Return a value without the inline tags around all of it; code becomes inline code."""
     inner, is_code = text.strip(), False
-    while (around := _RX.around.match(inner)) and not re.search(
-        rf"</?{around['tag']}\b", around["text"], re.IGNORECASE
-    ):
+    while (around := _RX.around.match(inner)) and not re.search(rf"(?i)</?{around['tag']}\b", around["text"]):
         inner, is_code = around["text"].strip(), is_code or around["tag"].lower() in _CODE_TAGS
-    if _RX.tag.search(_LINE_BREAK.sub("", inner)) or (is_code and "`" in inner):
+    if _RX.tag.search(LINE_BREAK.sub("", inner)) or (is_code and "`" in inner):
         return text
     inner = inner if "`" in inner else unescape(inner)
     return f"`{inner}`" if is_code else inner

@@ -15,6 +15,7 @@ from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("blueprints/patterns", "markdown")
 
+LINE_BREAK = _RX.line_break
 _KEPT = "\ue000"  # in whose place inline code and escaped characters stand
 _MAX_INLINE_CHARS = 8_000
 _DEEPEST = 20  # lists and quotes within each other

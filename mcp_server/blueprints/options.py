@@ -23,8 +23,6 @@ _STYLES = {
     "--k v": re.compile(r"--<?(?:k|key|name|param)>?(?:\s+|\s*<)(?:v|val|value)>?(?![\w=]).*", re.IGNORECASE),
     "k=v": re.compile(r"<?(?:k|key|name|param)>?=<?(?:v|val|value)>?(?!\w).*", re.IGNORECASE),
 }
-# Names and values on one line: `--lr 3e-4 --seed=1`, `lr=3e-4, seed=1`, `lr: 3e-4; seed: 1`.
-_VALUE = r"(?:(?!--)[^\s,;，；=:\[\]{}\"']+)"
 _MAX_SEEDS = 1_000
 
 
@@ -144,11 +142,8 @@ def _read_value(reader: BlueprintReader, name: str) -> Any:
         reader.refuse(name, first, cause)
         return None
     has_several = any(_RX.flags.fullmatch(text) or len(_RX.pair.findall(text)) > 1 for text in texts)
-    if (
-        name == "params"
-        and has_several
-        and all(_RX.flags.fullmatch(text) or _RX.pairs.fullmatch(text) for text in texts)
-    ):
+    has_several = has_several and all(_RX.flags.fullmatch(text) or _RX.pairs.fullmatch(text) for text in texts)
+    if name == "params" and has_several:
         pairs = [(number, *pair) for number, text in lines for pair in _RX.pair.findall(text)]
         numbers, texts = [pair[0] for pair in pairs], [f"{flag or key}: {value}" for _, flag, key, value in pairs]
     try:
@@ -169,10 +164,8 @@ def _value_lines(section: Section, *, is_table: bool) -> list[tuple[int, str]]:
         return [(number, _RX.assigned.sub(assigned, text)) for number, text in code]
     rows = [(line.number, split_row(line.text.strip())) for line in section.all_lines if line.text.strip()[:1] == "|"]
     if len(rows) == 3 and _is_wide(*(cells for _, cells in rows)):  # noqa: PLR2004 - names, line, values
-        return [
-            (rows[2][0], f"{name.strip(' `')}: {value.strip(' `')}")
-            for name, value in zip(rows[0][1], rows[2][1], strict=True)
-        ]
+        pairs = zip(rows[0][1], rows[2][1], strict=True)
+        return [(rows[2][0], f"{name.strip(' `')}: {value.strip(' `')}") for name, value in pairs]
     lines: list[tuple[int, str]] = []
     for line in section.all_lines:
         text = re.sub(r"~~[^~]+~~", "", line.text.replace("**", "")).rstrip()

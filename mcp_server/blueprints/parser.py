@@ -21,9 +21,6 @@ from mcp_server.blueprints.markdown import SourceLine
 from mcp_server.blueprints.options import Options, read_options
 from mcp_server.blueprints.sections import split_sections
 from mcp_server.blueprints.time_limit import read_time_limit
-from mcp_server.text.rows import read_patterns
-
-_RX = read_patterns("blueprints/patterns", "parser")
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
 MAX_CHARS = 1_000_000

@@ -16,7 +16,6 @@ from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
     BARE,
     BRACKETED,
-    LINE_BREAK,
     LOOSE_MARK,
     NO_HASHES,
     NOTES,
@@ -37,7 +36,7 @@ from mcp_server.blueprints.headings import (
     unfold_wide_tables,
 )
 from mcp_server.blueprints.html import rewrite_html
-from mcp_server.blueprints.markdown import SourceLine, read_lines
+from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, read_lines
 from mcp_server.text.durations import find_durations, normalize
 from mcp_server.text.rows import read_patterns
 
@@ -46,7 +45,6 @@ _RX = read_patterns("blueprints/patterns", "sections")
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")  # as copied from a web page
 # What a label under another heading may be, and its value.
 _STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
-_PATH_WORD = re.compile(r"path|dir|folder|file|root|路径|目录|文件", re.IGNORECASE)
 _MAX_STRAY_CHARS = 500
 _FEWEST_HEADINGS = 3  # sections with headings, from which on labels are text
 _MAX_MISSPELT = 200  # candidates: each is compared with every name
@@ -181,7 +179,7 @@ def _adopt_strays(
             continue
         if not in_notes and not in_section:
             sections.append(Section(name, line.number, label, value))
-        elif in_section or name in ("venv_exe", "max_time") or _PATH_WORD.search(label):
+        elif in_section or name in ("venv_exe", "max_time") or _RX.path_word.search(label):
             where = "another section" if in_section else "the notes"
             text = f"{plain_text(line)[:60]!r} is in {where}, and [exp_{name}] is missing: write it below that name."
             yield BlueprintFault(line.number, text, section=name)
@@ -208,10 +206,8 @@ def _split_breaks(line: SourceLine) -> list[SourceLine]:
     if line.fence is not None or "<" not in line.text or not LINE_BREAK.search(line.text):
         return [line]
     parts = zip(*(LINE_BREAK.split(text) for text in (line.text, line.content, line.plain)), strict=False)
-    first, *others = [
-        replace(line, text=text, content=content.strip(), plain=plain.strip()) for text, content, plain in parts
-    ]
-    return [first, *(replace(other, list_mark="") for other in others)]
+    lines = [replace(line, text=text, content=content.strip(), plain=plain.strip()) for text, content, plain in parts]
+    return [lines[0], *(replace(other, list_mark="") for other in lines[1:])]
 
 
 def read_items(section: Section) -> Iterator[SectionItem]:
