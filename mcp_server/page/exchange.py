@@ -1,4 +1,4 @@
-"""What goes to and fro between the page and its server: forms and queries, JSON, and errors in three parts."""
+"""Forms and queries, JSON, and errors in three parts, as they pass between the page and its server."""
 
 from __future__ import annotations
 

@@ -230,10 +230,23 @@ def test_on_a_shared_filesystem_the_index_is_in_this_machines_cache(
     assert not (home / "index").exists()
 
 
-MAKES = (
-    "import sys; from mcp_server.store.run_store import RunStore; from mcp_server.store.state_home import StateHome\n"
-)
-MAKES += "from pathlib import Path; print('go', flush=True); RunStore(StateHome(Path(sys.argv[1]))).list_ids()"
+MAKES = """
+import os, sys
+from pathlib import Path
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+for _ in sys.stdin:
+    writers = []
+    for _ in "ab":
+        if (writer := os.fork()) == 0:
+            RunStore(StateHome(Path(sys.argv[1]))).list_ids()
+            os._exit(0)
+        writers.append(writer)
+    print(*writers, flush=True)
+    for writer in writers:
+        os.waitpid(writer, 0)
+    print("ended", flush=True)
+"""
 
 
 def test_a_process_killed_while_it_writes_the_index_leaves_no_wrong_answer(tmp_path: Path) -> None:
@@ -241,21 +254,23 @@ def test_a_process_killed_while_it_writes_the_index_leaves_no_wrong_answer(tmp_p
         add_run(tmp_path, number, STATES[number % 4])
     numbers = random.Random(20261127)
     expected = dict.fromkeys(STATES, 150)
-    for _ in range(8):
-        shutil.rmtree(tmp_path / "index", ignore_errors=True)
-        writers = [
-            subprocess.Popen([sys.executable, "-c", MAKES, str(tmp_path)], stdout=subprocess.PIPE) for _ in range(2)
-        ]
-        for writer in writers:
-            assert writer.stdout is not None
-            writer.stdout.readline()
-        threading.Event().wait(numbers.uniform(0, 0.5))  # some are killed before, some after, most in between
-        for writer in writers:
-            writer.send_signal(signal.SIGKILL)
-            writer.communicate()
-        store = RunStore(StateHome(tmp_path))
-        assert store.count_states() == expected
-        assert len(store.list_ids()) == 600
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", MAKES, str(tmp_path)], **pipes) as forks:
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        for _ in range(8):
+            shutil.rmtree(tmp_path / "index", ignore_errors=True)
+            forks.stdin.write(b"\n")
+            forks.stdin.flush()
+            writers = forks.stdout.readline().split()
+            threading.Event().wait(numbers.uniform(0, 0.5))  # some are killed before, some after, most in between
+            for writer in writers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(writer), signal.SIGKILL)
+            assert forks.stdout.readline() == b"ended\n"
+            store = RunStore(StateHome(tmp_path))
+            assert store.count_states() == expected
+            assert len(store.list_ids()) == 600
 
 
 def test_servers_that_write_at_once_while_runs_come_and_go_agree_in_the_end(home: Path) -> None:

@@ -267,7 +267,7 @@ def longest_part(shown: str) -> int:
 def test_ordinary_spellings_of_a_secret_are_masked(spell: Callable[[str], str]) -> None:
     spelling = spell(KEY)
     stream = f"a line\nkey: {spelling}\nloss 0.5\n".encode()
-    for chunks in ([stream], one_by_one(stream), *(cut(stream, place) for place in range(0, len(stream), 3))):
+    for chunks in ([stream], one_by_one(stream), *(cut(stream, place) for place in range(0, len(stream), 7))):
         shown = redacted({"TOKEN": KEY}, *chunks).decode(errors="replace")  # a cut separator
         assert MASK.decode() in shown
         assert shown.startswith("a line\nkey: ")
@@ -329,7 +329,7 @@ KEY_ALPHABETS = {"base62": string.ascii_letters + string.digits, "hexadecimal": 
 @pytest.mark.parametrize("length", [12, 19, 22, 40, 128])
 def test_every_part_of_a_key_of_eight_characters_is_masked(alphabet: str, length: int) -> None:
     rng = random.Random(length)
-    for _ in range(20):
+    for _ in range(8):
         key = ""
         while len(re.findall("[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[a-zA-Z])", key)) <= length / 4:
             key = "".join(rng.choices(alphabet, k=length))
