@@ -183,6 +183,7 @@ class _Lengths:
         self._begun_s = _first_starts_s(sweep)
         self._fates, self._former = read_fates(sweep)
         self._known: dict[tuple[str, str], _Launch | None] = {}
+        self._shares: dict[tuple[object, ...], float | None] = {}
 
     def left_s(self, cell: CellState, run: Run, chance: random.Random) -> float | None:
         """Return how long a running cell still takes, at most until its time limit. ``chance`` draws where it stops."""
@@ -205,9 +206,19 @@ class _Lengths:
     def length_s(self, cell: CellState, chance: random.Random | None = None) -> float | None:
         """Return how long a waiting cell takes, with the time between two cells; None where nothing tells."""
         launch = self._read(cell)
-        begun = self._former.get(cell.cell.name, Fate(cell))
-        length_s = None if launch is None else launch.left_s(begun, None, is_again=True)
-        if launch is None or length_s is None:
+        if launch is None:
+            return None
+        if (begun := self._former.get(cell.cell.name)) is not None or launch.fit is None:
+            length_s = launch.left_s(begun or Fate(cell), None, is_again=True)
+        else:  # the same share of a whole training for all cells of a group
+            key = (cell.cell.phase, cell.cell.variant, *launch.peers.name_group(cell))
+            if key not in self._shares:
+                usual_s = max(launch.fit(cell), _SHORTEST_S)
+                whole_s = launch.left_s(Fate(cell), None, is_again=True)
+                self._shares[key] = None if whole_s is None else whole_s / usual_s
+            share = self._shares[key]
+            length_s = None if share is None else share * launch.fit(cell)
+        if length_s is None:
             return None
         return length_s * (1.0 if chance is None else launch.draw_share(chance)) + launch.between_s
 
@@ -340,7 +351,12 @@ class Peers:
 
     def find(self, cell: CellState) -> tuple[list[Fate], float]:
         """Return the ends of its group, and how much those of other settings count beside them, in ends."""
-        return _newest(self._groups.get(_read_key(cell, self._by), [])), self._weight
+        return _newest(self._groups.get(self.name_group(cell), [])), self._weight
+
+    def name_group(self, cell: CellState) -> tuple[str, ...]:
+        """Return the settings of its group; those without an end are one, as nothing tells them apart."""
+        key = _read_key(cell, self._by)
+        return key if key in self._groups else ()
 
     def has_same(self, cell: CellState) -> bool:
         """Return whether a cell of the same setting has ended."""

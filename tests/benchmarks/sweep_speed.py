@@ -112,7 +112,7 @@ async def _rehearse(sandbox: Sandbox, server: Server) -> float:
     seeds = list(range(_PLANNED // 20))
     taken_s = []
     for number in range(3):
-        common = {"command": f"python3 train.py --try {number}", "cwd": str(sandbox.work)}
+        common = {"command": f"python3 -c pass --try {number}", "cwd": str(sandbox.work)}
         begun_s = time.monotonic()
         grid = {"lr": [n / 100 for n in range(1, 21)], "seed": seeds}
         answer = await server.call("launch_sweep", name="large", common=common, grid=grid, dry_run=True)
