@@ -20,9 +20,8 @@ def name_cells(labels: Sequence[Label]) -> list[str]:
     Paths lose the parts that all of them have. Where that is too long, parameters' names are shortened, then long
     values, in all cells alike.
     """
-    values = {
-        name: list(dict.fromkeys(each[name] for each in labels if name in each)) for label in labels for name in label
-    }
+    known = dict.fromkeys(name for label in labels for name in label)
+    values = {name: list(dict.fromkeys(each[name] for each in labels if name in each)) for name in known}
     texts = {name: dict(zip(of, map(clean_name, _tell_apart(of)), strict=True)) for name, of in values.items()}
     shown = [name for name in values if not name.startswith(" ")]
     room = LONGEST_CELL_NAME - len(values) + 1
