@@ -53,7 +53,7 @@ for step in range(1, 6):
 
 
 async def measure(sandbox: Sandbox) -> Table:
-    """Run the sweeps: at once those whose figures are counts, tokens, shares or processor time, then what is timed."""
+    """Run the sweeps: at once those that disturb no figure of each other, then each that is timed by itself."""
     made = library()
     if made is None:
         raise NotMeasured("no C compiler is here to make the fake driver with")
@@ -64,12 +64,18 @@ async def measure(sandbox: Sandbox) -> Table:
             found[name] = await part(own)
 
     with_gpus = partial(_give_gpus, made)
-    async with anyio.create_task_group() as group:
-        group.start_soon(take, "storm", partial(with_gpus, _survive))
-        group.start_soon(take, "idle", partial(with_gpus, _measure_queue))
-        group.start_soon(take, "evening", partial(with_gpus, _play_evening))
-        group.start_soon(take, "costs", measure_costs)
-        group.start_soon(take, "estimates", measure_estimates)
+    together: tuple[dict[str, Callable[[Sandbox], Awaitable[object]]], ...] = (
+        {
+            "storm": partial(with_gpus, _survive),
+            "evening": partial(with_gpus, _play_evening),
+            "costs": measure_costs,
+        },
+        {"idle": partial(with_gpus, _measure_queue), "estimates": measure_estimates},  # which mostly sleep
+    )
+    for parts in together:
+        async with anyio.create_task_group() as group:
+            for name, part in parts.items():
+                group.start_soon(take, name, part)
     storm, idle, evening, costs = (found[name] for name in ("storm", "idle", "evening", "costs"))
     gaps = await with_gpus(_measure_gaps, sandbox)
     peer = await anyio.to_thread.run_sync(_measure_peer, sandbox)
