@@ -105,7 +105,7 @@ class TopView:
 
     @property
     def visible(self) -> list[ListedRun]:
-        """The rows of the table: live ones first, the cells of a sweep below it where it is open."""
+        """The rows of the table: live ones, then the newest ends; the cells of an open sweep are below it."""
         sweeps = {row.key for row in self.rows if row.is_sweep}
         words = self.wanted.lower().split()
         found = {row.key for row in self.rows if all(word in _searched(row) for word in words)}
@@ -114,11 +114,11 @@ class TopView:
             if row.sweep in sweeps:
                 cells.setdefault(row.sweep, []).append(row)
         shown = []
-        for row in sorted(self.rows, key=lambda row: not row.is_live):
+        for row in sorted(self.rows, key=_by_time):
             inner = [cell for cell in cells.get(row.key, ()) if cell.key in found or row.key in found]
             if row.sweep in sweeps or not (row.key in found or inner):
                 continue
-            shown += [row, *(sorted(inner, key=lambda cell: not cell.is_live) if row.key in self.opened else ())]
+            shown += [row, *(sorted(inner, key=_by_time) if row.key in self.opened else ())]
         return shown
 
     @property
@@ -126,6 +126,10 @@ class TopView:
         """The row that keys act on: the first where the selected one is gone."""
         visible = self.visible
         return next((row for row in visible if row.key == self.selected), visible[0] if visible else None)
+
+
+def _by_time(row: ListedRun) -> tuple[bool, float]:
+    return (False, 0.0) if row.is_live else (True, -(row.since_s or 0.0))
 
 
 def _searched(row: ListedRun) -> str:

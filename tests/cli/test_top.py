@@ -111,6 +111,12 @@ def test_a_table_without_runs_says_so() -> None:
     assert draw(replace(VIEW, wanted="nothing"), 60, 8)[3] == "No run has 'nothing'."
 
 
+def test_live_runs_come_first_and_then_the_newest_ends() -> None:
+    ended = [row(f"{age}-ago", "failed", age) for age in (300, 100, 200)]
+    view = TopView([*ended, RUN, row("in-line", "queued")])
+    assert [each.key for each in view.visible] == ["cfm-7kqz", "in-line", "100-ago", "200-ago", "300-ago"]
+
+
 def test_the_selected_row_is_always_in_the_frame() -> None:
     rows = [row(f"run-{number:03}") for number in range(100)]
     for number in (0, 5, 50, 99):
