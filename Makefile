@@ -1,7 +1,7 @@
 PYTHON ?= .venv/bin/python
 DEVICE_PYTHON ?= python3
 
-.PHONY: setup check test bench engines frameworks conformance clients tmux-versions device device-wheels demo docs lock dist release
+.PHONY: setup check test bench engines frameworks conformance clients tmux-versions device device-wheels demo screenshots docs lock dist release
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -41,6 +41,9 @@ device-wheels:  ## into .device/: the packages that such a machine lacks
 
 demo:
 	$(PYTHON) -m mcp_server demo
+
+screenshots:  ## the pictures of the page in README; needs Chromium
+	$(PYTHON) -m tests.support.screenshots
 
 docs:  ## the guides and a page a tool, in site/; needs the extra `docs`
 	$(PYTHON) -m mkdocs build --strict

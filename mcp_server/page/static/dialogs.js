@@ -23,11 +23,11 @@ function Modal({ title, children, send = async () => {}, button, isReady = true 
 const pathOf = (row) => `/${row.cells ? 'sweeps' : 'runs'}/${row.id}/`
 
 function Stop({ row }) {
-	const [typed, type] = useState(''), [reason, setReason] = useState(''), what = row.cells ? 'sweep' : 'run'
-	const send = () => call(pathOf(row) + 'kill', { method: 'POST', body: { run_id: typed, reason } }).then(({ text }) => text || 'Stopped.')
-	return html`<${Modal} title=${`Stop ${row.name}?`} send=${send} button=${['Stop the ' + what, 'danger']} isReady=${typed === row.id}>
+	const [id, setId] = useState(''), [reason, setReason] = useState(''), what = row.cells ? 'sweep' : 'run'
+	const send = () => call(pathOf(row) + 'kill', { method: 'POST', body: { run_id: id, reason } }).then(({ text }) => text || 'Stopped.')
+	return html`<${Modal} title=${`Stop ${row.name}?`} send=${send} button=${['Stop the ' + what, 'danger']} isReady=${id === row.id}>
 		<p>${row.cells ? `Its ${row.cells.running || 0} running cells are stopped, and no more are started.` : `It is ${row.state}${row.step != null ? ' at step ' + row.step : ''}${row.owner ? ', of ' + row.owner : ''}.`} All that it wrote stays.</p>
-		<label>Type <code>${row.id}</code> to stop it<input autofocus autocomplete="off" spellcheck=${false} value=${typed} onInput=${typed(type)} /></label>
+		<label>Type <code>${row.id}</code> to stop it<input autofocus autocomplete="off" spellcheck=${false} value=${id} onInput=${typed(setId)} /></label>
 		<label>Why (for its events)<input value=${reason} maxlength="300" onInput=${typed(setReason)} /></label><//>`
 }
 

@@ -10,7 +10,7 @@ import { ask as askFor } from './dialogs.js'
 const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictures and files', code: 'Code', config: 'Configuration' }
 
 export function RunView({ id }) {
-	const known = use(runs).get(id), { tab = 'overview' } = use(address)
+	const known = use(runs).get(id), tab = use(address).tab || 'overview'
 	const { found: run, failure } = useAnswer('/runs/' + id, known && known.seq, known && known.state)
 	const row = known || (run && run.row)
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
