@@ -6,8 +6,10 @@ An evaluation before the first training step counts as step 0, the baseline of t
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,7 @@ _RX = read_patterns("scalars/patterns", "from_log")
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
+_MOST_READERS = 64  # logs that are read on where they grow
 # A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
 _SAME_COUNTER, _AHEAD = 1.25, 10
 _PATTERN_S = 5.0  # for all lines of a log
@@ -79,7 +82,7 @@ def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
     for number in range(run.attempt, 0, -1):
         for log in (rundir.log(number), *find_redirected(run, rundir, number)):
             try:
-                metrics = _read_log(log, run.spec.first_step_pattern)
+                metrics = _read_log(log, run.spec.first_step_pattern, is_whole=run.ended)
             except OSError:  # it was removed
                 continue
             if metrics.points:
@@ -118,27 +121,74 @@ def open_tracker(
     return ProgressTracker(first_step_pattern, search.search), search
 
 
-def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
-    (progress, search), baseline = open_tracker(first_step_pattern), _BaselineReader()
-    points: dict[str, LogPoints] = {}
-    printed: dict[str, LogPoints] = {}
-    lines, cut = read_log_lines(log)
-    for line in lines:
-        readings = progress.read_lines([line])
-        if not progress.first_step_seen:
-            baseline.read(line)
-        named = _RX.own_step.search(line) if "global_step" in line else None
-        step = int(named[1]) if named else progress.step
-        if progress.first_step_seen:
-            _add(points, step, (found for reading in readings for found in reading.metrics.items()))
-            _add(printed, step, _find_own_names(line))
-    if progress.first_step_seen:  # a run without a step has no metrics
-        for name, value in reversed(baseline.values):
-            if name in points or len(points) < _MOST_NAMES:
-                points.setdefault(name, []).insert(0, (0, value))
-    notes = [_CUT] * cut + [_SLOW_PATTERN] * (search is not None and search.is_over)
-    source = log if points or printed else None
-    return LogMetrics(points, tuple(notes), source, printed, progress.step, dict(progress.metrics))
+def _read_log(log: Path, first_step_pattern: str | None, *, is_whole: bool) -> LogMetrics:
+    """Return the metrics of a log; ``is_whole``: nothing is written to it any more."""
+    if first_step_pattern:  # its search has a limit for all lines
+        return _LogReader(log, first_step_pattern).read(is_whole=True)
+    return _open_reader(log, log.stat().st_ino).read(is_whole=is_whole)
+
+
+class _LogReader:
+    """Reads the metrics of a growing log: each line once, of a log that is large at first its beginning and end."""
+
+    def __init__(self, log: Path, first_step_pattern: str | None = None) -> None:
+        self._log, self._pattern = log, first_step_pattern
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._progress, self._search = open_tracker(self._pattern)
+        self._baseline = _BaselineReader()
+        self._points: dict[str, LogPoints] = {}
+        self._printed: dict[str, LogPoints] = {}
+        self._offset, self._is_cut, self._rest = 0, False, b""
+
+    def read(self, *, is_whole: bool) -> LogMetrics:
+        with self._lock, open_regular(self._log) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self._offset:  # it was cut off
+                self._begin()
+            if size - self._offset > 2 * _MOST_BYTES:
+                self._is_cut = True
+                file.seek(self._offset)
+                self._take((self._rest + file.read(_MOST_BYTES)).rpartition(b"\n")[0])
+                file.seek(size - _MOST_BYTES)
+                data = file.read(_MOST_BYTES).partition(b"\n")[2]
+            else:
+                file.seek(self._offset)
+                data = self._rest + file.read(size - self._offset)
+            self._offset = size
+            end = len(data) if is_whole else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            self._take(data[:end])
+            self._rest = data[end:]
+            return self._describe()
+
+    def _take(self, data: bytes) -> None:
+        for line in split_lines(data.decode(errors="replace")):
+            readings = self._progress.read_lines([line])
+            if not self._progress.first_step_seen:
+                self._baseline.read(line)
+            named = _RX.own_step.search(line) if "global_step" in line else None
+            step = int(named[1]) if named else self._progress.step
+            if self._progress.first_step_seen:
+                _add(self._points, step, (found for reading in readings for found in reading.metrics.items()))
+                _add(self._printed, step, _find_own_names(line))
+
+    def _describe(self) -> LogMetrics:
+        points = {name: list(pairs) for name, pairs in self._points.items()}
+        printed = {name: list(pairs) for name, pairs in self._printed.items()}
+        if self._progress.first_step_seen:  # a run without a step has no metrics
+            for name, value in reversed(self._baseline.values):
+                if name in points or len(points) < _MOST_NAMES:
+                    points.setdefault(name, []).insert(0, (0, value))
+        notes = [_CUT] * self._is_cut + [_SLOW_PATTERN] * (self._search is not None and self._search.is_over)
+        source = self._log if points or printed else None
+        return LogMetrics(points, tuple(notes), source, printed, self._progress.step, dict(self._progress.metrics))
+
+
+@functools.lru_cache(_MOST_READERS)
+def _open_reader(log: Path, inode: int) -> _LogReader:  # noqa: ARG001 - of another file in its place
+    return _LogReader(log)
 
 
 def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[str, float]]) -> None:

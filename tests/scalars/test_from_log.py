@@ -119,3 +119,37 @@ def test_a_pattern_that_could_match_for_ever_is_given_up(tmp_path: Path, monkeyp
     assert hostile.points["loss"][0] == (1, 1.0)
     assert [note for note in hostile.notes if "first_step_pattern took longer" in note]
     assert not read_log_metrics(make_run(r"step (\d+)/"), rundir).notes
+
+
+def test_a_log_that_grows_is_read_on_as_if_it_were_read_anew(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path)
+    log = rundir.log(1)
+    log.parent.mkdir(parents=True)
+    text = "".join(f"step {step}/900 loss {step / 7:.3f}\r\nprogress {step}\r" for step in range(900)).encode()
+    log.write_bytes(b"")
+    begun = 0
+    for end in (10, 11, 500, 501, 4_000, 20_000, len(text)):
+        with log.open("ab") as file:
+            file.write(text[begun:end])
+        begun = end
+        last = read_log_metrics(make_run(), rundir)
+    anew = RunDir(tmp_path / "other")
+    anew.log(1).parent.mkdir(parents=True)
+    anew.log(1).write_bytes(text)
+    whole = read_log_metrics(make_run(), anew)
+    assert (last.points, last.printed, last.step) == (whole.points, whole.printed, whole.step)
+    assert last.points["loss"][-1] == (899, 128.429)
+
+
+def test_a_log_that_was_cut_off_or_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path)
+    log = rundir.log(1)
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1/9 loss 5.0\nstep 2/9 loss 4.0\n")
+    assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 5.0), (2, 4.0)]
+    log.write_text("step 1/9 loss 3.0\n")
+    assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 3.0)]
+    other = tmp_path / "other"
+    other.write_text("step 1/9 loss 1.0\nstep 2/9 loss 0.5\nstep 3/9 loss 0.25\n")
+    other.replace(log)
+    assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 1.0), (2, 0.5), (3, 0.25)]

@@ -171,7 +171,7 @@ export function Curves({ runs, groups }) {
 		let isOver = false
 		all('', ({ message }) => { failures.push(message); return { tags: [] } }).then((answers) => isOver || setIndex({ tags: [...new Set(answers.flatMap(({ tags }) => tags.map(({ tag }) => tag)))], failure: failures[0] }))
 		return () => (isOver = true)
-	}, [ids, index && !index.tags.length && beat])
+	}, [ids, !!index && !index.tags.length && beat])
 	const tags = index ? index.tags : [], main = runs[0] && runs[0].tag
 	const shown = chosen.length ? chosen : [tags.includes(main) ? main : tags[0]].filter(Boolean)
 	useEffect(() => {
