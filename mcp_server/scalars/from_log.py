@@ -37,6 +37,7 @@ _RX = read_patterns("scalars/patterns", "from_log")
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
 _MOST_READERS = 64  # logs that are read on where they grow
+_MARK_BYTES = 64  # before the place where a log is read on: they must be there still
 # A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
 _SAME_COUNTER, _AHEAD = 1.25, 10
 _PATTERN_S = 5.0  # for all lines of a log
@@ -125,7 +126,7 @@ def _read_log(log: Path, first_step_pattern: str | None, *, is_whole: bool) -> L
     """Return the metrics of a log; ``is_whole``: nothing is written to it any more."""
     if first_step_pattern:  # its search has a limit for all lines
         return _LogReader(log, first_step_pattern).read(is_whole=True)
-    return _open_reader(log, log.stat().st_ino).read(is_whole=is_whole)
+    return _open_reader(log).read(is_whole=is_whole)
 
 
 class _LogReader:
@@ -141,12 +142,13 @@ class _LogReader:
         self._baseline = _BaselineReader()
         self._points: dict[str, LogPoints] = {}
         self._printed: dict[str, LogPoints] = {}
-        self._offset, self._is_cut, self._rest = 0, False, b""
+        self._offset, self._is_cut, self._rest, self._seen = 0, False, b"", b""
 
     def read(self, *, is_whole: bool) -> LogMetrics:
         with self._lock, open_regular(self._log) as file:
             size = os.fstat(file.fileno()).st_size
-            if size < self._offset:  # it was cut off
+            file.seek(max(0, self._offset - len(self._seen)))
+            if file.read(len(self._seen)) != self._seen:  # it was cut off, or is another file
                 self._begin()
             if size - self._offset > 2 * _MOST_BYTES:
                 self._is_cut = True
@@ -157,7 +159,8 @@ class _LogReader:
             else:
                 file.seek(self._offset)
                 data = self._rest + file.read(size - self._offset)
-            self._offset = size
+            file.seek(max(0, size - _MARK_BYTES))
+            self._offset, self._seen = size, file.read(min(size, _MARK_BYTES))
             end = len(data) if is_whole else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
             self._take(data[:end])
             self._rest = data[end:]
@@ -186,9 +189,7 @@ class _LogReader:
         return LogMetrics(points, tuple(notes), source, printed, self._progress.step, dict(self._progress.metrics))
 
 
-@functools.lru_cache(_MOST_READERS)
-def _open_reader(log: Path, inode: int) -> _LogReader:  # noqa: ARG001 - of another file in its place
-    return _LogReader(log)
+_open_reader = functools.lru_cache(_MOST_READERS)(_LogReader)
 
 
 def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[str, float]]) -> None:

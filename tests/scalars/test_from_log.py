@@ -132,7 +132,7 @@ def test_a_log_that_grows_is_read_on_as_if_it_were_read_anew(tmp_path: Path) -> 
         with log.open("ab") as file:
             file.write(text[begun:end])
         begun = end
-        last = read_log_metrics(make_run(), rundir)
+        last = read_log_metrics(replace(make_run(), state="running" if end < len(text) else "finished"), rundir)
     anew = RunDir(tmp_path / "other")
     anew.log(1).parent.mkdir(parents=True)
     anew.log(1).write_bytes(text)
@@ -149,6 +149,8 @@ def test_a_log_that_was_cut_off_or_replaced_is_read_from_its_beginning(tmp_path:
     assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 5.0), (2, 4.0)]
     log.write_text("step 1/9 loss 3.0\n")
     assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 3.0)]
+    log.write_text("step 1/9 loss 2.0\n")
+    assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 2.0)], "of the same length"
     other = tmp_path / "other"
     other.write_text("step 1/9 loss 1.0\nstep 2/9 loss 0.5\nstep 3/9 loss 0.25\n")
     other.replace(log)

@@ -16,22 +16,22 @@ from tests.support.service import serve
 
 PLACE = Path(__file__).parents[2] / ".github" / "pictures"
 WIDTH, HEIGHT = 1280, 640
-TRAIN = '''
+TRAIN = """
 import argparse, json, math, random, time
 parser = argparse.ArgumentParser()
-for name, kind, value in (("lr", float, 1e-3), ("num_envs", int, 1024), ("seed", int, 1), ("steps", int, 300), ("pause", float, 0.01)):
-    parser.add_argument(f"--{name}", type=kind, default=value)
+for name, value in (("lr", 1e-3), ("num_envs", 1024), ("seed", 1), ("steps", 300), ("pause", 0.01)):
+    parser.add_argument(f"--{name}", type=type(value), default=value)
 args = parser.parse_args()
 random.seed(args.seed)
 level = 24 - 3 * abs(math.log10(args.lr / 1e-3))
 for step in range(1, args.steps + 1):
     reward = level * (1 - math.exp(-5 * step / 300)) + random.gauss(0, 0.7)
     loss = 2 * math.exp(-4 * step / 300) + random.random() / 9
-    print(f"step {step}/{args.steps} mean_reward {reward:.3f} value_loss {loss:.4f} fps {52_000 + 99 * args.seed}", flush=True)
+    print(f"step {step}/{args.steps} mean_reward {reward:.3f} value_loss {loss:.4f} fps 52099", flush=True)
     if args.num_envs > 8000 and step == 74:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.62 GiB (GPU 0; 79.11 GiB total capacity)")
     time.sleep(args.pause)
-'''
+"""
 
 
 async def draw(sandbox: Sandbox) -> None:
@@ -55,9 +55,11 @@ async def draw(sandbox: Sandbox) -> None:
             )
             for run_id in ends:
                 await agent.end(run_id)
-            await agent.call("wait_run", run_ids=sweep["sweep"], until="end", timeout_s=120)
+            await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=120)
             live = [
-                await agent.launch(f"{train} --steps 90000 --seed {seed} --pause 0.05", name=name, tags=["cube"], **where)
+                await agent.launch(
+                    f"{train} --steps 90000 --seed {seed} --pause 0.05", name=name, tags=["cube"], **where
+                )
                 for seed, name in enumerate(("cube-ppo", "cube-ppo-long-horizon", "cube-distill"))
             ]
             await until_async(lambda: all("step 60/" in sandbox.log(run_id) for run_id in live), "some steps")
@@ -67,7 +69,7 @@ async def draw(sandbox: Sandbox) -> None:
             await page.goto(f"http://127.0.0.1:{service.port}/?run={ends[0]}")
             await page.locator(".why.bad").wait_for()
             await page.screenshot(path=PLACE / "failed.png")
-            await page.goto(f"http://127.0.0.1:{service.port}/?sweep={sweep['sweep']}")
+            await page.goto(f"http://127.0.0.1:{service.port}/?sweep={sweep['sweep_id']}")
             await page.get_by_role("link", name="Curves of its cells").click()
             await page.get_by_label("Smoothing").fill("0.8")
             await page.locator(".panel canvas").wait_for()

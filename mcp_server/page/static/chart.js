@@ -31,7 +31,7 @@ function smooth(values, weight) {
 	})
 }
 
-const axisOf = ({ steps, times }, x) => (x === 'time' ? times.map((at) => at - times[0]) : steps)
+const axisOf = ({ steps, times }, x) => (x === 'time' && times ? times.map((at) => at - times[0]) : steps)
 
 /** Mean and deviation of several series, at 200 places that all of them reach. */
 function band(list, x) {
@@ -104,7 +104,7 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 		}
 		if (!tables.length) return
 		const isTime = x === 'time', shown = (value) => (isTime ? duration(value) : value >= 1e5 ? value / 1000 + 'k' : value), stroke = css('muted'), grid = { stroke: css('line'), width: 1 }, several = curves.length + bands.length > 1
-		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, ...mark }) => ({ ...mark, x: isTime ? time - series.times[0] : step }))).filter((mark) => mark.x != null)
+		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, ...mark }) => ({ ...mark, x: isTime ? series.times && time - series.times[0] : step }))).filter((mark) => mark.x != null)
 		const nans = curves.flatMap(({ series, color }) => axisOf(series, x).filter((_, i) => series.values[i] == null).map((x) => ({ x, tone: several ? color : css('bad') })))
 		const [min, max] = zoom.current || []
 		plot.current = new uPlot({
