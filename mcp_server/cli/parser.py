@@ -61,6 +61,10 @@ def make_parser() -> argparse.ArgumentParser:
     dash.add_argument("--no-browser", action="store_true", help="only print the link")
     dash.add_argument("--as", dest="owner", metavar="NAME", help="with the rights of this token's name")
 
+    export = verbs.add_parser("export", help="runs or a sweep in one HTML file that opens without a server")
+    export.add_argument("runs", nargs="+", metavar="RUN", help="run or sweep, by id or name")
+    export.add_argument("-o", "--output", required=True, metavar="FILE", help="the file, e.g. report.html")
+
     demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
     demo.set_defaults(module="setup.demo")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")

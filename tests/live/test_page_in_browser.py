@@ -265,3 +265,25 @@ async def test_one_click_says_what_a_gpu_does(sandbox: Sandbox) -> None:
             await gpu.get_by_role("link", name="holder").click()
             await page.locator(".detail h1", has_text="holder").wait_for()
             await agent.kill(run_id)
+
+
+async def test_a_sweep_in_one_file_opens_without_a_server(sandbox: Sandbox) -> None:
+    train = write_training(sandbox)
+    async with sandbox.agent() as agent:
+        common = {"command": train + " {rate} 5 #{seed}", "cwd": str(sandbox.path)}
+        plan = {"common": common, "grid": {"rate": [0.5, 0.1], "seed": [1, 2]}, "metric": "loss"}
+        sweep = await agent.call("launch_sweep", name="<script><b>rates", **plan)
+        await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
+    told = sandbox.runward("export", sweep["sweep_id"], "-o", "report.html")
+    assert told.returncode == 0, told.stderr
+    async with browse() as tab:
+        page = await tab.new_page()
+        await page.goto(f"file://{sandbox.path}/report.html")
+        assert await text_of(page, ".detail h1") == "<script><b>rates"
+        assert "0.1" in await text_of(page, "tr.best")
+        await page.get_by_role("link", name="Curves of its cells").click()
+        await page.locator(".panel canvas").wait_for()
+        assert "rate" in await text_of(page, "table")
+        await page.locator("table a").first.click()
+        await page.get_by_role("tab", name="Log").click()
+        assert "step 5/5" in await text_of(page, ".lines")

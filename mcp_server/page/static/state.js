@@ -4,7 +4,7 @@ import { html, signal, now, say, useState, useEffect } from './base.js'
 // ---- the address: the whole view can be sent to somebody else
 const LISTS = ['open', 'sel', 'tags']
 const readAddress = () => Object.fromEntries([...new URLSearchParams(location.search)].map(([key, value]) => [key, LISTS.includes(key) ? value.split(',').filter(Boolean) : value]))
-export const address = signal(readAddress())
+export const address = signal({ ...globalThis.RUNWARD_EXPORT?.start, ...readAddress() })
 addEventListener('popstate', () => (address.value = readAddress()))
 
 const NOTHING = { run: null, sweep: null, view: null, tab: null, line: null, attempt: null }
@@ -47,7 +47,7 @@ export const isExport = !!kept
 
 export async function ask(path, { method = 'GET', body, signal } = {}) {
 	const refuse = (status, error) => { throw Object.assign(new Error([error.cause, error.state, error.remedy].filter(Boolean).join(' ')), { status }) }
-	if (kept) return kept.answers[path] || refuse(404, { cause: 'This file holds no more of it.' })
+	if (kept) return kept.answer(path) || refuse(404, { cause: 'This file holds no more of it.' })
 	let answer, found
 	try {
 		answer = await fetch('/api' + path, { method, signal, headers: body ? { 'Content-Type': 'application/json', 'X-Runward': 'page' } : {}, body: body && JSON.stringify(body) })
