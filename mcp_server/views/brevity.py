@@ -8,7 +8,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.record.state import ENDED, Run
 from mcp_server.text.formatting import duration, estimate_tokens, round_seconds, shorten_line
-from mcp_server.views.run_status import Failure, RunStatus, printed_exception
+from mcp_server.views.run_status import SHOWN, Failure, RunStatus, printed_exception
 
 HEARTBEAT_TOKENS = 45
 FAILURE_TOKENS = 300
@@ -21,30 +21,22 @@ MANY_TOKENS = 1900  # of an answer about any number of runs
 FULL_TOKENS = 1200  # of them for statuses in full
 _TAIL_CHARS = 40
 _MINUTE = len("2026-11-27T05:10")
-# What a heartbeat says without fail, and what else as far as it fits, the most useful first.
-_ALWAYS = (
-    *("run_id", "state", "job_id", "unreachable", "attempt", "queue_position", "pending_reason", "reason", "round"),
-    "step",
-)
-_AS_FITS = ("next_timeout_s", "eta_s", "metrics", "last_output_s", "tail", "total_steps", "elapsed_s", "step_s")
 _URGENCY = ("failed", "lost", "killed", "timed_out", "stalled", "running", "retrying", "starting", "queued", "finished")
-# News, which a heartbeat must not shorten.
-_NEWS = ("events", "failure", "leftovers", "params_changed", "tracker", "ended_at")
-# What a reader of many runs looks up for one.
-_OF_ONE_RUN = ("name", "started_at", "ended_at", "params", "step_s", "last_output_s")
 
 
 def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStatus, float | None]:
     """Return the ``status`` of a live run without news in 45 tokens, and the wait, where a long id leaves room."""
     facts = status.model_dump()
-    if any(name in facts for name in _NEWS):
+    if any(SHOWN[name].is_news for name in facts):
         return status, next_timeout_s
     if "tail" in facts:
         facts["tail"] = [shorten_line(line, _TAIL_CHARS) for line in facts["tail"][-1:]]
-    shortened = {name: facts[name] for name in _ALWAYS if name in facts}
-    facts["next_timeout_s"] = next_timeout_s
-    names = _AS_FITS if "step" in shortened else ("last_output_s", *_AS_FITS)
-    more = {name: facts[name] for name in names if name in facts}
+    shortened = {name: value for name, value in facts.items() if SHOWN[name].heartbeat == 1}
+    if "step" in shortened or "last_output_s" not in facts:
+        more = {"next_timeout_s": next_timeout_s}
+    else:
+        more = {"last_output_s": facts["last_output_s"], "next_timeout_s": next_timeout_s}
+    more |= {name: facts[name] for name in sorted(facts, key=_rank) if _rank(name) > 1}
     left = HEARTBEAT_TOKENS - _FRAME_TOKENS - estimate_tokens(status.run_id)
     left -= sum(_tokens_of_field(name, value) for name, value in shortened.items() if name not in ("run_id", "state"))
     for name, value in more.items():
@@ -53,6 +45,10 @@ def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStat
             shortened[name] = value
     next_timeout = shortened.pop("next_timeout_s", None)
     return RunStatus.model_validate(shortened), next_timeout
+
+
+def _rank(name: str) -> int:
+    return SHOWN[name].heartbeat
 
 
 def shorten_failure(status: RunStatus) -> RunStatus:
@@ -72,9 +68,8 @@ def shorten_failure(status: RunStatus) -> RunStatus:
 def row_of(status: RunStatus, *, dated: bool = False) -> RunStatus:
     """Return a status as one short line of a list; ``dated``: also when it started, to the minute, and its time."""
     facts = status.model_dump()
-    of_live = ("job_id", "unreachable", "queue_position", "pending_reason", "reason", "round", "step")
-    names = ("run_id", "state", "owner", "sweep", "cell", *(of_live if status.state not in ENDED else ()), "note")
-    row = {name: facts[name] for name in names if name in facts}
+    rows = {"all"} if status.state in ENDED else {"all", "live"}
+    row = {name: value for name, value in facts.items() if SHOWN[name].row in rows}
     if status.failure is not None:
         row["failure"] = Failure(kind=status.failure.kind)
     if status.exit_code:
@@ -90,7 +85,7 @@ def row_of(status: RunStatus, *, dated: bool = False) -> RunStatus:
 
 def without_details(status: RunStatus) -> RunStatus:
     """Return a status as one of several: without what does not help to decide."""
-    return status.model_copy(update=dict.fromkeys(_OF_ONE_RUN))
+    return status.model_copy(update=dict.fromkeys(name for name, shown in SHOWN.items() if shown.of_one))
 
 
 def add_tail(status: RunStatus, lines: Sequence[str]) -> RunStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
@@ -41,26 +41,16 @@ _MOST_COMMAND_CHARS = 4000
 _PROGRAM_CHARS, _MOST_PROGRAMS = 60, 3
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
 
-_AS_THEY_ARE = (
-    *("run_id", "state", "job_id", "attempt", "earlier", "exit_code", "signal", "stopped_by"),
-    *("started_at", "ended_at", "queue_position"),
-)
-# The fields that an answer leaves out: what its reader knows, what has no room beside a failure, and what may be stale.
-_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
-    "goes on": ("earlier",),
-    "brief": ("name", "host", "backend", "sweep", "cell", "started_at", "params", "note"),
-    "begun before": ("gpus", "params_changed"),
-    "not in line": ("job_id",),
-    "first attempt": ("attempt",),
-    "failed": ("gpus", "metrics"),
-    "alone": ("name",),
-    "listed": ("metrics",),
-    "lost": ("round", "step", "total_steps", "metrics"),
-    "unreachable": ("reason", "elapsed_s", "eta_s", "last_output_s"),
-    "ended": ("step_s", "eta_s"),
-    "stalled": ("eta_s",),
-    "retrying": ("eta_s",),  # of the attempt that is over: the next may begin at step 0
-}
+
+class Shown(NamedTuple):
+    """Where a field of a status stands; an answer about one run has all that are known, but for some cases."""
+
+    source: str = ""  # taken as it is from the "run", its "progress" or its "spec"; else ``describe`` makes it
+    without: str = ""  # cases of ``_list_cases`` that leave it out: known to the reader, no room, perhaps stale
+    heartbeat: int = 0  # 1: in each heartbeat; more: as far as it fits, the lowest first
+    is_news: bool = False  # a heartbeat that has it must not be shortened
+    row: str = ""  # in a row of a list of runs: "all", or "live" runs alone
+    of_one: bool = False  # not in one of several statuses: a reader of many looks it up for one
 
 
 class Event(Answer):
@@ -128,45 +118,52 @@ class RunStatus(Answer):
     ``command``, ``cwd``: as the newest attempt ran, in run://ID and in the list of one name.
     """
 
-    run_id: str
-    name: str | None = None
-    host: str | None = None
-    backend: str | None = None
-    job_id: str | None = None
-    state: RunState
-    unreachable: Unreachable | None = None
-    owner: str | None = None
-    sweep: str | None = None
-    cell: str | None = None
-    reason: str | None = None
-    attempt: int | None = None
-    earlier: str | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    stopped_by: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    elapsed_s: float | None = None
-    queue_position: int | None = None
-    pending_reason: str | None = None
-    gpus: list[int | str] | None = None
-    round: int | None = None
-    step: int | None = None
-    total_steps: int | None = None
-    step_s: float | None = None
-    eta_s: float | None = None
-    metrics: dict[str, float | str] | None = None
+    run_id: Annotated[str, Shown("run", heartbeat=1, row="all")]
+    name: Annotated[str | None, Shown("spec", without="brief, alone", of_one=True)] = None
+    host: Annotated[str | None, Shown(without="brief")] = None
+    backend: Annotated[str | None, Shown(without="brief")] = None
+    job_id: Annotated[str | None, Shown("run", without="not in line", heartbeat=1, row="live")] = None
+    state: Annotated[RunState, Shown("run", heartbeat=1, row="all")]
+    unreachable: Annotated[Unreachable | None, Shown(heartbeat=1, row="live")] = None
+    owner: Annotated[str | None, Shown(row="all")] = None
+    sweep: Annotated[str | None, Shown("spec", without="brief", row="all")] = None
+    cell: Annotated[str | None, Shown("spec", without="brief", row="all")] = None
+    reason: Annotated[str | None, Shown(without="unreachable", heartbeat=1, row="live")] = None
+    attempt: Annotated[int | None, Shown("run", without="first attempt", heartbeat=1)] = None
+    earlier: Annotated[str | None, Shown("run", without="goes on")] = None
+    exit_code: Annotated[int | None, Shown("run")] = None
+    signal: Annotated[str | None, Shown("run")] = None
+    stopped_by: Annotated[str | None, Shown("run")] = None
+    started_at: Annotated[str | None, Shown("run", without="brief", of_one=True)] = None
+    ended_at: Annotated[str | None, Shown("run", is_news=True, of_one=True)] = None
+    elapsed_s: Annotated[float | None, Shown(without="unreachable", heartbeat=7)] = None
+    queue_position: Annotated[int | None, Shown("run", heartbeat=1, row="live")] = None
+    pending_reason: Annotated[str | None, Shown(heartbeat=1, row="live")] = None
+    gpus: Annotated[list[int | str] | None, Shown(without="begun before, failed")] = None
+    round: Annotated[int | None, Shown("progress", without="lost", heartbeat=1, row="live")] = None
+    step: Annotated[int | None, Shown("progress", without="lost", heartbeat=1, row="live")] = None
+    total_steps: Annotated[int | None, Shown("progress", without="lost", heartbeat=6)] = None
+    step_s: Annotated[float | None, Shown(without="ended", heartbeat=8, of_one=True)] = None
+    # That of a retried attempt is over: the next may begin at step 0.
+    eta_s: Annotated[float | None, Shown(without="unreachable, ended, stalled, retrying", heartbeat=2)] = None
+    metrics: Annotated[dict[str, float | str] | None, Shown(without="failed, listed, lost", heartbeat=3)] = None
     command: str | None = None
     cwd: str | None = None
-    params: dict[str, Any] | None = None
-    params_changed: list[str] | None = None
-    last_output_s: float | None = None
-    tracker: Tracker | None = None
-    failure: Failure | None = None
-    note: str | None = None
-    leftovers: list[Leftover] | None = None
-    events: list[Event] | None = None
-    tail: list[str] | None = None
+    params: Annotated[dict[str, Any] | None, Shown(without="brief", of_one=True)] = None
+    params_changed: Annotated[list[str] | None, Shown(without="begun before", is_news=True)] = None
+    last_output_s: Annotated[float | None, Shown(without="unreachable", heartbeat=4, of_one=True)] = None
+    tracker: Annotated[Tracker | None, Shown(is_news=True)] = None
+    failure: Annotated[Failure | None, Shown(is_news=True)] = None
+    note: Annotated[str | None, Shown(without="brief", row="all")] = None
+    leftovers: Annotated[list[Leftover] | None, Shown(is_news=True)] = None
+    events: Annotated[list[Event] | None, Shown(is_news=True)] = None
+    tail: Annotated[list[str] | None, Shown(heartbeat=5)] = None
+
+
+SHOWN = {
+    name: next((m for m in field.metadata if isinstance(m, Shown)), Shown())
+    for name, field in RunStatus.model_fields.items()
+}
 
 
 def status_of(
@@ -260,17 +257,15 @@ def describe(
     ``unheard``: the notices that never arrived.
     """
     progress, failed = run.progress, run.failure is not None
-    left_out = _choose_left_out(run, since, brief=brief, listed=listed)
+    cases = _list_cases(run, since, brief=brief, listed=listed)
     silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
     elapsed_s = run.elapsed_s(now_s) if running_s is None else running_s
     facts: dict[str, Any] = {
-        **{name: getattr(run, name) for name in _AS_THEY_ARE},
-        **{name: progress.get(name) for name in ("round", "step", "total_steps")},
-        "name": run.spec.name,
+        **{name: getattr(run, name) for name, shown in SHOWN.items() if shown.source == "run"},
+        **{name: getattr(run.spec, name) for name, shown in SHOWN.items() if shown.source == "spec"},
+        **{name: progress.get(name) for name, shown in SHOWN.items() if shown.source == "progress"},
         "host": run.spec.host if run.spec.mirror else None,
         "backend": None if run.spec.backend == RunSpec.backend else run.spec.backend,
-        "sweep": run.spec.sweep,
-        "cell": run.spec.cell,
         "unreachable": Unreachable(**run.unreachable) if run.unreachable else None,
         "reason": _reason(run, len(leftovers or ())),
         "elapsed_s": None if elapsed_s is None else round_seconds(elapsed_s - lag_s),
@@ -289,10 +284,13 @@ def describe(
         "events": _events(run, since) or None,
         "tail": tail or None,
     }
-    return RunStatus(**{name: value for name, value in facts.items() if name not in left_out})
+    return RunStatus(
+        **{name: value for name, value in facts.items() if cases.isdisjoint(SHOWN[name].without.split(", "))}
+    )
 
 
-def _choose_left_out(run: Run, since: int, *, brief: bool, listed: bool) -> set[str]:
+def _list_cases(run: Run, since: int, *, brief: bool, listed: bool) -> set[str]:
+    """Return the cases in which a run's answer leaves fields out."""
     failed = run.failure is not None
     begun_before = brief and not any(e["kind"] == "started" and e["seq"] > since for e in run.events)
     cases = {
@@ -310,7 +308,7 @@ def _choose_left_out(run: Run, since: int, *, brief: bool, listed: bool) -> set[
         "stalled": run.state == "stalled",
         "retrying": run.state == "retrying",
     }
-    return {name for case, names in _LEFT_OUT.items() if cases[case] for name in names}
+    return {case for case, holds in cases.items() if holds}
 
 
 def _events(run: Run, since: int) -> list[Event]:

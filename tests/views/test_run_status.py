@@ -1,5 +1,6 @@
 """The status of a run: short, rounded, and without absent fields."""
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,3 +302,13 @@ def test_the_time_of_a_row_is_that_of_its_step() -> None:
     one, now_s = run(events=(STARTED,), progress={"step": 40}), BEGAN_S + 60
     assert describe(one, now_s=now_s).elapsed_s == 60.0
     assert describe(one, now_s=now_s, lag_s=4.0).elapsed_s == 56.0
+
+
+def test_a_field_is_left_out_in_cases_that_exist_and_taken_from_places_that_have_it() -> None:
+    source = inspect.getsource(run_status._list_cases)
+    cases = {case for shown in run_status.SHOWN.values() for case in shown.without.split(", ") if case}
+    assert [case for case in cases if f'"{case}":' not in source] == []
+    assert {shown.source for shown in run_status.SHOWN.values()} == {"", "run", "spec", "progress"}
+    assert {shown.row for shown in run_status.SHOWN.values()} == {"", "all", "live"}
+    ranks = sorted(shown.heartbeat for shown in run_status.SHOWN.values() if shown.heartbeat > 1)
+    assert ranks == list(range(2, 2 + len(ranks))), "two fields of one rank have no order"
