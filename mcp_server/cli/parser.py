@@ -62,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     dash.add_argument("--as", dest="owner", metavar="NAME", help="with the rights of this token's name")
 
     export = verbs.add_parser("export", help="runs or a sweep in one HTML file that opens without a server")
+    export.set_defaults(module="setup.export")
     export.add_argument("runs", nargs="+", metavar="RUN", help="run or sweep, by id or name")
     export.add_argument("-o", "--output", required=True, metavar="FILE", help="the file, e.g. report.html")
 
