@@ -1,6 +1,6 @@
 """The stream of changes to one page: server-sent events, from the place on that the page has seen."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import anyio
 
@@ -12,7 +12,7 @@ _ALIVE_S = 15.0  # a comment then, and a look whether the session still holds
 
 async def stream_changes(
     board: Board, cursor: str | None, visitor: Visitor, find_visitor: Callable[[], Awaitable[Visitor | None]]
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """Yield events since ``cursor``: ``runs`` with rows, or ``reset`` where a page has to fetch all rows again.
 
     It ends once the page's session does. A page that reads slowly gets several changes in one event.

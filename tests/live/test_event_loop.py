@@ -1,10 +1,18 @@
 """A server looks nothing up on its event loop: a disk that does not answer holds up only those who use it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from starlette.requests import Request
 
+from mcp_server.page.routes import Page
+from mcp_server.page.sessions import Visitor
+from mcp_server.page.stream import stream_changes
+from mcp_server.store.tokens import Tokens
+from mcp_server.tools.support.context import ServerContext
 from tests.support.loop_lookups import record_lookups
 from tests.support.sandbox import Sandbox
 from tests.support.sshd import NAME, FarHost, needs_sshd
@@ -61,6 +69,47 @@ async def test_no_tool_looks_a_file_up_on_the_event_loop(sandbox: Sandbox, monke
         assert (await agent.kill("night"))["status"] == "killed"
         several = await agent.call("kill_run", run_id=runs[1:])
         await agent.call("kill_run", run_id=runs[1:], confirm_token=several["confirm_token"])
+    assert not lookups, "\n".join(sorted(lookups))
+
+
+async def test_the_page_looks_no_file_up_on_the_event_loop(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sandbox.agent_in_process() as agent:
+        server = ServerContext.of(sandbox.environ)
+        page = Page(server, Tokens(server.home))
+        cookie = page.sessions.redeem(page.sessions.make_link())
+        lookups = record_lookups(monkeypatch, sandbox.path)
+        there = {"cwd": str(sandbox.path)}
+        run_id = await agent.launch("echo step 1 loss 0.5; exec sleep 300", **there)
+        ended = (await agent.call("launch_run", command="echo step 1 loss 0.5", wait_s=60, **there))["run_id"]
+        common = {"command": "exec sleep 300", "gpus": "cpu", **there}
+        plan = {"name": "night", "common": common, "cells": [{}, {"launch": {"env": {"N": "2"}}}]}
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+        transport = httpx2.ASGITransport(app=page)
+        cookies = {page.sessions.cookie: str(cookie)}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", cookies=cookies) as http:
+            own = {"x-runward": "page", "content-type": "application/json"}
+            for address in (
+                *("/", "/static/index.html", "/api/me", "/api/runs", "/api/gpus", f"/api/sweeps/{sweep_id}"),
+                *(
+                    f"/api/runs/{ended}{part}"
+                    for part in ("", "/log", "/log?grep=step", "/scalars", "/scalars?tag=loss")
+                ),
+                *(f"/api/runs/{run_id}{part}" for part in ("", "/files", "/gpus", "/diff", f"/diff?other={ended}")),
+                *(f"/api/sparks?run={run_id}", f"/api/compare?run={run_id}&run={ended}", "/open/x"),
+            ):
+                assert (await http.get(address)).status_code in (200, 404), address
+            assert (await http.post(f"/api/runs/{run_id}/note", json={"text": "a"}, headers=own)).status_code == 200
+            changes = stream_changes(
+                page.board, None, Visitor(), lambda: page.find_visitor(Request({"type": "http", "headers": []}))
+            )
+            assert await anext(changes) == ": open\n\n"
+            following = asyncio.ensure_future(anext(changes))
+            for stopped in (f"/api/runs/{run_id}", f"/api/sweeps/{sweep_id}"):
+                form = {"run_id": stopped.rpartition("/")[2]}
+                assert (await http.post(f"{stopped}/kill", json=form, headers=own)).json()["state"] == "killed"
+            assert "event: runs" in await following
+            await changes.aclose()
+            assert (await http.request("DELETE", "/api/session", headers=own)).status_code == 200
     assert not lookups, "\n".join(sorted(lookups))
 
 
