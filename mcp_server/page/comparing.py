@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.board import name_kind
 from mcp_server.page.curves import rank_tag
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.state import Run
@@ -26,6 +25,7 @@ from mcp_server.system.git_state import list_filter_options, read_git
 from mcp_server.text.formatting import plain_value, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets, mask_source
 from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.people_rows import name_kind
 from mcp_server.views.sweep_status import find_kind
 
 MOST_RUNS = 40

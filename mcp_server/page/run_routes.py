@@ -14,11 +14,10 @@ from starlette.responses import Response
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.page.board import Board, format_posix
+from mcp_server.page.board import Board
 from mcp_server.page.comparing import check_count, compare, describe_sweep_table, show_code
 from mcp_server.page.curves import POINTS, draw_curves, draw_spark, list_tags, read_curves
 from mcp_server.page.exchange import NotConfirmed, answer_json, read_form, read_number
-from mcp_server.page.machines import Machines, read_usage_curves
 from mcp_server.page.run_log import find_in_log, read_log_part
 from mcp_server.page.run_view import add_note, describe_details, describe_results, read_notes
 from mcp_server.page.sessions import NotAllowed, Visitor
@@ -30,6 +29,8 @@ from mcp_server.runs.stop.stop_run import describe_dependents, list_dependents, 
 from mcp_server.sweeps.conducting import stop_sweep
 from mcp_server.threads import run_in_thread, use_threads_for
 from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.machine_report import Machines, read_usage_curves
+from mcp_server.views.people_rows import format_posix
 
 Act = Callable[[Request, Visitor], Awaitable[Response]]
 _RESULTS_S = 1.0  # a look through directories that takes longer is left out
@@ -68,7 +69,7 @@ def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act,
 
 class _RunRoutes:
     def __init__(self, server: ServerContext, board: Board) -> None:
-        self._server, self._board, self._machines = server, board, Machines(server)
+        self._server, self._board, self._machines = server, board, Machines(server.store, server.environ)
         self._asking = anyio.Lock()  # the GPUs: several pages share one answer
         self._pictures: dict[str, tuple[float, list[Picture]]] = {}
 
@@ -183,7 +184,9 @@ class _RunRoutes:
         return found
 
     async def read_usage(self, request: Request, _: Visitor) -> Response:
-        return answer_json(await self._ask(await self._find(request), read_usage_curves))
+        return answer_json(
+            await self._ask(await self._find(request), lambda server, run: read_usage_curves(server.store, run))
+        )
 
     async def show_diff(self, request: Request, visitor: Visitor) -> Response:
         run, name = await self._find(request), request.query_params.get("other")

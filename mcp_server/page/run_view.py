@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.board import format_posix, name_kind
 from mcp_server.page.sessions import Visitor
 from mcp_server.record.attempt_params import list_earlier_ends
 from mcp_server.record.code.code_snapshot import read_code_snapshot
@@ -27,6 +26,7 @@ from mcp_server.system.files import append_whole, open_private, read_end, read_r
 from mcp_server.text.formatting import shorten_facts, shorten_line, shorten_middle, significant
 from mcp_server.text.secret_patterns import is_secret_variable, mask_secrets
 from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.people_rows import format_posix, name_kind
 from mcp_server.views.run_status import Tracker
 
 NOTES = "notes.jsonl"  # of people, in the directory of a run or sweep; the servers append to it

@@ -1,8 +1,8 @@
 """The hours without a run on a GPU, by value."""
 
-from mcp_server.page.machines import _join_spans, _measure_span
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, posix
+from mcp_server.views.machine_report import _join_spans, _measure_span
 
 AT = "2026-11-20T10:00:00Z"
 

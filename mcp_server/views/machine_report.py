@@ -19,8 +19,8 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 from mcp_server.record.state import Run, posix
 from mcp_server.store.run_index import RunQuery
+from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_end
-from mcp_server.tools.support.context import ServerContext
 
 HERE = "this machine"
 _WITHIN_S, _KEEP_S, _WEEK_S = 1.9, 2.0, 7 * 86_400.0
@@ -32,16 +32,17 @@ _COLUMNS = ("utilization", "memory_mib", "power_w", "temperature_c")
 class Machines:
     """Answers what all GPUs do, at most every two seconds anew. Blocks: call it in a thread."""
 
-    server: ServerContext
+    store: RunStore
+    environ: Mapping[str, str]
     _answer: dict[str, Any] = field(default_factory=dict)
     _at_s: float = -_KEEP_S
 
     def describe(self) -> dict[str, Any]:
         """Return hosts with their GPUs, jobs of schedulers, and the hours of the last week without a run."""
         if time.monotonic() - self._at_s >= _KEEP_S:
-            live = self.server.store.list_runs(RunQuery("live"))
+            live = self.store.list_runs(RunQuery("live"))
             here = self._describe_here()
-            far = [self._describe_far(path) for path in self.server.home.list_mirrors()]
+            far = [self._describe_far(path) for path in self.store.home.list_mirrors()]
             jobs = [
                 {"run_id": run.run_id, "backend": run.spec.backend, "job_id": run.job_id, "state": run.state}
                 | ({"pending_reason": run.pending_reason} if run.pending_reason else {})
@@ -53,8 +54,8 @@ class Machines:
         return self._answer
 
     def _describe_here(self) -> dict[str, Any]:
-        leases = Leases(lease_directory(self.server.environ))
-        snapshot = query_gpus(sys.executable, self.server.environ, within_s=_WITHIN_S)
+        leases = Leases(lease_directory(self.environ))
+        snapshot = query_gpus(sys.executable, self.environ, within_s=_WITHIN_S)
         holders = leases.holders()
         queue = [
             {"run_id": waiter.holder.run_id, "position": number, "needs": _name_request(waiter.request)}
@@ -78,7 +79,7 @@ class Machines:
     def _measure_idle(self, here: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:
         """Return for how many of the last week's hours no run had each GPU of this machine, since the first run."""
         indices = [str(gpu["index"]) for gpu in here["gpus"]]
-        runs = self.server.store.list_runs(RunQuery(mirror=""), _MOST_RUNS) if indices else []
+        runs = self.store.list_runs(RunQuery(mirror=""), _MOST_RUNS) if indices else []
         if not runs:
             return None
         now_s = time.time()
@@ -91,10 +92,10 @@ class Machines:
         return {HERE: {index: round((now_s - begun_s - _join_spans(own)) / 3600, 1) for index, own in spans.items()}}
 
 
-def read_usage_curves(server: ServerContext, run: Run) -> dict[str, Any]:
+def read_usage_curves(store: RunStore, run: Run) -> dict[str, Any]:
     """Return how a run used its GPUs, minute by minute as its newest attempt recorded it; None where it did not."""
     record, names = (
-        server.store.fetch_record(run).attempt(run.attempt) / "gpus.jsonl",
+        store.fetch_record(run).attempt(run.attempt) / "gpus.jsonl",
         dict(zip(run.gpus, run.gpu_names, strict=True)),
     )
     times: list[str] = []

@@ -1,0 +1,162 @@
+"""Rows of runs and sweeps for people, by their records alone: state and cause in words, progress, the main metric."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mcp_server.backends.ssh.ssh_channel import channel_of
+from mcp_server.record.run_directory import read_json
+from mcp_server.record.state import Run, posix
+from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.store.run_store import RunStore
+from mcp_server.system.files import read_end
+from mcp_server.text.formatting import format_time, shorten_facts, shorten_line
+from mcp_server.text.log_text import clean_lines
+from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.views.progress_text import first_metrics
+from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.sweep_status import find_kind, summarise_sweep
+
+_LINE_BYTES, _LINE_CHARS, _CAUSE_CHARS = 4096, 240, 240
+_WORDS = {
+    "oom_gpu": "out of GPU memory",
+    "oom_host": "out of host memory",
+    "disk_full": "disk full",
+    "cuda_error": "CUDA error",
+    "nccl_error": "NCCL error",
+    "timed_out": "time limit reached",
+}
+
+
+def describe_run_row(store: RunStore, run: Run) -> dict[str, Any]:
+    """Return the row of a run. Reads its record alone: a row waits for no other disk."""
+    status, progress = status_of(store, run, since=run.last_seq, listed=True), run.progress
+    step, total = (status.step, status.total_steps) if status.step is not None else (progress.get("step"), None)
+    total = total if total is not None else progress.get("total_steps")
+    metrics = progress.get("metrics") or {} if run.made_a_step else {}
+    metric = next(({"tag": name, "value": value} for name, value in first_metrics(metrics)), None)
+    noted = progress.get("at")
+    eta_at_s = posix(noted) + status.eta_s if isinstance(noted, str) and status.eta_s is not None else None
+    output_at_s = store.output_at_s(run)
+    facts = {
+        "id": run.run_id,
+        "name": run.spec.name,
+        "state": run.state,
+        "live": not run.ended,
+        "cause": describe_cause(store, run, status),
+        "kind": run.failure.get("kind") if run.failure else None,
+        "line": _find_line(store, run),
+        "step": step,
+        "total": total,
+        "progress": _measure_progress(run, step, total),
+        "eta_s": status.eta_s,
+        "eta_at": None if eta_at_s is None else format_posix(eta_at_s),
+        "elapsed_s": status.elapsed_s,
+        "step_s": status.step_s,
+        "metric": metric,
+        "created_at": run.spec.created_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "last_output_at": None if output_at_s is None else format_posix(output_at_s),
+        "gpus": list(run.gpu_names) or None,
+        "host": run.spec.host if run.spec.mirror else None,
+        "heard_s": round(channel_of(Path(run.spec.mirror)).behind_s, 1) if run.spec.mirror and not run.ended else None,
+        "unreachable": f"{run.unreachable['host']}: {run.unreachable['why']}" if run.unreachable else None,
+        "backend": status.backend,
+        "job_id": run.job_id,
+        "queue_position": run.queue_position,
+        "owner": run.spec.owner,
+        "project": Path(run.spec.cwd).name or None,
+        "tags": list(run.spec.tags) or None,
+        "sweep": run.spec.sweep,
+        "cell": run.spec.cell,
+        "attempt": run.attempt,
+        "earlier": run.earlier,
+        "exit_code": run.exit_code,
+        "seq": run.last_seq,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def describe_cause(store: RunStore, run: Run, status: RunStatus) -> str | None:
+    """Return why a run is in its state, in words; None where the state says it."""
+    end: Mapping[str, Any] = run.events[-1] if run.events else {}
+    how = run.signal or ("" if run.exit_code in (None, 0) else f"exit code {run.exit_code}")
+    if run.state == "failed" and run.failure:
+        kind = str(run.failure.get("kind"))
+        return how if how and kind == "other" else name_kind(kind)
+    if run.state == "killed" and (stop := read_json(store.record_of(run).stop)) is not None:
+        why = f": {stop['reason']}" if stop.get("reason") else ""
+        return shorten_facts(mask_secrets(f"stopped by {stop.get('by') or 'unknown'}{why}"), _CAUSE_CHARS)
+    if run.ended:
+        return status.reason or how or status.note or None
+    waits = run.pending_reason or (end.get("text") if run.state in ("queued", "stalled", "retrying") else None)
+    return shorten_facts(str(waits), _CAUSE_CHARS) if waits else status.reason
+
+
+def name_kind(kind: str) -> str:
+    """Return a kind of failure in words."""
+    return _WORDS.get(kind, kind.replace("_", " "))
+
+
+def _find_line(store: RunStore, run: Run) -> str | None:
+    """Return the line that proves a failure, else the newest line of output, as far as it is on this host."""
+    if run.failure and run.failure.get("line"):
+        return shorten_line(str(run.failure["line"]), _LINE_CHARS)
+    with contextlib.suppress(OSError):
+        lines = clean_lines(read_end(store.record_of(run).log(run.attempt), _LINE_BYTES))
+        text = next((line.text for line in reversed(lines) if line.text.strip()), "")
+        return shorten_line(mask_secrets(text), _LINE_CHARS) or None
+    return None
+
+
+def _measure_progress(run: Run, step: Any, total: Any) -> float | None:
+    if run.state == "finished":
+        return 1.0
+    if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
+        return round(min(1.0, max(0.0, step / total)), 4)
+    return None
+
+
+def format_posix(at_s: float) -> str:
+    """Return a POSIX time as an ISO 8601 text."""
+    return format_time(datetime.fromtimestamp(at_s, UTC))
+
+
+def describe_sweep_row(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, Any]:
+    """Return the row of a sweep, whose live runs are ``live`` by cell."""
+    status = summarise_sweep(sweep, live, now_s=time.time())
+    best = status.best
+    causes = Counter(find_kind(cell) for cell in sweep.failed)
+    hosts = {str(cell.cell.launch.get("host")) for cell in sweep.cells if cell.cell.launch.get("host")}
+    facts = {
+        "id": sweep.sweep_id,
+        "name": sweep.spec.name,
+        "state": sweep.state,
+        "live": not sweep.ended,
+        "cause": status.reason,
+        "cells": status.cells,
+        "best": None
+        if best is None
+        else {
+            "cell": best.cell,
+            "run_id": best.run_id,
+            "value": best.value if best.mean is None else best.mean,
+            "n": best.n,
+            "metric": status.metric,
+            "ranks_by": status.metric,
+        },
+        "eta_s": status.eta_s,
+        "created_at": sweep.spec.created_at,
+        "owner": sweep.spec.owner,
+        "host": next(iter(hosts)) if len(hosts) == 1 else None,
+        "causes": dict(causes) or None,
+        "phase": status.phase,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
