@@ -64,7 +64,7 @@ class Board:
         self._gone: deque[tuple[int, str]] = deque(maxlen=_MOST_GONE)
         self._forgotten = 0  # version of the newest removal that is no longer known
         self._ring: list[str] = []  # of live runs, those that were not looked at in this round
-        self._next_round_s = 0.0
+        self._next_round_s, self._share = 0.0, 1
         self._lock = asyncio.Lock()
         self._news = anyio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -152,13 +152,14 @@ class Board:
                 with anyio.move_on_after(_LOOK_S if self._list_live() else _CALM_S):
                     await subscription.next_change()
                 changed = subscription.take_changed()
-                async with self._lock:
-                    watched = await run_in_thread(self._look, changed, parents)
+                for part in (changed, None) if changed else (None,):  # news first, then the round of all
+                    async with self._lock:
+                        watched = await run_in_thread(self._look, part, parents)
+                    if self.version > told:
+                        told = self.version
+                        self._tell()
                 subscription.leave([path for path in subscription.directories if path not in watched])
                 subscription.extend(path for path in watched if path not in subscription.directories)
-                if self.version > told:
-                    told = self.version
-                    self._tell()
                 await anyio.sleep(_GATHER_S)
 
     # --- in threads, one at a time
@@ -183,9 +184,9 @@ class Board:
             return self._put_sweep(watched)
         return self._put(watched, anew=anew)
 
-    def _look(self, changed: Iterable[Path], parents: Iterable[Path]) -> set[Path]:
-        """Bring the rows up to date, by the directories with changes, and return those to watch."""
-        store, names = self._server.store, {path.name for path in changed}
+    def _look(self, changed: Iterable[Path] | None, parents: Iterable[Path]) -> set[Path]:
+        """Bring the rows of these directories up to date, without any the next of the round; return those to watch."""
+        store, names = self._server.store, {path.name for path in changed or ()}
         due: set[str] = {name for name in names if name in self._runs}
         if not self._present or not names.isdisjoint(path.name for path in parents):
             present = store.list_present()
@@ -193,12 +194,8 @@ class Board:
             for run_id in (self._present | self._runs.keys()) - present:
                 self._remove(self._runs, run_id)
             self._present = present
-        live = self._list_live()
-        if not self._ring and time.monotonic() >= self._next_round_s:
-            self._ring, self._next_round_s = live, time.monotonic() + _ROUND_S
-        share = max(1, math.ceil(len(live) * (_LOOK_S + _GATHER_S) / _ROUND_S))
-        due.update(self._ring[:share])
-        self._ring = self._ring[share:]
+        if changed is None:
+            due.update(self._take_from_round())
         for run_id in due:
             try:
                 self._put(store.observe(run_id))
@@ -207,9 +204,17 @@ class Board:
         cells = (entry.facts.get("sweep") for run_id in due if (entry := self._runs.get(run_id)) is not None)
         self._look_at_sweeps(names | {str(sweep_id) for sweep_id in cells})
         self._drop_surplus(due)
-        directories = {store.directory_of(run_id) for run_id in self._list_live()}
+        live_runs = (entry.source for entry in self._runs.values() if not entry.is_final)
+        directories = {store.record_of(run).path for run in live_runs if isinstance(run, Run)}
         sweeps = {self._server.home.sweeps / sweep_id for sweep_id, one in self._sweeps.items() if not one.is_final}
         return {*parents, *directories, *sweeps}
+
+    def _take_from_round(self) -> list[str]:
+        if not self._ring and time.monotonic() >= self._next_round_s:
+            self._ring, self._next_round_s = self._list_live(), time.monotonic() + _ROUND_S
+            self._share = max(1, math.ceil(len(self._ring) * (_LOOK_S + _GATHER_S) / _ROUND_S))
+        taken, self._ring = self._ring[: self._share], self._ring[self._share :]
+        return taken
 
     def _list_live(self) -> list[str]:
         return [run_id for run_id, entry in self._runs.items() if not entry.is_final]
