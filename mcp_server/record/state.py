@@ -362,7 +362,9 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
         return "starting" if is_fresh and reason is None else "queued", reason
     is_unconfirmed = liveness is Liveness.UNKNOWN and (newest == "retrying" or evidence.spec.backend == "slurm")
     if evidence.exit is not None and not is_unconfirmed:
-        return _state_by_exit_record(evidence.exit, evidence.events, is_dead=liveness is Liveness.DEAD)
+        state, why = _state_by_exit_record(evidence.exit, evidence.events, is_dead=liveness is Liveness.DEAD)
+        was_stopped = (evidence.stop or {}).get("carried_out") and (evidence.spec.recovery or {}).get("rules")
+        return ("killed", None) if state == "failed" and was_stopped else (state, why)  # no retry followed: the stop
     if liveness is Liveness.UNKNOWN:
         # Runs of former layouts wrote no events.
         return (

@@ -82,7 +82,7 @@ class Attempt:
         self._far_side = ""
         self._leftovers: dict[processes.Process, str] = {}
         # The guard lives, and will report the command's end; once that is known it is released.
-        self._is_guarded, self._is_released = True, False
+        self._is_guarded, self._is_released, self._is_acknowledged = True, False, False
 
     @classmethod
     def start(
@@ -248,6 +248,11 @@ class Attempt:
     def _begin_requested_stop(self) -> None:
         """Begin to stop when there is a stop request. One from outside takes precedence over the recovery policy's."""
         if self._wait_status is not None:
+            if self.control.stop_request is not None and not self._is_acknowledged and self._stop_request is None:
+                # Who stops it would take a supervisor that says nothing for one that hangs, and kill it.
+                self._is_acknowledged = True
+                text = f"Stopping: {self.control.stop_request.text}. Its command has ended; what it left is ended."
+                self._events.append("stopping", text)
             return
         request = self.control.stop_request or self.control.job_stop or self._stop_request
         if request is None and self._stop_sequence is None:

@@ -442,6 +442,7 @@ def _appends(pid: int, name: str) -> bool:
 
 
 _KILL_GRACE_S = 5.0
+_DYING_S = 25.0  # beyond the last stage: a killed process that waits for no disk only waits for its turn to end
 
 
 @dataclass(frozen=True)
@@ -480,6 +481,8 @@ class StopSequence:
         if self._until_s is None:
             self._until_s = now_s + self._stages[0].grace_s
         elif now_s >= self._until_s:
+            if len(self._stages) == 1 and now_s < self._until_s + _DYING_S and self._are_dying(living):
+                return False
             self._stages.pop(0)
             self._signalled.clear()
             if not self._stages:
@@ -494,3 +497,8 @@ class StopSequence:
                 if number is not signal.SIGKILL:
                     send_signal(p, signal.SIGCONT)  # a suspended process handles no other signal
         return False
+
+    def _are_dying(self, living: list[Process]) -> bool:
+        """Return whether one has SIGKILL and ends as soon as it gets a processor: not one that waits for a disk."""
+        is_kill = self._stages[0].number is signal.SIGKILL
+        return is_kill and any(p in self._signalled and wait_channel(p.pid)[:1] not in ("D", "") for p in living)

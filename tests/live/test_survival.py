@@ -130,6 +130,14 @@ async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_las
             assert "session was closed" in status["events"][-1]["text"]
 
 
+async def test_a_session_is_closed_while_its_run_prints_without_a_pause(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        for _ in range(4):  # whether the supervisor writes into the closed pane first is chance
+            run_id = await agent.launch("while :; do echo one line after the other; done")
+            sandbox.tmux("kill-session", "-t", f"={run_id}")
+            assert (await agent.end(run_id))["state"] == "killed"
+
+
 async def test_a_stopped_tmux_server_does_not_end_a_run(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(PRINTS)

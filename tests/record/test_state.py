@@ -319,6 +319,26 @@ def test_a_stop_without_a_supervisor_ends_the_run_when_it_was_carried_out() -> N
     assert (run.ended_at, run.exit_code) == (ENDED_AT, None)
 
 
+def test_a_stop_without_a_supervisor_is_the_end_where_a_retry_would_have_followed() -> None:
+    recovers = replace(SPEC, recovery={"rules": [{"when": {"kind": "any"}, "do": "retry"}]})
+    between = event(2, "retrying", attempt=1, exit_code=3)
+    cases: list[tuple[RunSpec, int, dict[str, Any]]] = [
+        (SPEC, 3, CARRIED_OUT),
+        (recovers, 3, ASKED),
+        (recovers, 0, CARRIED_OUT),
+        (recovers, 3, CARRIED_OUT),
+    ]
+    ends = [
+        [
+            fold(Evidence(spec, events, record("failed" if code else "finished", code), stop=stop))
+            for spec, code, stop in cases
+        ]
+        for events in ((STARTED,), (STARTED, between))
+    ]
+    assert [[run.state for run in runs] for runs in ends] == [["failed", "failed", "finished", "killed"]] * 2
+    assert [runs[-1].exit_code for runs in ends] == [3, 3]
+
+
 def test_a_lost_job_whose_end_its_cluster_confirmed_to_a_stop_was_stopped() -> None:
     events = (STARTED, ended("lost", far_side="Ray at http://head:8265"))
     lost = fold(Evidence(SPEC, events, stop=ASKED))

@@ -23,6 +23,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
         return True
 
     monkeypatch.setattr(processes, "send_signal", send)
+    monkeypatch.setattr(processes, "wait_channel", lambda _: "D jbd2_log_wait_commit")
     return calls
 
 
@@ -74,6 +75,22 @@ def test_a_process_that_outlives_the_last_stage_is_not_signalled_again(sent: Sen
     take(sent)
     assert stopping.step([ONE], 115)
     assert take(sent) == []
+
+
+def test_a_killed_process_that_only_waits_for_a_processor_is_waited_for(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {101: "R", 102: "D rpc_wait_bit_killable"}
+    monkeypatch.setattr(processes, "wait_channel", states.__getitem__)
+    stopping = StopSequence([Stage(KILL, 3.0)])
+    assert not stopping.step([ONE, TWO], 100)
+    take(sent)
+    assert not stopping.step([ONE, TWO], 120), "a machine at a load of 20 takes that long"
+    assert stopping.step([TWO], 120), "that one waits for a disk"
+    assert StopSequence([Stage(KILL, 3.0)]).step([], 100)
+    stopping = StopSequence([Stage(KILL, 3.0)])
+    stopping.step([ONE], 100)
+    assert stopping.step([ONE], 128)
 
 
 def test_a_new_process_gets_the_signal_of_the_stage(sent: Sent) -> None:

@@ -51,7 +51,10 @@ class Pane:
             return None
 
     def write(self, data: bytes = b"") -> None:
-        """Show ``data`` as far as the pane takes it now. Beyond 256 KiB of backlog, skip output and note how much."""
+        """Show ``data`` as far as the pane takes it now. Beyond 256 KiB of backlog, skip output and note how much.
+
+        A pane that is gone stays open here: its end is told by ``read_keys``, which its reader must hear.
+        """
         if not self.is_open:
             return
         self._backlog += data
@@ -66,7 +69,7 @@ class Pane:
                 note = f"\x1b[0m\r\n[runward: {self._skipped_bytes:,} bytes skipped here; the log has them]\r\n"
                 self._backlog[:skipped] = note.encode()
         except OSError:
-            self.close()
+            self._backlog.clear()
 
     def restore(self) -> None:
         """Show the backlog, for half a second at most, and give the pane its former modes."""
