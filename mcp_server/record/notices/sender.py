@@ -26,6 +26,7 @@ from mcp_server.record.notices.notice import Notice, NoticedRun, make_notice
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.run_processes import ThisHost, read_run
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import take_lock
@@ -77,6 +78,7 @@ class Allowance:
 
 RETRIES_S = (2.0, 10.0, 60.0, 240.0, 900.0)
 _MOST_WAITING = 200
+_STOP_S = 3.0
 _LOST = {
     "kind": "ended",
     "state": "lost",
@@ -125,11 +127,27 @@ class Sender:
     def close(self) -> None:
         """Report a run whose supervisor died, and return once every notice was sent or given up."""
         if not self._ended:
-            self.add({**_LOST, "at": now()})
+            self.add({**(self._find_recorded_end() or _LOST), "at": now()})
         for _, waiting in self._queues:
             waiting.put(None)
         for thread in self._threads:
             thread.join()
+
+    def _find_recorded_end(self) -> dict[str, Any] | None:
+        """Return the end that the run's record proves, although its supervisor died before it said so; else None."""
+        directory = RunDir(self._record.parent)
+        for wait_s in (_STOP_S, None):
+            with contextlib.suppress(OSError, ValueError):
+                run = read_run(directory, ThisHost())
+                if run.ended and run.state != "lost":
+                    how = "" if run.exit_code is None else f" with exit code {run.exit_code}"
+                    text = f"The run is {run.state}{how}. {run.reason or ''}".strip()
+                    facts = {"exit_code": run.exit_code, "signal": run.signal, "attempt": run.attempt}
+                    return {"kind": "ended", "state": run.state, "text": text, **facts}
+            if wait_s is None or not directory.stop.exists():
+                break
+            self._wait(wait_s)  # whoever stopped it and its supervisor is about to write that
+        return None
 
     def _serve(self, target: Target, waiting: queue.Queue[Notice | None]) -> None:
         allowance = Allowance(self._counts, target)

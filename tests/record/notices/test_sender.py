@@ -85,6 +85,29 @@ def test_it_is_given_up_at_last_and_the_record_says_so(directory: Path) -> None:
     assert "secret-topic" not in json.dumps(line)
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_the_end_that_the_record_of_a_dead_supervisor_proves_is_the_notice(
+    receiver: Receiver, directory: Path, is_stopped: bool
+) -> None:
+    begun = {"seq": 1, "at": "2026-11-21T15:30:45.500Z", "kind": "started", "text": "Runs.", "attempt": 1}
+    (directory / "events.jsonl").write_text(json.dumps(begun) + "\n")
+    (directory / "spec.json").write_text(json.dumps({"run_id": directory.name, "created_at": begun["at"]}))
+    stop = {"by": "ada", "reason": "", "at": begun["at"]}
+
+    def carry_out(_: float) -> None:
+        done = {"carried_out": {"at": begun["at"], "signals_sent": ["SIGKILL"]}}
+        (directory / "stop.json").write_text(json.dumps({**stop, **done}))
+
+    if is_stopped:
+        (directory / "stop.json").write_text(json.dumps(stop))
+    else:
+        (directory / "attempts/1").mkdir(parents=True)
+        (directory / "attempts/1/exit.json").write_text(json.dumps({"state": "failed", "exit_code": 7}))
+    make_sender(directory, Target("a", url=receiver.url), wait=carry_out).close()
+    (body,) = receiver.bodies
+    assert (body["state"], body.get("exit_code")) == (("killed", None) if is_stopped else ("failed", 7))
+
+
 @pytest.mark.parametrize("status", [301, 400, 403, 404])
 def test_what_cannot_succeed_is_not_tried_again(receiver: Receiver, directory: Path, status: int) -> None:
     receiver.answers = [status]
