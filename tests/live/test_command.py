@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
 
-from tests.support.sandbox import Sandbox, until
+from mcp_server.system import processes
+from tests.support.sandbox import Sandbox, until, until_async
 from tests.support.service import serve
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +165,18 @@ async def test_a_training_in_the_background_is_not_told_as_plainly_finished(sand
     assert sentence.endswith("launch it again without &, nohup or setsid: a run ends with its command.")
     assert waited["note"] == sentence
     assert listed["note"] == "left 1 process behind, stopped"
+
+
+async def test_doctor_names_a_run_whose_record_was_removed_and_how_to_stop_it(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id, other = await agent.launch("sleep 300"), await agent.launch("sleep 300")
+        command, supervisor = sandbox.run(run_id).at_start["pid"], sandbox.supervisor(run_id)
+        shutil.rmtree(sandbox.rundir(run_id).path)
+        sandbox.rundir(other).spec.unlink()
+        found = json.loads(sandbox.runward("doctor", "--json").stdout)["findings"]
+        named = {each["detail"].split()[0]: each["remedy"] for each in found if each["what"] == "record"}
+        assert named.keys() == {run_id, other}
+        assert named[run_id].startswith(f"kill {supervisor} ")
+        os.kill(supervisor, signal.SIGTERM)
+        await until_async(lambda: processes.find_process(command) is None, "the end of its command")
+        assert (await agent.kill(other))["status"] == "killed"

@@ -42,8 +42,10 @@ from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system import processes
 from mcp_server.system.files import is_shared_filesystem
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
+from mcp_server.system.own_process import supervised_run
 from mcp_server.text.secret_patterns import names_a_secret
 
 _LOW_DISK_BYTES = 2**30
@@ -83,6 +85,7 @@ def check_machine(home: StateHome) -> Iterator[Finding]:
     yield from _state(home)
     if home.runs.is_dir():
         yield from _kernel(home)
+        yield from _unrecorded(home)
     yield from _tmux_environment()
     yield _gpus()
     yield _leases()
@@ -192,6 +195,19 @@ def _state(home: StateHome) -> Iterator[Finding]:
         if targets:
             yield Finding("notices", "ok", f"{', '.join(each.name for each in targets)}; try runward notify test")
     yield from _lost_notices(home)
+
+
+def _unrecorded(home: StateHome) -> Iterator[Finding]:
+    """Yield the runs that live although their record was removed: no list shows them."""
+    for process in processes.list_processes():
+        run_id = supervised_run(processes.command_words(process.pid))
+        with suppress(OSError):  # another user's, or another's words
+            if not run_id or (home.runs / run_id / "spec.json").is_file():
+                continue
+            files = [str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir()]
+            if any(file.startswith(f"{home.runs.resolve()}/{run_id}/") for file in files):
+                detail = f"{run_id} runs on, but its record was removed: no list shows it"
+                yield Finding("record", "warning", detail, f"kill {process.pid}  # its supervisor stops all of it")
 
 
 def _lost_notices(home: StateHome) -> Iterator[Finding]:
