@@ -54,6 +54,6 @@ export function Login() {
 		event.preventDefault()
 		call('/session', { method: 'POST', body: { token: token.trim() } }).then(start, ({ message }) => setFailure(message))
 	}
-	return html`<main class="login"><h1>runward</h1><p>This page shows and stops runs, so it needs to know who you are. On the machine that serves it, <code>runward dash</code> prints a link that works once.</p>
+	return html`<main class="login"><h1>runward</h1><p>On the machine that serves this page, <code>runward dash</code> prints a link that works once.</p>
 		<form onSubmit=${enter}><label>Or a token<input type="password" autocomplete="off" value=${token} onInput=${typed(setToken)} /></label>${failure && html`<p class="bad" role="alert">${failure}</p>`}<button class="main">Enter</button></form></main>`
 }

@@ -1,5 +1,5 @@
 // One run: why it ended or how it stands, curves, log, files, code, configuration.
-import { html, use, useMemo, useState, duration, since, ago, clock, number, large, words, named, copy, Clock, Table, empty } from './base.js'
+import { html, use, useEffect, useMemo, useState, duration, since, ago, clock, number, large, words, named, copy, Clock, Table, empty } from './base.js'
 import { address, only, Go, Back, runs, useAnswer, isExport } from './state.js'
 import { State } from './list.js'
 import { Curves } from './chart.js'
@@ -10,9 +10,10 @@ import { ask as askFor } from './dialogs.js'
 const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictures and files', code: 'Code', config: 'Configuration' }
 
 export function RunView({ id }) {
-	const known = use(runs).get(id), tab = use(address).tab || 'overview'
-	const { found: run, failure } = useAnswer('/runs/' + id, known && known.seq, known && known.state)
+	const [again, ask] = useState(0), known = use(runs).get(id), tab = use(address).tab || 'overview'
+	const { found: run, failure } = useAnswer('/runs/' + id, known && known.seq, known && known.state, again)
 	const row = known || (run && run.row)
+	useEffect(() => { if (run && run.later) setTimeout(ask, 3000, again + 1) }, [run]) // a slow disk: the rest comes later
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
 	const { agent = {}, attempts, failure: why } = run || {}
 	return html`<section class="detail" aria-label=${'Run ' + row.name}>
@@ -81,7 +82,7 @@ function Files({ row, run }) {
 	const all = [...found.pictures, ...(found.images || []).map((one) => ({ name: one.tag, ...one }))]
 	const picture = (one, rest) => one.kind === 'mp4' ? html`<video src=${one.url} muted loop playsinline preload="metadata" ...${rest} />` : html`<img src=${one.url} alt=${one.name} loading="lazy" />`
 	return html`${shown && html`<div class="large" role="dialog" aria-label=${shown.name} onClick=${() => show()}>${picture(shown, { controls: true, autoplay: true })}<p>${shown.name}</p></div>`}
-		${!all.length && empty('No pictures: this run wrote no PNG, JPEG, GIF, WebP or MP4 into its own directories, and no TensorBoard images.')}
+		${!all.length && empty('No pictures: no PNG, JPEG, GIF, WebP, MP4 in its own directories, no TensorBoard images.')}
 		<div class="pictures">${all.map((one) => html`<figure key=${one.url}><button onClick=${() => show(one)} aria-label=${'Enlarge ' + one.name}>${picture(one)}</button>
 			<figcaption>${one.name} <small>${one.step != null && `step ${number(one.step)} `}${clock(one.at)}</small></figcaption></figure>`)}</div>
 		${checkpoints.length > 0 && html`<h2>Checkpoints</h2><${Table} head=${['file', 'step', 'written', 'size']} rows=${checkpoints.map(({ path, step, at, size }) => [html`<button class="id" title="Copy" onClick=${() => copy(path)}>${path}</button>`, number(step), clock(at), size && large(size) + 'B'])} />`}`
