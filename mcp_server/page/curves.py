@@ -14,6 +14,7 @@ from mcp_server.record.events import NOTEWORTHY
 from mcp_server.record.state import Run, posix
 from mcp_server.results.compare import MAIN_WORDS
 from mcp_server.results.metrics import best_direction
+from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.downsample import pick_finite, pick_points
 from mcp_server.scalars.from_log import read_printed
 from mcp_server.scalars.run_scalars import NoScalars, ScalarReading
@@ -21,6 +22,7 @@ from mcp_server.scalars.series import Series
 from mcp_server.scalars.summary import summarise_series
 from mcp_server.text.formatting import shorten_facts
 from mcp_server.tools.support.context import ServerContext
+from mcp_server.views.progress_text import first_metrics
 
 POINTS, SPARK_POINTS = 1_500, 40
 _MOST_POINTS = 4_500  # of all tags together: 200 KB
@@ -48,10 +50,10 @@ def read_curves(server: ServerContext, run: Run) -> ScalarReading:
     return ScalarReading(run.run_id, reading.series, (*notes, *reading.notes), str(target.path))
 
 
-def list_tags(reading: ScalarReading) -> dict[str, Any]:
-    """Return the tags of a run, the main ones first, with their last values and extremes."""
-    tags = []
-    for tag in sorted(reading.series, key=rank_tag)[:_MOST_TAGS]:
+def list_tags(run: Run, reading: ScalarReading) -> dict[str, Any]:
+    """Return the tags of a run with their last values and extremes: that of its row first, then the main ones."""
+    tags, of_row = [], find_tags_of_row(run, reading)
+    for tag in sorted(reading.series, key=lambda tag: (tag not in of_row, *rank_tag(tag)))[:_MOST_TAGS]:
         one = summarise_series(reading.series[tag], now_s=time.time())
         facts = {"last": one.last, "last_step": one.last_step, "min": one.min, "max": one.max, "nan": one.nan}
         more = {"first_step": one.first_step, "inf": one.inf, "best_is": best_direction(tag)}
@@ -105,10 +107,15 @@ def reduce_series(series: Series, points: int) -> dict[str, Any]:
     }
 
 
-def draw_spark(reading: ScalarReading, tag: str | None) -> dict[str, Any] | None:
-    """Return the small curve of a row, of its main tag unless one is named; None without any."""
-    tags = [tag] if tag is not None else sorted(reading.series, key=rank_tag)[:1]
-    for name in tags:
+def find_tags_of_row(run: Run, reading: ScalarReading) -> list[str]:
+    """Return the tags that the row of a run means by the name of its metric."""
+    word = next((name for name, _ in first_metrics(run.progress.get("metrics") or {})), None)
+    return match_tags(word, reading.series) if word is not None else []
+
+
+def draw_spark(run: Run, reading: ScalarReading, tag: str | None) -> dict[str, Any] | None:
+    """Return the small curve of a row: of the metric whose value it shows, unless one is named; None without any."""
+    for name in [tag] if tag is not None else find_tags_of_row(run, reading):
         if (series := reading.series.get(name)) is not None and np.isfinite(series.values).any():
             _, values = pick_points(series, SPARK_POINTS)
             last = float(series.values[-1])

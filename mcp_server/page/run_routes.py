@@ -107,7 +107,7 @@ class _RunRoutes:
 
         def read(server: ServerContext, run: Run) -> dict[str, Any]:
             reading = read_curves(server, run)
-            return draw_curves(run, reading, tags, points, low, high) if tags else list_tags(reading)
+            return draw_curves(run, reading, tags, points, low, high) if tags else list_tags(run, reading)
 
         return answer_json(await self._ask(run, read))
 
@@ -119,7 +119,7 @@ class _RunRoutes:
         limiter = anyio.CapacityLimiter(_SPARKS_AT_ONCE)
 
         def draw(server: ServerContext, run: Run) -> dict[str, Any] | None:
-            return draw_spark(read_curves(server, run), tag)
+            return draw_spark(run, read_curves(server, run), tag)
 
         async def add(run_id: str) -> None:
             async with limiter:

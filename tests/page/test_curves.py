@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.curves import draw_curves, draw_spark, rank_tag, reduce_series
+from mcp_server.page.curves import draw_curves, draw_spark, list_tags, reduce_series
 from mcp_server.page.exchange import Raw, to_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
@@ -58,16 +59,24 @@ def test_a_part_of_the_steps_is_drawn_more_finely() -> None:
     assert told["series"][0]["steps"] == list(range(500, 561))
 
 
-def test_the_small_curve_is_of_the_tag_that_says_most() -> None:
-    tags = ["misc/lr", "train/loss", "eval/success"]
-    assert min(tags, key=rank_tag) == "eval/success"
-    reading = ScalarReading("a", {tag: make_series(np.arange(1_000.0)) for tag in tags})
-    spark = draw_spark(reading, None)
+def test_the_small_curve_is_of_the_metric_whose_value_stands_beside_it() -> None:
+    run = replace(RUN, progress={"metrics": {"reward": 3.0, "loss": 0.1}})
+    reading = ScalarReading("a", {tag: make_series(np.arange(1_000.0)) for tag in ("loss", "train/mean_reward")})
+    spark = draw_spark(run, reading, None)
     assert spark is not None
-    assert (spark["tag"], spark["last"]) == ("eval/success", 999.0)
+    assert (spark["tag"], spark["last"]) == ("train/mean_reward", 999.0)
     assert len(spark["values"]) <= 40
-    assert draw_spark(reading, "none") is None
-    assert draw_spark(ScalarReading("a", {"x": make_series(np.array([np.nan]))}), None) is None
+    assert [one["tag"] for one in list_tags(run, reading)["tags"]] == ["train/mean_reward", "loss"]
+    assert draw_spark(run, reading, "none") is None
+    assert draw_spark(RUN, reading, None) is None, "no value stands there"
+    assert draw_spark(run, ScalarReading("a", {"reward": make_series(np.array([np.nan]))}), None) is None
+
+
+def test_without_a_value_the_tag_that_says_most_comes_first() -> None:
+    reading = ScalarReading(
+        "a", {tag: make_series(np.arange(9.0)) for tag in ("misc/lr", "train/loss", "eval/success")}
+    )
+    assert [one["tag"] for one in list_tags(RUN, reading)["tags"]] == ["eval/success", "train/loss", "misc/lr"]
 
 
 def test_json_has_no_numbers_that_a_browser_cannot_read_and_no_text_that_misleads() -> None:

@@ -64,8 +64,8 @@ async def draw(sandbox: Sandbox) -> None:
             ]
             await until_async(lambda: all("step 60/" in sandbox.log(run_id) for run_id in live), "some steps")
             page = await open_page(tab, service)
-            await page.locator(".spark").nth(5).wait_for()
-            await page.screenshot(path=PLACE / "runs.png")
+            await page.locator(".spark").nth(4).wait_for()
+            await page.screenshot(path=PLACE / "runs.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": 350})
             await page.goto(f"http://127.0.0.1:{service.port}/?run={ends[0]}")
             await page.locator(".why.bad").wait_for()
             await page.screenshot(path=PLACE / "failed.png")
@@ -79,7 +79,7 @@ async def draw(sandbox: Sandbox) -> None:
 def main() -> None:
     PLACE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
-        sandbox = Sandbox(Path(directory), f"pictures-{secrets.token_hex(3)}")
+        sandbox = Sandbox(Path(directory), f"pictures-{secrets.token_hex(3)}", {"RUNWARD_OWNER": "ada"})
         try:
             anyio.run(draw, sandbox)
         finally:

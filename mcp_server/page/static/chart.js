@@ -173,7 +173,7 @@ export function Curves({ runs, groups }) {
 		return () => (isOver = true)
 	}, [ids, !!index && !index.tags.length && beat])
 	const tags = index ? index.tags : [], main = runs[0] && runs[0].tag
-	const shown = chosen.length ? chosen : [tags.includes(main) ? main : tags[0]].filter(Boolean)
+	const known = chosen.filter((tag) => tags.includes(tag)), shown = known.length ? known : [tags.includes(main) ? main : tags[0]].filter(Boolean)
 	useEffect(() => {
 		if (!shown.length || !index) return
 		const own = ++newest.asked

@@ -51,7 +51,7 @@ export function SweepView({ id }) {
 	})
 	const names = [...new Set(groups.flatMap(({ settings }) => Object.keys(settings || {})))], best = groups.findIndex((one) => one.best), all = groups.flatMap(({ run_ids = [] }) => run_ids)
 	const head = (key) => html`<button onClick=${() => setOrder(order.key !== key ? { key } : order.isDown ? {} : { key, isDown: true })}>${key}${order.key === key ? (order.isDown ? ' ↓' : ' ↑') : ''}</button>`
-	const curves = (ids, label) => html`<${Go} class=${ids === all && 'button'} to=${only({ view: 'compare', sel: ids, seeds: 1 })}>${label}<//>`
+	const curves = (ids, label) => html`<${Go} class=${ids === all && 'button'} to=${only({ view: 'compare', sel: ids, seeds: 1, tags: [metric] })}>${label}<//>`
 	const figure = ({ mean, sd }) => html`${number(mean)}${sd != null && html` <small>± ${number(sd)}</small>`}`
 	return html`<section class="detail" aria-label=${'Sweep ' + row.name}><header><div class="title"><${Back} /><h1>${row.name}</h1><${State} row=${row} />
 			<span class="actions">${!isExport && row.live && row.mine && html`<button class="danger" onClick=${() => askFor('stop', row)}>Stop the sweep …</button>`}${all.length > 1 && curves(all, 'Curves of its cells')}</span></div>
