@@ -526,7 +526,8 @@ async def test_attach_shows_the_screen_there_and_its_log_once_that_is_closed(
         run_id = await agent.launch("echo hello", cwd=str(sandbox.path), host=NAME)
         assert (await agent.end(run_id))["state"] == "finished"
     head, row = sandbox.runward("ls").stdout.splitlines()
-    assert (head.split()[-1], row.split()[-1]) == ("HOST", NAME)
+    assert "HOST" in head.split()
+    assert NAME in row.split()
     subprocess.run(["tmux", "-L", far_host.socket, "kill-server"], check=True)
     assert _attach(sandbox, run_id) == "hello"
 
