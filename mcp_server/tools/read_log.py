@@ -1,5 +1,6 @@
-"""read_log: any part of a run's log."""
+"""read_log: any part of a run's log, or the ends of a sweep's failed cells."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pydantic import Field
 from mcp_server.backends.ssh.far_files import fetch_whole_log
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.attribution.read_roots import open_readable
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.threads import run_in_thread
@@ -19,11 +21,14 @@ from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slic
 from mcp_server.views.program_output import FRAME_BYTES, describe_log, frame_output
 
 _LABEL_CHARS, _DIAGNOSIS_BYTES = 120, 1000
+_MOST_CELLS = 8  # of a sweep, in one answer
+
+Reader = Callable[[Path, str], LogExcerpt]
 
 
 async def read_log(
     ctx: Call,
-    run_id: Annotated[str | None, Field(description="A run, or its name")] = None,
+    run_id: Annotated[str | None, Field(description="A run or sweep")] = None,
     path: Annotated[str | None, Field(description="A log that runward did not write; with its diagnosis")] = None,
     tail: Annotated[int, Field(ge=1, le=5000, description="Newest lines")] = 50,
     grep: Annotated[str | None, Field(description="Python regex: matching lines instead, newest kept")] = None,
@@ -47,15 +52,17 @@ async def read_log(
         if grep is not None:
             return grep_lines(log, grep, context, MAX_BYTES // parts - FRAME_BYTES, label=label)
         if start_line is not None:
-            return slice_lines(log, start_line, count, most_bytes, label=label)
-        return tail_lines(log, tail, most_bytes, label=label)
+            return slice_lines(log, start_line, count, most_bytes // parts, label=label)
+        return tail_lines(log, tail, most_bytes // parts, label=label)
 
-    def read_attempt(run: Run, number: int, read_part: Callable[[Path, str], LogExcerpt], *, whole: bool) -> str:
+    def read_attempt(run: Run, number: int, read_part: Reader, *, whole: bool) -> str:
         note, excerpt = _read_attempt(server, run, number, read_part, whole=whole)
         return note + frame_output(excerpt.header, excerpt.body, server.environ, server.home.secrets)
 
     def read_run() -> str:
-        run = server.store.find(str(run_id))
+        run = server.store.find_any(str(run_id))
+        if isinstance(run, Sweep):
+            return _read_cells(server, run, attempt, read, read_attempt)
         if grep is None or attempt is not None:
             return read_attempt(run, attempt or run.attempt, read, whole=start_line is not None)
         numbers = _list_attempts(server, run)
@@ -81,15 +88,34 @@ TOOL = tool(
 )
 
 
+def _list_cells(server: ServerContext, sweep: Sweep) -> list[Run]:
+    """Return the runs of the failed cells of a sweep, the newest end first; of all cells where none has failed."""
+    ids = [cell.run_id for cell in sweep.failed if cell.run_id] or [cell.run_id for cell in sweep.cells if cell.run_id]
+    runs = [server.store.observe(run_id) for run_id in dict.fromkeys(ids)]
+    return sorted(runs, key=lambda run: run.ended_at or run.started_at or "", reverse=True)
+
+
+def _read_cells(
+    server: ServerContext, sweep: Sweep, attempt: int | None, read: Callable[..., LogExcerpt], show: Callable[..., str]
+) -> str:
+    """Return the excerpts of the newest failed cells of a sweep, of all cells where none has failed."""
+    runs = _list_cells(server, sweep)
+    shown, left = runs[:_MOST_CELLS], [run.run_id for run in runs[_MOST_CELLS:]]
+    part, texts = partial(read, parts=len(shown) or 1), []
+    for run in shown:
+        with contextlib.suppress(BadArgument):  # it has no output
+            texts.append(show(run, attempt or run.attempt, part, whole=False))
+    texts += [f"[{len(left)} more: {', '.join(left[:4])}]"] if left else []
+    return "\n".join(texts) or f"[no cell of {sweep.run_id} has any output]"
+
+
 def _list_attempts(server: ServerContext, run: Run) -> list[int]:
     kept = server.store.run_directory(run.run_id)
     earlier = [number for number in range(1, run.attempt) if run.spec.mirror or kept.log(number).is_file()]
     return [*earlier, run.attempt]
 
 
-def _read_attempt(
-    server: ServerContext, run: Run, number: int, read: Callable[[Path, str], LogExcerpt], *, whole: bool
-) -> tuple[str, LogExcerpt]:
+def _read_attempt(server: ServerContext, run: Run, number: int, read: Reader, *, whole: bool) -> tuple[str, LogExcerpt]:
     """Return a note, or an empty text, and what ``read`` takes of an attempt's log; ``whole``: all of a far one."""
     log = server.store.fetch_log(run, number)
     old = server.store.explain_old_log(run, number)

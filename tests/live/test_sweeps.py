@@ -172,6 +172,18 @@ if name == "cut":
 """
 
 
+async def test_the_last_lines_of_all_failed_cells_come_in_one_answer(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        grid = {"lr": [0.1, 0.2], "seed": [1, 3]}
+        sweep = await agent.call("launch_sweep", name="ends", common=script(sandbox), grid=grid)
+        await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
+        told = await agent.text("read_log", run_id="ends", tail=2)
+        assert told.count("ValueError: bad seed") == 2
+        assert "step 3/3" not in told, "two lines each"
+        assert (await agent.text("read_log", run_id="ends", grep="step 3/3")).count("1 match of") == 2, "of failed ones"
+        assert await agent.text("read_log", run_id=f"{sweep['sweep_id']}", tail=2) == told
+
+
 async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_said(sandbox: Sandbox) -> None:
     (sandbox.path / "curves.py").write_text(CURVES)
     common = {"command": "python3 curves.py", "cwd": str(sandbox.path)}
