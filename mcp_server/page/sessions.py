@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
 from mcp_server.system.files import write_atomic
-from mcp_server.system.processes import find_process
 
 SESSION_S, LINK_S = 30 * 86_400, 600
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 random bits
@@ -157,35 +156,3 @@ def _remove_old(directory: Path, before_s: float) -> None:
         for changed_s, path in dated[: len(dated) - _MOST_FILES + 1] if len(dated) >= _MOST_FILES else dated:
             if changed_s < before_s or len(dated) >= _MOST_FILES:
                 path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def announce(home: StateHome, address: str) -> Iterator[None]:
-    """Let ``runward dash`` find the server at ``address``, which this process is, until the block ends."""
-    process, directory = find_process(os.getpid()), home.path / "page" / "servers"
-    file = directory / f"{os.getpid()}.json"
-    facts = {"address": address, "pid": os.getpid(), "started": process.started if process is not None else 0}
-    with contextlib.suppress(OSError, RunwardError):  # a full disk: it serves all the same
-        home.create()
-        for path in (directory.parent, directory):
-            path.mkdir(mode=0o700, exist_ok=True)
-        write_atomic(file, json.dumps(facts).encode())
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
-
-
-def find_server(home: StateHome, port: int | None = None) -> str | None:
-    """Return the address of a running server of this state directory, at ``port``; None where there is none."""
-    with contextlib.suppress(OSError):
-        for file in sorted((home.path / "page" / "servers").glob("*.json")):
-            facts = read_json(file) or {}
-            pid, address = facts.get("pid"), facts.get("address")
-            process = find_process(pid) if isinstance(pid, int) else None
-            if process is None or process.started != facts.get("started"):
-                file.unlink(missing_ok=True)
-            elif isinstance(address, str) and port in (None, int(address.rpartition(":")[2])):
-                return address
-    return None

@@ -24,7 +24,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mcp_server import __version__
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.page.routes import Page
-from mcp_server.page.sessions import announce
 from mcp_server.serve.app import build
 from mcp_server.serve.connections import (
     ACCEPTED_AT_ONCE,
@@ -35,6 +34,7 @@ from mcp_server.serve.connections import (
 )
 from mcp_server.serve.gateway import IDLE_SESSION_S, LARGEST_BODY, LARGEST_HEAD, MOST_SESSIONS, PATH, RequestGateway
 from mcp_server.serve.log_output import LoopErrors, configure_logging
+from mcp_server.store.page_servers import announce
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens, token_name
 from mcp_server.system.files import write_atomic

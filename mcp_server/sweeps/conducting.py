@@ -66,23 +66,28 @@ async def start_conductor(
     await run_in_thread(check_program, PROGRAM)
     socket = sweep.spec.tmux_socket
     token = secrets.token_hex(2)
-    session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
     fifo = directory.path / f"handover-{token}"
     fd = await run_in_thread(_open_fifo, fifo)
     argv = [sys.executable, "-I", "-X", "utf8", "-m", PROGRAM, str(directory.path)]
     try:
         with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
-            start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)
-            try:
-                await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
-            except LaunchFailed:  # another process may have been faster, and have taken the session's name
-                if await run_in_thread(may_be_locked, directory.lock):
-                    return
-                sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, socket))
-                if session not in sessions:
-                    raise
-            else:
-                await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
+            for attempts_left in (2, 1, 0):
+                session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
+                start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)
+                try:
+                    await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
+                except LaunchFailed:  # another process may have been faster, and have taken the session's name
+                    if await run_in_thread(may_be_locked, directory.lock):
+                        return
+                    sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, socket))
+                    if session in sessions:
+                        break
+                    if not attempts_left:
+                        raise
+                    # A third process took that session for a dead conductor's, and closed it.
+                else:
+                    await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
+                    break
             while not await run_in_thread(_is_conducted, store, sweep):
                 await changes.next_change()
             return

@@ -22,6 +22,7 @@ from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import wait_for_runs
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.runs.warnings.warning_inputs import collect_warnings
+from mcp_server.store.page_servers import find_server
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import Call, ServerContext, caller, server_of, when_answered
@@ -229,6 +230,8 @@ def _describe(
     if repeated and run.state == "lost":
         steps.append("How it ended is unknown: look for what it left, then launch it again with another key.")
     steps.append("read_log has all output." if run.ended else "Call wait_run.")
+    if (address := find_server(server.home)) is not None:
+        steps.append(f"People see it at http://{address}/?run={run.run_id}.")
     answer = Launched(
         run_id=run.run_id,
         state=run.state,

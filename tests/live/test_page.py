@@ -438,3 +438,14 @@ def test_a_server_over_stdio_does_not_load_the_page() -> None:
     loaded, of_page = told.stdout.split(maxsplit=1)
     assert int(loaded) > 10
     assert of_page.strip() == "[]"
+
+
+async def test_a_launch_names_the_page_of_its_run_where_a_server_shows_it(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        before = await agent.call("launch_run", command="true", name="unseen")
+        assert before["next_step"] == "Call wait_run."
+        with serve(sandbox) as service:
+            shown = await agent.call("launch_run", command="true", name="seen")
+            assert f"http://127.0.0.1:{service.port}/?run={shown['run_id']}" in shown["next_step"]
+        after = await agent.call("launch_run", command="true", name="unseen-again")
+        assert after["next_step"] == "Call wait_run.", "a server that was killed shows nothing"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.sessions import PageSessions, Visitor, announce, find_server
+from mcp_server.page.sessions import PageSessions, Visitor
+from mcp_server.store.page_servers import announce, find_server
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
 

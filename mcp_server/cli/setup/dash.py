@@ -6,8 +6,9 @@ import sys
 import webbrowser
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.sessions import PageSessions, find_server
+from mcp_server.page.sessions import PageSessions
 from mcp_server.serve.http import serve_page
+from mcp_server.store.page_servers import find_server
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.ports import HIGHEST_PORT, is_port_free
 

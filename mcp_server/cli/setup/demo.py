@@ -78,6 +78,7 @@ def _report(result: dict[str, float], attach: str, run_id: str, console: Console
         style="bold green" if learned < bigram else "bold red",
     )
     console.print(f"The session stays open: {attach}   |   {_command()} logs {run_id}   |   {_command()} ls")
+    console.print(f"The page with it, its curves and its log: {_command()} dash")
     return 0 if learned < bigram else 1
 
 
