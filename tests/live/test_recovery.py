@@ -259,7 +259,8 @@ LEAVES_A_DAEMON = """
 echo attempt $RUNWARD_ATTEMPT
 exit 3
 """
-AGAIN = {"any": {"do": "retry", "wait_s": 0.2, "times": 5}}
+# Longer than a test that waits for its processor comes late: a stop in the pause has the same end.
+AGAIN = {"any": {"do": "retry", "wait_s": 5, "times": 5}}
 
 
 async def ended_first(sandbox: Sandbox, run_id: str) -> None:
