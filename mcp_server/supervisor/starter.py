@@ -136,6 +136,7 @@ def _become_supervisor(channel: socket.socket, tmux_server: int, supervise: Supe
         os.setsid()
         channel.settimeout(PATIENCE_S)
         directory, pane_pid, fifo = json.loads(channel.recv(_REQUEST_BYTES))
+        await_hold(Path("/proc") / pane_pid, fifo)
         _adopt(Path("/proc") / pane_pid, tmux_server)
         holder = _open_holder(fifo)
         os.write(holder, f"{os.getpid()}\n".encode())
@@ -150,6 +151,19 @@ def _become_supervisor(channel: socket.socket, tmux_server: int, supervise: Supe
         traceback.print_exc()  # into the pane
     finally:
         os._exit(status)
+
+
+def await_hold(pane: Path, fifo: str) -> None:
+    """Return once a pane's process runs its own program: until then it is a copy of tmux, without terminal.
+
+    Raises:
+        OSError: it is gone, or takes too long.
+    """
+    until_s = time.monotonic() + PATIENCE_S
+    while not (pane / "cmdline").read_bytes().endswith(os.fsencode(fifo) + b"\0"):
+        if time.monotonic() >= until_s:
+            raise OSError(errno.ETIMEDOUT, "the pane's program does not begin")
+        time.sleep(_POLL_S)
 
 
 def _adopt(pane: Path, tmux_server: int) -> None:
@@ -167,7 +181,7 @@ def _adopt(pane: Path, tmux_server: int) -> None:
     os.environ.clear()
     os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, _, value in environ if name})
     time.tzset()
-    terminal = os.open(pane / "fd" / "0", os.O_RDWR | os.O_NOCTTY)
+    terminal = os.open(pane / "fd" / "1", os.O_RDWR | os.O_NOCTTY)  # its shell reads other files as 0 at times
     for fd in (0, 1, 2):
         os.dup2(terminal, fd)
     os.close(terminal)
