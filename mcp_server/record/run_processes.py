@@ -19,7 +19,7 @@ from mcp_server.record.run_directory import RunDir, boot_id, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix
 from mcp_server.system import processes
-from mcp_server.system.lock_files import is_locked
+from mcp_server.system.lock_files import is_locked, may_be_locked
 from mcp_server.system.own_process import supervised_run
 from mcp_server.system.processes import StopSequence, stop_stages
 
@@ -139,7 +139,9 @@ class Reaping:
                 # A process that waits for a disk outlives SIGKILL.
                 self._killed, self._kill_until_s = supervisor, time.monotonic() + _KILLED_WITHIN_S
         left = [self._killed] if self._killed and processes.find_process(self._killed.pid) == self._killed else []
-        if left and time.monotonic() < self._kill_until_s:
+        # A process whose first thread has ended looks like a zombie, while others still hold its lock.
+        is_dying = left or (self._killed and may_be_locked(RunDir(self._path).lock))
+        if is_dying and time.monotonic() < self._kill_until_s:
             return None
         survivors = name_processes([*left, *self._find_living(None)])
         return ReapResult(tuple(self._sent), tuple(survivors), self._unsupervised)

@@ -182,6 +182,25 @@ def test_the_last_word_of_a_guard_that_ended_after_the_run_was_read_is_heard(
     assert result.survivors == ()
 
 
+def test_a_killed_supervisor_is_gone_once_its_lock_is(directory: RunDir) -> None:
+    """Its first thread may have ended while others still hold it."""
+    supervisor = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    process = processes.find_process(supervisor.pid)
+    assert process is not None
+    run = replace(RUN, at_start={"supervisor_pid": process.pid, "supervisor_started": process.started})
+    lock = take_lock(directory.lock)
+    assert lock is not None
+    try:
+        reaping = Reaping(ThisHost(), directory.path, run)
+        until(lambda: reaping.step() is None and processes.find_process(process.pid) is None)
+        assert reaping.step() is None
+    finally:
+        os.close(lock)
+        supervisor.wait()
+    result = until(reaping.step)
+    assert (result.signals_sent, result.survivors) == (("SIGKILL",), ())
+
+
 def test_a_leader_with_another_start_than_the_guard_is_a_stranger() -> None:
     stranger = subprocess.Popen(["bash", "-c", "sleep 60 & wait"], start_new_session=True)
     try:
