@@ -54,10 +54,10 @@ tools
 """,
     "cli": """
 cli
-setup
+setup  top
 """,
 }
-MOST_INNER_ARROWS = {"runs": 6, "sweeps": 6, "tools": 1, "cli": 1}
+MOST_INNER_ARROWS = {"runs": 6, "sweeps": 6, "tools": 1, "cli": 2}
 MOST_FILES = 15  # of a folder, beside those of its wings
 LINES = [re.findall(r"([\w.]+)(?:\((.+?)\))?", line) for line in HOUSE.strip().split("\n")]
 WORDS = {room: set(words.split()) for line in LINES for room, words in line}

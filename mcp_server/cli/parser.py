@@ -47,7 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     listing.add_argument("-n", "--limit", type=_count, default=20, help="at most N runs (20)")
     listing.add_argument("--watch", action="store_true", help="draw them again at each change, until Ctrl-C")
 
-    verbs.add_parser("top", help="runs, sweeps and GPUs live: Enter opens, k stops, / filters, q leaves")
+    top = verbs.add_parser("top", help="runs, sweeps and GPUs live: Enter opens, k stops, / filters, q leaves")
+    top.set_defaults(module="top.program")
 
     sweep = _add_sweep(verbs)
 

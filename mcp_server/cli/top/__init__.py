@@ -1,0 +1,1 @@
+"""`runward top`: the table of runs in the terminal, live."""
