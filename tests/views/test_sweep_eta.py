@@ -19,7 +19,8 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.recovery.policy import normalize_policy
 from mcp_server.text.formatting import format_time
-from mcp_server.views.sweep_eta import estimate_rest_s, fit_lengths
+from mcp_server.views.length_fit import fit_lengths
+from mcp_server.views.sweep_eta import estimate_rest_s
 
 BEGUN_S = 1_795_000_000.0
 

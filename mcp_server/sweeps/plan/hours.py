@@ -25,7 +25,8 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan.plan import as_text
 from mcp_server.text.formatting import rough_duration
-from mcp_server.views.sweep_eta import LENGTH, estimate_lengths_s, schedule_s
+from mcp_server.views.length_fit import LENGTH
+from mcp_server.views.sweep_eta import estimate_lengths_s, schedule_s
 
 _MOST_READ, _MOST_ALIKE = 500, 20  # runs, the newest
 _HOUR_S = 3600
