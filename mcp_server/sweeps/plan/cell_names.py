@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mcp_server.text.regex import compile_lazily
 
@@ -44,6 +44,13 @@ def name_cells(labels: Sequence[Label]) -> list[str]:
 def clean_name(text: str) -> str:
     """Return a text as a part of a name that a shell and a file system take as one word."""
     return re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", text).strip("-.")
+
+
+def make_unique(name: str, names: Collection[str]) -> str:
+    """Return ``name``, with a number behind it where ``names`` has it."""
+    name = name or "cell"
+    numbered = (f"{name[: LONGEST_CELL_NAME - 5]}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
 def _join(name: str, value: str) -> str:

@@ -25,7 +25,7 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.gpu_admission import requests_gpus
-from mcp_server.sweeps.plan.cell_names import LONGEST_CELL_NAME, Label, clean_name, name_cells
+from mcp_server.sweeps.plan.cell_names import LONGEST_CELL_NAME, Label, clean_name, make_unique, name_cells
 from mcp_server.sweeps.plan.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 
@@ -191,7 +191,7 @@ def expand(phases: Sequence[Phase], sweep_id: str, known: Sequence[Cell] = ()) -
             notes = [*unnamed.notes, *([_describe_weaker(phase, weaker, "the best run")] if weaker else [])]
             cell = replace(unnamed, variant=_describe_variant(unnamed), notes=tuple(notes))
             former = kept.get(identify(_fill(cell, sweep_id))) if kept else None
-            cell = replace(cell, name=former.pop(0) if former else _make_unique(cell.name, names))
+            cell = replace(cell, name=former.pop(0) if former else make_unique(cell.name, names))
             names.add(cell.name)
             cells.append(_fill(cell, sweep_id))
     if not cells:
@@ -485,12 +485,6 @@ def as_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
-
-
-def _make_unique(name: str, names: set[str]) -> str:
-    name = name or "cell"
-    numbered = (f"{name[: LONGEST_CELL_NAME - 5]}-{number}" for number in itertools.count(2))
-    return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
 def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> LaunchRequest:
