@@ -28,12 +28,12 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_conductor
 from mcp_server.system import tmux
-from mcp_server.system.lock_files import may_be_locked
+from mcp_server.system.lock_files import try_lock
 from mcp_server.system.processes import read_umask, resume_process
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
-_STARTED_WITHIN_S = 15.0
+_STARTED_WITHIN_S, _TURN_S = 15.0, 0.05
 PROGRAM = "mcp_server.sweeps.conductor"  # of a conductor
 
 
@@ -64,34 +64,29 @@ async def start_conductor(
     """
     await run_in_thread(load_backend("tmux").check_usable)
     await run_in_thread(check_program, PROGRAM)
-    socket = sweep.spec.tmux_socket
-    token = secrets.token_hex(2)
+    socket, token = sweep.spec.tmux_socket, secrets.token_hex(2)
     fifo = directory.path / f"handover-{token}"
     fd = await run_in_thread(_open_fifo, fifo)
+    turn = await run_in_thread(os.open, directory.path, os.O_RDONLY | os.O_CLOEXEC)
     argv = [sys.executable, "-I", "-X", "utf8", "-m", PROGRAM, str(directory.path)]
     try:
         with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
-            for attempts_left in (2, 1, 0):
-                session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
-                start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)
-                try:
-                    await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
-                except LaunchFailed:  # another process may have been faster, and have taken the session's name
-                    if await run_in_thread(may_be_locked, directory.lock):
-                        return
-                    sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, socket))
-                    if session in sessions:
-                        break
-                    if not attempts_left:
-                        raise
-                    # A third process took that session for a dead conductor's, and closed it.
-                else:
-                    await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
-                    break
+            # One at a time: another would take the session of a conductor that is just beginning for a dead one's.
+            while not await run_in_thread(try_lock, turn):  # noqa: ASYNC110 - a lock does not say when it is free
+                await anyio.sleep(_TURN_S)
+            newest = await run_in_thread(store.sweeps.observe, sweep.sweep_id)
+            if newest.conducted and await run_in_thread(_is_conducted, store, sweep):
+                return  # by one that another process has started meanwhile
+            sweep = newest
+            session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
+            start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)
+            await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
+            await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
             while not await run_in_thread(_is_conducted, store, sweep):
                 await changes.next_change()
             return
     finally:
+        os.close(turn)
         os.close(fd)
         with anyio.CancelScope(shield=True):
             await run_in_thread(partial(fifo.unlink, missing_ok=True))
