@@ -140,14 +140,13 @@ class CodeStore:
         markers = [path for path in self.path.glob(f"{wish['name']}-*.json") if path.is_file()]
         wanted = {each[3] for each in wish["files"] if each[1] != _LINK}
         copies: dict[str, Path] = {}
-        for marker in sorted(markers, key=lambda path: -path.stat().st_mtime)[:_MOST_MARKERS]:
-            for each in (read_json(marker) or {}).get("files") or ():
-                path, mode, _, digest = each
-                with contextlib.suppress(OSError):  # a run may have changed it, or left something else
-                    if digest in wanted - copies.keys() and mode != _LINK:
-                        file = marker.with_suffix("") / path
-                        if _is_file_intact(file, each):
-                            copies[digest] = file
+        newest = sorted(markers, key=lambda path: -path.stat().st_mtime)[:_MOST_MARKERS]
+        for marker, each in ((one, each) for one in newest for each in (read_json(one) or {}).get("files") or ()):
+            path, mode, _, digest = each
+            file = marker.with_suffix("") / path
+            with contextlib.suppress(OSError):  # a run may have changed it, or left something else
+                if digest in wanted - copies.keys() and mode != _LINK and _is_file_intact(file, each):
+                    copies[digest] = file
         return copies
 
     def _write_files(self, directory: Path, wish: Facts, upload: Path) -> dict[str, Any]:

@@ -73,12 +73,15 @@ class Catalogue:
                 except sqlite3.Error as error:
                     if is_last:
                         raise
-                    index, self._index = self._index, None
-                    if index is not None:
-                        index.close()
-                        if index.path is not None and not isinstance(error, sqlite3.OperationalError):
-                            remove_index(index.path)
+                    self._drop_index(is_damaged=not isinstance(error, sqlite3.OperationalError))
         raise AssertionError
+
+    def _drop_index(self, *, is_damaged: bool) -> None:
+        index, self._index = self._index, None
+        if index is not None:
+            index.close()
+            if index.path is not None and is_damaged:
+                remove_index(index.path)
 
     def doubt(self, run_id: str) -> None:
         """Read a run anew whose record says another thing than its row."""

@@ -57,13 +57,10 @@ class DirectoryScan:
                 inner: list[Path] = []
                 for entry in _list_entries(directory, min(entries_left, self.max_entries_each)):
                     entries_left -= 1
-                    if skip(entry.name):
-                        continue
                     with contextlib.suppress(OSError):
-                        if entry.is_dir(follow_symlinks=False):
-                            inner.append(directory / entry.name)
-                        if (item := select(entry)) is not None:
-                            items.append(item)
+                        is_inner = not skip(entry.name) and entry.is_dir(follow_symlinks=False)
+                        inner += [directory / entry.name] if is_inner else []
+                        items += [item] if not skip(entry.name) and (item := select(entry)) is not None else []
                 yield directory, items
                 below += [path for path in inner if enter(path)]
             level = sorted(below)

@@ -87,27 +87,29 @@ class Inotify:
         moved: dict[int, str] = {}  # from where, by cookie
         with contextlib.suppress(OSError):
             for _ in range(_MOST_READS if self.fd is not None else 0):
-                data = os.read(self.fd or 0, _READ_BYTES)
-                at = 0
-                while at + _EVENT.size <= len(data):
-                    watch, mask, cookie, length = _EVENT.unpack_from(data, at)
-                    name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-                    at += _EVENT.size + length
-                    self.overflows += bool(mask & _OVERFLOW)
-                    directory = self._paths.get(watch)
-                    if directory is None or not name:
-                        continue
-                    path = os.path.join(directory, os.fsdecode(name))  # noqa: PTH118 - hot path
-                    kind, is_directory = mask & _KINDS, bool(mask & _DIRECTORY)
-                    if kind == MOVED_FROM:
-                        moved[cookie] = path
-                    former = moved.pop(cookie, "") if kind == MOVED_TO else ""
-                    events.append(FileEvent(path, kind, is_directory, former))
-                    if is_directory and kind in (CREATED, MOVED_TO):
-                        self._move(former, path)
-                        if self._follow and not name.startswith(b"."):
-                            self.add(path, _NEW_DEPTH)
+                self._decode(os.read(self.fd or 0, _READ_BYTES), moved, events)
         return events
+
+    def _decode(self, data: bytes, moved: dict[int, str], events: list[FileEvent]) -> None:
+        at = 0
+        while at + _EVENT.size <= len(data):
+            watch, mask, cookie, length = _EVENT.unpack_from(data, at)
+            name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+            at += _EVENT.size + length
+            self.overflows += bool(mask & _OVERFLOW)
+            directory = self._paths.get(watch)
+            if directory is None or not name:
+                continue
+            path = os.path.join(directory, os.fsdecode(name))  # noqa: PTH118 - hot path
+            kind, is_directory = mask & _KINDS, bool(mask & _DIRECTORY)
+            if kind == MOVED_FROM:
+                moved[cookie] = path
+            former = moved.pop(cookie, "") if kind == MOVED_TO else ""
+            events.append(FileEvent(path, kind, is_directory, former))
+            if is_directory and kind in (CREATED, MOVED_TO):
+                self._move(former, path)
+                if self._follow and not name.startswith(b"."):
+                    self.add(path, _NEW_DEPTH)
 
     def _move(self, former: str, path: str) -> None:
         """Know the watched directories at and below ``former`` by their new paths."""

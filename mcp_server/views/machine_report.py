@@ -100,16 +100,18 @@ def read_usage_curves(store: RunStore, run: Run) -> dict[str, Any]:
     )
     times: list[str] = []
     gpus: dict[str, dict[str, list[float | None]]] = {}
+    lines: list[bytes] = []
     with contextlib.suppress(OSError):
-        for line in read_end(record, _USAGE_BYTES).splitlines()[-_MOST_MINUTES:]:
-            with contextlib.suppress(ValueError, RecursionError, KeyError, AttributeError, TypeError):
-                facts = json.loads(line)
-                minute = {uuid: [*map(_read_figure, figures)] for uuid, figures in facts["gpus"].items()}
-                times.append(str(facts["at"]))
-                for uuid, figures in minute.items():
-                    columns = gpus.setdefault(str(names.get(uuid, uuid)), {name: [] for name in _COLUMNS})
-                    for name, value in zip(_COLUMNS, [*figures, None, None, None, None], strict=False):
-                        columns[name] += [None] * (len(times) - 1 - len(columns[name])) + [value]
+        lines = read_end(record, _USAGE_BYTES).splitlines()[-_MOST_MINUTES:]
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError, KeyError, AttributeError, TypeError):
+            facts = json.loads(line)
+            minute = {uuid: [*map(_read_figure, figures)] for uuid, figures in facts["gpus"].items()}
+            times.append(str(facts["at"]))
+            for uuid, figures in minute.items():
+                columns = gpus.setdefault(str(names.get(uuid, uuid)), {name: [] for name in _COLUMNS})
+                for name, value in zip(_COLUMNS, [*figures, None, None, None, None], strict=False):
+                    columns[name] += [None] * (len(times) - 1 - len(columns[name])) + [value]
     return {"times": times, "gpus": gpus or None}
 
 

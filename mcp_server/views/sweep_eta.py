@@ -322,6 +322,19 @@ class _Lengths:
         return max(0.0, self._now_s - posix(run.started_at)) if run.started_at else 0.0
 
 
+def _leave_out(
+    key: tuple[str, ...], fate: Fate, scale: float, sums: Mapping[tuple[tuple[str, ...], bool], tuple[float, int]]
+) -> tuple[float, int]:
+    """Return sum and number of the other ends of its group: of this round, or of former ones before any other."""
+    for is_now in (True, False):
+        total, count = sums.get((key, is_now), (0.0, 0))
+        if is_now is fate.is_now:
+            total, count = total - scale, count - 1
+        if count:
+            break
+    return total, count
+
+
 class Peers:
     """The ends of the cells of one launch. For a cell those count that are most like it, by settings that tell apart.
 
@@ -374,15 +387,10 @@ class Peers:
             for key, (fate, scale) in zip(keys, scales, strict=True):
                 total, count = sums.get((key, fate.is_now), (0.0, 0))
                 sums[key, fate.is_now] = total + scale, count + 1
+            others = [_leave_out(key, fate, scale, sums) for key, (fate, scale) in zip(keys, scales, strict=True)]
             for weight in _WEIGHTS:
                 error = 0.0
-                for key, (fate, scale) in zip(keys, scales, strict=True):
-                    for is_now in (True, False):
-                        total, count = sums.get((key, is_now), (0.0, 0))
-                        if is_now is fate.is_now:
-                            total, count = total - scale, count - 1
-                        if count:
-                            break
+                for (_, scale), (total, count) in zip(scales, others, strict=True):
                     error += (scale - ((total + weight * mean) / (count + weight) if count + weight else mean)) ** 2
                 if error < least * _BETTER:
                     best, least = (tuple(names), weight), error

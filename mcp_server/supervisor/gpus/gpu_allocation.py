@@ -183,20 +183,19 @@ class GpuAllocation:
             while True:
                 locks, looked_s = self._leases.list_locks(), time.monotonic()
                 position, why = ticket.position, ""
-                if position == 1:
-                    holders = frozenset(self._leases.holders())
-                    if holders != known_holders or time.monotonic() - queried_s >= query_again_s:
-                        changed = holders != known_holders
-                        query_again_s = _QUERY_SOON_S if changed else min(2 * query_again_s, _QUERY_LATER_S)
-                        self._snapshot = None if queried_s else self._snapshot
-                        result = self._acquire_in_turn(request, ticket)
-                        queried_s, known_holders = time.monotonic(), holders
-                        if not isinstance(result, Unavailable):
-                            self._hold(result)
-                            return
-                        why = f"{result.text} {result.remedy}".strip()
-                        if result.never:
-                            raise GpusUnavailable(result.text, never=True)
+                holders = frozenset(self._leases.holders()) if position == 1 else known_holders
+                if position == 1 and (holders != known_holders or time.monotonic() - queried_s >= query_again_s):
+                    changed = holders != known_holders
+                    query_again_s = _QUERY_SOON_S if changed else min(2 * query_again_s, _QUERY_LATER_S)
+                    self._snapshot = None if queried_s else self._snapshot
+                    result = self._acquire_in_turn(request, ticket)
+                    queried_s, known_holders = time.monotonic(), holders
+                    if not isinstance(result, Unavailable):
+                        self._hold(result)
+                        return
+                    why = f"{result.text} {result.remedy}".strip()
+                    if result.never:
+                        raise GpusUnavailable(result.text, never=True)
                 if position != reported:
                     self._report_position(position, why)
                     reported = position

@@ -54,6 +54,16 @@ class SweepTable:
     benchmarks: BenchmarkTable | None = None
 
 
+def _list_failed(sweep: Sweep, notes: list[str], *, all_of_them: bool) -> list[str]:
+    if all_of_them or len(sweep.failed) <= _MOST_FAILED:
+        return [describe_failed(cell) for cell in sweep.failed]
+    chosen = _choose_failed(sweep.failed)
+    has_each_kind = {*map(find_kind, sweep.failed)} <= {*map(find_kind, chosen)}
+    named = f"{len(chosen)}, among them the newest of each kind" if has_each_kind else f"{len(chosen)}"
+    notes.append(f"{len(sweep.failed)} cells failed: {count_kinds(sweep.failed)}; failed names {named}.")
+    return [describe_failed(cell) for cell in chosen]
+
+
 def compare_sweep(
     sweep: Sweep,
     store: RunStore,
@@ -83,18 +93,7 @@ def compare_sweep(
     benchmarks = [table.benchmarks] if table.benchmarks else []
     if benchmarks and not as_markdown:
         benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
-    failed = [describe_failed(cell) for cell in sweep.failed]
-    if len(failed) > _MOST_FAILED and not as_markdown:
-        chosen = _choose_failed(sweep.failed)
-        failed = [describe_failed(cell) for cell in chosen]
-        newest = (
-            ", among them the newest of each kind"
-            if {*map(find_kind, sweep.failed)} <= {*map(find_kind, chosen)}
-            else ""
-        )
-        notes.append(
-            f"{len(sweep.failed)} cells failed: {count_kinds(sweep.failed)}; failed names {len(chosen)}{newest}."
-        )
+    failed = _list_failed(sweep, notes, all_of_them=as_markdown)
     best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark
