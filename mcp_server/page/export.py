@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
@@ -17,19 +15,12 @@ from mcp_server.page.routes import Page
 from mcp_server.page.sessions import Visitor
 from mcp_server.record.run_directory import now
 from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.resources.page_document import write_document
 from mcp_server.store.tokens import Tokens
 from mcp_server.tools.support.context import ServerContext
 
 _MOST_TAGS = 40  # of a run, each with as many points as the page draws
 _MOST_PICTURES, _PICTURE_BYTES = 24, 1 << 20  # of a run, the newest
-_MODULES = (  # each after those that it imports
-    *("base.js", "state.js", "list.js", "chart.js", "log.js", "text.js", "dialogs.js"),
-    *("run.js", "several.js", "machines.js", "app.js"),
-)
-_IMPORT = re.compile(r"^import \{ (.+) \} from '\./(?:vendor/)?([\w-]+\.js)'$", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
-_EXPORT_LIST = re.compile(r"^export \{ (.+) \}$", re.MULTILINE)
-_VENDOR_EXPORT = re.compile(r"export\{(.+)\};?\s*$")
 # What the page asks, from what the file holds: a question about some metrics gets those of all that are kept.
 _ANSWERS = """
 RUNWARD_EXPORT.answer = (path) => {
@@ -135,42 +126,4 @@ async def _keep_run(reader: _Reader, run_id: str, answers: dict[str, Any], keep:
 
 def _write_document(facts: Mapping[str, Any]) -> str:
     data = to_json(facts).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><title>runward</title>",
-        '<meta name=viewport content="width=device-width, initial-scale=1">',
-        f"<style>{_read('style.css')}</style><div id=app></div>",
-        f"<script>{_read('vendor/uplot.js')}</script>",
-        f"<script>globalThis.RUNWARD_EXPORT = {data}\n{_ANSWERS}</script>",
-        f"<script>{bundle()}</script></html>\n",
-    ]
-    return "".join(parts)
-
-
-def bundle() -> str:
-    """Return the modules of the page as one script: each a function that returns what it exports."""
-    vendor = _read("vendor/preact-htm.js")
-    exported = _VENDOR_EXPORT.search(vendor)
-    assert exported is not None, "the vendored file ends with its exports"  # noqa: S101 - a test opens each export
-    pairs = (pair.split(" as ") for pair in exported[1].split(","))
-    names = ", ".join(f"{pair[-1]}: {pair[0]}" for pair in pairs)
-    parts = [_wrap("preact-htm.js", vendor[: exported.start()], names)]
-    for module in _MODULES:
-        text = _IMPORT.sub(
-            lambda found: f"const {{ {found[1].replace(' as ', ': ')} }} = M['{found[2]}']", _read(module)
-        )
-        own = [*_EXPORT.findall(text), *(name for found in _EXPORT_LIST.findall(text) for name in found.split(", "))]
-        text = _EXPORT_LIST.sub("", _EXPORT.sub("", text))
-        parts.append(_wrap(module, text, ", ".join(own)))
-    return "const M = {}\n" + "".join(parts)
-
-
-def _take_out(found: re.Match[str]) -> str:
-    return f"const {{ {found[1].replace(' as ', ': ')} }} = M['{found[2]}']"
-
-
-def _wrap(module: str, text: str, names: str) -> str:
-    return f"M['{module}'] = (() => {{\n{text}\nreturn {{ {names} }} }})()\n".replace("</script", "<\\/script")
-
-
-def _read(name: str) -> str:
-    return files("mcp_server.page").joinpath("static", *name.split("/")).read_text("utf-8")
+    return write_document(f"globalThis.RUNWARD_EXPORT = {data}\n{_ANSWERS}")

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mcp.server import MCPServer
+from mcp.server.extension import Extension
 from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.prompts.base import PromptArgument
 from mcp.server.mcpserver.resources import FunctionResource
@@ -42,6 +43,12 @@ _MAX_COMPLETIONS = 100  # limit of the protocol
 _OPTIONAL = "Optional. "
 _MAX_ARGUMENT_CHARS = 20_000  # the whole prompt is read at once
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
+
+
+class Apps(Extension):
+    """MCP Apps, whose resource is added with the others."""
+
+    identifier = "io.modelcontextprotocol/ui"
 
 
 class ResourceServer(MCPServer[ServerContext]):

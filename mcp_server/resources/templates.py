@@ -21,12 +21,14 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import read_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
+from mcp_server.resources.page_document import write_runs_app
 from mcp_server.results.figures import Figure, measure
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
+from mcp_server.tools.support.schema import RUNS_APP
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
 from mcp_server.views.program_output import FRAME_BYTES, frame_output
 from mcp_server.views.run_status import RunStatus, add_command, status_of
@@ -110,7 +112,17 @@ _MOST_NAMED = 20
 
 
 def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
-    """Add what a URI with a name in it reads: agents, guides, blueprints, runs and sweeps."""
+    """Add what a URI with a name in it reads: agents, guides, blueprints, runs and sweeps; and the MCP App."""
+
+    @server.resource(
+        RUNS_APP,
+        title="Runs",
+        description="The page of runs, for clients that show MCP Apps",
+        mime_type="text/html;profile=mcp-app",
+        meta={"ui": {"prefersBorder": True}},
+    )
+    def read_runs_app() -> str:
+        return write_runs_app()
 
     @server.resource("agent://{name}", title="Agent", description="How an agent of this name works", mime_type=MARKDOWN)
     def read_agent(name: str) -> str:

@@ -25,7 +25,7 @@ from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError
 from mcp_server import __version__
 from mcp_server.backends.zipapp import read_sources
 from mcp_server.resources.documents import read_documents
-from mcp_server.resources.register import ResourceServer
+from mcp_server.resources.register import Apps, ResourceServer
 from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
@@ -132,7 +132,7 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         log_level="WARNING",
         lifespan=lifespan,
         tools=list_tools(),
-        extensions=[Tasks(context)],
+        extensions=[Tasks(context), Apps()],
         middleware=[escape_answers, refuse_undeclared_subscriptions],
     )
 

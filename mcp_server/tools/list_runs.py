@@ -123,6 +123,7 @@ TOOL = tool(
     title="List runs",
     annotations=READ_ONLY,
     search_hint="monitor a job, a training job, a Slurm job, squeue, running experiments, status, lost run id",
+    drawn=True,
 )
 
 

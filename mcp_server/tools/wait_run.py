@@ -174,7 +174,7 @@ def start_metric_wait(server: ServerContext, spec: WaitSpec) -> MetricWait | Non
     return MetricWait(server.scalars, condition, spec.run_ids, spec.positions, read_printed)
 
 
-TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY)
+TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY, drawn=True)
 
 
 def _plan(

@@ -24,7 +24,7 @@ from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import find_kind, summarise_sweep
 
 _LINE_BYTES, _LINE_CHARS, _CAUSE_CHARS = 4096, 240, 240
-_WORDS = {
+KINDS = {  # of failures, in words
     "oom_gpu": "out of GPU memory",
     "oom_host": "out of host memory",
     "disk_full": "disk full",
@@ -102,7 +102,7 @@ def describe_cause(store: RunStore, run: Run, status: RunStatus) -> str | None:
 
 def name_kind(kind: str) -> str:
     """Return a kind of failure in words."""
-    return _WORDS.get(kind, kind.replace("_", " "))
+    return KINDS.get(kind, kind.replace("_", " "))
 
 
 def _find_line(store: RunStore, run: Run) -> str | None:

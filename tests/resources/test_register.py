@@ -104,6 +104,7 @@ async def test_every_document_is_listed_with_a_description(tmp_path: Path) -> No
         *("blueprint://template", "blueprint://guide"),
         *(f"guide://{name}" for name in GUIDES),
         *(f"agent://{name}" for name in AGENTS),
+        "ui://runward/runs",
     }
     assert all(resource.description and resource.title for resource in listed)
     assert [template.uri_template for template in templates] == [

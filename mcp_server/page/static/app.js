@@ -1,6 +1,6 @@
 // The page: header, the list or what is open, keys.
-import { html, render, use, useEffect, now, duration, said, Clock } from './base.js'
-import { address, go, set, only, Go, access, stream, start, isExport, me } from './state.js'
+import { html, render, use, useEffect, useState, duration, said, Clock } from './base.js'
+import { address, go, set, only, Go, access, stream, start, isExport, isApp, load, me } from './state.js'
 import { List, Filters, move, openAt, pick, at, shown } from './list.js'
 import { RunView } from './run.js'
 import { Compare, SweepView } from './several.js'
@@ -9,16 +9,20 @@ import { Dialogs, Login, dialog, ask as askFor } from './dialogs.js'
 import { scheme } from './chart.js'
 
 function Heard() {
-	const { isLive, behind } = use(stream)
-	if (isExport) return html`<span class="quiet">as of ${new Date(now.value).toLocaleString()}</span>`
+	const { isLive, behind, at } = use(stream), [follows, follow] = useState()
+	useEffect(() => {
+		const timer = follows && setInterval(() => document.hidden || load(), 10000)
+		return () => clearInterval(timer)
+	}, [follows])
+	if (isExport) return html`<span class="quiet">as of ${at && new Date(at).toLocaleString()}</span>${isApp && html`<button onClick=${load}>Refresh</button><label><input type="checkbox" onChange=${() => follow(!follows)} /> follow</label>`}`
 	return html`<span role="status" class=${'heard' + (behind ? ' bad' : '')}>${behind ? html`<${Clock} of=${() => 'not heard for ' + duration((Date.now() - behind) / 1000)} />` : isLive && '● live'}</span>`
 }
 
-const root = document.documentElement, stored = 'runward-theme'
-root.dataset.theme = localStorage[stored] || ''
+const root = document.documentElement, stored = 'runward-theme', storage = isExport ? {} : localStorage // a frame of others has none
+root.dataset.theme = storage[stored] || ''
 function changeTheme() {
 	const isDark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches
-	localStorage[stored] = root.dataset.theme = isDark ? 'light' : 'dark'
+	storage[stored] = root.dataset.theme = isDark ? 'light' : 'dark'
 	scheme.value++
 }
 

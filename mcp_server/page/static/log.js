@@ -1,15 +1,16 @@
 // The log of a run, in the colours of terminals.
 import { html, use, useEffect, useLayoutEffect, useRef, useState, empty, typed } from './base.js'
-import { address, go, set, ask, useAnswer } from './state.js'
+import { address, go, set, ask, useAnswer, isExport } from './state.js'
 
 const CUBE = [0, 95, 135, 175, 215, 255]
-/** One of 256 colours: the first 16 by the theme's names, the rest as they are. */
-const palette = (n) => (n < 16 ? n : n > 231 ? `rgb(${Array(3).fill((n - 232) * 10 + 8)})` : `rgb(${[36, 6, 1].map((size) => CUBE[Math.floor((n - 16) / size) % 6])})`)
+const NAMES = ['text', 'bad', 'good', 'warn', 'accent', 'line-5', 'line-7', 'text', 'muted']
+/** One of 256 colours: the first 16 are the theme's, the rest as they are. */
+const palette = (n) => (n < 16 ? `var(--${NAMES[n] || NAMES[n - 8]})` : n > 231 ? `rgb(${Array(3).fill((n - 232) * 10 + 8)})` : `rgb(${[36, 6, 1].map((size) => CUBE[Math.floor((n - 16) / size) % 6])})`)
 const SIMPLE = { 1: 'bold', 2: 'dim' }
 
 function restyle(style, codes) {
 	for (let i = 0; i < codes.length; i++) {
-		const code = codes[i], isGround = code >= 40 && code < 50, key = isGround || code > 99 ? 'bg' : 'fg'
+		const code = codes[i], isGround = (code >= 40 && code < 50) || code > 99, key = isGround ? 'bg' : 'fg'
 		if (!code) for (const name in style) delete style[name]
 		else if (SIMPLE[code]) style[SIMPLE[code]] = true
 		else if (code === 22) { delete style.bold; delete style.dim }
@@ -18,18 +19,17 @@ function restyle(style, codes) {
 			const isRgb = codes[i + 1] === 2
 			style[key] = isRgb ? `rgb(${[2, 3, 4].map((k) => codes[i + k] | 0)})` : palette(codes[i + 2] | 0)
 			i += isRgb ? 4 : 2
-		} else if (code >= 30 && code < 48) style[key] = code % 10
-		else if (code >= 90 && code < 108) style[key] = (code % 10) + 8
+		} else if (code >= 30 && code < 108 && (code < 48 || code > 89)) style[key] = isGround ? 'var(--mark)' : palette((code % 10) + (code > 89 ? 8 : 0))
 	}
 }
 
-/** A line in parts with their colours; `style` goes on to the next line. Other control characters are gone already. */
+/** A line in parts with their colours; `style` goes on to the next line. */
 function paint(line, style) {
 	return line.split(/\x1b\[([\d;]*)m/).map((part, i) => {
 		if (i % 2) return restyle(style, part.split(';').map(Number))
 		if (!part || !Object.keys(style).length) return part
-		const { fg, bg, ...flags } = style, name = (kind, value) => (Number.isInteger(value) ? kind + value : '')
-		return html`<span class=${[...Object.keys(flags), name('fg', fg), name('bg', bg)].join(' ')} style=${{ color: fg?.length ? fg : '', background: bg?.length ? bg : '' }}>${part}</span>`
+		const { fg = '', bg = '', ...flags } = style
+		return html`<span class=${Object.keys(flags).join(' ')} style=${{ color: fg, background: bg }}>${part}</span>`
 	})
 }
 
@@ -49,9 +49,9 @@ export function Log({ row, attempts = [], proof }) {
 		setPart(old && found.start === old.end ? join(old, found) : { ...found, lines: found.text.split('\n') })
 	}, ({ message }) => setFailure(message))
 
-	useEffect(() => { read(wanted ? '&line=' + wanted : ''); setFollows(!wanted) }, [row.id, attempt, wanted])
+	useEffect(() => { read(wanted ? '&line=' + wanted : ''); setFollows(!wanted) }, [row.id, attempt, wanted, isExport && row.seq])
 	useEffect(() => {
-		if (!follows || !isNewest || !part || (!row.live && part.end >= part.size)) return
+		if (isExport || !follows || !isNewest || !part || (!row.live && part.end >= part.size)) return
 		const timer = setTimeout(() => document.hidden || read('&after=' + part.end, part), 1500)
 		return () => clearTimeout(timer)
 	}, [row, part, follows])

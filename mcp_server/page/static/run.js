@@ -1,6 +1,6 @@
 // One run: why it ended or how it stands, curves, log, files, code, configuration.
 import { html, use, useEffect, useMemo, useState, duration, since, ago, clock, number, large, words, named, copy, Clock, Table, empty } from './base.js'
-import { address, only, Go, Back, runs, useAnswer, isExport } from './state.js'
+import { address, only, Go, Back, runs, useAnswer, isExport, isApp } from './state.js'
 import { State } from './list.js'
 import { Curves } from './chart.js'
 import { Log } from './log.js'
@@ -24,7 +24,7 @@ export function RunView({ id }) {
 			<p class="sub"><button class="id" onClick=${() => copy(row.id)}>${row.id}</button>
 				${row.sweep && html`<${Go} to=${only({ sweep: row.sweep })}>sweep ${row.sweep}<//>`}
 				${row.host && html`<span>on ${row.host}, heard ${duration(row.heard_s)} ago</span>`}${row.owner && html`<span>of ${row.owner}</span>`}${(row.tags || []).map((tag) => html`<em class="tag">${tag}</em>`)}</p>
-			<nav role="tablist">${named(TABS).map(([key, label]) => html`<${Go} role="tab" aria-selected=${tab === key} to=${{ tab: key, line: null }}>${label}<//>`)}</nav>
+			<nav role="tablist">${named(TABS).filter(([key]) => !isApp || !/files|code/.test(key)).map(([key, label]) => html`<${Go} role="tab" aria-selected=${tab === key} to=${{ tab: key, line: null }}>${label}<//>`)}</nav>
 		</header>
 		<div role="tabpanel">${
 			tab === 'curves' ? html`<${RunCurves} row=${row} />`

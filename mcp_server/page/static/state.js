@@ -44,10 +44,11 @@ export const Back = () => html`<${Go} class="back" to=${only({})} aria-label="Ba
 // ---- questions to the server; an exported file holds the answers itself
 const kept = globalThis.RUNWARD_EXPORT
 export const isExport = !!kept
+export const isApp = isExport && kept.isApp
 
 export async function ask(path, { method = 'GET', body, signal } = {}) {
 	const refuse = (status, error) => { throw Object.assign(new Error([error.cause, error.state, error.remedy].filter(Boolean).join(' ')), { status }) }
-	if (kept) return kept.answer(path) || refuse(404, { cause: 'This file holds no more of it.' })
+	if (kept) return kept.answer(path) || refuse(404, { cause: kept.missing || 'This file holds no more of it.' })
 	let answer, found
 	try {
 		answer = await fetch('/api' + path, { method, signal, headers: body ? { 'Content-Type': 'application/json', 'X-Runward': 'page' } : {}, body: body && JSON.stringify(body) })
@@ -108,6 +109,7 @@ export async function load() {
 	put(page)
 	total.value = page.total
 	loaded.value = true
+	if (kept) stream.value = { at: page.now }
 	connect()
 }
 
@@ -164,5 +166,5 @@ document.addEventListener('visibilitychange', () => {
 	connect()
 })
 
-if (kept) now.value = Date.parse(kept.made_at)
+if (isExport && !isApp) now.value = Date.parse(kept.made_at)
 else setInterval(() => document.hidden || setClock(), 1000)

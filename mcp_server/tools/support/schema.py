@@ -44,6 +44,7 @@ _EXPECTED = {
 _GIVEN: dict[type[Any], str] = {list: "a list", dict: "an object"}
 _PLAIN: dict[type[Any], str] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
+RUNS_APP = "ui://runward/runs"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _FILES, _DIRECTORIES = ("path", "blueprint", "params"), ("cwd", "logdir", "result_dir", "tensorboard")
 _LOOKS_AT_FILES_OF_RUNS = frozenset({"read_tb", "compare_runs", "finish_blueprint"})
@@ -153,13 +154,17 @@ def tool(
     annotations: ToolAnnotations,
     structured: bool | None = None,
     search_hint: str | None = None,
+    drawn: bool = False,
 ) -> RunwardTool:
     """Return the tool that calls ``function``. Its docstring is the description that the model reads.
 
     Claude Code shows a model the names of tools alone, and loads a schema when a search finds the tool.
     ``search_hint``: further words to find it by. None: it is always loaded.
+    ``drawn``: clients that show MCP Apps draw its answer, for their person.
     """
-    meta = {"anthropic/alwaysLoad": True} if search_hint is None else {"anthropic/searchHint": search_hint}
+    meta: dict[str, Any] = {"anthropic/alwaysLoad": True} if search_hint is None else {}
+    meta |= {} if search_hint is None else {"anthropic/searchHint": search_hint}
+    meta |= {"ui": {"resourceUri": RUNS_APP}} if drawn else {}
     registered = cast(
         "RunwardTool",
         RunwardTool.from_function(
