@@ -54,7 +54,10 @@ _MEASURES = [
 ]
 _HEADLINE_PATTERNS = [(one["shown"], compile_lazily(one["line"])) for one in _BLOCKS if "shown" in one]
 # What a run's status shows, in this order.
-HEADLINES = ("loss", "reward", "val_loss", "grad_norm", "fps", "accuracy", "error", "loss_d", "loss_g")
+HEADLINES = (
+    *("loss", "reward", "val_loss", "grad_norm", "fps", "tokens_s", "samples_s", "steps_s", "throughput"),
+    *("accuracy", "error", "loss_d", "loss_g"),
+)
 _SORTS = {one["sort"]: frozenset(one["words"].split()) for one in _BLOCKS if "sort" in one}
 _STEPS, _EPOCHS, _NOT_SO_FAR, _VERBS = _SORTS["step"], _SORTS["epoch"], _SORTS["plan"], _SORTS["verb"]
 _SCOPES = _SORTS["scope"] | {""}
