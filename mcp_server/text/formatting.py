@@ -13,6 +13,7 @@ FEWEST_DIGITS, _MOST_DIGITS = 3, 7  # significant ones, of figures in tables
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _MOST_WHOLE = 1e15  # of a number whose whole digits are shown
 _WORD_CHARS = 300  # of a word in a message: longer ones are what somebody wrote, and no path or name
+_CUT = " …"  # behind the last whole fact of a text that has more
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 # The blank part of a bar ends at its frame.
@@ -33,7 +34,7 @@ def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
 
 
 def shorten_facts(text: str, chars: int) -> str:
-    """Return ``text`` in at most ``chars`` characters: its first sentences, clauses or lines, then how many it lacks.
+    """Return ``text`` in at most ``chars`` characters: its first sentences, clauses or lines, then " …" for others.
 
     Each is a fact. To cut out what is between two of them would join the beginning of one to the end of another. The
     first ends in "…" where it does not fit even alone.
@@ -41,25 +42,18 @@ def shorten_facts(text: str, chars: int) -> str:
     if len(text) <= chars:
         return text
     facts = _FACT_END.split(text)
-    kept = ""
-    for number, fact in enumerate(facts):
-        longer = f"{kept} {fact}".lstrip()
-        if len(longer) + len(_count_left(len(facts) - number - 1)) > chars:
+    if len(whole := " ".join(facts)) <= chars:
+        return whole
+    kept = facts[0]
+    for fact in facts[1:]:
+        if len(kept) + 1 + len(fact) + len(_CUT) > chars:
             break
-        kept = longer
-    else:
-        return kept
-    if kept:
-        return f"{kept.rstrip(';,')}{_count_left(len(facts) - number)}"
-    left = _count_left(len(facts) - 1)
-    room = max(chars - 1 - len(left), chars // 2)
-    left = left if room + 1 + len(left) <= chars else ""
-    words = facts[0][:room].rsplit(" ", 1)[0]
-    return f"{words if len(words) > room // 2 else facts[0][:room]}…{left}"
-
-
-def _count_left(count: int) -> str:
-    return f" ({count} more)" if count else ""
+        kept += f" {fact}"
+    kept = kept.rstrip(";,")
+    if len(facts) > 1 and len(kept) + len(_CUT) <= chars:
+        return kept + _CUT
+    words = kept[: chars - 1].rsplit(" ", 1)[0]
+    return f"{words if len(words) >= chars // 2 else kept[: chars - 1]}…"
 
 
 def shorten_line(text: str, chars: int) -> str:
@@ -68,7 +62,7 @@ def shorten_line(text: str, chars: int) -> str:
     The end of a message often states the cause. To join it to the beginning of another would make one of two facts.
     """
     first, *others = _FACT_END.split(text) if len(text) > chars else [text]
-    left = _count_left(len(others))
+    left = _CUT if others else ""
     return (
         shorten_facts(text, chars)
         if len(first) + len(left) <= chars
