@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,15 @@ _KINDS_BY_SIGNAL = {
     "Hangup": "killed",
 }
 _NAN = compile_lazily(r"(?i)\bnan\b")
+_HELD = compile_lazily(r"(?:\w+\.)*\w+Error\((?P<name>\w+)\)")
+_HELD_LINES = 300  # frames of a remote task
+_BOX_HEAD = compile_lazily(r"\s*× \S")
+_BOX_BODY = compile_lazily(r"\s*(?:[├╰]─+▶|│)")
+_BOX_ARROW = compile_lazily(r".{0,120}[├╰]─+▶")
+_BOX_LINES = 400
+_PANIC = compile_lazily(r"thread '.*' panicked at|panic: ")
+_GOROUTINE = compile_lazily(r"goroutine \d+ \[")
+_PANIC_LINES = 6
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,9 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
         raised = tracebacks.read_traceback(lines, at)
         if raised and raised.end not in taken:
             taken.add(raised.end)
-            evidence.append(_assess_exception(lines, _complete_message(lines, raised)))
+            held = _read_held_exception(lines, raised)
+            taken.add(held.end)
+            evidence.append(_assess_exception(lines, _complete_message(lines, held)))
         elif raised is None and at >= len(lines) - 400:
             evidence.append(_assess_cut_traceback(lines, at))
     bare = 0
@@ -94,12 +106,69 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
             continue
         if statement:
             sure = not is_warning and (statement.weight, statement.kind) != (Weight.ECHO, "other")
-            evidence.append(FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure))
+            item = FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure)
+            if message := _read_message_below(lines, item):
+                evidence.append(message)
         elif bare < _MAX_BARE and (item := _assess_bare_exception(lines, at, text, taken)):
             bare += 1
             evidence.append(item)
+    boxes = [range(item.start + 1, item.end + 1) for item in evidence if _BOX_HEAD.match(item.text)]
+    evidence = [item for item in evidence if not any(item.at in box for box in boxes)]
     evidence.sort(key=lambda item: (item.at, item.start))
     return evidence
+
+
+def _read_message_below(lines: Sequence[Line], item: FailureEvidence) -> FailureEvidence | None:
+    """Return a statement with the lines that belong to it, or None where the head of a box or a panic stands alone."""
+    if _BOX_HEAD.match(item.text):
+        return _read_box(lines, item)
+    if not _PANIC.match(item.text):
+        return item
+    near = [(at, tracebacks.strip_prefixes(lines[at].text).text) for at in range(item.at + 1, item.at + _PANIC_LINES) if at < len(lines)]
+    if item.text.rstrip().endswith(":") and near:
+        item = replace(item, at=near[0][0], end=near[0][0], text=near[0][1].strip())
+    elif item.text.startswith("panic: ") and not any(_GOROUTINE.match(text) for _, text in near):
+        return None
+    return replace(item, kind=match_error_kind(item.text) or "python_error")
+
+
+def _read_box(lines: Sequence[Line], item: FailureEvidence) -> FailureEvidence | None:
+    """Return the head of a box, which ends before a line that stands as far left as the head; its body decides the kind."""
+    width = len(item.text) - len(item.text.lstrip())
+    end, texts = item.at, list[str]()
+    for at in range(item.at + 1, min(item.at + _BOX_LINES, len(lines))):
+        tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
+        if tag != item.tag:
+            continue
+        if text.strip() and not _BOX_BODY.match(text) and len(text) - len(text.lstrip()) <= width:
+            break
+        if text.strip():
+            end = at
+            texts.append(text)
+    if not any(_BOX_ARROW.match(line.text) for line in lines[item.at + 1 : item.at + _PANIC_LINES]):
+        return None
+    texts = [text.strip("│├╰─▶ ") for text in texts]
+    body = " ".join(texts)[:TEXT_CHARS]
+    found = [kind for text in (body, *texts, item.text) if (kind := match_error_kind(text))]
+    return replace(item, end=end, kind=next(iter(found), "import_error"))
+
+
+def _read_held_exception(lines: Sequence[Line], raised: RaisedException) -> RaisedException:
+    """Return the exception whose class the name of ``raised`` holds, as in RayTaskError(ArrowInvalid), where a line states it."""
+    held = _HELD.match(raised.text)
+    if held is None:
+        return raised
+    stated = re.compile(rf"\s*(?:[A-Za-z_]\w*\.)*{held['name']}(?::|$)")
+    frames: list[int] = []
+    for at in range(raised.end + 1, min(raised.end + _HELD_LINES, len(lines))):
+        tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
+        if tag == raised.tag and tracebacks.is_frame(text):
+            frames.append(at)
+        elif tag == raised.tag and stated.match(text):
+            return replace(raised, end=at, name=held["name"], text=text.strip(), frames=tuple(frames) or raised.frames)
+        elif tracebacks.is_header(text):
+            break
+    return replace(raised, name=held["name"]) if held["name"] not in _ECHO_TYPES else raised
 
 
 def _find_candidates(lines: Sequence[Line]) -> list[int]:

@@ -14,7 +14,7 @@ from mcp_server.diagnosis.failure.aftermath import find_cause_outside
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, hint_at
 from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_work
-from mcp_server.diagnosis.failure.statements import Weight
+from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
@@ -28,6 +28,12 @@ _PYTHON_EXCEPTION = compile_lazily(
     r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "
 )
 _LAST_HINTS = 20
+_NOTICE_KINDS = frozenset({"ray_error", "other", "killed", "python_error", "segfault"})
+_NO_NOTICE_BY_ITSELF = frozenset({"segfault", "python_error", "other"})
+_AFTER_NOTICE_LINES = 20
+_LOGGED_LINES = 60  # above a notice
+_FLUSHED_LINES = 3  # of work that a dying process may still print
+_NAMED = compile_lazily(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception))(?:: .*|$)")
 _LAST_HINT_LINES = 40
 
 
@@ -36,10 +42,74 @@ def find_root_cause(
 ) -> FailureEvidence | None:
     """Return the evidence to quote, or None. ``failed``: by the exit status; ``stalled``: stopped for a stall."""
     cause = _find_cause(lines, evidence, failed=failed)
+    if cause is not None and _is_notice(cause):
+        behind = _find_cause_behind(lines, evidence, cause)
+        if behind is None and not failed and _is_task_of_the_program(lines, cause):
+            return None
+        cause = resolve_general_message(lines, behind) if behind else cause
     is_starved = stalled and (cause is None or not cause.sure)
     if is_starved or (cause is not None and _RX.starved.match(cause.text[:FIRST_CHARS])):
         cause = _dead_thread(lines, evidence) or cause
     return (find_cause_outside(lines, cause) or cause) if cause else None
+
+
+def _is_notice(one: FailureEvidence) -> bool:
+    """Return whether a line speaks of another process, or of a place, and so names no cause itself."""
+    if one.kind not in _NOTICE_KINDS or (one.weight >= Weight.CRASH and one.kind in _NO_NOTICE_BY_ITSELF):
+        return False
+    return one.weight in (Weight.ECHO, Weight.ABORT) or bool(_RX.notice.search(one.text[:FIRST_CHARS]))
+
+
+def _is_task_of_the_program(lines: Sequence[Line], notice: FailureEvidence) -> bool:
+    """Return whether a notice is about a command that the program judges, and goes on."""
+    work = count_work(lines, notice.end + 1, len(lines))
+    return bool(_RX.judged.search(notice.text[:FIRST_CHARS])) and bool(work.lines + work.bars)
+
+
+def _find_cause_behind(
+    lines: Sequence[Line], evidence: Sequence[FailureEvidence], notice: FailureEvidence
+) -> FailureEvidence | None:
+    """Return the cause that the last lines of any stream state, up to some lines after ``notice``: the strongest."""
+    until = notice.end + _AFTER_NOTICE_LINES
+    near = [one for one in evidence if one.at <= until and one.kind != notice.kind and not _is_notice(one)]
+    raised = [one for one in near if one.weight >= Weight.PEER and _is_last_of_stream(lines, one, until)]
+    if strongest := [one for one in raised if one.weight == Weight.OWN] or raised:
+        return replace(choose_cause(lines, strongest), sure=True)
+    logged = [one for one in near if one.weight == Weight.HINT and not _is_survived(lines, one)]
+    logged += [one for at in range(max(notice.start - _LOGGED_LINES, 0), min(until, len(lines))) if (one := _read_logged(lines, at))]
+    logged = [one for one in logged if one.kind not in _NOTICE_KINDS and _is_last_of_stream(lines, one, until)]
+    nearest = min(logged, key=lambda one: (one.at > notice.at, abs(one.at - notice.at)), default=None)
+    return replace(nearest, weight=Weight.OWN, sure=True) if nearest else None
+
+
+def _read_logged(lines: Sequence[Line], at: int) -> FailureEvidence | None:
+    """Return the evidence of a line that a logger calls an error, where it names an exception or a known message."""
+    text = lines[at].text[:FIRST_CHARS]
+    level = _RX.logged.search(text)
+    if level is None or tracebacks.is_echoed_code(lines, at) or _RX.goes_on.search(text):
+        return None
+    said = text[level.end() :]
+    raised = _NAMED.search(said)
+    kind = exception_kind(raised["name"], raised[0]) if raised else match_error_kind(said)
+    return hint_at(at, kind, said[raised.start() :] if raised else said.strip(), _read_stream(text)) if kind else None
+
+
+def _is_survived(lines: Sequence[Line], one: FailureEvidence) -> bool:
+    return bool(_RX.goes_on.search(lines[one.at].text[:FIRST_CHARS]))
+
+
+def _read_stream(text: str) -> str:
+    """Return the prefix of the rank, process or node that printed a line, or nothing."""
+    match = _RX.stream.match(text)
+    return match[0].strip() if match else tracebacks.strip_prefixes(text).tag
+
+
+def _is_last_of_stream(lines: Sequence[Line], one: FailureEvidence, until: int) -> bool:
+    """Return whether the stream of ``one`` showed no more than a flush of work after it."""
+    stream = _read_stream(lines[one.at].text)
+    after = [line for line in lines[one.end + 1 : until] if not stream or _read_stream(line.text) == stream]
+    work = count_work(after, 0, len(after))
+    return work.lines + work.bars <= _FLUSHED_LINES
 
 
 def _dead_thread(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
