@@ -233,7 +233,6 @@ until("never")
             "An exception was printed at line 9, although the exit code is 0: ValueError: bad",
         ),
         ("{python} fail.py; {python} go_on.py", "An exception was printed at line 9, although"),
-        ("{python} go_on.py; echo; echo 'Invalid loss, terminating training'", "A failure was printed at line 22"),
         ("{python} go_on.py", ""),
     ],
 )
@@ -353,3 +352,18 @@ until("end")
     assert re.match(r"reward has been nan in \d+ readings in a row, since step 8\. By itself it proves", seen["text"])
     assert "reward: nan" in seen["failure"]["line"]
     assert (end["state"], "failure" in end, end["note"]) == ("finished", False, "reward ended as nan since step 8.")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("[main] Unable to locate checkpoint runs/exp7/last.ckpt, exiting", "data_error"),
+        ("Invalid loss, terminating training", "divergence"),
+    ],
+)
+async def test_a_program_that_gives_up_with_code_0_says_why(sandbox: Sandbox, line: str, kind: str) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(python(sandbox, f"print('seed 1')\nprint({line!r})\n"), cwd=str(sandbox.path))
+        end = await agent.end(run_id)
+        assert end["exit_code"] == 0
+        assert (end["failure"]["kind"], end["failure"]["line"]) == (kind, line)

@@ -1,7 +1,7 @@
 """Logs that were written and labelled before their author had read a rule of the diagnosis, and the score on them.
 
-`tests/data/unseen_logs/*.txt`: each log begins with its label. ``kinds``: the kinds that are right. ``line``: the start of the
-root line; `|` between lines that are right as well. ``retry``: `yes`, `no`, or `any`. ``right`` and ``wrong``: patterns
+`tests/data/unseen_logs/*.txt`: each log begins with its label. ``kinds``: those that are right. ``line``: how the root
+line begins; `|` between lines that are right as well. ``retry``: `yes`, `no`, or `any`. ``right``, ``wrong``: patterns
 of advice that leads on, and of advice that leads astray. ``exit``: the exit code. A log without ``kinds`` is healthy.
 """
 

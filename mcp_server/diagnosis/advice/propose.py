@@ -32,6 +32,7 @@ from mcp_server.diagnosis.advice.names import (
     suggest_setting,
 )
 from mcp_server.diagnosis.advice.shown import is_set_already
+from mcp_server.diagnosis.failure.statements import name_fault
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "propose")
@@ -82,7 +83,9 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
     line, message = _RX.answer.sub(r"\1: \2", line), _RX.answer.sub(r"\1: \2", message)
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
-    default = _read_defaults("kinds")[scene.kind]
+    defaults = _read_defaults("kinds")
+    fault = name_fault(line) if scene.kind == "cuda_error" else ""
+    default = defaults.get(f"{scene.kind} {fault}") or defaults[scene.kind]
     for propose in _order_proposers(is_error=default.action == "stop"):
         step = propose(scene)
         if step and retryable in (None, step.retryable) and not is_set_already(step.advice, scene.log):

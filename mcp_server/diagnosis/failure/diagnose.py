@@ -43,6 +43,7 @@ _LOST_SESSION = compile_lazily(
     rf"|{_WATCH}(?P<session>session .+): how its program ended is unknown$"
 )
 _LINES_OF_SSH = 6
+_LAST_WORDS = 3  # lines at the end, the one that gives up among them
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _ENDS_MESSAGE = compile_lazily(
@@ -95,8 +96,9 @@ def diagnose(
 ) -> Diagnosis | None:
     """Return the failure and the line that proves it, or None if the run did not fail.
 
-    ``lines`` is the end of the log, at most a few MB. With exit code 0 only divergence is a failure. With any other
-    code, or a signal (`"SIGKILL"`), the run certainly failed. With neither, evidence at the end of the log decides.
+    ``lines`` is the end of the log, at most a few MB. With exit code 0 only divergence is a failure, and a last line
+    that says what is missing and that the program ends. With any other code, or a signal (`"SIGKILL"`), the run
+    certainly failed. With neither, evidence at the end of the log decides.
     """
     if signal is None and 0 < (number := (exit_code or 0) - _SIGNAL_BASE) < len(kinds.SIGNALS):
         signal = f"SIG{kinds.SIGNALS[number]}"
@@ -110,7 +112,8 @@ def diagnose(
     if lost is not None and evidence is None and run_facts.diverged is None:
         return _build_lost("other", lost, "unseen_end")
     if exit_code == 0 and evidence and evidence.kind != "divergence":
-        evidence = None
+        is_last = not any(line.text.strip() for line in lines[evidence.at + _LAST_WORDS :])
+        evidence = evidence if is_last and last_lines.gives_up(evidence.text) else None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
         return _build_divergence(lines, run_facts.diverged, run_facts)
     if evidence and run_facts.diverged is not None and evidence.kind in _MAY_BE_NAN and _RX.nan.search(evidence.text):

@@ -46,14 +46,8 @@ _KINDS_BY_SIGNAL = {
     "Hangup": "killed",
 }
 _NAN = compile_lazily(r"(?i)\bnan\b")
-_HELD = compile_lazily(r"(?:\w+\.)*\w+Error\((?P<name>\w+)\)")
 _HELD_LINES = 300  # frames of a remote task
-_BOX_HEAD = compile_lazily(r"\s*× \S")
-_BOX_BODY = compile_lazily(r"\s*(?:[├╰]─+▶|│)")
-_BOX_ARROW = compile_lazily(r".{0,120}[├╰]─+▶")
 _BOX_LINES = 400
-_PANIC = compile_lazily(r"thread '.*' panicked at|panic: ")
-_GOROUTINE = compile_lazily(r"goroutine \d+ \[")
 _PANIC_LINES = 6
 
 
@@ -106,13 +100,12 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
             continue
         if statement:
             sure = not is_warning and (statement.weight, statement.kind) != (Weight.ECHO, "other")
-            item = FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure)
-            if message := _read_message_below(lines, item):
-                evidence.append(message)
+            stated = FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure)
+            evidence += filter(None, [_read_message_below(lines, stated)])
         elif bare < _MAX_BARE and (item := _assess_bare_exception(lines, at, text, taken)):
             bare += 1
             evidence.append(item)
-    boxes = [range(item.start + 1, item.end + 1) for item in evidence if _BOX_HEAD.match(item.text)]
+    boxes = [range(item.start + 1, item.end + 1) for item in evidence if _RX.box_head.match(item.text)]
     evidence = [item for item in evidence if not any(item.at in box for box in boxes)]
     evidence.sort(key=lambda item: (item.at, item.start))
     return evidence
@@ -120,32 +113,36 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
 
 def _read_message_below(lines: Sequence[Line], item: FailureEvidence) -> FailureEvidence | None:
     """Return a statement with the lines that belong to it, or None where the head of a box or a panic stands alone."""
-    if _BOX_HEAD.match(item.text):
+    if _RX.box_head.match(item.text):
         return _read_box(lines, item)
-    if not _PANIC.match(item.text):
+    if not _RX.panic.match(item.text):
         return item
-    near = [(at, tracebacks.strip_prefixes(lines[at].text).text) for at in range(item.at + 1, item.at + _PANIC_LINES) if at < len(lines)]
+    near = [
+        (at, tracebacks.strip_prefixes(lines[at].text).text)
+        for at in range(item.at + 1, item.at + _PANIC_LINES)
+        if at < len(lines)
+    ]
     if item.text.rstrip().endswith(":") and near:
         item = replace(item, at=near[0][0], end=near[0][0], text=near[0][1].strip())
-    elif item.text.startswith("panic: ") and not any(_GOROUTINE.match(text) for _, text in near):
+    elif item.text.startswith("panic: ") and not any(_RX.goroutine.match(text) for _, text in near):
         return None
     return replace(item, kind=match_error_kind(item.text) or "python_error")
 
 
 def _read_box(lines: Sequence[Line], item: FailureEvidence) -> FailureEvidence | None:
-    """Return the head of a box, which ends before a line that stands as far left as the head; its body decides the kind."""
+    """Return the head of a box, up to a line that stands as far left. The body decides the kind."""
     width = len(item.text) - len(item.text.lstrip())
     end, texts = item.at, list[str]()
     for at in range(item.at + 1, min(item.at + _BOX_LINES, len(lines))):
         tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
         if tag != item.tag:
             continue
-        if text.strip() and not _BOX_BODY.match(text) and len(text) - len(text.lstrip()) <= width:
+        if text.strip() and not _RX.box_body.match(text) and len(text) - len(text.lstrip()) <= width:
             break
         if text.strip():
             end = at
             texts.append(text)
-    if not any(_BOX_ARROW.match(line.text) for line in lines[item.at + 1 : item.at + _PANIC_LINES]):
+    if not any(_RX.box_arrow.match(line.text) for line in lines[item.at + 1 : item.at + _PANIC_LINES]):
         return None
     texts = [text.strip("│├╰─▶ ") for text in texts]
     body = " ".join(texts)[:TEXT_CHARS]
@@ -154,8 +151,8 @@ def _read_box(lines: Sequence[Line], item: FailureEvidence) -> FailureEvidence |
 
 
 def _read_held_exception(lines: Sequence[Line], raised: RaisedException) -> RaisedException:
-    """Return the exception whose class the name of ``raised`` holds, as in RayTaskError(ArrowInvalid), where a line states it."""
-    held = _HELD.match(raised.text)
+    """Return the exception of the class that RayTaskError(ArrowInvalid) names, where a line below states it."""
+    held = _RX.held.match(raised.text)
     if held is None:
         return raised
     stated = re.compile(rf"\s*(?:[A-Za-z_]\w*\.)*{held['name']}(?::|$)")
@@ -201,6 +198,8 @@ def _assess_bare_exception(
     if raised.frames or "SyntaxError" in raised.name:
         # Ray continues with the frames of the task.
         return replace(item, sure=item.sure or raised.start - 1 in assessed_lines)
+    if raised.text.rstrip().endswith(":") and any(_RX.item.match(line.text) for line in lines[at + 1 : at + 2]):
+        return replace(item, sure=False)  # with the list that it announces, as conda's
     return replace(item, weight=min(item.weight, Weight.HINT), sure=False)
 
 

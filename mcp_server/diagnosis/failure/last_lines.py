@@ -87,6 +87,11 @@ def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str |
     return None
 
 
+def gives_up(text: str) -> bool:
+    """Return whether a program says in ``text`` that it lacks something and ends, which its exit code may hide."""
+    return bool(_RX.gives_up.search(text[:TEXT_CHARS]))
+
+
 def has_usage(lines: Sequence[Line]) -> bool:
     """Return whether one of these lines begins a printed usage."""
     return any(line.text.lstrip().lower().startswith("usage:") for line in lines)

@@ -76,7 +76,11 @@ def _find_cause_behind(
     if strongest := [one for one in raised if one.weight == Weight.OWN] or raised:
         return replace(choose_cause(lines, strongest), sure=True)
     logged = [one for one in near if one.weight == Weight.HINT and not _is_survived(lines, one)]
-    logged += [one for at in range(max(notice.start - _LOGGED_LINES, 0), min(until, len(lines))) if (one := _read_logged(lines, at))]
+    logged += [
+        one
+        for at in range(max(notice.start - _LOGGED_LINES, 0), min(until, len(lines)))
+        if (one := _read_logged(lines, at))
+    ]
     logged = [one for one in logged if one.kind not in _NOTICE_KINDS and _is_last_of_stream(lines, one, until)]
     nearest = min(logged, key=lambda one: (one.at > notice.at, abs(one.at - notice.at)), default=None)
     return replace(nearest, weight=Weight.OWN, sure=True) if nearest else None

@@ -6,7 +6,9 @@ read at the first line that looks like an error.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
 from itertools import chain
@@ -59,25 +61,33 @@ _REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is n
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
 
+_TEXTS = ("text", "errno", "cuda", "rocm", "cann", "tpu", "mps", "intel")
+
+
 class _Table(NamedTuple):
     messages: list[tuple[str, re.Pattern[str]]]  # a kind, and a pattern of all its neighbours in the file
     sure_types: dict[str, str]
     types: dict[str, str]
     statements: list[tuple[str, Weight, str, re.Pattern[str]]]
+    faults: list[tuple[str, re.Pattern[str]]]  # of accelerators
 
 
 @cache
 def read_table() -> _Table:
     """Return the patterns of `failures.rows`, in their order."""
-    table = _Table([], {}, {}, [])
+    table = _Table([], {}, {}, [], [])
     texts: list[tuple[str, list[str]]] = []  # neighbours of one kind in the file are one pattern
     for block in read_blocks("diagnosis/failure/failures"):
         fields = dict(block)
         kind = fields["kind"]
-        if "text" in fields:
+        if patterns := [value for key, value in block if key in _TEXTS]:
+            if "errno" in fields:
+                patterns = [_name_errors(fields["errno"].split())]
             if not texts or texts[-1][0] != kind:
                 texts.append((kind, []))
-            texts[-1][1].append(fields["text"])
+            texts[-1][1].extend(patterns)
+            if "fault" in fields:
+                table.faults.append((fields["fault"], compile_lazily("|".join(patterns))))
         elif "line" in fields:
             word, weight = fields["has"].replace("[ ]", " "), Weight[fields["proof"].upper()]
             table.statements.append((word, weight, kind, compile_lazily(fields["line"])))
@@ -105,6 +115,19 @@ def match_error_kind(text: str) -> str | None:
 @lru_cache(maxsize=2_048)
 def _match_error_kind(text: str) -> str | None:
     return next((kind for kind, pattern in read_table().messages if pattern.search(text)), None)
+
+
+def _name_errors(numbers: Sequence[str]) -> str:
+    """Return the pattern of errors of the system: as Python, Rust and C print the number, or its words alone."""
+    number = f"(?:{'|'.join(numbers)})"
+    words = "|".join(re.escape(os.strerror(int(one))) for one in numbers if not one.startswith("-"))
+    printed = rf"\[Errno {number}\]|\(os error {number}\)|\bcode: {number}, kind: |\berrno\b\W{{1,3}}{number}\b"
+    return rf"{printed}|: (?:{words})[.)]?$"
+
+
+def name_fault(text: str) -> str:
+    """Return the family of an accelerator's failure, such as `hardware`, or nothing."""
+    return next((fault for fault, pattern in read_table().faults if pattern.search(text[:TEXT_CHARS])), "")
 
 
 def is_sure_type(name: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp_server.diagnosis.failure.last_lines import gives_up
 from mcp_server.diagnosis.live.divergence import DivergenceDetector, Doubt
 from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, LivePrefixes
 from mcp_server.diagnosis.live.stall import ReportLimit, StallDetector
@@ -294,6 +295,11 @@ class OutputMonitor:
                 number = self.line_feeds + piece.count(b"\n", 0, start) + 1
                 self.suspect = Suspect(line, self._bytes + start, number, at_s, self.progress.advances)
                 return
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the newest line says what is missing and that the program ends."""
+        return gives_up(self.newest_line)
 
     @property
     def newest_line(self) -> str:

@@ -409,7 +409,7 @@ class Observer:
         if ended and self.stopped_for is not None:  # the exit status is that of the supervisor's own signals
             exit_code, signal = (0 if self.stopped_for == "divergence" else None), None
             until, diverged = self._stopping_from, self._diverged_before_stop
-        if exit_code == 0 and diverged is None:
+        if exit_code == 0 and diverged is None and not (ended and self._reader.gave_up):
             return None
         from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - 11 ms, at an end
         from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415 - 11 ms, at an end
