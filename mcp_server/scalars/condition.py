@@ -103,8 +103,8 @@ def parse_condition(text: str) -> Condition:
     if match is None:
         raise BadArgument("until", f"{text[:120]!r} is not a condition. Conditions are {_EXAMPLES}.")
     tag = _unquote(match["tag"])
-    if tag == match["tag"].strip() and (several := _SEVERAL.search(tag)):
-        raise BadArgument("until", f"{several[0].strip()!r} joins nothing: one comparison is taken, e.g. {_EXAMPLES}.")
+    if tag == match["tag"].strip() and _SEVERAL.search(tag):
+        raise BadArgument("until", f"{text[:120]!r} has several parts: one comparison is taken, e.g. {_EXAMPLES}.")
     share = _SHARE.fullmatch(match["number"]) if tag.lower() == PROGRESS else None
     try:
         number = float(share[1]) / _PERCENT if share else float(match["number"].replace("_", ""))

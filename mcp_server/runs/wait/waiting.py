@@ -1,5 +1,7 @@
 """Waiting for runs: an event ends a wait at once. The backoff only governs how often "still running" is answered."""
 
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -28,7 +30,7 @@ _DECISIONS: tuple[Noteworthy, ...] = (
     *(*_SETTLED_BY_AN_ATTEMPT, "gpu_deviation", "judging_lost"),
     *("cell_failed", "launch_refused", "outputs_shared", "metric_missing", "phase_done"),  # of a sweep
 )
-
+_ALIKE = 2  # failures of cells for one cause that are told one by one
 
 ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Watched, ...]]]
 CheckCondition = Callable[[Sequence[Watched]], Awaitable[str | None]]
@@ -65,7 +67,8 @@ def decide(runs: Sequence[Watched], cursors: Mapping[str, Cursor], until: Until)
     - ``decision``: any run has ended, or has trouble that nobody deals with; see :func:`find_decisions`.
     - ``first_step``: every live run has made a step in its present attempt, or has trouble, so that it may never make
       one.
-    - ``condition``: only that trouble. Whether the condition holds is not in the runs.
+    - ``condition``: only that trouble; of a sweep, what needs a decision, but no failed cell: its plan goes on. Whether
+      the condition holds is not in the runs.
     """
     if all(run.ended for run in runs):
         return "ended"
@@ -74,18 +77,18 @@ def decide(runs: Sequence[Watched], cursors: Mapping[str, Cursor], until: Until)
     if any(run.ended and find_cursor(cursors, run).state != run.state for run in runs):
         return "ended"
     live_runs = [run for run in runs if not run.ended]
-    if until == "decision":
-        decisions = {kind for run in live_runs for kind in find_decisions(run, find_cursor(cursors, run))}
-        return next((kind for kind in NOTEWORTHY if kind in decisions), None)
-    kinds = {event["kind"] for run in live_runs for event in run.news if event["seq"] > find_cursor(cursors, run).seq}
+    if until == "decision" or (until != "event" and any(isinstance(run, Sweep) for run in live_runs)):
+        kinds = {kind for run in live_runs for kind in find_decisions(run, find_cursor(cursors, run))}
+        kinds -= {"cell_failed"} if until == "condition" else set()
+    else:
+        kinds = {e["kind"] for run in live_runs for e in run.news if e["seq"] > find_cursor(cursors, run).seq}
     if until in ("first_step", "condition"):
-        kinds -= {"retrying"} if any(isinstance(run, Sweep) for run in live_runs) else set()  # of a cell: it goes on
         if until == "first_step" and all(run.stepped for run in live_runs):
             return "first_step"
-        return next((kind for kind in NOTEWORTHY if kind in kinds and kind in TROUBLE), None)
+        kinds &= TROUBLE
     if (most_urgent := next((kind for kind in NOTEWORTHY if kind in kinds), None)) is not None:
         return most_urgent
-    if any(find_cursor(cursors, run).state == "queued" and run.state == "running" for run in runs):
+    if until == "event" and any(find_cursor(cursors, run).state == "queued" and run.state == "running" for run in runs):
         return "started"
     return None
 
@@ -108,10 +111,25 @@ def find_decisions(run: Watched, cursor: Cursor) -> set[Noteworthy]:
     An end is a decision, because nobody retries it. So are a stall, an error, a missing first step, trouble with GPUs,
     and judging that was lost, unless the run's own recovery policy deals with it: it stops the attempt and tries again,
     or ends the run, and then the end is the decision. What a later event has settled is none any more: a stall that
-    resumed, an error before a retry, a first step that came late.
+    resumed, an error before a retry, a first step that came late. A cell that failed as two before it is none either:
+    its reader has decided about those.
     """
-    stop_on = run.stop_on
-    return _unsettled((event for event in run.news if event["seq"] > cursor.seq), stop_on)
+    known = _find_known_failures(run.news)
+    unseen = (event for event in run.news if event["seq"] > cursor.seq and event["seq"] not in known)
+    return _unsettled(unseen, run.stop_on)
+
+
+def _find_known_failures(events: Iterable[RecordEvent]) -> set[int]:
+    """Return the numbers of the events of cells that failed as two before them did, figures aside."""
+    known, counts = set(), Counter[tuple[str, str]]()
+    for event in events:
+        if event["kind"] == "cell_failed":
+            failure = event.get("failure") or {}
+            cause = (str(failure.get("kind")), re.sub(r"[\d.,]+", "", str(failure.get("line") or event.get("state"))))
+            if counts[cause] >= _ALIKE:
+                known.add(event["seq"])
+            counts[cause] += 1
+    return known
 
 
 def needs_decision(run: Watched, cursor: Cursor) -> bool:

@@ -39,6 +39,18 @@ def test_a_retry_of_one_cell_settles_nothing_of_another_one() -> None:
     assert find_decisions(run("conducting", *both, ("retrying", of_c1)), Cursor()) == set()
 
 
+def failed(cell: str, line: str, kind: str = "oom_gpu") -> tuple[str, dict[str, Any]]:
+    return "cell_failed", {"cell": cell, "failure": {"kind": kind, "line": line}, "state": "failed"}
+
+
+def test_a_cell_that_failed_as_two_before_it_is_none_and_another_cause_is_one() -> None:
+    alike = [failed(f"c{n}", f"CUDA out of memory. Tried to allocate {n}.50 GiB") for n in range(4)]
+    assert find_decisions(run("conducting", *alike), Cursor(seq=2)) == {"cell_failed"}
+    assert find_decisions(run("conducting", *alike), Cursor(seq=3)) == set()
+    other = failed("c4", "KeyError: 'lr'", "python_error")
+    assert find_decisions(run("conducting", *alike, other), Cursor(seq=3)) == {"cell_failed"}
+
+
 @pytest.mark.parametrize("kind", ["queued", "started", "first_step", "retrying", "resumed", "screen_lost", "stopping"])
 def test_what_goes_its_way_is_none(kind: str) -> None:
     assert find_decisions(run("started", kind), Cursor()) == set()
