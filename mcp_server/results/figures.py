@@ -106,13 +106,17 @@ def read_values(
     """Yield each column of ``TAG``, ``best:TAG``, ``mean10%:TAG`` or ``TAG@300``, its value, and if it is at a step.
 
     A tag that has an @ of its own, such as ``pass@1``, is meant where the run has it. ``goals``: as somebody said them.
+    Where neither they nor its name say whether more or less is better, its best is both of ``TAG max`` and ``TAG min``.
     """
     tag, ranking = parse_metric(name)
     curves = _read(run, store, scalars, tag)
     for found, points in curves.items():
-        figure = summarise(points, choose_goal(found, goals.get(tag)), ranking)
-        if figure.value is not None:
-            yield f"{found} {ranking}", figure.value, False
+        goal = goals.get(tag) or best_direction(found)
+        is_unclear = ranking == "best" and goal is None
+        for one in ("max", "min") if is_unclear else (goal or "max",):
+            figure = summarise(points, one, ranking)
+            if figure.value is not None:
+                yield f"{found} {one if is_unclear else ranking}", figure.value, False
     if not curves and (at := _AT.fullmatch(tag)):
         for found, points in _read(run, store, scalars, at["tag"]).items():
             if (value := _value_at(points, step := int(at["step"]))) is not None:

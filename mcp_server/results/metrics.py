@@ -1,5 +1,6 @@
 """The metrics of a run: first, last and best value of each scalar."""
 
+import itertools
 import math
 import re
 import time
@@ -65,7 +66,8 @@ def best_direction(tag: str) -> Best | None:
     words += [word.lower() for word in _WORDS.findall(tag.rpartition("/")[0])]
     if _SPREAD & set(words):
         return None
-    return next((best for best, names in _BETTER if names & set(words)), None)
+    joined = {*words, *map("".join, itertools.pairwise(words))}  # "cross_entropy"
+    return next((best for best, names in _BETTER if names & joined), None)
 
 
 def read_metrics(

@@ -115,6 +115,14 @@ def test_the_goal_that_somebody_gave_holds_for_every_value_of_the_metric(runs: R
     assert rows_of(compare(runs, "best:spread"))[0]["spread best"] == "3"
 
 
+def test_the_best_of_a_metric_whose_name_says_no_direction_is_both_ends(runs: Runs) -> None:
+    put(runs.add("night-alone-k7qz") / "progress.csv", "step,loss,zeal\n1,3,7\n2,2,3\n3,1,5\n")
+    write_sweep(runs.home.path, [Cell("alone", "1", {"x": 1})], cell_events("alone", 1.0), metric="loss")
+    (row,) = rows_of(compare(runs, "best:zeal", "zeal"))
+    assert (row["zeal max"], row["zeal min"], row["zeal last"]) == ("7", "3", "5")
+    assert "zeal best" not in row
+
+
 def test_an_evaluation_is_known_by_the_name_that_it_has_for_single_runs(runs: Runs) -> None:
     sweep(runs)
     found = compare(runs, "success_rate")

@@ -16,7 +16,8 @@ from mcp_server.text.formatting import duration, plain_value, significant
 from mcp_server.text.regex import compile_lazily
 
 _SAME_LENGTH = 0.9  # of the longer training: an early end by a step or two is none
-_SEED = compile_lazily(r"(?:^|[$._-])(?:random_)?seed$", re.IGNORECASE)
+# As options, keys of Hydra and variables spell it: NumPy and JAX say rng, scikit-learn random_state.
+_SEED = compile_lazily(r"(?:^|[$._-])(?:(?:random[_-]?|rng[_-]?)?seed|random[_-]state|rng|prng)$", re.IGNORECASE)
 
 Form = Optional[str]  # of a value; None: the cell does not set it
 
@@ -216,14 +217,18 @@ def choose_best(ranked: Sequence[Group]) -> Best | None:
 
 
 def describe_test(ranked: Sequence[Group]) -> str:
-    """Return whether the best two settings differ by more than chance, as one sentence; empty where that is unknown."""
+    """Return whether the best two settings differ by more than chance, as one sentence; empty where none has seeds."""
     best = choose_best(ranked)
-    if best is None or best.other is None or best.test is None:
+    if best is None or best.other is None:
         return ""
+    lengths = compare_lengths(best.other, best.group)
+    if best.test is None:
+        is_alone = len(best.group.results) == 1 and (lengths or len(best.other.results) > 1)
+        told = f"Best, of one result, against {best.other.label} {best.other.text}{lengths}: chance is not excluded."
+        return told if is_alone else ""
     chosen = ""
     if best.count > 2:  # noqa: PLR2004 - two make no choice
         chosen = f"; chosen among {best.count} settings with a value, for which p is not corrected"
-    lengths = compare_lengths(best.other, best.group)
     return f"Best against {best.other.label}{lengths}: {best.test.text} (two-sided{chosen})."
 
 

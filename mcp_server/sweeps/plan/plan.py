@@ -122,6 +122,12 @@ def parse_phases(
     return result
 
 
+_SEEDS_ALONE = (
+    'A grid of seeds alone is taken: {"seed": [1, 2, 3]}, or a name that ends in rng or random_state; a program with '
+    "another has `--NAME {seed}` in common.command."
+)
+
+
 def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Phase:
     phase = Phase(**{**facts, "name": str(facts["name"]), "common": common})
     if not phase.name.isprintable() or not 0 < len(phase.name) <= LONGEST_CELL_NAME:
@@ -133,7 +139,7 @@ def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any])
     seeds = isinstance(phase.grid, Mapping) and all(is_seed(name) for name in phase.grid)
     if phase.promote is not None and any(value is not None for value in (defining[1:] if seeds else defining)):
         cause = "takes its parameters from a run: leave cells, search, blueprints and a grid out."
-        raise BadArgument("promote", cause, 'A grid of seeds alone is taken: {"seed": [1, 2, 3]}.')
+        raise BadArgument("promote", cause, _SEEDS_ALONE)
     if phase.search is not None and any(value is not None for value in defining[:-1]):
         raise BadArgument("search", "chooses the parameters itself: leave grid, cells and blueprints out.")
     return phase

@@ -117,6 +117,8 @@ def test_a_mean_of_few_seeds_ranks_behind_one_of_many() -> None:
     lucky = replace(ran, state="finished", runs=("r",), value=21.79)
     groups = rank_groups([lucky, *two], "max")
     assert [group.label for group in groups] == ["a2", "n8192-seed1 (ran n 4096)"]
+    alone = rank_groups([lucky, *two], "max", by_mean_alone=True)
+    assert describe_test(alone) == "Best, of one result, against a2 21.35±0.49 (n 2): chance is not excluded."
 
 
 def test_the_lowest_is_the_best_where_the_goal_says_so_and_ties_keep_the_order_of_the_plan() -> None:
@@ -169,7 +171,14 @@ def test_an_average_is_of_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("seed", True), ("trainer.seed", True), ("random_seed", True), ("seeds", False)]
+    ("name", "expected"),
+    [
+        *(
+            (name, True)
+            for name in ("seed", "trainer.seed", "random_seed", "rng", "random-state", "model.random_state")
+        ),
+        *((name, False) for name in ("seeds", "string", "state", "rng_kind")),
+    ],
 )
 def test_seeds_repeat_an_experiment(name: str, expected: bool) -> None:
     assert is_seed(name) is expected
