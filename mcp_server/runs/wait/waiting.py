@@ -77,6 +77,7 @@ def decide(runs: Sequence[Watched], cursors: Mapping[str, Cursor], until: Until)
     if any(run.ended and find_cursor(cursors, run).state != run.state for run in runs):
         return "ended"
     live_runs = [run for run in runs if not run.ended]
+    kinds: set[str]
     if until == "decision" or (until != "event" and any(isinstance(run, Sweep) for run in live_runs)):
         kinds = {kind for run in live_runs for kind in find_decisions(run, find_cursor(cursors, run))}
         kinds -= {"cell_failed"} if until == "condition" else set()
