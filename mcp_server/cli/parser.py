@@ -100,6 +100,11 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     kill.add_argument("run_id", metavar="RUN|SWEEP")
     kill.add_argument("--reason", default="", help="kept with the run")
 
+    note = verbs.add_parser("note", help="keep a note on a run or sweep: in its events, and in a sweep's tables")
+    note.add_argument("run_id", metavar="RUN|SWEEP|SWEEP/CELL")
+    note.add_argument("verdict", choices=["keep", "discard", "inconclusive"], metavar="keep|discard|inconclusive")
+    note.add_argument("text", nargs="*", help="why")
+
     diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
     diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
     diagnose.add_argument("--exit-code", type=int, metavar="N", help="the exit code, if known")
@@ -117,13 +122,12 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
     tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
-    return wait, logs, kill, diagnose, gpu, hosts, tb
+    return wait, logs, kill, note, diagnose, gpu, hosts, tb
 
 
 def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     sweep = verbs.add_parser("sweep", help="list sweeps, newest first; or one: its state, and its cells ranked")
     sweep.add_argument("sweep", nargs="?", metavar="SWEEP", help="id, or name of the newest")
-    sweep.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"), help="keep a note on a cell, e.g. keep or discard")
     export = sweep.add_mutually_exclusive_group()
     export.add_argument("--csv", action="store_true", help="its cells as CSV: a row each, as pandas reads it")
     export.add_argument("--latex", action="store_true", help="its settings as a LaTeX table, the best in bold")

@@ -12,11 +12,11 @@ from mcp_server.cli.output import print_json
 from mcp_server.cli.tables import draw_table, open_console
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.sweeps.sweep_ranking import find_best
-from mcp_server.record.sweeps.sweep_spec import read_notes
+from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.tables.log import SweepLog, note_cells
+from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.system import tmux
 from mcp_server.text.formatting import printable
 from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
@@ -25,21 +25,14 @@ _COLUMNS = ("SWEEP", "STATE", "CELLS", "FAILED", "BEST", "OWNER", "PLANNED")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List sweeps, print or export one, or keep a note, and return the exit status."""
+    """List sweeps, print or export one, and return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     if arguments.sweep is None:
-        if arguments.note:
-            raise BadArgument("--note", "name the sweep: runward sweep SWEEP --note CELL TEXT.")
         for option in ("csv", "latex", "plot", "output"):
             if getattr(arguments, option):
                 raise BadArgument(f"--{option}", f"name the sweep: runward sweep SWEEP --{option}.")
         return _list(store, arguments.limit, as_json=arguments.json)
     sweep = store.sweeps.find(arguments.sweep)
-    if arguments.note:
-        cell, text = arguments.note
-        note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal", os.environ)
-        print(f"Noted on {cell} of {sweep.sweep_id}.")
-        return 0
     if arguments.csv or arguments.latex or arguments.plot:
         _export(sweep, store, arguments)
         return 0
@@ -61,7 +54,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
         data = draw_sweep(sweep, store, Scalars(store.home, store), form)
     elif arguments.csv:
         directory = store.sweeps.files_of(sweep)
-        data = SweepLog(directory).render_results(sweep, read_notes(directory), separator=",").encode()
+        data = SweepLog(directory).render_results(sweep, read_cell_notes(directory), separator=",").encode()
     else:
         from mcp_server.sweeps.tables.latex import render_latex  # noqa: PLC0415 - 310 ms
 

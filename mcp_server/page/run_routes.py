@@ -19,14 +19,16 @@ from mcp_server.page.comparing import check_count, compare, describe_sweep_table
 from mcp_server.page.curves import POINTS, draw_curves, draw_spark, list_tags, read_curves
 from mcp_server.page.exchange import NotConfirmed, answer_json, read_form, read_number
 from mcp_server.page.run_log import find_in_log, read_log_part
-from mcp_server.page.run_view import add_note, describe_details, describe_results, read_notes
+from mcp_server.page.run_view import describe_details, describe_results
 from mcp_server.page.sessions import NotAllowed, Visitor
+from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.results.far_results import show_far_files
 from mcp_server.results.pictures import Picture, find_event_images, find_pictures
 from mcp_server.runs.stop.stop_run import describe_dependents, list_dependents, stop_run
 from mcp_server.sweeps.conducting import stop_sweep
+from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.threads import run_in_thread, use_threads_for
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.machine_report import Machines, read_usage_curves
@@ -206,7 +208,7 @@ class _RunRoutes:
         sweep = await run_in_thread(self._server.store.sweeps.observe, request.path_params["run_id"])
         row = await self._board.read_row(sweep.sweep_id, visitor)
         table = await run_in_thread(describe_sweep_table, self._server.store, sweep)
-        notes = await run_in_thread(lambda: read_notes(self._server.store.directory_of(sweep.sweep_id)))
+        notes = await run_in_thread(lambda: read_notes(self._server.store.directory_of(sweep.sweep_id) / NOTES))
         return answer_json({"row": row, **table, "notes": notes})
 
     async def describe_machines(self, _: Request, __: Visitor) -> Response:
@@ -253,8 +255,9 @@ class _RunRoutes:
         run_id, form = request.path_params["run_id"], await read_form(request)
         run = await run_in_thread(self._server.store.observe_any, run_id)
         visitor.check_control(run)
-        directory = await run_in_thread(self._server.store.directory_of, run.run_id)
-        note = await run_in_thread(add_note, self._server, directory, form, await self._name(visitor))
+        by, store, environ = f"{await self._name(visitor)}, on the page", self._server.store, self._server.environ
+        said = form.get("verdict"), form.get("text", "")
+        note = await run_in_thread(lambda: keep_note(store, run, *said, by, environ))
         await self._board.touch(run_id)
         return answer_json(note)
 

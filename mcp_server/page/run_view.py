@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mcp_server.errors import BadArgument
 from mcp_server.page.sessions import Visitor
 from mcp_server.record.attempt_params import list_earlier_ends
 from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.results.notes import NOTES, fold_notes, read_notes
 from mcp_server.record.results.result_page import read_tracker_link
-from mcp_server.record.run_directory import now, read_json
+from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import find_run_checkpoints
 from mcp_server.results.evaluations.evaluation_series import build_series, name_series
@@ -22,27 +21,24 @@ from mcp_server.results.evaluations.evaluations import find_run_evaluations
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.finish import find_own_document
-from mcp_server.system.files import append_whole, open_private, read_end, read_regular_file
+from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import shorten_facts, shorten_line, shorten_middle, significant
 from mcp_server.text.secret_patterns import is_secret_variable, mask_secrets
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.people_rows import format_posix, name_kind
 from mcp_server.views.run_status import Tracker
 
-NOTES = "notes.jsonl"  # of people, in the directory of a run or sweep; the servers append to it
-VERDICTS = ("keep", "discard", "inconclusive")
 HIDDEN = "•••"
 _MOST_EVENTS, _EVENT_CHARS, _LINE_CHARS = 300, 600, 2_000
 _COMMAND_CHARS, _VALUE_CHARS = 4_000, 300
 _MOST_CHANGES, _MOST_CHECKPOINTS, _MOST_FIGURES = 60, 30, 60
-_NOTE_CHARS, _NOTES_BYTES = 4_000, 1 << 20
 _DOCUMENT_BYTES = 512 << 10
 
 
 def describe_details(server: ServerContext, run: Run) -> dict[str, Any]:
     """Return how a run was started and what happened to it, by its record alone."""
     rundir, spec, attempt = server.store.record_of(run), run.spec, run.attempt_params
-    snapshot = read_code_snapshot(rundir, run.attempt)
+    snapshot, notes = read_code_snapshot(rundir, run.attempt), read_notes(rundir.path / NOTES)
     facts: dict[str, Any] = {
         "command": shorten_middle(mask_secrets(run.command), _COMMAND_CHARS),
         "cwd": spec.cwd,
@@ -53,10 +49,10 @@ def describe_details(server: ServerContext, run: Run) -> dict[str, Any]:
             **dict.fromkeys(spec.secrets, HIDDEN),
         },
         "code_kept": spec.keep_code,
-        "events": [_describe_event(event) for event in run.events[-_MOST_EVENTS:]],
+        "events": [_describe_event(event) for event in fold_notes(run.events, notes)[-_MOST_EVENTS:]],
         "attempts": _list_attempts(server, run),
         "failure": _describe_failure(run),
-        "notes": read_notes(rundir.path),
+        "notes": notes,
         "agent": _list_calls(run.run_id),
     }
     if snapshot is not None:
@@ -174,39 +170,3 @@ def _list_calls(run_id: str) -> dict[str, str]:
         "log": f"read_log(run_id={name})",
         "curves": f"read_tb(run_id={name})",
     }
-
-
-# --- notes of people
-
-
-def read_notes(directory: Path) -> list[dict[str, Any]]:
-    """Return the notes on a run or sweep, oldest first."""
-    notes: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError):
-        for line in read_end(directory / NOTES, _NOTES_BYTES).splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                note = json.loads(line)
-                if isinstance(note, dict):
-                    notes.append({name: note.get(name) for name in ("at", "by", "verdict", "text")})
-    return notes
-
-
-def add_note(server: ServerContext, directory: Path, form: Mapping[str, Any], by: str) -> dict[str, Any]:
-    """Append a note, and return it. BadArgument: it says nothing, is too long, or there is no room for more."""
-    text, verdict = form.get("text", ""), form.get("verdict")
-    if not isinstance(text, str) or len(text) > _NOTE_CHARS:
-        raise BadArgument("text", f"is not a text of at most {_NOTE_CHARS:,} characters.")
-    if verdict is not None and verdict not in VERDICTS:
-        raise BadArgument("verdict", f"is not one of {', '.join(VERDICTS)}.")
-    if not text.strip() and verdict is None:
-        raise BadArgument("text", "is empty.")
-    note = {"at": now(), "by": by, "verdict": verdict, "text": mask_secrets(server.mask(text))}
-    data = json.dumps(note, ensure_ascii=False).encode(errors="replace") + b"\n"
-    try:
-        with open(directory / NOTES, "ab", buffering=0, opener=open_private) as file:
-            if os.fstat(file.fileno()).st_size + len(data) > _NOTES_BYTES:
-                raise BadArgument("text", "there are too many notes.")
-            append_whole(file.fileno(), data)
-    except OSError as error:
-        raise BadArgument("text", f"it could not be kept: {error.strerror}.") from error
-    return note

@@ -18,7 +18,7 @@ from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.record.code.code_snapshot import CodeSnapshot, KeptFile, read_code_snapshot
 from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_spec import read_notes
+from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.resources.page_document import write_runs_app
@@ -181,7 +181,7 @@ def _read_sweep(context: ServerContext, name: str) -> str:
         return _describe_tagged(context, name)
     directory = context.store.sweeps.files_of(sweep)
     log, cells = SweepLog(directory, partial(_measure, context, sweep)), observe_live_cells(sweep, context.store)
-    return log.render(sweep, cells, read_notes(directory))
+    return log.render(sweep, cells, read_cell_notes(directory))
 
 
 def _measure(context: ServerContext, sweep: Sweep, run: Run) -> Figure:

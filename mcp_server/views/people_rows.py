@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.backends.ssh.ssh_channel import channel_of
+from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep
@@ -43,7 +44,7 @@ def describe_run_row(store: RunStore, run: Run) -> dict[str, Any]:
     metric = next(({"tag": name, "value": value} for name, value in first_metrics(metrics)), None)
     noted = progress.get("at")
     eta_at_s = posix(noted) + status.eta_s if isinstance(noted, str) and status.eta_s is not None else None
-    output_at_s = store.output_at_s(run)
+    output_at_s, notes = store.output_at_s(run), read_notes(store.record_of(run).path / NOTES)
     facts = {
         "id": run.run_id,
         "name": run.spec.name,
@@ -79,6 +80,8 @@ def describe_run_row(store: RunStore, run: Run) -> dict[str, Any]:
         "attempt": run.attempt,
         "earlier": run.earlier,
         "exit_code": run.exit_code,
+        "verdict": next((note["verdict"] for note in reversed(notes) if "verdict" in note), None),
+        "notes": len(notes) or None,
         "seq": run.last_seq,
     }
     return {name: value for name, value in facts.items() if value is not None}

@@ -10,6 +10,7 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.command.shell import name_helpers, parse
 from mcp_server.record.notices.account import find_undelivered
+from mcp_server.record.results.notes import NOTES, fold_notes, read_notes, tell_note
 from mcp_server.record.results.result_page import TrackerLink, read_tracker_link
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
@@ -179,6 +180,7 @@ def status_of(
     leftovers = [] if listed else _leftovers(run)
     tracker = _read_tracker(store, run, since, brief=brief, listed=listed)
     unheard = [] if listed or brief else find_undelivered(store.directory_of(run.run_id))
+    remarks = [] if brief else read_notes(store.record_of(run).path / NOTES)
     if run.spec.mirror and not run.ended:  # its host may have fallen silent over these questions
         report = backend_of(run.spec).liveness(store.run_directory(run.run_id), run.spec)
         run = replace(run, unreachable=report.unreachable, reason=None if run.unreachable else run.reason)
@@ -196,6 +198,7 @@ def status_of(
         leftovers=leftovers,
         tracker=tracker,
         unheard=unheard,
+        remarks=remarks,
     )
 
 
@@ -245,6 +248,7 @@ def describe(
     leftovers: list[Leftover] | None = None,
     tracker: Tracker | None = None,
     unheard: Sequence[str] = (),
+    remarks: Sequence[Mapping[str, Any]] = (),
     brief: bool = False,
     listed: bool = False,
 ) -> RunStatus:
@@ -254,7 +258,7 @@ def describe(
     A failure has 300 tokens and no room for other facts; the name is part of the run's id. ``last_output_at_s`` is
     POSIX time, and used for live runs only. ``running_s``: for how long it has run, where that is measured. ``lag_s``:
     the age of its step and metrics, so that its time is of the same moment.
-    ``unheard``: the notices that never arrived.
+    ``unheard``: the notices that never arrived. ``remarks``: notes on the run, the newest of which stands in a list.
     """
     progress, failed = run.progress, run.failure is not None
     cases = _list_cases(run, since, brief=brief, listed=listed)
@@ -279,9 +283,9 @@ def describe(
         "last_output_s": round_known(silent_s),
         "tracker": tracker,
         "failure": _failure(run.failure, run.spec.sweep, listed=listed) if run.failure else None,
-        "note": _join_notes(_note(run, short=listed), unheard),
+        "note": _join_notes(_note(run, short=listed), unheard, remarks if listed else ()),
         "leftovers": leftovers or None,
-        "events": _events(run, since) or None,
+        "events": _events(run, since, () if listed else remarks) or None,
         "tail": tail or None,
     }
     return RunStatus(
@@ -311,17 +315,22 @@ def _list_cases(run: Run, since: int, *, brief: bool, listed: bool) -> set[str]:
     return {case for case, holds in cases.items() if holds}
 
 
-def _events(run: Run, since: int) -> list[Event]:
-    """Return the newest events after ``since``. Who reads a failure or a step need not hear of a start."""
+def _events(run: Run, since: int, remarks: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """Return the newest events after ``since``, and the notes. Who reads a failure or a step need not hear of a start.
+
+    A note on an ended run has no event behind it, and is told whenever somebody asks.
+    """
     most = _MOST_EVENTS if run.failure is None else _MOST_EVENTS_OF_FAILED
     is_old = run.failure is not None and run.progress.get("step") is not None
     old_news = {"started", "first_step"} if is_old else {"started"}
-    return [_event(e) for e in run.events if e["seq"] > since and e["kind"] not in old_news][-most:]
+    told = fold_notes(run.events, remarks)
+    return [_event(e) for e in told if e["seq"] + (e["kind"] == "note") > since and e["kind"] not in old_news][-most:]
 
 
-def _join_notes(note: str | None, unheard: Sequence[str]) -> str | None:
+def _join_notes(note: str | None, unheard: Sequence[str], remarks: Sequence[Mapping[str, Any]]) -> str | None:
     lost = shorten_facts(f"Not notified ({len(unheard)}): {printable(unheard[0])}.", _EVENT_CHARS) if unheard else None
-    return " ".join(filter(None, (note, lost))) or None
+    said = shorten_facts(tell_note(remarks[-1]), _CONTEXT_CHARS) if remarks else None
+    return " ".join(filter(None, (note, lost, said))) or None
 
 
 def _reason(run: Run, leftovers: int) -> str | None:

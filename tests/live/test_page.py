@@ -341,6 +341,7 @@ async def test_a_sweep_is_stopped_with_its_runs(sandbox: Sandbox) -> None:
 async def test_notes_are_kept_with_who_wrote_them(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = (await agent.call("launch_run", command="true", wait_s=20))["run_id"]
+        assert (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["reason"] == "ended"
     with serve(sandbox) as service:
         async with browse(service) as browser:
             for form in ({}, {"text": " "}, {"text": "x" * 5_000}, {"text": 1}, {"text": "a", "verdict": "best"}):
@@ -351,9 +352,20 @@ async def test_notes_are_kept_with_who_wrote_them(sandbox: Sandbox) -> None:
             )
             assert kept.status_code == 200
             (note,) = (await browser.get(f"/api/runs/{run_id}"))["notes"]
-            assert (note["verdict"], note["by"]) == ("keep", sandbox.store.home.owner({}))
+            assert (note["verdict"], note["by"]) == ("keep", f"{sandbox.store.home.owner({})}, on the page")
             assert note["text"].startswith("<b>good</b>")
+            (told,) = [one for one in (await browser.get(f"/api/runs/{run_id}"))["events"] if one["kind"] == "note"]
+            assert told["text"].startswith("keep: <b>good</b>")
+            assert told["text"].endswith(", on the page)")
+            row = (await browser.get("/api/runs"))["runs"][0]
+            assert (row["verdict"], row["notes"]) == ("keep", 1)
     assert (sandbox.rundir(run_id).path / "notes.jsonl").stat().st_mode & 0o777 == 0o600
+    assert sandbox.runward("note", run_id, "inconclusive", "one", "seed").returncode == 0
+    async with sandbox.agent() as agent:  # who asks again hears of it; a list has the newest
+        (run,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
+        assert [event["text"].partition(" (")[0] for event in run["events"]][-1] == "inconclusive: one seed"
+        (run,) = (await agent.call("list_runs"))["runs"]
+        assert run["note"].endswith(", on a terminal)")
 
 
 # --- who gets in

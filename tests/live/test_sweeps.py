@@ -88,8 +88,10 @@ async def to_end(agent: Agent, sweep_id: str) -> list[dict[str, Any]]:
 
 def read_on_a_terminal(sandbox: Sandbox, sweep: dict[str, Any]) -> None:
     sweep_id = sweep["sweep_id"]
-    assert sandbox.runward("sweep", "night", "--note", "lr0.1-seed3", "crash").returncode == 0
-    assert "\tcrash\n" in Path(sweep["sweep_log"]).with_name("results.tsv").read_text()
+    noted = sandbox.runward("note", "night/lr0.1-seed3", "discard", "bad", "seed")
+    assert noted.returncode == 0, noted.stderr
+    assert "has no cell 'lr9'" in sandbox.runward("note", "night/lr9", "keep").stderr
+    assert "\tdiscard: bad seed\n" in Path(sweep["sweep_log"]).with_name("results.tsv").read_text()
     assert sandbox.runward("wait", "night").returncode == 1, "two cells failed"
     (row,) = json.loads(sandbox.runward("sweep", "--json").stdout)["sweeps"]
     assert (row["sweep_id"], row["done"], row["failed"], row["best"]["cell"]) == (sweep_id, 6, 2, "lr0.2-seed2")

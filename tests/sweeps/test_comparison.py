@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from mcp_server.record.results.notes import append_note
 from mcp_server.record.sweeps.sweep_ranking import find_best
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, append_note
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir
 from mcp_server.results.outcome_answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -43,7 +44,7 @@ def small(home: Path, values: tuple[float | None, ...] = (1.0, 2.0, 3.0, 5.0, 7.
 
 def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path: Path) -> None:
     directory = small(tmp_path)
-    append_note(directory, "lr0.2-seed2", "keep | best so far", "alice")
+    append_note(directory.notes, {"cell": "lr0.2-seed2", "note": "keep | best so far"})
     table = compare(directory)
     assert table.columns == "lr|reward (best) mean±sd|n|best@step|cell|state|note"
     assert table.rows == [

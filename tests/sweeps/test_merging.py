@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.sweeps.sweep_spec import Cell, append_note
+from mcp_server.record.results.notes import append_note
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.outcome_answers import Comparison
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -73,7 +74,7 @@ def test_seeds_of_two_sweeps_are_grouped_by_settings_and_best_is_over_all(tmp_pa
 def test_a_training_that_both_sweeps_have_counts_once(tmp_path: Path) -> None:
     write(tmp_path, "a", {**A, (0.1, 1): None})
     write(tmp_path, "b", {(0.1, 1): 5.0, (0.1, 2): 99.0, (0.1, 3): 4.0})
-    append_note(RunStore(StateHome(tmp_path)).sweeps.directory("b-ab3d"), "seed1", "keep", "alice")
+    append_note(RunStore(StateHome(tmp_path)).sweeps.directory("b-ab3d").notes, {"cell": "seed1", "note": "keep"})
     table = compare(tmp_path, "a", "b")
     assert ["0.1", "4±1", "3"] in rows(table), "seed 1 has failed in the first, and has a result in the second"
     assert "2 cells ran in several sweeps with the same seed: each counts once." in (table.notes or [])
@@ -82,7 +83,7 @@ def test_a_training_that_both_sweeps_have_counts_once(tmp_path: Path) -> None:
 def test_cells_of_one_name_are_told_apart_and_keep_their_notes(tmp_path: Path) -> None:
     write(tmp_path, "a", {(0.1, 1): 1.0, (0.1, 2): 2.0})
     write(tmp_path, "b", {(0.2, 1): 3.0, (0.2, 2): 4.0})
-    append_note(RunStore(StateHome(tmp_path)).sweeps.directory("b-ab3d"), "seed2", "keep", "alice")
+    append_note(RunStore(StateHome(tmp_path)).sweeps.directory("b-ab3d").notes, {"cell": "seed2", "note": "keep"})
     table = compare(tmp_path, "a", "b")
     assert rows(table) == [["0.2", "3.5±0.71", "2"], ["0.1", "1.5±0.71", "2"]]
     assert "|b-ab3d/seed2|" in (table.rows or [""])[0]

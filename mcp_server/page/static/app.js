@@ -18,11 +18,11 @@ function Heard() {
 	return html`<span role="status" class=${'heard' + (behind ? ' bad' : '')}>${behind ? html`<${Clock} of=${() => 'not heard for ' + duration((Date.now() - behind) / 1000)} />` : isLive && '● live'}</span>`
 }
 
-const root = document.documentElement, stored = 'runward-theme', storage = isExport ? {} : localStorage // a frame of others has none
-root.dataset.theme = storage[stored] || ''
+const root = document.documentElement, storage = isExport ? {} : localStorage // a frame of others has none
+root.dataset.theme = storage.theme || ''
 function changeTheme() {
 	const isDark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches
-	storage[stored] = root.dataset.theme = isDark ? 'light' : 'dark'
+	storage.theme = root.dataset.theme = isDark ? 'light' : 'dark'
 	scheme.value++
 }
 

@@ -14,7 +14,7 @@ export function State({ row }) {
 }
 
 // ---- filters: all words must stand in the row; owner:ada asks one field
-const TEXTS = ['id', 'name', 'state', 'cause', 'kind', 'line', 'owner', 'host', 'sweep', 'cell', 'project', 'backend', 'tag']
+const TEXTS = ['id', 'name', 'state', 'cause', 'kind', 'line', 'owner', 'host', 'sweep', 'cell', 'project', 'backend', 'verdict', 'tag']
 const GROUPS = {
 	live: (row) => row.live && row.state !== 'queued',
 	queued: (row) => row.state === 'queued',
@@ -129,7 +129,7 @@ class RunRow extends Steady {
 		return line(row, isAt, depth, [
 			cell('pick', html`<input type="checkbox" checked=${isPicked} aria-label=${'Select ' + row.name} onChange=${() => pick(row.id)} />`),
 			cell('c-state', html`<${State} row=${row} />`),
-			cell('c-name', html`<${Go} to=${only({ run: row.id })} title=${row.id}>${(depth && row.cell) || row.name}<//>${row.attempt > 1 && html`<small title=${row.earlier}> try ${row.attempt}</small>`}${(row.tags || []).slice(0, 3).map((tag) => html` <em class="tag">${tag}</em>`)}`),
+			cell('c-name', html`<${Go} to=${only({ run: row.id })} title=${row.id}>${(depth && row.cell) || row.name}<//>${row.attempt > 1 && html`<small title=${row.earlier}> try ${row.attempt}</small>`}${(row.tags || []).slice(0, 3).map((tag) => html` <em class="tag">${tag}</em>`)}${row.verdict && html` <em class=${'tag ' + row.verdict}>${row.verdict}</em>`}`),
 			cell('c-text', row.kind && row.line ? html`<b>${row.cause}</b> <code>${row.line}</code>` : row.cause || row.line, [row.cause, row.line].filter(Boolean).join('\n')),
 			cell('c-step', row.step != null && html`<span class="progress"><span>${large(row.step)}${row.total ? html`<small> / ${large(row.total)}</small>` : ''}</span>${share != null && html`<i style=${{ '--share': share }}></i>`}</span>`),
 			cell('c-left', row.live && (row.eta_at ? html`<${Clock} of=${(at) => duration((Date.parse(row.eta_at) - at) / 1000)} />` : duration(row.eta_s))),

@@ -29,7 +29,7 @@ export function Machines() {
 	}, [])
 	if (!found) return empty(failure || 'Asking the GPUs …')
 	const { hosts, jobs = [], idle_hours_week: idle } = found
-	return html`<section class="machines" aria-label="Machines">${hosts.map(({ name, here, heard_s, error, gpus = [], queue = [] }) => html`<section key=${name}><h2>${name} <small>${here ? name !== 'this machine' && 'this machine' : heard_s != null && `heard ${duration(heard_s)} ago`}</small></h2>
+	return html`<section class="machines" aria-label="Machines">${hosts.map(({ name, heard_s, error, gpus = [], queue = [] }) => html`<section key=${name}><h2>${name} <small>${heard_s != null && `heard ${duration(heard_s)} ago`}</small></h2>
 			${error ? html`<p class="quiet">${error}</p>` : !gpus.length && html`<p class="quiet">No GPUs.</p>`}
 			<div class="gpus">${gpus.map((gpu) => html`<${Gpu} key=${gpu.index} gpu=${gpu} idle=${((idle || {})[name] || {})[gpu.index]} />`)}</div>
 			${queue.length > 0 && html`<h2>Waiting</h2><ol>${queue.map(({ run_id, needs, why }) => html`<li><${RunLink} id=${run_id} /> ${needs} <small>${why}</small></li>`)}</ol>`}</section>`)}

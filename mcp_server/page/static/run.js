@@ -10,8 +10,8 @@ import { ask as askFor } from './dialogs.js'
 const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictures and files', code: 'Code', config: 'Configuration' }
 
 export function RunView({ id }) {
-	const [again, ask] = useState(0), known = use(runs).get(id), tab = use(address).tab || 'overview'
-	const { found: run, failure } = useAnswer('/runs/' + id, known && known.seq, known && known.state, again)
+	const [again, ask] = useState(0), known = use(runs).get(id), tab = use(address).tab || 'overview', { seq, state, notes } = known || {}
+	const { found: run, failure } = useAnswer('/runs/' + id, seq, state, notes, again)
 	const row = known || (run && run.row)
 	useEffect(() => { if (run && run.later) setTimeout(ask, 3000, again + 1) }, [run]) // a slow disk: the rest comes later
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
@@ -72,7 +72,7 @@ function Overview({ row, run }) {
 		${run.results_md && html`<details open><summary>results.md</summary><${Markdown} text=${run.results_md} /></details>`}
 		${scores.length > 0 && html`<h2>Evaluations</h2><${Table} head=${['', ...scores]} rows=${evaluations.map(({ name, values }) => [name, ...scores.map((score) => number(values[score]))])} />`}
 		<h2>What happened</h2>
-		<ol class="events">${[...events].reverse().map(({ seq, at, kind, attempt, text }) => html`<li key=${seq + kind}><time title=${at}>${clock(at)}</time> <b>${words(kind)}</b>${attempt > 1 && html` <small>try ${attempt}</small>`} ${text}</li>`)}</ol>`
+		<ol class="events">${[...events].reverse().map(({ seq, at, kind, attempt, text }) => html`<li key=${seq + kind + at}><time title=${at}>${clock(at)}</time> <b>${words(kind)}</b>${attempt > 1 && html` <small>try ${attempt}</small>`} ${text}</li>`)}</ol>`
 }
 
 function Files({ row, run }) {

@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.run_directory import now, path_below
-from mcp_server.system.files import open_private, read_regular_file
+from mcp_server.record.results.notes import read_notes
+from mcp_server.record.run_directory import path_below
 
 BEST = "best"  # as ``promote`` of a phase: the best cell so far
 
@@ -124,30 +122,13 @@ class SweepDir:
 
 
 LONGEST_NOTE = 300
-_MOST_BYTES = 2**20
 
 
-def read_notes(directory: SweepDir) -> dict[str, str]:
+def read_cell_notes(directory: SweepDir) -> dict[str, str]:
     """Return the newest note about each cell, none where the file cannot be read."""
-    try:
-        data = read_regular_file(directory.notes, max_bytes=_MOST_BYTES)
-    except OSError:
-        return {}
-    notes: dict[str, str] = {}
-    for line in data.splitlines():
-        try:
-            facts = json.loads(line)
-            notes[str(facts["cell"])] = " ".join(str(facts["note"]).split())[:LONGEST_NOTE]
-        except (ValueError, TypeError, KeyError, RecursionError):  # noqa: PERF203 - the other lines count
-            continue
-    return notes
-
-
-def append_note(directory: SweepDir, cell: str, note: str, by: str) -> None:
-    """Add a note about a cell."""
-    line = json.dumps({"cell": cell, "note": note[:LONGEST_NOTE], "by": by, "at": now()}, ensure_ascii=False)
-    fd = open_private(str(directory.notes), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(fd, line.encode(errors="replace") + b"\n")
-    finally:
-        os.close(fd)
+    notes = read_notes(directory.notes)
+    return {
+        str(one["cell"]): " ".join(str(one["note"]).split())[:LONGEST_NOTE]
+        for one in notes
+        if {"cell", "note"} <= one.keys()
+    }

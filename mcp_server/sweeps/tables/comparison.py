@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.sweeps.sweep_ranking import Group, choose_best, find_best, rank_groups
-from mcp_server.record.sweeps.sweep_spec import read_notes
+from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
 from mcp_server.results.evaluations.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.evaluations.evaluation_text import render_table
@@ -135,7 +135,7 @@ def compare_sweeps(
     if len(sweeps) == 1:
         return compare_sweep(sweeps[0], store, scalars, metrics, as_markdown=as_markdown)
     merged = merge_sweeps(sweeps)
-    remarks = {each.sweep_id: read_notes(store.sweeps.files_of(each)) for each in sweeps}
+    remarks = {each.sweep_id: read_cell_notes(store.sweeps.files_of(each)) for each in sweeps}
     own = {name: remarks[each.sweep_id].get(cell, "") for name, (each, cell) in merged.sources.items()}
     known = {name: text for name, text in own.items() if text}
     result = compare_sweep(merged.sweep, store, scalars, metrics, as_markdown=as_markdown, remarks=known)
@@ -180,7 +180,7 @@ def make_table(
         cells = _measure(cells, store, scalars, by, {LIVE}, _MOST_LIVE)
     groups = rank_groups(cells, by.goal, by_mean_alone=by_mean_alone)
     top_groups = groups[:most_rows]
-    remarks = read_notes(store.sweeps.files_of(sweep)) if remarks is None else remarks
+    remarks = read_cell_notes(store.sweeps.files_of(sweep)) if remarks is None else remarks
     further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
     if further:
         columns = read_columns(top_groups, store, scalars, further, {by.metric: by.goal} if by.metric else {})

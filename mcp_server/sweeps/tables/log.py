@@ -13,22 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.hosts.environment import find_distinct_secrets
+from mcp_server.hosts.environment import find_distinct_secrets, mask_distinct_secrets
 from mcp_server.record.attempt_params import count_ends
 from mcp_server.record.events import RecordEvent
+from mcp_server.record.results.notes import MOST_CHARS, NOTES, VERDICTS, append_note
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
-from mcp_server.record.sweeps.sweep_spec import LONGEST_NOTE, SweepDir, append_note, read_notes
-from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep
+from mcp_server.record.sweeps.sweep_spec import LONGEST_NOTE, SweepDir, read_cell_notes
+from mcp_server.record.sweeps.sweep_state import LIVE, CellState, Sweep, Watched
 from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.runs.launch.arguments import check_no_secret
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import release_lock, take_lock
-from mcp_server.text.formatting import duration, printable, rough_duration, shorten_facts, significant
+from mcp_server.text.formatting import duration, printable, rough_duration, shorten_facts, shorten_middle, significant
 from mcp_server.text.near_names import find_near_names
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.views.progress_text import first_metrics
 from mcp_server.views.sweep_eta import estimate_rest_s
 
@@ -89,7 +91,7 @@ class SweepLog:
             OSError: a file cannot be written.
         """
         directory = self._directory
-        notes = read_notes(directory)
+        notes = read_cell_notes(directory)
         files = {directory.log: self.render(sweep, live, notes), directory.results: self.render_results(sweep, notes)}
         for path, text in files.items():
             data = text.encode(errors="replace")
@@ -369,7 +371,7 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
     check_no_secret({"notes": notes}, find_distinct_secrets(environ, store.home.secrets))
     directory = store.sweeps.files_of(sweep)
     for cell, text in notes.items():
-        append_note(directory, cell, text, by)
+        append_note(directory.notes, {"cell": cell, "note": text, "by": by})
     if not sweep.ended or (lock := take_lock(directory.lock, _PATIENCE_S)) is None:
         return
     try:
@@ -377,3 +379,28 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
             SweepLog(directory).write(store.sweeps.observe(sweep.sweep_id), {})
     finally:
         release_lock(lock)
+
+
+def keep_note(
+    store: RunStore, run: Watched, verdict: object, text: object, by: str, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Append a note on a run or sweep, masked, and return it; the newest one on a cell stands in its sweep's tables.
+
+    Blocks. BadArgument: it says nothing, is too long, or cannot be kept.
+    """
+    if not isinstance(text, str) or len(text) > MOST_CHARS:
+        raise BadArgument("text", f"is not a text of at most {MOST_CHARS:,} characters.")
+    if verdict is not None and verdict not in VERDICTS:
+        raise BadArgument("verdict", f"is not one of {', '.join(VERDICTS)}.")
+    if not text.strip() and verdict is None:
+        raise BadArgument("text", "is empty.")
+    masked = mask_secrets(mask_distinct_secrets(text, environ, store.home.secrets))
+    try:
+        note = append_note(store.directory_of(run.run_id) / NOTES, {"by": by, "verdict": verdict, "text": masked})
+        if isinstance(run, Run) and run.spec.sweep and run.spec.cell:
+            said = shorten_middle(": ".join(filter(None, (verdict, masked))), LONGEST_NOTE)
+            with contextlib.suppress(RunwardError):  # the sweep was removed, or planned anew
+                note_cells(store.sweeps.observe(run.spec.sweep), store, {run.spec.cell: said}, by, environ)
+    except OSError as error:
+        raise BadArgument("text", f"it could not be kept: {error.strerror}.") from error
+    return note

@@ -1,0 +1,40 @@
+"""`runward note`: keep a verdict on a run, a sweep or a cell, with the reason."""
+
+import argparse
+import os
+
+from mcp_server.cli.output import print_json
+from mcp_server.errors import BadArgument, RunNotFound
+from mcp_server.record.results.notes import tell_note
+from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.tables.log import keep_note
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Keep the note, and return 0."""
+    store = RunStore(StateHome.of(os.environ))
+    noted, by = _find(store, arguments.run_id), f"{store.home.owner(os.environ)}, on a terminal"
+    note = keep_note(store, noted, arguments.verdict, " ".join(arguments.text), by, os.environ)
+    if arguments.json:
+        print_json({"run_id": noted.run_id, **note})
+    else:
+        print(f"Noted on {noted.run_id}: {tell_note(note)}")
+    return 0
+
+
+def _find(store: RunStore, name: str) -> Watched:
+    """Return the run or sweep, or the run of SWEEP/CELL."""
+    try:
+        return store.find_any(name)
+    except RunNotFound:
+        sweep_name, slash, cell_name = name.partition("/")
+        if not slash:
+            raise
+    sweep = store.sweeps.find(sweep_name)
+    cell = next((each for each in sweep.cells if each.cell.name == cell_name), None)
+    if cell is None or not cell.run_id:
+        why = f"{sweep.sweep_id} has no cell {cell_name[:80]!r}" if cell is None else f"{cell_name} has no run yet"
+        raise BadArgument("run_id", f"{why}.", f"runward sweep {sweep.sweep_id} names its cells.")
+    return store.observe(cell.run_id)
