@@ -56,7 +56,7 @@ async def ensure_conductor(sweep: Sweep, store: RunStore, file_watch: FileWatch,
 async def start_conductor(
     directory: SweepDir, sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
 ) -> None:
-    """Start a conductor and return once it advances the sweep.
+    """Start a conductor and return once it advances the sweep. One that had ended, as ``sweep`` says, is opened again.
 
     Raises:
         LaunchFailed: tmux refused, or it did not begin within 15 s.
@@ -64,7 +64,7 @@ async def start_conductor(
     """
     await run_in_thread(load_backend("tmux").check_usable)
     await run_in_thread(check_program, PROGRAM)
-    socket, token = sweep.spec.tmux_socket, secrets.token_hex(2)
+    socket, token, reopens = sweep.spec.tmux_socket, secrets.token_hex(2), sweep.ended
     fifo = directory.path / f"handover-{token}"
     fd = await run_in_thread(_open_fifo, fifo)
     turn = await run_in_thread(os.open, directory.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,11 +75,12 @@ async def start_conductor(
             while not await run_in_thread(try_lock, turn):  # noqa: ASYNC110 - a lock does not say when it is free
                 await anyio.sleep(_TURN_S)
             newest = await run_in_thread(store.sweeps.observe, sweep.sweep_id)
-            if newest.conducted and await run_in_thread(_is_conducted, store, sweep):
+            if (newest.ended and not reopens) or (newest.conducted and await run_in_thread(_is_conducted, store, sweep)):
                 return  # by one that another process has started meanwhile
             sweep = newest
             session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
-            start = partial(tmux.new_session, session, [*argv, str(fifo), session], socket=socket)
+            argv += [str(fifo), session, *(["reopen"] if reopens else [])]
+            start = partial(tmux.new_session, session, argv, socket=socket)
             await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
             await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
             while not await run_in_thread(_is_conducted, store, sweep):

@@ -24,7 +24,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.sweeps.conducting import ensure_conductor
-from mcp_server.sweeps.conductor.conductor import REAPED
+from mcp_server.sweeps.conductor.conductor import REAPED, conduct
 from mcp_server.system import processes
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until, until_async
@@ -289,6 +289,21 @@ async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost
     assert {run.state for run in started} == {"finished"}
     kinds = Counter(event["kind"] for event in observe(sandbox, sweep_id).events)
     assert (kinds["conducting"], kinds["cell_ended"], kinds["ended"]) == (4, 12, 1)
+
+
+async def test_a_conductor_that_comes_after_the_end_starts_no_failed_cell_again(sandbox: Sandbox) -> None:
+    common = {"command": ["false"], "gpus": "none"}
+    async with sandbox.agent() as agent:
+        sweep_id = (await agent.call("launch_sweep", name="over", common=common, grid={"n": [1, 2]}))["sweep_id"]
+        await to_end(agent, sweep_id)
+    ended, sweeps = observe(sandbox, sweep_id), sandbox.store.sweeps
+    before = replace(ended, state="running", events=ended.events[:-1], conducted=False)  # as another process saw it
+    with contextlib.closing(FileWatch()) as file_watch:
+        await ensure_conductor(before, sandbox.store, file_watch, sandbox.environ)
+    directory = sweeps.files_of(ended)
+    assert await anyio.to_thread.run_sync(lambda: conduct(directory, sandbox.environ, "late", reopens=False)) == 0
+    assert observe(sandbox, sweep_id).events == ended.events
+    assert len(sandbox.store.list_runs()) == 2
 
 
 async def test_a_cell_that_is_killed_together_with_its_supervisor_is_started_again(sandbox: Sandbox) -> None:

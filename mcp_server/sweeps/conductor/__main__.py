@@ -1,4 +1,4 @@
-"""Advances one sweep: `python -I -m mcp_server.sweeps.conductor SWEEP_DIR HANDOVER`, in a tmux session of its own."""
+"""Advances one sweep: `python -I -m mcp_server.sweeps.conductor SWEEP_DIR HANDOVER SESSION [reopen]`, in a tmux session of its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def main() -> int:
     take_umask(handover.umask)
     from mcp_server.sweeps.conductor.conductor import conduct  # noqa: PLC0415 - 500 ms
 
-    return conduct(directory, dict(handover.env), session)
+    return conduct(directory, dict(handover.env), session, reopens=sys.argv[4:] == ["reopen"])
 
 
 if __name__ == "__main__":

@@ -501,9 +501,14 @@ class Conductor:
             return time.thread_time() - begun_s
 
 
-def conduct(directory: SweepDir, environ: Mapping[str, str], session: str) -> int:
-    """Advance the sweep in ``directory`` until it has ended. The caller holds its lock. Return the exit status."""
+def conduct(directory: SweepDir, environ: Mapping[str, str], session: str, *, reopens: bool) -> int:
+    """Advance the sweep in ``directory`` until it has ended. The caller holds its lock. Return the exit status.
+
+    One that has ended by now goes on only where somebody asked for that (``reopens``): its failed cells start again.
+    """
     store = RunStore(StateHome(directory.path.parents[1]))
+    if not reopens and store.sweeps.observe(directory.sweep_id).ended:
+        return 0
     conductor = Conductor(directory, store, environ, EventLog(directory.events), session)
     anyio.run(conductor.run)
     return 0
