@@ -75,7 +75,9 @@ async def start_conductor(
             while not await run_in_thread(try_lock, turn):  # noqa: ASYNC110 - a lock does not say when it is free
                 await anyio.sleep(_TURN_S)
             newest = await run_in_thread(store.sweeps.observe, sweep.sweep_id)
-            if (newest.ended and not reopens) or (newest.conducted and await run_in_thread(_is_conducted, store, sweep)):
+            if (newest.ended and not reopens) or (
+                newest.conducted and await run_in_thread(_is_conducted, store, sweep)
+            ):
                 return  # by one that another process has started meanwhile
             sweep = newest
             session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))

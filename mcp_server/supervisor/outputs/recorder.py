@@ -48,7 +48,9 @@ _QUIET_S, _LONGEST_QUIET_S = 0.05, 0.4  # after events that are no news: another
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
 # Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
-_OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S, _OUTSIDERS_SHARE = 3.0, 30.0, 200
+# An idle attempt rarely looks: where an outsider writes, inotify says so, and a look at each new process of a busy
+# machine is the most that a silent run costs.
+_OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S, _OUTSIDERS_SHARE, _OUTSIDERS_IDLE_S = 3.0, 30.0, 200, 300.0
 # When event files are looked for below the working directory: those in directories that were there are not watched, and
 # TensorBoard's own writer opens its file for instants only. The pause doubles until there is one.
 _EVENT_FILES_S, _LEAST_WORK_S = 30.0, 0.05  # nobody who used less processor time has written any
@@ -314,7 +316,7 @@ class OutputRecorder(threading.Thread):
         begun_s = time.monotonic()
         if self._has_changed:
             self._outsiders_quiet_s = 0.0
-        if begun_s < self._outsiders_due_s + self._outsiders_quiet_s:
+        if begun_s < self._outsiders_due_s + (_OUTSIDERS_IDLE_S if self._is_idle else self._outsiders_quiet_s):
             return
         self._outsiders.inspect_processes(self._living, time.time())
         now_s = time.monotonic()

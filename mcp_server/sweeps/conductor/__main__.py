@@ -1,4 +1,4 @@
-"""Advances one sweep: `python -I -m mcp_server.sweeps.conductor SWEEP_DIR HANDOVER SESSION [reopen]`, in a tmux session of its own."""
+"""Advances one sweep: `python -I -m mcp_server.sweeps.conductor SWEEP_DIR HANDOVER SESSION [reopen]`, in tmux."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -251,13 +252,18 @@ def test_an_idle_attempt_is_looked_at_again_as_soon_as_it_does_something(
 
     recorder = OutputRecorder(work.parent / "home/runs/x-1111/attempts/1/outputs.json", living, [], str(work), {})
     recorder._living, recorder._used_s = [own], processes.cpu_used_s(child.pid)  # as after an earlier look
+    recorder._outsiders_due_s = time.monotonic()
+    inspected = queue.Queue[None]()
+    monkeypatch.setattr(recorder._outsiders, "inspect_processes", lambda *_: inspected.put(None))
     recorder.start()
     looks.get(timeout=60)
     until(lambda: recorder._is_idle and recorder._path.exists())  # it waits by then
+    assert inspected.empty(), "who writes nothing is no outsider, and the machine may have many processes"
     if by == "output":
         recorder.note_output()
     else:
         (work / "result.txt").write_text("1")
+        inspected.get(timeout=60)
     looks.get(timeout=60)
     recorder.flush()
     recorder.close()
