@@ -18,7 +18,8 @@ import numpy as np
 
 from mcp_server.command.outputs import list_redirected
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
-from mcp_server.diagnosis.progress.tracker import ProgressTracker
+from mcp_server.diagnosis.progress.tables import is_row
+from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import read_outputs
@@ -142,6 +143,7 @@ class _LogReader:
         self._baseline = _BaselineReader()
         self._points: dict[str, LogPoints] = {}
         self._printed: dict[str, LogPoints] = {}
+        self._rows: list[tuple[str, list[MetricLine], bool]] = []  # of an open table
         self._offset, self._is_cut, self._rest, self._seen = 0, False, b"", b""
 
     def read(self, *, is_whole: bool) -> LogMetrics:
@@ -169,24 +171,41 @@ class _LogReader:
     def _take(self, data: bytes) -> None:
         for line in split_lines(data.decode(errors="replace")):
             readings = self._progress.read_lines([line])
+            if self._rows and not is_row(line):
+                self._take_rows()
+            step = readings[0].at if readings else self._progress.step
             if not self._progress.first_step_seen:
                 self._baseline.read(line)
-            named = _RX.own_step.search(line) if "global_step" in line else None
-            step = int(named[1]) if named else self._progress.step
-            if self._progress.first_step_seen:
-                _add(self._points, step, (found for reading in readings for found in reading.metrics.items()))
-                _add(self._printed, step, _find_own_names(line))
+            if is_row(line):
+                self._rows.append((line, readings, self._progress.first_step_seen))
+            elif self._progress.first_step_seen or step == 0:
+                self._take_line(line, readings, step)
+
+    def _take_rows(self) -> None:
+        """Take the numbers of a table at its own step, which may stand below them."""
+        rows, self._rows = self._rows, []
+        for row, readings, is_after_first in rows:
+            if is_after_first or self._progress.table_step is not None:
+                self._take_line(row, readings, self._progress.table_step)
+
+    def _take_line(self, line: str, readings: Iterable[MetricLine], step: int | None) -> None:
+        _add(self._points, step, (pair for reading in readings for pair in reading.metrics.items()))
+        _add(self._printed, step, _find_own_names(line))
 
     def _describe(self) -> LogMetrics:
+        if not self._progress.first_step_seen:  # a run without a step has no metrics
+            return LogMetrics({}, tuple(self._notes()))
         points = {name: list(pairs) for name, pairs in self._points.items()}
         printed = {name: list(pairs) for name, pairs in self._printed.items()}
-        if self._progress.first_step_seen:  # a run without a step has no metrics
-            for name, value in reversed(self._baseline.values):
-                if name in points or len(points) < _MOST_NAMES:
-                    points.setdefault(name, []).insert(0, (0, value))
-        notes = [_CUT] * self._is_cut + [_SLOW_PATTERN] * (self._search is not None and self._search.is_over)
+        for name, value in reversed(self._baseline.values):
+            if (name in points or len(points) < _MOST_NAMES) and (0, value) not in points.get(name, [])[:1]:
+                points.setdefault(name, []).insert(0, (0, value))
         source = self._log if points or printed else None
-        return LogMetrics(points, tuple(notes), source, printed, self._progress.step, dict(self._progress.metrics))
+        progress = self._progress
+        return LogMetrics(points, tuple(self._notes()), source, printed, progress.step, dict(progress.metrics))
+
+    def _notes(self) -> list[str]:
+        return [_CUT] * self._is_cut + [_SLOW_PATTERN] * (self._search is not None and self._search.is_over)
 
 
 _open_reader = functools.lru_cache(_MOST_READERS)(_LogReader)

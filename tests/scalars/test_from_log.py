@@ -54,6 +54,56 @@ def test_figures_in_a_dict_with_a_step_belong_to_that_step(tmp_path: Path) -> No
     assert points["mean_reward"] == [(3, 0.5)]
 
 
+def points_of(tmp_path: Path, name: str, lines: list[str]) -> list[tuple[int | None, float]]:
+    return read(tmp_path, lines)[name]
+
+
+def test_a_line_that_names_a_step_is_at_that_step_also_beside_another_counter(tmp_path: Path) -> None:
+    lines = ["step 0: train loss 4.30, val loss 4.40"]
+    for n in range(21):
+        if n in (10, 20):
+            lines.append(f"step {n}: train loss {3 - n / 100}, val loss {3.1 - n / 100}")
+        lines += [f"micro step {k}/2 loss 1.{k}" for k in (1, 2)]
+        lines.append(f"iter {n}: loss {4 - n / 10:.4f}, time 20.00ms, mfu -100.00%")
+    assert points_of(tmp_path, "train loss", lines) == [(0, 4.3), (10, 2.9), (20, 2.8)]
+    assert points_of(tmp_path / "b", "val loss", lines) == [(0, 4.4), (10, 3.0), (20, 2.9)]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("name", ["total_timesteps", "step", "iteration"])
+def test_the_numbers_of_a_table_are_at_its_own_step_wherever_that_stands(tmp_path: Path, name: str, at: int) -> None:
+    lines = []
+    for n in (100, 200, 300):
+        rows = [f"| loss | {n / 100} |", f"| ep_rew_mean | {n / 10} |"]
+        rows.insert(at, f"| {name} | {n} |")
+        lines += ["+------+------+", *rows, "+------+------+"]
+    assert points_of(tmp_path, "ep_rew_mean", lines) == [(100, 10.0), (200, 20.0), (300, 30.0)]
+    assert points_of(tmp_path / "b", "loss", lines) == [(100, 1.0), (200, 2.0), (300, 3.0)]
+
+
+def test_the_numbers_of_a_table_of_evaluation_say_so(tmp_path: Path) -> None:
+    rows = "| rollout/ | |", "| ep_rew_mean | 20 |", "| total_timesteps | {} |"
+    evaluated = "| eval/ | |", "| mean_reward | 99 |", "| time/ | |", "| total_timesteps | {} |"
+    lines = [row.format(n) for n in (64, 128) for row in (*rows, "-------", *evaluated, "-------")]
+    points = read(tmp_path, lines)
+    assert points["eval/mean_reward"] == [(64, 99.0), (128, 99.0)]
+    assert points["ep_rew_mean"] == [(64, 20.0), (128, 20.0)]
+
+
+def test_a_value_at_the_end_of_an_epoch_is_at_its_last_step(tmp_path: Path) -> None:
+    lines = []
+    for epoch in (1, 2):
+        lines += [f"Train Epoch: {epoch} [{n}/6000 (0%)]\tLoss: 0.{epoch}" for n in range(0, 6000, 640)]
+        lines += [f"Test set: Average loss: {epoch}.5, Accuracy: 900/1000 (90%)"]
+    assert points_of(tmp_path, "val average loss", lines) == [(6000, 1.5), (12000, 2.5)]
+    assert points_of(tmp_path / "b", "loss", lines)[:2] == [(0, 0.1), (640, 0.1)]
+
+
+def test_a_value_amid_an_epoch_is_at_the_step_before_it(tmp_path: Path) -> None:
+    lines = [f"Epoch: [1][{n}/90] loss {n}" for n in range(10, 50, 10)]
+    assert points_of(tmp_path, "val loss", [*lines, "val loss 0.5", "Epoch: [1][50/90] loss 3"]) == [(40, 0.5)]
+
+
 def test_the_baseline_of_verl_begins_its_series(tmp_path: Path) -> None:
     lines = [f"step:{step} - val-core/gsm8k/reward/mean@1:{0.3 + step / 10} - actor/pg_loss:0.1" for step in range(3)]
     points = read(tmp_path, lines)

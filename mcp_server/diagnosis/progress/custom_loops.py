@@ -14,8 +14,7 @@ from mcp_server.diagnosis.progress.named_values import (
     SPEED,
     STEP,
     NamedValue,
-    ValueName,
-    classify_name,
+    as_held_out,
     find_named_values,
     parse_integer,
 )
@@ -34,7 +33,6 @@ _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
 
 _POSITION = compile_lazily(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
-_TABLE_CELL = compile_lazily(r"^\s*[|│┃]")
 
 
 def announces_other_work(line: str) -> bool:
@@ -42,7 +40,8 @@ def announces_other_work(line: str) -> bool:
     return _RX.other_work.search(line) is not None and _RX.warning.search(line) is None
 
 
-def _is_held_out(line: str) -> bool:
+def is_held_out(line: str) -> bool:
+    """Whether ``line`` speaks of held-out data, and not of training."""
     return _RX.held_out.search(line) is not None and _RX.training.search(line) is None
 
 
@@ -58,28 +57,36 @@ class CustomLoopReader:
         self._last_losses: dict[str, float] = {}
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
-    def read_line(self, line: str, template: str, before: str = "") -> tuple[StepReading | None, list[NamedValue]]:
+    def read_line(
+        self, line: str, template: str, before: str = "", *, is_row: bool = False
+    ) -> tuple[StepReading | None, list[NamedValue]]:
         """Return step and named values. ``template``: without digits. ``before``: the last line without a value."""
         values = find_named_values(line)
         bits = 0
         for name, _, _ in values:
             bits |= name.bits
         if not bits & ~COUNTS:
-            return self._read_header(line, template, values), []
-        is_quoted, is_held_out, is_loaded = self._line_properties(line, template)
+            return self._read_header(line, template, values), values
+        is_quoted, of_held_out, is_loaded = self._line_properties(line, template)
         if is_quoted:
             return None, []
-        if before and not is_held_out and before.rstrip().endswith(":"):
-            is_held_out = _is_held_out(before) and _RX.training.search(line) is None
-        if is_held_out and not (bits & HELD_OUT and bits & COUNTS):
-            return None, [(_as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
+        if before and not of_held_out and before.rstrip().endswith(":"):
+            of_held_out = is_held_out(before) and _RX.training.search(line) is None
+        if of_held_out and not (bits & HELD_OUT and bits & COUNTS):
+            return None, [(as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
         if is_loaded:
             return None, values
         if not bits & COUNTS:
-            return self._read_uncounted(line, values) if bits & _STRONG and not bits & HELD_OUT else None, values
+            return self._read_uncounted(
+                line, values, is_row=is_row
+            ) if bits & _STRONG and not bits & HELD_OUT else None, values
         if bits & (_STRONG | _WEAK):
-            return _add_named_total(_read_counted(values, bits), line), values
+            return _add_named_total(read_counted(values, bits), line), values
         return self._read_header(line, template, values), values
+
+    def close_table(self) -> None:
+        """Forget the count of a table: it is of no line below."""
+        self._open_reading = None
 
     def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
         """Return whether ``line`` is quoted, of held-out data, of a loaded checkpoint (cached per template)."""
@@ -90,12 +97,12 @@ class CustomLoopReader:
             is_loaded = _RX.loaded.search(line) is not None or _RX.not_training.search(line) is not None
             properties = self._templates[template] = (
                 _RX.quoted.search(line) is not None,
-                _is_held_out(line),
+                is_held_out(line),
                 is_loaded,
             )
         return properties
 
-    def _read_uncounted(self, line: str, values: list[NamedValue]) -> StepReading | None:
+    def _read_uncounted(self, line: str, values: list[NamedValue], *, is_row: bool) -> StepReading | None:
         """Read losses without a counter: `[12/100] loss=0.3`, a line below `Epoch 3/10`, or a value that changes."""
         if match := _POSITION.search(line):
             n, per = parse_integer(match[1] or match[3]), parse_integer(match[2] or match[4])
@@ -108,7 +115,7 @@ class CustomLoopReader:
             )
         if self._open_reading is not None:
             return self._open_reading
-        if _TABLE_CELL.match(line):
+        if is_row:
             return None
         name, value, _ = next(named_value for named_value in values if named_value[0].bits & _STRONG)
         before = self._last_losses.get(name.text)
@@ -152,11 +159,7 @@ class CustomLoopReader:
         return None
 
 
-def _as_held_out(name: ValueName) -> ValueName:
-    return name if name.bits & HELD_OUT else classify_name(f"val {name.text}") or name
-
-
-def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
+def read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
     """Read a counter with metrics. Step 0 with held-out losses is an evaluation, epoch 0 with them a finished epoch."""
     step = epoch = None
     for named_value in values:
@@ -186,8 +189,8 @@ def find_values_behind_bar(text: str) -> list[NamedValue]:
     if _RX.quoted.search(text) or _RX.loaded.search(text) or _RX.not_training.search(text):
         return []
     values = find_named_values(text)
-    if _is_held_out(text) and not any(name.bits & HELD_OUT for name, _, _ in values):
-        return [(_as_held_out(name), value, of) for name, value, of in values]
+    if is_held_out(text) and not any(name.bits & HELD_OUT for name, _, _ in values):
+        return [(as_held_out(name), value, of) for name, value, of in values]
     return values
 
 

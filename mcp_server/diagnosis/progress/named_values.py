@@ -24,7 +24,8 @@ COUNTS = STEP | EPOCH
 _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
 
-_find_values = find_all(_RX.named_value, "name", "value", "power", "of")
+_MOST_FALL = 5.0  # of the last value to the mean of an epoch
+_find_values = find_all(_RX.named_value, "name", "value", "power", "of", "mean")
 MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
@@ -107,6 +108,11 @@ def _measure_name(text: str) -> ValueName | None:
     return ValueName(text, bits, headline)
 
 
+def as_held_out(name: ValueName) -> ValueName:
+    """Return the name of the same figure of held-out data."""
+    return name if name.bits & HELD_OUT else classify_name(f"val {name.text}") or name
+
+
 def is_remark(line: str, name: str) -> bool:
     """Return whether ``line`` speaks of a NaN or infinite ``name`` in words, and does not report it as a metric."""
     if _speaks_of_skipping(line):
@@ -134,11 +140,21 @@ def parse_integer(text: str) -> int:
     return min(int(text.replace(",", "")), MAX_COUNT)
 
 
+def _is_mean(value: float, mean: float) -> bool:
+    """Whether the number in brackets is the mean of values such as the one before it, rather than their deviation."""
+    return mean == value or (value * mean > 0 and 1 / _MOST_FALL < mean / value < _MOST_FALL)
+
+
 def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that are counts or metrics, in order."""
     values = []
-    for raw, value, power, of in _find_values(line):
+    found = _find_values(line)
+    has_meters = sum(mean != "" for *_, mean in found) > 1 if "(" in line else False
+    for raw, value, power, of, mean in found:
         name = _name_cache[raw] if raw in _name_cache else classify_name(raw)
         if name is not None:
-            values.append((name, parse_number(value) * POWERS[power] if power else parse_number(value), of))
+            number = parse_number(value)
+            if mean and not name.bits & REWARD and (has_meters or _is_mean(number, float(mean))):
+                number = float(mean)
+            values.append((name, number * POWERS[power] if power else number, of))
     return values

@@ -80,6 +80,15 @@ class RoundCounter:
         return bool(self._last) and self.total is not None and self._last[0] >= self.total - (self._first == (0,))
 
     @property
+    def step_between(self) -> int | None:
+        """The step of a line below the last one: the end of the epoch, where it has no room for another such line."""
+        if self.counter.epoch_ends is None:
+            return self.counter.step
+        n, per, end = self.counter.epoch_ends
+        stride = self._stride if self._stride > 1 or self.moves > SMALL_LEAD else n
+        return end if n + stride > per else self.counter.step
+
+    @property
     def former_lap_began(self) -> int:
         """The tracker's readings when the round before began. For the first round, when this one did."""
         return self.lap_began if self._former is None else self._former.lap_began

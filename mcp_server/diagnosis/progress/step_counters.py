@@ -49,6 +49,8 @@ class StepCounter:
     rank: CounterRank
     step: int | None = None
     total: int | None = None
+    at: int | None = None  # the step of the last line, which may be less
+    epoch_ends: tuple[int, int, int] | None = None  # position in the epoch of the last line, its length, its last step
     _last: tuple[float, ...] = ()
     _mark: float | None = None
     _offset: int = 0
@@ -62,7 +64,9 @@ class StepCounter:
         if reading.step is None and reading.n is None and reading.epoch is None:
             self._last, grew = (reading.mark or 0.0,), reading.mark != self._mark
         else:
+            self.epoch_ends = None
             self._last, step, total = self._position(reading, last)
+            self.at = step
             if step is not None:
                 self.step = step if self.step is None else max(self.step, step)
             self.total = total if total is None or self.step is None or total >= self.step else None
@@ -103,6 +107,7 @@ class StepCounter:
         if self._spans_epochs:
             return (epoch, n), n, per
         epochs = reading.epochs if reading.epochs and reading.epochs >= epoch else None
+        self.epoch_ends = n, per, (epoch - self._base + 1) * per
         return (epoch, n), (epoch - self._base) * per + n, epochs * per if epochs else None
 
     def _in_round(

@@ -18,6 +18,7 @@ from mcp_server.diagnosis.progress.custom_loops import (
     CustomLoopReader,
     announces_other_work,
     find_values_behind_bar,
+    is_held_out,
 )
 from mcp_server.diagnosis.progress.formats import (
     STEP_FORMATS,
@@ -29,9 +30,9 @@ from mcp_server.diagnosis.progress.formats import (
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     HEADLINES,
-    MAX_COUNT,
+    HELD_OUT,
     NamedValue,
-    classify_name,
+    as_held_out,
     find_named_values,
     is_remark,
     parse_integer,
@@ -39,6 +40,7 @@ from mcp_server.diagnosis.progress.named_values import (
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
+from mcp_server.diagnosis.progress.tables import DrawnTable, TrialTables, is_row, read_cells, read_row
 from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
 from mcp_server.text.rows import read_patterns
 
@@ -49,11 +51,6 @@ _MAX_HEADLINES = 4
 _MAX_BARS = 64
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
-_NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
-_TRIAL_KEY = "rllib"  # of the counter: other lines of Ray Tune count the same iterations
-_TRIAL_BORDERS = ("|", "│", "+", "├", "╰", "╭")
-_BETWEEN_TRIAL_CELLS = compile_lazily(r"\s*[|│]\s*|\s{2,}")
-_MAX_TRIALS = 1_000
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
@@ -72,7 +69,8 @@ class MetricLine(NamedTuple):
 
     ``step`` is in the framework's unit, and None unless the line belongs to the leading counter. Names of metrics of
     held-out data say so. ``skipped``: steps so far without an update, in the unit of ``step``. ``round``: the training
-    of several in one run, from 1.
+    of several in one run, from 1. ``at``: the step of the metrics: the line's own, else the one before it, at the end
+    of an epoch the epoch's last.
     """
 
     step: int | None
@@ -80,51 +78,7 @@ class MetricLine(NamedTuple):
     line: str
     skipped: int | None = None
     round: int = 1
-
-
-class _TrialTables:
-    """Ray Tune's status tables, printed again every few seconds: a row counts where its trial has gone on since."""
-
-    def __init__(self) -> None:
-        self._columns: list[str] = []
-        self._steps: dict[str, int] = {}
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self._columns)
-
-    def read_line(self, line: str) -> tuple[StepReading, list[NamedValue]] | None:
-        """Return the iteration and the metrics of a trial that has gone on, or None for any other line."""
-        if "Trial name" in line and _RX.trial_header.match(line):
-            self._columns = _read_trial_cells(line)
-            return None
-        if not self._columns:
-            return None
-        if not line.lstrip().startswith(_TRIAL_BORDERS):
-            self._columns = []
-            return None
-        cells = _read_trial_cells(line)
-        if len(cells) != len(self._columns) or cells[1] != "RUNNING":
-            return None
-        row = dict(zip(self._columns, cells))
-        if not row["iter"].isdecimal():
-            return None
-        trial, step = cells[0], min(int(row["iter"][:12]), MAX_COUNT)
-        if step <= self._steps.get(trial, 0) or (trial not in self._steps and len(self._steps) >= _MAX_TRIALS):
-            return None
-        self._steps[trial] = step
-        # The losses of several trials are not one curve.
-        values = [] if len(self._steps) > 1 else _read_values(row.items())
-        return StepReading(CounterRank.FRAMEWORK, _TRIAL_KEY, step), values
-
-
-def _read_trial_cells(line: str) -> list[str]:
-    return _BETWEEN_TRIAL_CELLS.split(line.strip(" \t|│"))
-
-
-def _read_values(cells: Iterable[tuple[str, str]]) -> list[NamedValue]:
-    named = ((classify_name(column), cell) for column, cell in cells if _NUMBER.fullmatch(cell))
-    return [(name, float(cell), "") for name, cell in named if name is not None]
+    at: int | None = None
 
 
 class ProgressTracker:
@@ -153,13 +107,15 @@ class ProgressTracker:
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
         self._columns: list[str] = []  # of the table
-        self._trial_tables = _TrialTables()
+        self._trial_tables = TrialTables()
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._outer_bar: ProgressBar | None = None
         self._new_bar: tuple[ProgressBar, str] | None = None
         self._unlabelled_bars: dict[str, bool] = {}
         self._lines_before: deque[str] = deque(maxlen=2)
         self._line_above = ""
+        self._drawn_table: DrawnTable | None = None
+        self.table_step: int | None = None  # of the last drawn table that ended
 
     @property
     def step(self) -> int | None:
@@ -209,7 +165,7 @@ class ProgressTracker:
             if match is not None:
                 self._note_first_step(line)
             advances = self.advances
-            in_table = self._open_table is not None or self._trial_tables.is_open
+            in_table = self._note_row(line, at_s) or self._open_table is not None or self._trial_tables.is_open
             is_candidate = match is not None or in_table or may_show_progress(line)
             if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
                 is_candidate = False  # Python prints the source line below a warning
@@ -225,6 +181,24 @@ class ProgressTracker:
                 self._lines_before.append(line)
         return metric_lines
 
+    def _note_row(self, line: str, at_s: float) -> bool:
+        """Return whether ``line`` is a row of a drawn table. One that is none ends the table above it."""
+        if is_row(line):
+            self._drawn_table = self._drawn_table or DrawnTable()
+            return True
+        if (table := self._drawn_table) is not None:
+            if table.has_metrics:
+                self._custom_loop.close_table()
+            if (reading := table.close()) is not None:
+                self._apply_reading(reading, [], table.count_row, at_s)
+            self.table_step = self._step_between if table.step is None else table.step
+            self._drawn_table = None
+        return False
+
+    @property
+    def _step_between(self) -> int | None:
+        return None if self._lead.leader is None else self._lead.leader.step_between
+
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
         """Try all readers. The first match wins, and the reader of the last line is tried first."""
         if (metric_line := self._read_like_last_line(line, at_s)) is not None:
@@ -238,15 +212,23 @@ class ProgressTracker:
                 return self._read_bar(bar, line, at_s)
             for header, step_format in TABLE_FORMATS:
                 if header.search(line):
-                    self._open_table, self._columns = step_format, _read_cells(line)
+                    self._open_table, self._columns = step_format, read_cells(line)
             if len(self._unmatched_templates) >= _MAX_TEMPLATES:
                 self._unmatched_templates.clear()
             if len(template) <= _MAX_TEMPLATE_CHARS:
                 self._unmatched_templates.add(template)
+        return self._read_other_line(line, template, at_s)
+
+    def _read_other_line(self, line: str, template: str, at_s: float) -> MetricLine | None:
+        table = self._drawn_table
         reading, values = self._custom_loop.read_line(
-            line, template, self._lines_before[-1] if self._lines_before else ""
+            line, template, self._lines_before[-1] if self._lines_before else "", is_row=table is not None
         )
-        return self._apply_reading(reading, values, line, at_s) if reading is not None or values else None
+        if table is not None:
+            values = table.read_row(line, values, is_counted=reading is not None)
+        if reading is None and all(name.bits & COUNTS for name, _, _ in values):
+            return None
+        return self._apply_reading(reading, values, line, at_s)
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
         last_format, open_table = self._last_format, self._open_table
@@ -279,7 +261,7 @@ class ProgressTracker:
         counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
         printed = counter.counter.step if counter is self._lead.leader else built_in and built_in.step
-        return MetricLine(printed, metrics, line, round=self.round)
+        return MetricLine(printed, metrics, line, round=self.round, at=printed if printed is not None else self.step)
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is CounterRank.NONE and any("rror" in before for before in self._lines_before):
@@ -287,6 +269,14 @@ class ProgressTracker:
         text = line.partition(step_format.needle)[2] if step_format.always else line
         values = self._read_row(line) if step_format is self._open_table else find_named_values(text)
         reading = self._read_groups(step_format, match.groupdict())
+        if (
+            values
+            and is_held_out(line)
+            and _RX.evaluation.search(line)
+            and not any(name.bits & HELD_OUT for name, _, _ in values)
+        ):
+            values = [(as_held_out(name), value, of) for name, value, of in values]
+            return self._apply_reading(None, values, line, at_s, at=reading and reading.step)
         if reading is not None:
             self._last_format, self._last_was_bar = step_format, False
             if step_format.always and reading.step is None and reading.epoch is None:
@@ -297,8 +287,8 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_row(self, line: str) -> list[NamedValue]:
-        cells = _read_cells(line)
-        return _read_values(zip(self._columns, cells)) if len(cells) == len(self._columns) else []
+        cells = read_cells(line)
+        return read_row(zip(self._columns, cells)) if len(cells) == len(self._columns) else []
 
     def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
         """Return the step that the groups of a format hold, or None for a position before the first step."""
@@ -370,25 +360,38 @@ class ProgressTracker:
         return self._unlabelled_bars[key] and (bar.total > outer.total or outer.n >= outer.total)
 
     def _apply_reading(
-        self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
+        self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float, at: int | None = None
     ) -> MetricLine:
         metrics = self._take_metrics(values, line, is_counted=reading is not None)
         if reading is None:
-            return MetricLine(None, metrics, line, round=self.round)
+            at = self._find_step(None, line) if at is None else at
+            return MetricLine(None, metrics, line, round=self.round, at=at)
         if self._search_user is None:
             self._note_first_step(line)
         if self._new_bar is not None:  # this line shows that the bar was one of training
             new_bar, self._new_bar = self._new_bar, None
             self._read_bar(*new_bar, at_s)
         if not reading.has_position:
-            return MetricLine(None, metrics, line, round=self.round)
+            return MetricLine(None, metrics, line, round=self.round, at=self._find_step(None, line))
         former_round = self.round
         counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
         if self.round > former_round:
             self.metrics = {}
             self._take_metrics(values, line, is_counted=True)
-        step = counter.counter.step if counter is self._lead.leader or reading.skipped is not None else None
-        return MetricLine(step, metrics, line, reading.skipped, self.round)
+        leads = counter is self._lead.leader
+        step = counter.counter.step if leads or reading.skipped is not None else None
+        at = counter.counter.at if leads and counter.counter.at is not None else self._find_step(reading, line)
+        if self._drawn_table is not None and reading.rank is not CounterRank.SECONDARY:
+            self._drawn_table.step = at
+        return MetricLine(step, metrics, line, reading.skipped, self.round, at)
+
+    def _find_step(self, reading: StepReading | None, line: str) -> int | None:
+        """Return the step of the metrics of ``line``, which does not move the leading counter."""
+        own = None if reading is None or reading.rank is CounterRank.SECONDARY else reading.step
+        if own is None and ("tep" in line or "iter" in line) and (match := _RX.own_step.search(line)):
+            own = parse_integer(match[1])
+        # A smaller one counts within a step, or through an evaluation.
+        return own if own is not None and own >= (self.step or 0) else self._step_between
 
     def _take_metrics(self, values: list[NamedValue], line: str, *, is_counted: bool) -> dict[str, float]:
         metrics = {}
@@ -424,7 +427,3 @@ class ProgressTracker:
     def _note_first_step(self, line: str) -> None:
         if not self.first_step_seen:
             self.first_step_seen, self.first_step_line = True, line
-
-
-def _read_cells(line: str) -> list[str]:
-    return re.split(r"\s{2,}", line.strip())

@@ -415,6 +415,20 @@ def test_what_print_puts_behind_a_bar_is_a_line_of_its_own() -> None:
     assert [(one.step, one.line) for one in behind] == [(6, "loss nan")]
 
 
+@for_each(
+    [
+        ("Epoch 1 batch 3/9 loss 0.41 (0.39)", 0.39),
+        ("Epoch 1 batch 3/9 loss: 0.41 (avg: 0.39)", 0.39),
+        ("Epoch: [1][3/9]  Loss 0.02 (0.39)  Acc@1 12.5 (10.1)", 0.39),
+        ("step 3/9 loss 0.41 (0.02)", 0.41),  # a deviation
+        ("step 3/9 loss 0.41 (12%) lr 0.1", 0.41),
+        ("step 3/9 loss 0.41 (+1.2z)", 0.41),
+    ]
+)
+def test_the_mean_in_brackets_is_the_figure(row: tuple[str, float]) -> None:
+    assert read(row[0]).metrics["loss"] == row[1]
+
+
 def test_metrics_of_an_evaluation_have_names_that_say_so() -> None:
     (metric_line,) = ProgressTracker().read_lines(["Test: loss = 19.4121 | f1 = 0.7498"])
     assert metric_line.metrics == {"val loss": 19.4121, "val f1": 0.7498}

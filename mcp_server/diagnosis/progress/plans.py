@@ -1,0 +1,65 @@
+"""The length of a training as its command, or a setting that it prints before the first step, plans it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from mcp_server.diagnosis.progress.formats import CounterRank
+from mcp_server.diagnosis.progress.named_values import MAX_COUNT
+from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("diagnosis/progress/patterns", "plans")
+
+# What the counter of a format counts, where the settings of its programs have their own names for it.
+_UNITS = {"stable_baselines3": "frames", "cleanrl": "frames", "optuna": "trials"}
+
+
+class Plan:
+    """Totals by unit: epochs, steps, frames, trials. A setting of the command is valid, whatever is printed.
+
+    A command that has several totals of one unit runs several trainings: that unit has no total.
+    """
+
+    def __init__(self, command: str = "") -> None:
+        try:
+            words = "\n".join(shlex.split(command))
+        except ValueError:  # an open quote
+            words = command
+        self._given: dict[str, set[int]] = {}
+        for unit, number in _find_settings(words):
+            self._given.setdefault(unit, set()).add(number)
+        self._printed: dict[str, int] = {}
+
+    def read_line(self, line: str) -> None:
+        """Take the settings that ``line`` prints: the last one is valid."""
+        if "ter" in line or "poch" in line or "step" in line or "update" in line or "trial" in line or "frame" in line:
+            self._printed.update(_find_settings(line))
+
+    def total(self, unit: str) -> int | None:
+        """Return the planned number of a unit."""
+        given = self._given.get(unit)
+        if given:
+            return next(iter(given)) if len(given) == 1 else None
+        return self._printed.get(unit)
+
+    def complete(self, reading: StepReading) -> StepReading:
+        """Return ``reading`` with the planned total, where it has none that its step does not exceed by far."""
+        if reading.step is not None and reading.total is None and reading.rank is not CounterRank.SECONDARY:
+            key = reading.key
+            is_of_frames = "timestep" in key or "frame" in key or "env" in key
+            total = self.total(_UNITS.get(key, "frames" if is_of_frames else "steps"))
+            return reading if total is None or reading.step > total * 1.1 else reading._replace(total=total)
+        if reading.epoch is not None and reading.n is None and reading.epochs is None:
+            total = self.total("epochs")
+            return reading if total is None or reading.epoch > total else reading._replace(epochs=total)
+        return reading
+
+
+def _find_settings(text: str) -> list[tuple[str, int]]:
+    found = []
+    for match in _RX.setting.finditer(text):
+        number = parse_count(match["number"].rstrip(".,"))
+        if number and number < MAX_COUNT:
+            found.append((next(name for name, text in match.groupdict().items() if text).rpartition("_")[2], number))
+    return found
