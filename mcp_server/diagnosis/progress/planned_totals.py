@@ -9,13 +9,13 @@ from mcp_server.diagnosis.progress.named_values import MAX_COUNT
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count
 from mcp_server.text.rows import read_patterns
 
-_RX = read_patterns("diagnosis/progress/patterns", "plans")
+_RX = read_patterns("diagnosis/progress/patterns", "planned_totals")
 
 # What the counter of a format counts, where the settings of its programs have their own names for it.
 _UNITS = {"stable_baselines3": "frames", "cleanrl": "frames", "optuna": "trials"}
 
 
-class Plan:
+class PlannedTotals:
     """Totals by unit: epochs, steps, frames, trials. A setting of the command is valid, whatever is printed.
 
     A command that has several totals of one unit runs several trainings: that unit has no total.
