@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +165,10 @@ class RunIndex:
         except BaseException:
             self.close()
             raise
+
+    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement on the tables that another module keeps beside the runs, and return its rows."""
+        return self._db.execute(statement, values).fetchall()
 
     def read_known(self) -> dict[str, tuple[int, str]]:
         """Return inode and mark of the runs in the file, by id."""

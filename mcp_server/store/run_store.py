@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -21,7 +21,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, fold
 from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.store.catalogue import Catalogue
-from mcp_server.store.run_index import Row, RunQuery, split_tags
+from mcp_server.store.run_index import Row, RunIndex, RunQuery, split_tags
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepStore
 from mcp_server.text.near_names import find_near_ids
@@ -187,6 +187,10 @@ class RunStore:
                 if (directory := self._find_directory(run_id)) is not None:  # else removed meanwhile
                     specs.append(self._read_spec(directory))
         return specs
+
+    def ask(self, question: Callable[[RunIndex], Kept]) -> Kept:
+        """Return the answer of the index once it says what the directories say."""
+        return self._catalogue.ask(question)
 
     def list_ids(self, query: RunQuery = _ALL, most: int | None = None) -> list[str]:
         """Return the ids of these runs."""

@@ -22,7 +22,7 @@ from mcp_server.cli.setup.client_settings import (
     out_of_mcp_json,
 )
 from mcp_server.cli.setup.install import read_source, server_command
-from mcp_server.tools.listing import list_tools
+from mcp_server.tools.support.listing import list_tools
 
 COMMAND = ["/opt/venv/bin/runward", "serve"]
 CODEX = """[mcp_servers.runward]

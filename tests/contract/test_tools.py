@@ -16,7 +16,7 @@ from mcp.server import MCPServer
 import mcp_server
 from mcp_server.resources.documents import parse_document
 from mcp_server.serve.app import INSTRUCTIONS, build
-from mcp_server.tools.listing import NAMES, SCHEMAS, import_tool
+from mcp_server.tools.support.listing import NAMES, SCHEMAS, import_tool
 from tests.support.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ CORE = {"launch_run", "wait_run", "capture_pane", "gpu_check", "read_tb", "kill_
 ALWAYS_LOADED = {"launch_run", "wait_run"}
 HEADINGS = 47  # tokens around the parts, by the difference of two requests of 2.1.330
 LOOKING = {"wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "read_tb"}
-LOOKING |= {"check_blueprint", "preflight", "compare_runs"}
+LOOKING |= {"check_blueprint", "preflight", "compare_runs", "find_runs"}
 
 
 def matches(file: Path, value: Any) -> None:

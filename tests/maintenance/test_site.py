@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.resources.documents import read_documents
-from mcp_server.tools.listing import NAMES
+from mcp_server.tools.support.listing import NAMES
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")

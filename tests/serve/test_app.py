@@ -21,7 +21,7 @@ print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, loaded, sorted(heav
 
 import anyio
 from mcp.client import Client
-from mcp_server.tools.listing import NAMES
+from mcp_server.tools.support.listing import NAMES
 
 async def live_until_every_tool_is_imported():
     async with Client(server) as client:

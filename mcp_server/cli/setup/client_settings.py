@@ -18,7 +18,7 @@ CODEX_VARIABLES = (
 )
 LOOKING_TOOLS = (
     *("capture_pane", "check_blueprint", "compare_runs", "gpu_check", "list_runs", "preflight", "read_log", "read_tb"),
-    "wait_run",
+    *("wait_run", "find_runs"),
 )
 """The tools that change nothing: a client need not ask a person before it calls them."""
 

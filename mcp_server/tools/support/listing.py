@@ -15,10 +15,10 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetad
 
 from mcp_server.tools.support.schema import RunwardTool
 
-SCHEMAS = Path(__file__).with_name("schemas")
+SCHEMAS = Path(__file__).parents[1] / "schemas"
 NAMES = (
     *("launch_run", "wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "read_tb", "kill_run"),
-    *("check_blueprint", "preflight", "finish_blueprint", "compare_runs", "launch_sweep"),
+    *("check_blueprint", "preflight", "finish_blueprint", "compare_runs", "launch_sweep", "find_runs"),
 )
 
 

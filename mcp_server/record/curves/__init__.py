@@ -1,1 +1,0 @@
-"""Curves in files as other programs write them, record by record: TensorBoard, wandb, tables, lines of JSON."""

@@ -1,0 +1,316 @@
+"""What is remembered of each run, in tables of the index of runs: made from the records, and made again at any time.
+
+The runs that have ended are in the index's file, those that may change in tables of this process alone, which are
+written anew for each question. Figures of metrics are read when they are first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal
+
+from mcp_server.results.memory.question import GROUPS, Bound, Question
+from mcp_server.store.run_index import RunIndex
+
+Schema = Literal["main", "temp"]
+SCHEMAS: tuple[Schema, ...] = ("main", "temp")
+_VERSION = 1  # raise it with the tables, or with what is remembered
+_RUNS: Mapping[Schema, str] = {
+    "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
+    "temp": "own",
+}
+_TABLES = """
+CREATE TABLE IF NOT EXISTS $memory (id INTEGER PRIMARY KEY, run_id TEXT UNIQUE, inode, facts);
+CREATE TABLE IF NOT EXISTS $settings
+ (id, name, short, number, value, PRIMARY KEY (short, id, name, value)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS $settings_by_id ON settings (id);
+CREATE TABLE IF NOT EXISTS $figures (metric, id, facts, PRIMARY KEY (metric, id)) WITHOUT ROWID
+"""
+_TEXTS = ("CREATE VIRTUAL TABLE IF NOT EXISTS $texts USING fts5(body)", "CREATE TABLE IF NOT EXISTS $texts (body)")
+_DROP = (
+    *("DELETE FROM $settings WHERE id = ?", "DELETE FROM $figures WHERE id = ?"),
+    *("DELETE FROM $texts WHERE rowid = ?", "DELETE FROM $memory WHERE id = ?"),
+)
+_HOW_TEXTS_ARE = "SELECT sql FROM $master WHERE name = ?"
+_UNKNOWN = (
+    "FROM $runs r LEFT JOIN $memory m USING (run_id) WHERE (m.inode IS NULL OR m.inode != r.inode) AND NOT r.is_cut_off"
+)
+_SELECT = "SELECT r.run_id, m.id, r.state, r.created_at, r.sweep, m.facts"
+_FROM = "FROM $runs r JOIN $memory m ON m.run_id = r.run_id AND m.inode = r.inode"
+_INSIDE = "m.id IN (SELECT id FROM $settings WHERE {})"
+_INSIDE_TEXTS = "m.id IN (SELECT rowid FROM $texts WHERE {})"
+_NAMED = re.compile(r":(\w+)\b")
+_TABLE = re.compile(r"\$(memory|settings(?:_by_id)?|figures|texts)\b")
+_MOST_VALUE = 300  # characters of a setting
+_EQUAL_FIELDS = frozenset({"owner", "tag", "host", "verdict", "backend"})
+_GROUP_OF = {"live": "'queued', 'starting', 'running', 'stalled', 'retrying'"}
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """One run as it is searched. ``facts`` are shown. ``settings`` by name; those of runward begin with a colon."""
+
+    run_id: str
+    inode: int
+    settings: Sequence[tuple[str, str]]
+    text: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A run that a question found. ``schema`` and ``number`` name its rows."""
+
+    run_id: str
+    schema: Schema
+    number: int
+    state: str
+    created_at: str
+    sweep: str
+    noted: str  # ``facts`` as they are kept
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is told of it: see ``Remembered``."""
+        return dict(json.loads(self.noted))
+
+
+def normal_name(name: str) -> str:
+    """Return a setting's name as all spellings of it have it: ``--num-envs`` and ``num_envs`` are one."""
+    return name.lstrip("-+").replace("-", "_").lower()
+
+
+def short_name(name: str) -> str:
+    """Return the last part of a normal name: ``lr`` of ``config:optimizer.lr``."""
+    return re.split(r"[./:]", name)[-1] or name
+
+
+def read_number(text: str) -> float | None:
+    """Return the number that a whole text is, None for another text or one that is not finite."""
+    try:
+        number = float(text.replace("_", "").removesuffix("%"))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+class Memory:
+    """The tables in one index. Not for two threads at once: use it inside of ``RunStore.ask``."""
+
+    _of: ClassVar[weakref.WeakKeyDictionary[RunIndex, Memory]] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, index: RunIndex) -> Memory:
+        """Return the tables of an index, which are made once."""
+        if (memory := cls._of.get(index)) is None:
+            memory = cls._of[index] = cls(index)
+        return memory
+
+    def __init__(self, index: RunIndex) -> None:
+        self._index = weakref.proxy(index)
+        for schema in SCHEMAS:
+            for statement in _TABLES.split(";\n"):
+                self._run(schema, statement)
+            try:
+                self._run(schema, _TEXTS[0])
+            except sqlite3.OperationalError:  # an SQLite without this search
+                self._run(schema, _TEXTS[1])
+        self._has_words = {schema: self._find_words(schema) for schema in SCHEMAS}
+
+    def _run(self, schema: Schema, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        """Run a statement whose names with a $ are the tables of one schema."""
+        statement = statement.replace("$runs", _RUNS[schema]).replace("ON settings ", f"ON settings{_VERSION} ")
+        return list(self._index.execute(_TABLE.sub(rf"{schema}.\g<1>{_VERSION}", statement), values))
+
+    def _find_words(self, schema: Schema) -> bool:
+        master = "main.sqlite_master" if schema == "main" else "sqlite_temp_master"
+        found = self._index.execute(_HOW_TEXTS_ARE.replace("$master", master), (f"texts{_VERSION}",))
+        return "VIRTUAL" in str(found[0][0])
+
+    def list_unknown(self, most: int) -> tuple[list[tuple[str, int]], int]:
+        """Return at most ``most`` ended runs that are not in the tables, the newest first, and how many there are."""
+        newest = self._run("main", f"SELECT run_id, r.inode {_UNKNOWN} ORDER BY r.created_at DESC LIMIT {most:d}")
+        is_all = len(newest) < most
+        return newest, len(newest) if is_all else self._run("main", f"SELECT count(*) {_UNKNOWN}")[0][0]
+
+    def list_live(self) -> list[tuple[str, int]]:
+        """Return the runs that may change, with their inodes."""
+        return self._run("temp", "SELECT run_id, inode FROM $runs WHERE NOT is_cut_off")
+
+    def put(self, schema: Schema, runs: Iterable[Remembered]) -> None:
+        """Write what is remembered of ``runs``, in place of what was; in one transaction."""
+        self._run(schema, "BEGIN" if schema == "temp" else "BEGIN IMMEDIATE")
+        try:
+            for one in runs:
+                self._drop(schema, one.run_id)
+                self._put(schema, one)
+            self._run(schema, "COMMIT")
+        except BaseException:
+            self._run(schema, "ROLLBACK")
+            raise
+
+    def put_live(self, runs: Iterable[Remembered]) -> None:
+        """Remember the runs that may change as they are now, and no others."""
+        for (run_id,) in self._run("temp", "SELECT run_id FROM $memory"):
+            self._drop("temp", run_id)
+        self.put("temp", runs)
+
+    def _drop(self, schema: Schema, run_id: str) -> None:
+        for (number,) in self._run(schema, "SELECT id FROM $memory WHERE run_id = ?", (run_id,)):
+            for statement in _DROP:
+                self._run(schema, statement, (number,))
+
+    def _put(self, schema: Schema, one: Remembered) -> None:
+        facts, body = json.dumps(one.facts), one.text.encode("utf-8", "backslashreplace").decode()
+        self._run(schema, "INSERT INTO $memory (run_id, inode, facts) VALUES (?, ?, ?)", (one.run_id, one.inode, facts))
+        number = self._run(schema, "SELECT last_insert_rowid()")[0][0]
+        for name, value in one.settings:
+            normal, text = normal_name(name), value[:_MOST_VALUE].encode("utf-8", "backslashreplace").decode()
+            row = (number, normal, short_name(normal), read_number(text), text)
+            self._run(schema, "INSERT OR IGNORE INTO $settings VALUES (?, ?, ?, ?, ?)", row)
+        self._run(schema, "INSERT INTO $texts (rowid, body) VALUES (?, ?)", (number, body))
+
+    def has_setting(self, name: str) -> bool:
+        """Return whether any run has a setting, or a figure of runward, that ``name`` means."""
+        condition, values = _name_condition(normal_name(name))
+        statement = f"SELECT 1 FROM $settings WHERE {condition} LIMIT 1"  # noqa: S608 - the condition is ours
+        return any(self._run(schema, statement, values) for schema in SCHEMAS)
+
+    def list_names(self) -> list[str]:
+        """Return the last parts of the names of all settings."""
+        rows = (row for schema in SCHEMAS for row in self._run(schema, "SELECT DISTINCT short FROM $settings"))
+        return list(dict.fromkeys(name for (name,) in rows))
+
+    def select(self, question: Question, *, any_word: bool = False) -> list[Hit]:
+        """Return the runs for which all parts of a question hold but its metrics, the newest first."""
+        hits = []
+        for schema in SCHEMAS:
+            select, values = self._write_select(schema, question, any_word=any_word)
+            rows = self._run(schema, f"{_SELECT} {select} ORDER BY r.created_at DESC, r.run_id", values)
+            hits += [Hit(run_id, schema, *facts) for run_id, *facts in rows]
+        return sorted(hits, key=lambda hit: hit.created_at, reverse=True)
+
+    def count(self, question: Question) -> int:
+        """Return how many runs ``select`` returns."""
+        selects = [(schema, *self._write_select(schema, question)) for schema in SCHEMAS]
+        return sum(self._run(schema, f"SELECT count(*) {select}", values)[0][0] for schema, select, values in selects)
+
+    def _write_select(
+        self, schema: Schema, question: Question, *, any_word: bool = False
+    ) -> tuple[str, dict[str, Any]]:
+        conditions = _Conditions(question, has_words=self._has_words[schema], any_word=any_word)
+        return f"{_FROM} WHERE {' AND '.join(['NOT r.is_cut_off', *conditions.parts])}", conditions.values
+
+    def read(self, hit: Hit) -> tuple[dict[str, str], str]:
+        """Return the settings of a hit by their normal names, and its text."""
+        text = self._run(hit.schema, "SELECT body FROM $texts WHERE rowid = ?", (hit.number,))
+        settings = self._run(hit.schema, "SELECT name, value FROM $settings WHERE id = ?", (hit.number,))
+        return dict(settings), str(text[0][0]) if text else ""
+
+    def read_figures(self, metric: str, hits: Sequence[Hit]) -> dict[str, dict[str, Any]]:
+        """Return what is known of a metric of these runs, by id."""
+        ids = {hit.number: hit.run_id for hit in hits if hit.schema == "main"}
+        rows = self._run("main", "SELECT id, facts FROM $figures WHERE metric = ?", (metric,))
+        return {ids[number]: json.loads(facts) for number, facts in rows if number in ids}
+
+    def put_figures(self, metric: str, figures: Iterable[tuple[Hit, Mapping[str, Any]]]) -> None:
+        """Keep a metric of runs that have ended."""
+        for hit, facts in figures:
+            if hit.schema == "main":
+                statement = "REPLACE INTO $figures SELECT ?, id, ? FROM $memory WHERE id = ? AND run_id = ?"
+                self._run("main", statement, (metric, json.dumps(facts), hit.number, hit.run_id))
+
+
+def _name_condition(name: str) -> tuple[str, dict[str, Any]]:
+    values = {"short": short_name(name), "name": name, "end": f"%.{name}", "own": f":{name}"}
+    exact = "name IN (:name, :own) OR name LIKE :end OR name LIKE '%:' || :name"
+    return ("short = :short" if short_name(name) == name else f"short = :short AND ({exact})"), values
+
+
+class _Conditions:
+    """A question as conditions of a SELECT, ``parts``, and the ``values`` that these name."""
+
+    def __init__(self, question: Question, *, has_words: bool, any_word: bool) -> None:
+        self.parts: list[str] = []
+        self.values: dict[str, Any] = {}
+        for each in question.comparisons:
+            name, given = _name_condition(normal_name(each.name))
+            self._hold(_INSIDE.format(f"({name}) AND {_compare(each)}"), **given, **_values_of(each))
+        for key, value in question.fields:
+            condition = f"short = :key AND name = ':' || :key AND {_match_field(key)}"
+            self._hold(_INSIDE.format(condition), key=key, value=value)
+        self._hold_any("short = 'cause' AND name = ':cause' AND ({})", "value LIKE {} || '%'", question.causes)
+        if question.states:
+            self._hold(f"({' OR '.join(map(_state_condition, question.states))})")
+        if question.since_s is not None:
+            self._hold("r.created_at >= :since", since=_write_time(question.since_s))
+        if question.until_s is not None:
+            self._hold("r.created_at < :until", until=_write_time(question.until_s))
+        if question.project is not None:
+            project = question.project.rstrip("/") or "/"
+            before = "" if project.startswith("/") else "'%/' || "
+            self._hold(f"(r.cwd LIKE {before}:path OR r.cwd LIKE {before}:path || '/%')", path=project)
+        self._hold_words([stem(word) for word in question.words], " OR " if any_word else " AND ", has_words=has_words)
+
+    def _hold(self, part: str, **given: Any) -> None:
+        """Add a condition whose values get names that no other condition has."""
+        names = {name: f"v{len(self.values) + number}" for number, name in enumerate(given)}
+        self.values |= {names[name]: value for name, value in given.items()}
+        self.parts.append(_NAMED.sub(lambda found: f":{names.get(found[1], found[1])}", part))
+
+    def _hold_any(self, frame: str, one: str, values: Sequence[str], join: str = " OR ", outer: str = "") -> None:
+        if values:
+            given = {f"one{number}": value for number, value in enumerate(values)}
+            condition = join.join(one.format(f":{name}") for name in given)
+            self._hold((outer or _INSIDE).format(frame.format(condition)), **given)
+
+    def _hold_words(self, words: Sequence[str], join: str, *, has_words: bool) -> None:
+        if has_words and words:
+            search = join.join(f'"{word}"*' for word in words)
+            self._hold(_INSIDE_TEXTS.format(f"texts{_VERSION} MATCH :words"), words=search)
+        else:
+            self._hold_any("{}", "body LIKE '%' || {} || '%'", words, join, _INSIDE_TEXTS)
+
+
+def _write_time(posix_s: float) -> str:
+    """Return a time as records have it, without fractions of a second."""
+    return datetime.fromtimestamp(posix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def stem(word: str) -> str:
+    """Return what the words that are meant begin with: that of a plural is the singular."""
+    word = word.replace('"', " ").strip()
+    return word[:-1] if len(word) > 4 and word.endswith("s") and not word.endswith("ss") else word  # noqa: PLR2004
+
+
+def _state_condition(state: str) -> str:
+    if state in GROUPS:
+        return f"r.state {'IN' if state == 'live' else 'NOT IN'} ({_GROUP_OF['live']})"
+    return f"r.state = '{state}'" + (" OR (r.sweep != '' AND r.stopped_by = 'policy')" if state == "failed" else "")
+
+
+def _match_field(key: str) -> str:
+    if key in _EQUAL_FIELDS:
+        return "value = :value COLLATE NOCASE"
+    if key == "commit":
+        return "value LIKE :value || '%'"
+    return "(value GLOB :value OR value LIKE '%' || :value || '%')"
+
+
+def _compare(each: Bound) -> str:
+    if read_number(each.value) is not None:
+        return f"number {each.sign} :number"
+    equal = "(value = :text COLLATE NOCASE OR value LIKE '%/' || :text)"
+    return f"NOT {equal}" if each.sign == "!=" else equal
+
+
+def _values_of(each: Bound) -> dict[str, Any]:
+    number = read_number(each.value)
+    return {"number": number} if number is not None else {"text": each.value}

@@ -1,0 +1,392 @@
+"""Answers questions about former runs from the memory, and reads what it lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mcp_server.diagnosis.failure.kinds import KINDS
+from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
+from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.state import Run
+from mcp_server.results.code_differences import read_ran_code
+from mcp_server.results.configuration import read_blueprint, read_configuration
+from mcp_server.results.figures import choose_goal, measure, parse_metric
+from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, stem
+from mcp_server.results.memory.question import Bound, Question
+from mcp_server.results.metrics import best_direction
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import significant
+from mcp_server.text.near_names import find_near_names
+from mcp_server.text.secret_patterns import mask_secrets
+
+_AT_ONCE = 50  # runs are read between two looks at the index
+_READ_S = 20.0  # at most, for what the memory lacks
+_MOST_TEXT, _MOST_SHOWN, _MOST_REASONS, _MOST_CELLS = 20_000, 3, 4, 3
+_CUT_SHORT = frozenset({"failed", "killed", "lost"})
+_BEFORE = 20  # characters of a line before the word
+_SHORT = 60  # characters of a value or sentence that is shown
+_SIGNS: Mapping[str, Callable[[float, float], bool]] = {
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+_NOT_TOLD = frozenset({"command", "cwd", "host", "gpus", "commit"})  # settings that differ almost always, or in others
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs that a question found, the best or newest first, each as a line. ``notes`` limit the answer."""
+
+    lines: Sequence[str]
+    total: int
+    ranked: str
+    notes: Sequence[str]
+
+
+class _Unknown(Exception):
+    """The question names a setting or metric that no run has."""
+
+
+@dataclass(frozen=True)
+class _Value:
+    value: float | None
+    step: int | None
+
+
+class Searcher:
+    """Searches one state directory. Reads files: call it in a thread."""
+
+    def __init__(self, store: RunStore, scalars: Scalars, project: str) -> None:
+        self._store, self._scalars, self._project = store, scalars, project
+        self._deadline_s = time.monotonic() + _READ_S
+        self._notes: list[str] = []
+
+    def find(self, question: Question, most: int) -> Found:
+        """Return at most ``most`` runs for which all of ``question`` holds; a name that no run has is noted."""
+        self._remember()
+        try:
+            return self._find(question, most)
+        except _Unknown as unknown:
+            return Found((), 0, "", [*self._notes, str(unknown)])
+
+    def _find(self, question: Question, most: int) -> Found:
+        if question.project is not None:
+            question = replace(question, project=find_project(question.project, self._project))
+        question, metrics, hits = self._store.ask(lambda index: self._select(question, Memory.of(index)))
+        values: dict[str, dict[str, _Value]] = {}
+        for each in metrics:
+            values[each.name] = known = self._measure(each.name, hits, None)
+            if hits and not any(one.value is not None for one in known.values()):
+                self._refuse(f"No run that matches the rest has a setting or metric {each.name!r}", each.name, hits)
+            hits = [hit for hit in hits if _holds(each, known.get(hit.run_id))]
+        ranked, goal = question.ranked, ""
+        if hits and ranked is not None:
+            ranked = ranked or _choose_metric(hits)
+            goal = choose_goal(parse_metric(ranked)[0], question.goal)
+            hits, values[ranked] = self._rank(hits, ranked, goal, question)
+        elif not hits:
+            self._explain_nothing(question)
+        shown = hits[:most] if ranked is not None else self._shorten_sweeps(hits)[:most]
+        read = self._store.ask(lambda index: [Memory.of(index).read(hit) for hit in shown])
+        differing = _find_differing([settings for settings, _ in read])
+        lines = []
+        for hit, (settings, text) in zip(shown, read, strict=True):
+            figures = {name: one[hit.run_id] for name, one in values.items() if hit.run_id in one}
+            lines.append(_describe(hit, settings, text, question, figures, differing))
+        return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked else "", self._notes)
+
+    def _select(self, question: Question, memory: Memory) -> tuple[Question, list[Bound], list[Hit]]:
+        question, metrics = _split(question, memory)
+        if (hits := memory.select(question)) or len(question.words) <= 1:
+            return question, metrics, hits
+        if hits := memory.select(question, any_word=True):
+            self._notes.append(f"No run has all of {', '.join(question.words)}: these have some.")
+        return question, metrics, hits
+
+    # ---- what the memory lacks
+    def _remember(self) -> None:
+        """Put into the memory what came since, and the runs that may change as they are now."""
+        live = self._store.ask(lambda index: Memory.of(index).list_live())
+        while True:
+            unknown, left = self._store.ask(lambda index: Memory.of(index).list_unknown(_AT_ONCE))
+            read = [self._read(run_id, inode) or Remembered(run_id, inode, (), "", {}) for run_id, inode in unknown]
+            if read:
+                self._store.ask(lambda index: Memory.of(index).put("main", read))  # noqa: B023 - called at once
+            if left <= len(unknown):
+                break
+            if time.monotonic() > self._deadline_s:
+                self._notes.append(f"{left - len(unknown)} older runs are not searched yet: the same call reads more.")
+                break
+        current = [one for run_id, inode in live if (one := self._read(run_id, inode)) is not None]
+        self._store.ask(lambda index: Memory.of(index).put_live(current))
+
+    def _read(self, run_id: str, inode: int) -> Remembered | None:
+        with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
+            return remember(self._store.observe(run_id), inode, self._store)
+        return None
+
+    def _measure(self, metric: str, hits: Sequence[Hit], goal: str | None) -> dict[str, _Value]:
+        tag, ranking = parse_metric(metric)
+        goal = goal or choose_goal(tag, None)
+        key = f"{ranking}:{tag}:{goal if ranking == 'best' else ''}"
+        kept = self._store.ask(lambda index: Memory.of(index).read_figures(key, hits))
+        found = {run_id: _Value(facts["value"], facts["step"]) for run_id, facts in kept.items()}
+        fresh: list[tuple[Hit, Mapping[str, Any]]] = []
+        for number, hit in enumerate(hits):
+            if hit.run_id in found:
+                continue
+            if time.monotonic() > self._deadline_s:
+                self._notes.append(
+                    f"{metric} of {len(hits) - number} older runs is not read yet: the same call reads more."
+                )
+                break
+            with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
+                figure = measure(self._store.observe(hit.run_id), self._store, self._scalars, tag, goal, ranking)
+                found[hit.run_id] = _Value(figure.value, figure.step)
+                fresh.append((hit, {"value": figure.value, "step": figure.step}))
+        if fresh:
+            with contextlib.suppress(sqlite3.OperationalError):  # kept for the next question where it can be
+                self._store.ask(lambda index: Memory.of(index).put_figures(key, fresh))
+        return found
+
+    def _rank(
+        self, hits: Sequence[Hit], metric: str, goal: str, question: Question
+    ) -> tuple[list[Hit], dict[str, _Value]]:
+        """Return the hits with a value, the best first, and the values. What was cut short wins only if asked for."""
+        whole = [hit for hit in hits if question.states or hit.state not in _CUT_SHORT]
+        if whole and len(whole) < len(hits):
+            left = len(hits) - len(whole)
+            self._notes.append(
+                f"{left} that match failed or were stopped, and are not ranked: state:failed, state:killed."
+            )
+        hits = whole or hits
+        known = self._measure(metric, hits, goal)
+        with_value = [hit for hit in hits if (one := known.get(hit.run_id)) and one.value is not None]
+        if not with_value:
+            self._refuse(f"None of the {len(hits)} runs that match has a metric {metric!r}", metric, hits)
+        if len(with_value) < len(hits):
+            self._notes.append(f"{len(hits) - len(with_value)} more match and have no value of {metric}.")
+        return sorted(with_value, key=lambda hit: _order(known[hit.run_id].value, goal)), known
+
+    def _refuse(self, why: str, name: str, hits: Sequence[Hit]) -> NoReturn:
+        tags = Counter(tag for hit in hits for tag in hit.facts.get("metrics", ()))
+        names = self._store.ask(lambda index: Memory.of(index).list_names())
+        near = find_near_names(name, [*tags, *names]) or [tag for tag, _ in tags.most_common(_MOST_SHOWN)]
+        raise _Unknown(f"{why}." + (f" Near: {', '.join(near)}." if near else ""))
+
+    def _explain_nothing(self, question: Question) -> None:
+        """Note how many runs there are without each part of a question that finds none."""
+        wider = question.list_wider()
+        counts = self._store.ask(lambda index: {part: Memory.of(index).count(one) for part, one in wider.items()})
+        found = [f"{count} without {part}" for part, count in counts.items() if count]
+        self._notes.append(f"No run matches all parts; there are {', '.join(found)}." if found else "No run matches.")
+
+    def _shorten_sweeps(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return the hits with at most a few cells of one sweep, and note how many more match."""
+        cells: Counter[str] = Counter()
+        kept = []
+        for hit in hits:
+            cells[hit.sweep] += 1
+            if not hit.sweep or cells[hit.sweep] <= _MOST_CELLS:
+                kept.append(hit)
+        more = [
+            f"{count - _MOST_CELLS} more cells of {sweep}"
+            for sweep, count in cells.items()
+            if sweep and count > _MOST_CELLS
+        ]
+        if more:
+            self._notes.append(f"Not listed: {', '.join(more)}; sweep:NAME lists them.")
+        return kept if len(cells) > 1 else list(hits)
+
+
+def find_project(asked: str, cwd: str) -> str:
+    """Return the directory of a project: for ``.`` the repository of ``cwd``; a name stays a name."""
+    if "/" not in asked and asked not in (".", "~"):
+        return asked
+    path = Path(os.path.abspath(os.path.join(cwd, Path(asked).expanduser())))  # noqa: PTH100, PTH118 - as text, links stay
+    if asked != ".":
+        return str(path)
+    return str(next((one for one in (path, *path.parents) if (one / ".git").exists()), path))
+
+
+def remember(run: Run, inode: int, store: RunStore) -> Remembered:
+    """Return what is searched of a run."""
+    spec, snapshot = run.spec, read_code_snapshot(store.record_of(run), run.attempt)
+    configuration = read_configuration(run, snapshot)
+    code = read_ran_code(run.run_id, spec.cwd, snapshot)
+    failure = run.failure or {}
+    elapsed_s = run.elapsed_s(0.0) if run.ended else None
+    why = getattr(spec, "why", None) or ""
+    own: list[tuple[str, Any]] = [
+        *((":tag", tag) for tag in spec.tags),
+        *(
+            (":owner", spec.owner),
+            (":host", spec.host),
+            (":name", spec.name),
+            (":name", run.run_id),
+            (":cwd", spec.cwd),
+        ),
+        *((":sweep", spec.sweep), (":cell", spec.cell), (":backend", spec.backend), (":command", run.command)),
+        *(
+            (":commit", code.commit),
+            (":cause", failure.get("kind")),
+            (":why", why),
+            (":step", run.progress.get("step")),
+        ),
+        *(
+            (":elapsed_s", elapsed_s),
+            (":exit_code", run.exit_code),
+            (":attempt", run.attempt),
+            (":attempts", run.attempt),
+        ),
+    ]
+    numbered = [(f"{name}", str(value)) for name, value in own if value not in (None, "")]
+    settings = [(name, value) for name, value in configuration.items() if value and name != "cwd"]
+    metrics = run.progress.get("metrics") or {}
+    plan = read_blueprint(run, snapshot)
+    told = mask_secrets("\n".join(filter(None, (run.command, str(failure.get("line") or ""), run.reason, why))))
+    texts = [
+        *(run.run_id, spec.name, told, spec.cwd, spec.owner, spec.host, *spec.tags, spec.sweep, spec.cell, run.state),
+        *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics),
+        *(f"{name} {value}" for name, value in settings if not name.startswith("$")),
+    ]
+    body = "\n".join(str(text) for text in texts if text)[:_MOST_TEXT]
+    facts = {
+        "cause": failure.get("kind"),
+        "why": mask_secrets(why)[:_SHORT] or None,
+        "metrics": list(metrics),
+    }
+    return Remembered(run.run_id, inode, [*settings, *numbered], body, facts)
+
+
+def _split(question: Question, memory: Memory) -> tuple[Question, list[Bound]]:
+    """Return the question with its conditions on settings, and those on metrics. ``seed 3`` is a condition as well."""
+    settings: list[Bound] = []
+    metrics: list[Bound] = []
+    for each in question.comparisons:
+        (settings if memory.has_setting(each.name) else metrics).append(each)
+    for each in metrics:
+        if read_number(each.value) is None:
+            near = ", ".join(find_near_names(each.name, memory.list_names()))
+            raise _Unknown(f"No run has a setting {each.name!r}." + (f" Near: {near}." if near else ""))
+    words, said = list(question.words), []
+    while words:
+        word = words.pop(0)
+        if words and read_number(words[0]) is not None and memory.has_setting(word):
+            settings.append(Bound(word, "=", words.pop(0)))
+        else:
+            said.append(word)
+    return replace(question, comparisons=tuple(settings), words=tuple(said)), metrics
+
+
+def _holds(each: Bound, known: _Value | None) -> bool:
+    number = read_number(each.value)
+    return (
+        known is not None and known.value is not None and number is not None and _SIGNS[each.sign](known.value, number)
+    )
+
+
+def _choose_metric(hits: Sequence[Hit]) -> str:
+    """Return the metric that most runs have whose name says which way is better."""
+    tags = Counter(tag for hit in hits for tag in hit.facts.get("metrics", ()) if best_direction(tag))
+    if not tags:
+        raise _Unknown("The query names no metric to rank by, such as best:Train/mean_reward.")
+    return str(tags.most_common(1)[0][0])
+
+
+def _order(value: float | None, goal: str) -> float:
+    return (value or 0.0) if goal == "min" else -(value or 0.0)
+
+
+def _find_differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of settings that tell the shown runs apart, those with the fewest values first."""
+    values: dict[str, set[str]] = {}
+    for own in settings:
+        for name, value in own.items():
+            if name[0] not in ":$" and name not in _NOT_TOLD and len(value) <= _SHORT and "/" not in value:
+                values.setdefault(name, set()).add(value)
+    count = len(settings)
+    differing = [name for name, each in values.items() if len(each) > 1 or sum(name in own for own in settings) < count]
+    return sorted(differing, key=lambda name: (-sum(name in own for own in settings), len(values[name])))
+
+
+def _describe(
+    hit: Hit,
+    settings: Mapping[str, str],
+    text: str,
+    question: Question,
+    values: Mapping[str, _Value],
+    differing: Sequence[str],
+) -> str:
+    """Return a hit as a line: what it is, its figures, and why it was found."""
+    began = _write_minute(hit.created_at)
+    cause = f" {hit.facts['cause']}" if hit.facts.get("cause") else ""
+    figures = [
+        f"{name}={significant(one.value):.10g}" + (f"@{one.step}" if one.step is not None else "")
+        for name, one in values.items()
+        if one.value is not None
+    ]
+    asked = [normal_name(each.name) for each in question.comparisons]
+    named = [
+        name
+        for name in settings
+        for one in asked
+        if name.removeprefix(":") == one or name.endswith((f".{one}", f":{one}"))
+    ]
+    names = list(dict.fromkeys([*named, *differing[:_MOST_SHOWN]]))
+    reasons = [
+        f"{name.removeprefix(':').removeprefix('config:')}={settings[name]}" for name in names if name in settings
+    ]
+    reasons += [
+        f"{key}: {_quote(settings.get(f':{key}', value))}"
+        for key, value in question.fields
+        if key not in ("name", "tag", "owner")
+    ]
+    reasons += _quote_words(question.words, text, " ".join([hit.run_id, *reasons]))
+    why = [f"why: {hit.facts['why']}"] if hit.facts.get("why") else []
+    line = [f"{hit.run_id} {hit.state}{cause}", began, *figures]
+    return " ".join(filter(None, line)) + (
+        f" | {'; '.join([*reasons[: _MOST_REASONS + len(named)], *why])}" if reasons or why else ""
+    )
+
+
+def _write_minute(at: str) -> str:
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(at).strftime("%d %b %H:%MZ")
+    return at
+
+
+def _quote_words(words: Sequence[str], text: str, shown: str) -> list[str]:
+    """Return the lines in which words stand that the answer does not show yet."""
+    quoted: list[str] = []
+    for word in words:
+        lower = stem(word).lower()
+        if lower in " ".join([shown, *quoted]).lower():
+            continue
+        line = next((one for one in text.split("\n") if lower in one.lower()), "")
+        if line:
+            at = line.rfind(" ", 0, max(0, line.lower().index(lower) - _BEFORE)) + 1
+            quoted.append(_quote(line[at:]))
+    return quoted
+
+
+def _quote(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def list_kinds() -> frozenset[str]:
+    """Return the kinds of failures that a question may name by their word alone."""
+    return frozenset(KINDS) - {"killed", "other"}

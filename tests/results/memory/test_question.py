@@ -1,0 +1,60 @@
+"""Questions about former runs as people and agents write them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mcp_server.errors import BadArgument
+from mcp_server.results.memory.question import Bound, Question, read_question
+from mcp_server.results.memory.searcher import list_kinds
+
+NOW = datetime(2026, 11, 27, 9, 30, tzinfo=UTC)
+MIDNIGHT = datetime(2026, 11, 27, tzinfo=UTC)
+
+
+def read(text: str) -> Question:
+    return read_question(text, NOW, list_kinds())
+
+
+def ago(**span: float) -> float:
+    return (NOW - timedelta(**span)).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("lr=3e-4 num_envs>=4096", {"comparisons": (("lr", "=", "3e-4"), ("num_envs", ">=", "4096"))}),
+        ("what did we try on cube with lr above 1e-3", {"comparisons": (("lr", ">", "1e-3"),), "words": ("cube",)}),
+        ("num_envs at least 4096", {"comparisons": (("num_envs", ">=", "4096"),)}),
+        ("batch-size between 16 and 64", {"comparisons": (("batch-size", ">=", "16"), ("batch-size", "<=", "64"))}),
+        ("loss is below 0.3", {"comparisons": (("loss", "<", "0.3"),)}),
+        ("optimizer=adamw, dropout over .1", {"comparisons": (("optimizer", "=", "adamw"), ("dropout", ">", ".1"))}),
+        ("best by Train/mean_reward in this project", {"ranked": "Train/mean_reward", "project": "."}),
+        ("which run was the best ever in this project", {"ranked": "", "project": "."}),
+        ("best:mean10%:reward project:~/cube", {"ranked": "mean10%:reward", "project": "~/cube"}),
+        ("lowest val/ppl of resnet", {"ranked": "val/ppl", "goal": "min", "words": ("resnet",)}),
+        ("best run by reward since 2026-11-20", {"ranked": "reward", "since_s": ago(days=7, hours=9.5)}),
+        ("failed:oom_gpu since:7d", {"states": ("failed",), "causes": ("oom_gpu",), "since_s": ago(days=7)}),
+        (
+            "which of the runs crashed yesterday?",
+            {"states": ("failed",), "since_s": ago(hours=33.5), "until_s": ago(hours=9.5)},
+        ),
+        ("runs with oom_gpu in the last 3 days", {"causes": ("oom_gpu",), "since_s": ago(days=3)}),
+        ("killed last night", {"states": ("killed",), "since_s": ago(hours=15.5), "until_s": ago(hours=-0.5)}),
+        ("tag:night owner:ada commit:ab12", {"fields": (("tag", "night"), ("owner", "ada"), ("commit", "ab12"))}),
+        ('why:"bigger batches" state:live', {"fields": (("why", "bigger batches"),), "states": ("live",)}),
+        ("why did cube fail", {"states": ("failed",), "words": ("cube",)}),
+        ('"out of memory"', {"words": ("out of memory",)}),
+    ],
+)
+def test_a_question_is_read_in_its_parts(text: str, parts: dict[str, Any]) -> None:
+    if "comparisons" in parts:
+        parts["comparisons"] = tuple(Bound(*each) for each in parts["comparisons"])
+    assert read(text) == Question(**parts)
+
+
+@pytest.mark.parametrize(("text", "why"), [("state:done", "is no state"), ("since:soon", "is no time")])
+def test_a_state_or_time_that_does_not_exist_is_refused(text: str, why: str) -> None:
+    with pytest.raises(BadArgument, match=why):
+        read(text)

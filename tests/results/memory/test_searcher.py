@@ -1,0 +1,141 @@
+"""What was tried is found: by settings, outcome, words, metric and time, in ended runs and in live ones."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.results.memory.question import read_question
+from mcp_server.results.memory.searcher import Found, Searcher, list_kinds
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from tests.store.test_catalogue import add_run, file_of
+
+NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
+
+
+def add(home: Path, number: int, state: str | None = "finished", reward: float | None = None, **spec: Any) -> str:
+    facts = {"cwd": "/lab/cube", "command": f"python train.py --lr {number}e-4 --env.num-envs {64 * number}", **spec}
+    run_id = add_run(home, number, state, **facts)
+    if reward is not None:
+        attempt = home / "runs" / run_id / "attempts" / "1"
+        (attempt / "output.log").write_text("".join(f"step {n}/9 reward {reward * n / 9:.3f}\n" for n in range(1, 10)))
+        (attempt / "progress.json").write_text(json.dumps({"step": 9, "metrics": {"reward": reward}}))
+    return run_id
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    add(tmp_path, 1, "finished", 10.0, tags=["night"])
+    add(tmp_path, 2, "finished", 30.0, owner="bob")
+    add(tmp_path, 3, "failed", 90.0, cwd="/lab/walker")
+    add(tmp_path, 4, "killed", None, cwd="/lab/cube-two", command="python evaluate.py --suite libero_spatial")
+    add(tmp_path, 5, None, 20.0, name="still")
+    return tmp_path
+
+
+def find(home: Path, text: str, most: int = 10, project: str = "/lab/cube") -> Found:
+    store = RunStore(StateHome(home))
+    question = read_question(text, NOW, list_kinds())
+    return Searcher(store, Scalars(store.home, store), project).find(question, most)
+
+
+def ids(home: Path, text: str) -> list[str]:
+    return [line.partition(" ")[0] for line in find(home, text).lines]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("lr=0.0002", [2]),
+        ("lr=2e-4", [2]),
+        ("lr > 1e-4 num_envs <= 192", [3, 2]),
+        ("env.num_envs=64", [1]),
+        ("suite=libero_spatial", [4]),
+        ("suite != goal", [4]),
+        ("state:failed", [3]),
+        ("libero", [4]),
+        ("tag:night", [1]),
+        ("owner:bob", [2]),
+        ("project:.", [5, 2, 1]),
+        ("project:cube-two", [4]),
+        ("in this project with lr above 1e-4", [5, 2]),
+        ("lr 2e-4", [2]),
+        ("best reward", [2, 1]),
+        ("lowest reward in this project", [1, 2]),
+        ("best reward state:failed", [3]),
+        ("reward > 15", [5, 3, 2]),
+        ("step=9 owner:ada", [5, 3, 1]),
+        ("since:2026-11-22", []),
+        ("lr=1", []),
+    ],
+)
+def test_runs_are_found_by_what_they_were_and_did(home: Path, text: str, numbers: list[int]) -> None:
+    assert ids(home, text) == [f"cfm-{number:04}" for number in numbers]
+
+
+def test_a_hit_says_why_it_was_found(home: Path) -> None:
+    found = find(home, "best reward with num_envs <= 128")
+    assert found.lines[0] == "cfm-0002 finished 21 Nov 10:00Z reward=30@9 | env.num_envs=128; lr=2e-4"
+    assert (found.total, found.ranked) == (2, "reward, maximum first")
+    assert find(home, "libero").lines == ["cfm-0004 killed 21 Nov 10:00Z | evaluate.py --suite libero_spatial"]
+
+
+def test_a_question_without_an_answer_says_which_part_excludes_all(home: Path) -> None:
+    assert find(home, "lr=2e-4 tag:night").notes == [
+        "No run matches all parts; there are 1 without lr=2e-4, 1 without tag:night."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("num_env = 64", "No run that matches the rest has a setting or metric 'num_env'. Near: num_envs."),
+        ("optimiser = adam", "No run has a setting 'optimiser'."),
+        ("best:rewards/mean", "None of the 2 runs that match has a metric 'rewards/mean'. Near: reward."),
+        ("best tag:none", "No run matches all parts; there are 5 without tag:none."),
+    ],
+)
+def test_a_name_that_no_run_has_is_said_with_those_near(home: Path, text: str, note: str) -> None:
+    found = find(home, text)
+    assert (list(found.lines), found.total, found.notes[-1]) == ([], 0, note)
+
+
+def test_the_memory_is_made_again_from_the_records(home: Path) -> None:
+    before = find(home, "best reward").lines
+    for path in (home / "index").iterdir():
+        path.unlink()
+    assert find(home, "best reward").lines == before
+    file_of(home).write_bytes(b"no database" * 900)
+    assert find(home, "best reward").lines == before
+
+
+def test_a_run_that_was_replaced_is_read_again(home: Path) -> None:
+    assert ids(home, "lr=2e-4") == ["cfm-0002"]
+    (home / "runs" / "cfm-0002").rename(home / "old")
+    assert ids(home, "lr=2e-4") == []
+    add(home, 2, "finished", 5.0, command="python train.py --lr 7e-4")
+    assert ids(home, "lr=7e-4") == ["cfm-0002"]
+    assert ids(home, "best reward") == ["cfm-0001", "cfm-0002"]
+
+
+def test_a_live_run_is_found_as_it_is_now(home: Path) -> None:
+    assert ids(home, "reward > 50 state:live") == []
+    attempt = home / "runs" / "cfm-0005" / "attempts" / "1"
+    (attempt / "output.log").write_text("step 9/9 reward 77\n")
+    assert "cfm-0005" in ids(home, "reward > 50")
+
+
+def test_many_cells_of_one_sweep_are_not_all_listed_beside_others(home: Path) -> None:
+    for number in range(10, 20):
+        add(home, number, sweep="grid-ab3d", cell=f"c{number}")
+    found = find(home, "train.py")
+    assert sum("cfm-001" in line for line in found.lines) == 3
+    assert "Not listed: 7 more cells of grid-ab3d; sweep:NAME lists them." in found.notes
+    assert found.total == 14
+    assert len(find(home, "sweep:grid").lines) == 10
