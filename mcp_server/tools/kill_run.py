@@ -22,7 +22,7 @@ from mcp_server.text.formatting import shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
-from mcp_server.tools.support.context import Call, ServerContext, caller, server_of
+from mcp_server.tools.support.context import Call, ServerContext, caller, naming_sessions, server_of
 from mcp_server.tools.support.schema import tool
 from mcp_server.views.brevity import line_of
 from mcp_server.views.run_status import Leftover
@@ -95,7 +95,8 @@ async def _ask_person(
         return put_question(asked)  # whatever has joined since
     if not is_first and _are_several(words):
         return Confirm(run_id="")
-    targets = await run_in_thread(partial(_find_targets, server, ctx, words, force=force_other_owner))
+    async with naming_sessions(ctx):
+        targets = await run_in_thread(partial(_find_targets, server, ctx, words, force=force_other_owner))
     if not targets.runs:
         return Confirm(run_id="")
     kind, about = await run_in_thread(_describe, server, targets)
@@ -120,7 +121,8 @@ async def kill_run(
     """
     server, words = server_of(ctx), _list_words(run_id)
     reason = await run_in_thread(server.mask, reason) if reason else ""
-    targets = await run_in_thread(partial(_find_targets, server, ctx, words, force=force_other_owner))
+    async with naming_sessions(ctx):
+        targets = await run_in_thread(partial(_find_targets, server, ctx, words, force=force_other_owner))
     asked, came_at_once = None, False
     if confirm_token is None:
         asked, came_at_once = server.confirmations.answer(caller(ctx), targets.key)

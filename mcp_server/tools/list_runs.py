@@ -108,7 +108,7 @@ async def list_runs(
             more=f"{left} older: list_runs(before={rows[-1].run_id!r}) with the same filters"
             if left and rows
             else None,
-            sweeps=_list_sweeps(server, {row.sweep for row in rows}) if sweep is None else None,
+            sweeps=_list_sweeps(server, {row.sweep for row in rows}, state) if sweep is None else None,
             warnings=describe_shared(server, page) or None,
             note=_POLICY_NOTE if any(row.cell and row.stopped_by == "policy" for row in rows) else None,
             unreadable=list(server.store.unreadable) or None,
@@ -147,7 +147,8 @@ def _list_sweep_sessions(server: ServerContext) -> set[str]:
     return {str(event["session"]) for event in events if "session" in event}
 
 
-def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | None:
+def _list_sweeps(server: ServerContext, listed: set[str | None], state: str | None) -> list[str] | None:
+    """Return the newest sweeps: live ones and those of ``listed`` runs whole, others by their ids but of live runs."""
     if not server.home.sweeps.is_dir():
         return None
     newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)
@@ -155,6 +156,8 @@ def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | 
     shown = [one for one in sweeps[:_MOST_SWEEPS] if not one.ended or one.sweep_id in listed]
     lines = [line_of_sweep(sweep, server.store) for sweep in shown]
     left = [sweep.sweep_id for sweep in sweeps[len(shown) :]]
+    if state == "live":
+        return lines or None
     count = max(len(left), len(server.store.sweeps.list_ids()) - len(shown))
     return [*lines, *([f"{count} more: {', '.join(left[:_MOST_SWEEPS])}"] if left else [])] or None
 

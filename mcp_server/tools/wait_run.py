@@ -1,10 +1,8 @@
 """wait_run: waiting for the next event of runs."""
 
-import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +10,7 @@ from typing import Annotated
 import anyio
 from pydantic import Field
 
-from mcp_server.backends.local import list_sessions
-from mcp_server.errors import BadArgument, RunNotFound, ScreenNotAnswering, SessionOfOthers
+from mcp_server.errors import BadArgument
 from mcp_server.record.state import ENDED, Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
@@ -31,6 +28,7 @@ from mcp_server.tools.support.context import (
     caller,
     delivery_of,
     identity,
+    naming_sessions,
     revive,
     server_of,
     when_answered,
@@ -69,11 +67,8 @@ async def wait_run(
     """
     server, name = server_of(ctx), caller(ctx)
     names = [run_ids] if isinstance(run_ids, str) else run_ids
-    try:
+    async with naming_sessions(ctx):
         spec, runs = await run_in_thread(_plan, server, name, names, until, timeout_s, since)
-    except RunNotFound as error:
-        await _refuse_session(server, error.run_id)
-        raise
     await revive(server, runs)
     condition = spec.condition
     metric = start_metric_wait(server, spec)
@@ -110,15 +105,6 @@ async def wait_run(
         seen = {run_id: cursor.unconfirmed(spec.cursors.get(run_id, Cursor())) for run_id, cursor in seen.items()}
     when_answered(ctx, remember)
     return answer
-
-
-async def _refuse_session(server: ServerContext, name: str) -> None:
-    """Raise SessionOfOthers where ``name``, which is no run, is a tmux session that runward did not start."""
-    with suppress(ScreenNotAnswering):
-        if name in await list_sessions(server.environ):
-            script = Path(sys.executable).with_name("runward")
-            program = [str(script)] if script.exists() else [sys.executable, "-m", "mcp_server"]
-            raise SessionOfOthers(name, shlex.join([*program, "watch", name]))
 
 
 async def _block(ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s: float | None) -> WaitOutcome:

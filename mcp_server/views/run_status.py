@@ -55,12 +55,13 @@ class Shown(NamedTuple):
 
 
 class Event(Answer):
-    """An event of the run, with its sequence number."""
+    """An event of the run, with its sequence number. ``again``: it was in your last answer, which may be lost."""
 
     seq: int
     at: str
     kind: str
     text: str
+    again: bool | None = None
 
 
 class Leftover(Answer):

@@ -32,7 +32,7 @@ def python(sandbox: Sandbox, code: str) -> list[str]:
 
 
 async def news(agent: Agent, run_id: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    answer = await agent.call("wait_run", run_ids=run_id, timeout_s=40, **arguments)
+    answer = await agent.call("wait_run", run_ids=run_id, **{"timeout_s": 40, **arguments})
     return answer["reason"], answer["runs"][0]
 
 
@@ -100,6 +100,10 @@ async def test_a_stall_and_its_end_are_reported_with_evidence(sandbox: Sandbox) 
         assert stalled["cpu_used_s"] < 0.5
         assert re.search(r"It waits: \w+.*\. Processor time used in the last \d+ s: 0\.\d s\.", stalled["text"])
         assert any("python" in name for name in stalled["waits_in"])
+        beats = [(await news(agent, run_id, timeout_s=0))[1].get("events", ()) for _ in range(2)]
+        marks = [[event.get("again") for event in events] for events in beats]
+        assert marks == [[True], []], "over stdio trouble is told once more, as such"
+        assert "again" not in status["events"][-1]
         (sandbox.path / "go").touch()
         await until_async(lambda: sandbox.run(run_id).state == "running", "the end of the stall")
         assert sandbox.run(run_id).events[-1]["kind"] == "resumed"

@@ -234,3 +234,7 @@ async def test_a_wait_for_a_session_of_others_names_the_call_that_follows_it(san
         run_id = await agent.launch(command[1], name="watch-theirs")
         await until_async(lambda: "step 1/3" in sandbox.log(run_id), "the output of the session")
         assert "Run not found" in await agent.refusal("wait_run", run_ids="nobodys", timeout_s=0)
+        await agent.launch("sleep 300", name="theirs-too")
+        refusal = await agent.refusal("kill_run", run_id="theirs")
+        assert "is a tmux session that runward did not start" in refusal, "a run with a near name is not proposed"
+    assert "theirs:" in sandbox.tmux("ls")

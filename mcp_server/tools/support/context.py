@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,7 +18,8 @@ import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import Context
 
-from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.backends.local import list_sessions
+from mcp_server.errors import BadArgument, RunNotFound, RunwardError, ScreenNotAnswering, SessionOfOthers
 from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.launch.idempotency import find_owner_of_key
@@ -226,6 +229,24 @@ class ServerContext:
             f"{session[:80]!r} is neither a run's nor one that tokens may see.",
             f"Name a run_id; a person can add it to allow_sessions in {self.home.path / 'config.toml'}.",
         )
+
+
+@contextlib.asynccontextmanager
+async def naming_sessions(ctx: Call) -> AsyncIterator[None]:
+    """Raise SessionOfOthers where a name, which is no run, is a tmux session that runward did not start.
+
+    One that the caller may not see is a run that does not exist.
+    """
+    try:
+        yield
+    except RunNotFound as error:
+        server = server_of(ctx)
+        with contextlib.suppress(ScreenNotAnswering):
+            if error.run_id in server.visible_sessions(ctx, await list_sessions(server.environ)):
+                script = Path(sys.executable).with_name("runward")
+                program = [str(script)] if script.exists() else [sys.executable, "-m", "mcp_server"]
+                raise SessionOfOthers(error.run_id, shlex.join([*program, "watch", error.run_id])) from error
+        raise
 
 
 class ReadOnlyRun(RunwardError):

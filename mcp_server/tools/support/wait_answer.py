@@ -229,6 +229,8 @@ def _describe_run(
     if finished_tail is not None and run.state == "finished":
         size = finished_tail
     tail = [] if explained else read_tail(server.store, run, *size)
-    since = find_cursor(spec.cursors, run).listed_after(run)
-    status = status_of(server.store, run, since=since, tail=tail, brief=not run.ended)
+    cursor = find_cursor(spec.cursors, run)
+    status = status_of(server.store, run, since=cursor.listed_after(run), tail=tail, brief=not run.ended)
+    if again := [event.model_copy(update={"again": event.seq <= cursor.seq or None}) for event in status.events or ()]:
+        status = status.model_copy(update={"events": again})
     return status.model_copy(update={"owner": run.spec.owner or None}) if shows_owner else status
