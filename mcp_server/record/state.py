@@ -343,7 +343,7 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     liveness, reason = evidence.supervisor.liveness, evidence.supervisor.reason or None
     ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
     doubt = _doubt_of_end(evidence, ends)
-    if ends and ends[-1].get("state") in ENDED and not doubt:
+    if ends and ends[-1].get("state") in ENDED and doubt is None:
         if ends[-1]["state"] == "lost" and ((evidence.stop or {}).get("carried_out") or {}).get("far_side_ended"):
             return "killed", None
         return ends[-1]["state"], ends[-1].get("then") if ends[-1]["state"] == "lost" else None
@@ -351,7 +351,7 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
         (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
     )
     if liveness is Liveness.ALIVE:
-        return newest or ("running" if evidence.events else "starting"), doubt
+        return newest or ("running" if evidence.events else "starting"), doubt or None
     # Neither is an end: a host that is silent may run on, and a scheduler may start a requeued run again.
     if liveness is Liveness.UNREACHABLE:
         return newest or "starting", doubt or reason or "Its host does not answer: this is the last known state."
@@ -375,10 +375,10 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
 
 
 def _doubt_of_end(evidence: Evidence, ends: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why a written end is not believed. The command can write one too.
+    """Return why a written end is not believed, empty for a moment, and None where it is.
 
-    A supervisor releases its lock right after the end that it wrote. A look at Slurm reads the record first, so any
-    other word than ``dead`` is older than the end, or doubts it.
+    The command can write one too. A supervisor releases its lock right after the end that it wrote. A look at Slurm
+    reads the record first, so any other word than ``dead`` is older than the end, or doubts it.
     """
     report = evidence.supervisor
     if not ends or report.liveness is Liveness.DEAD:
@@ -386,7 +386,7 @@ def _doubt_of_end(evidence: Evidence, ends: Sequence[Mapping[str, Any]]) -> str 
     said = f"Its record says {ends[-1].get('state', 'ended')}, but"
     if report.liveness is Liveness.ALIVE:
         if _age_of_end_s(evidence, ends[-1]) < _LETS_GO_WITHIN_S:
-            return f"{said} its supervisor has not ended yet: look again in a moment."
+            return ""
         return f"{said} its supervisor lives: the command may have written that line itself, or the supervisor hangs."
     is_silent_host = report.unreachable is not None and report.unreachable.get("host") != "Slurm"
     if evidence.spec.backend != "slurm" or is_silent_host:

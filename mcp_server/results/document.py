@@ -37,8 +37,7 @@ _MOST_METRICS, _MOST_CHECKPOINTS, _MOST_UNTRACKED = 60, 30, 30
 _SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".cpp", ".cu", ".ipynb")
 _LONG_TITLE, _LONG_VALUE = 160, 300
 _MOST_OF_FILE = 20_000  # characters of a configuration
-_NO_METRICS, _NO_EVALUATIONS = "No scalars were found.", "No result files were found."
-_NO_CHECKPOINTS = "None were found."
+_NONE_SEEN = "None seen: "
 _FIGURES = ("Metrics", "Evaluations", "Checkpoints")
 _SECTION = r"^## {name}\n\n(?P<text>.*?)\n\n(?=## )"
 _SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## (?:End of the run|Verdict)$", re.MULTILINE | re.DOTALL)
@@ -56,6 +55,7 @@ class ResultFacts:
 
     ``leftovers``: number of its processes that still run. ``left_out``: files that may be another run's. ``recorded``:
     the figures in an earlier document of the run, by section. ``later_writer``: a later run that writes where it did.
+    ``places``: where its files were looked for.
     """
 
     run: Run
@@ -72,6 +72,7 @@ class ResultFacts:
     left_out: str | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
     later_writer: str | None = None
+    places: str = ""
 
     def keeps(self, heading: str) -> bool:
         """Return whether a section stays as an earlier document had it, because nothing is there to replace it."""
@@ -86,10 +87,11 @@ def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> 
     sections: Sections = [("Purpose", [purpose])] if purpose else []
     if facts.summary:
         sections.append(("Summary", [_lower_headings(facts.summary.strip())]))
+    none_seen = [f"{_NONE_SEEN}{facts.places}."]
     figures: Sections = [
-        ("Metrics", list(_metrics(facts.numbers, run))),
-        ("Evaluations", list(render_evaluations(facts.evaluations)) or [_NO_EVALUATIONS]),
-        ("Checkpoints", list(_checkpoints(facts.checkpoints)) or [_NO_CHECKPOINTS]),
+        ("Metrics", list(_metrics(facts.numbers, run)) or none_seen),
+        ("Evaluations", list(render_evaluations(facts.evaluations)) or none_seen),
+        ("Checkpoints", list(_checkpoints(facts.checkpoints)) or none_seen),
     ]
     sections += [
         ("End of the run", [f"**{run.state}**", "", *facts.end.lines]),
@@ -170,8 +172,8 @@ def read_recorded(paths: Sequence[Path], run_id: str) -> dict[str, str]:
         text = (read_text(path) or "").partition(ADDITIONS_MARK)[0]
         found = {name: re.search(_SECTION.format(name=name), text, re.MULTILINE | re.DOTALL) for name in _FIGURES}
         texts = {name: match["text"] for name, match in found.items() if match}
-        nothing = (_NO_METRICS, _NO_EVALUATIONS, _NO_CHECKPOINTS)
-        return {name: text for name, text in texts.items() if text not in nothing}
+        nothing = (_NONE_SEEN, "No scalars were found.", "No result files were found.", "None were found.")
+        return {name: text for name, text in texts.items() if not text.startswith(nothing)}
     return {}
 
 
@@ -184,7 +186,6 @@ def _lower_headings(text: str) -> str:
 
 def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
     if not numbers.metrics:
-        yield _NO_METRICS
         return
     step = run.last_known_step or numbers.step
     if isinstance(total := run.progress.get("total_steps"), int) and step == run.progress.get("step"):

@@ -197,6 +197,7 @@ def _gather_facts(
         written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
         left_out=" ".join(filter(None, (uncertain, remark))) or None,
+        places=own.describe_places(),
         later_writer=next((other.run_id for other in later if places & _list_places(other)), None),
     )
 

@@ -58,11 +58,15 @@ class ScalarReading:
 
 @dataclass(frozen=True)
 class RunLocations:
-    """Where a run writes its scalars, newest first. ``uncertain``: the paths that may be another run's."""
+    """Where a run writes its scalars, newest first. ``uncertain``: the paths that may be another run's.
+
+    ``places``: where they were looked for, in words.
+    """
 
     locations: tuple[MetricLocation, ...] = ()
     uncertain: tuple[str, ...] = ()
     remark: str = ""
+    places: str = "looked at what its host sent"
 
     @property
     def note(self) -> str | None:
@@ -114,7 +118,7 @@ class Scalars:
             return run_locations
         own = self.attribution.of(run)
         locations = locate_run_scalars(run, self._lookups, own)[:_MOST_LOCATIONS]
-        run_locations = RunLocations(tuple(locations), own.uncertain)
+        run_locations = RunLocations(tuple(locations), own.uncertain, places=own.describe_places())
         stamp = key, _stamp_directories(run_locations.locations)  # not under the lock: a directory may not answer
         with self._lock:
             while len(self._locations) >= _MOST_REMEMBERED:
@@ -187,16 +191,17 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> ScalarTarg
                 return ScalarTarget(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
             if time.monotonic() - begun_s > _LATEST_WITHIN_S:
                 break
-        raise NoScalars("None of the newest runs has written scalars.", remedy="Pass logdir=/absolute/path.")
+        raise NoScalars(
+            f"No scalars seen of the newest runs: looked at {_LATEST_OF} at most.", remedy="Pass logdir=/absolute/path."
+        )
     if "/" not in target and not target.startswith("~"):
         run = store.find(target)
         run_locations = scalars.locate(run)
         if run_locations.locations:
             return ScalarTarget(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
         raise NoScalars(
-            f"No scalars are known to be those of {run.run_id} ({run.state}).",
-            run_locations.note
-            or f"None of its processes wrote any, nor was one written below {run.spec.cwd} meanwhile.",
+            f"No scalars seen that are those of {run.run_id} ({run.state}):",
+            run_locations.note or f"{run_locations.places}.",
             "Pass logdir=…, or launch with tensorboard=….",
         )
     try:
@@ -222,8 +227,8 @@ def _resolve_path(path: Path) -> ScalarTarget:
         dated = [one for one in dated if existing / run_name_in(one.location) == root]
     if not dated:
         raise NoScalars(
-            f"No scalars under {root}:",
-            "it has no event files, and no CSV, JSON lines, trainer_state, Trackio, MLflow or wandb files.",
+            f"No scalars seen under {root}:",
+            "looked for event files, CSV, JSON lines, trainer_state, Trackio, MLflow and wandb files.",
             "Pass another logdir, or a run_id of list_runs.",
         )
     locations = [one.location for one in dated]

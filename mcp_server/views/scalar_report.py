@@ -230,9 +230,9 @@ def _select_tags(
     if not tags and query.since_step is not None:
         raise NoScalars(f"No scalars in {name} from step {query.since_step} on.", remedy="Ask for earlier steps.")
     if not tags and has_ended:
-        raise NoScalars(f"No scalars in {name}: it ended without any.", remedy="read_log shows what it printed.")
+        raise NoScalars(f"No scalars seen in {name}, which has ended.", remedy="read_log shows what it printed.")
     if not tags:
-        raise NoScalars(f"No scalars in {name} yet.", remedy="Call again later.")
+        raise NoScalars(f"No scalars seen in {name} so far.", remedy="Call again once more is written.")
     matches = {pattern: match_tags(pattern, tags) for pattern in query.tags}
     selected = list(dict.fromkeys(tag for matched in matches.values() for tag in matched)) if matches else tags
     if not selected:

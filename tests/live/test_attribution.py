@@ -49,7 +49,7 @@ async def test_no_answer_about_a_run_has_a_figure_of_another(sandbox: Sandbox) -
         for number, kind in enumerate(KINDS, 1):
             answer = await asking(another)("read_tb", run_id=after.run_ids[number], tags=["reward"])
             if kind in STEPLESS:
-                assert "No scalars are known" in answer
+                assert "No scalars seen" in answer
             elif kind != "lines":
                 assert f"{100 * number + STEPS}" in answer, (kind, answer)
     await check_without_records(sandbox, directory, beside.run_ids)

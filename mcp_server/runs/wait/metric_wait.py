@@ -97,11 +97,8 @@ class MetricWait:
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in named[:_MOST_NAMED])
         names += f" ({len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])
-        known = (
-            f"Present: {names}."
-            if names
-            else left_out or ("It wrote no scalars." if ended else "No scalars exist yet.")
-        )
+        places = list(dict.fromkeys(check.places for check in checks))[:_MOST_VALUES]
+        known = f"Present: {names}." if names else left_out or f"No scalars seen: {'; '.join(places)}."
         return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {known}"
 
 
@@ -159,6 +156,7 @@ class MetricCheck:
         self.position = position
         self.other_tags: Sequence[str] | None = None  # the run's, where the last check did not find the condition's
         self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
+        self.places = ""  # where they were looked for
         self.newest = ""  # the newest value, as text
         self.met: tuple[str, float, int | None] | None = None  # tag, value and step of the curve that met the condition
         self._scalars, self._condition = scalars, condition
@@ -229,7 +227,7 @@ class MetricCheck:
         """Return the condition's series, None where there is none yet; choose its tag."""
         # Always read: another reader may have taken the news of a change, and reading nothing new costs little.
         run_locations = self._scalars.locate(run)
-        locations, self.uncertain = run_locations.locations, run_locations.uncertain
+        locations, self.uncertain, self.places = run_locations.locations, run_locations.uncertain, run_locations.places
         source = self.position.source
         known = [each for each in locations if source is not None and name_source(each, source.tag) == source]
         if source is not None and known:

@@ -23,6 +23,7 @@ from mcp_server.store.attribution.claims import SLACK_S, Claims, FileFacts, Rank
 from mcp_server.store.attribution.shared_places import describe_shared
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import join_some
 
 _MOST_OTHERS, _MOST_REMEMBERED, _MOST_UNCERTAIN = 300, 2_000, 1_000
 _NAMED_IN_NOTE = 3
@@ -101,6 +102,12 @@ class OwnFiles:
         paths += sorted(claims.mentioned)
         outside = [path for path in dict.fromkeys(paths) if not is_within(path, claims.cwd) and _is_root(path)]
         return [Path(path) for path in outside if not any(path != one and is_within(path, one) for one in outside)]
+
+    def describe_places(self) -> str:
+        """Return where the run's files are looked for, as the end of a sentence."""
+        below = [str(path) for path in (self.claims.cwd, *self.roots()) if path and str(path) != "/"]
+        opened = f" and at {len(self.claims.written)} files that it had open" if self.claims.written else ""
+        return f"looked below {join_some(below, _NAMED_IN_NOTE) or 'no directory'}{opened}"
 
     def learn(self, files: Iterable[FileFacts]) -> None:
         """Note in which directories the event files are that the names prove to be the run's."""

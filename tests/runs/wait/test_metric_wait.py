@@ -145,7 +145,7 @@ async def test_a_missing_tag_is_named_with_similar_ones(tmp_path: Path) -> None:
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     wait = MetricWait(scalars, parse_condition("lss < 1"), ["cfm-7kqz"], {})
     assert await wait.check([run]) is None
-    assert wait.describe_unmet([], ended=False) == "No 'lss' so far. No scalars exist yet."
+    assert wait.describe_unmet([], ended=False) == f"No 'lss' so far. No scalars seen: looked below {tmp_path}."
     csv(tmp_path, "step,loss,reward", "1,3,4")
     assert await wait.check([run]) is None
     assert wait.describe_unmet([], ended=False) == "No 'lss' so far. Present: loss, reward."
