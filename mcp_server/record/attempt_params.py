@@ -29,10 +29,11 @@ class AttemptParams:
     changed: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent]) -> AttemptParams:
+def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent], unfilled: int = 0) -> AttemptParams:
     """Return what the newest attempt in ``events`` runs with. A retry that did not start has changed nothing.
 
-    ``{run_id}`` and ``{attempt}`` in a parameter are the run's own, as they were for its command.
+    ``{run_id}`` and ``{attempt}`` in a parameter are the run's own, as they were for its command; with the number
+    of an attempt, ``unfilled``, they are as written, and all is as that attempt had it.
     """
     attempt = 1
     params: dict[str, Any] = dict(spec.params)
@@ -44,6 +45,8 @@ def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent]) -> Attempt
             planned = event
         if event["kind"] == "started":
             attempt = int(event.get("attempt") or attempt)
+        if unfilled and attempt > unfilled:
+            break
         if event["kind"] == "started" and planned is not None:
             after = f"after attempt {planned.get('attempt', 1)}"
             new_params = _mapping(planned.get("params")) or params
@@ -51,7 +54,7 @@ def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent]) -> Attempt
             _note(histories, params, new_params, after)
             _note(histories, {**spec.env, **environment}, {**spec.env, **new_environment}, after)
             params, environment, planned = new_params, new_environment, None
-    inputs = AttemptInputs({}, placeholders=name_attempt(spec.run_id, attempt))
+    inputs = AttemptInputs({}, placeholders={} if unfilled else name_attempt(spec.run_id, attempt))
     filled = {name: inputs.fill(value) if isinstance(value, str) else value for name, value in params.items()}
     return AttemptParams(filled, environment, histories)
 

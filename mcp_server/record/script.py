@@ -136,15 +136,16 @@ def format_arguments(params: Mapping[str, object], style: str, extra: Sequence[s
     words: list[str] = []
     for name, value in params.items():
         if style == "k=v":
-            words.append(f"{name}={_format_value(value)}")
+            words.append(f"{name}={write_value(value)}")
         elif value is True:
             words.append(f"--{name}")
         elif value is not False and value is not None:
-            words += [f"--{name}", _format_value(value)]
+            words += [f"--{name}", write_value(value)]
     return [*words, *extra]
 
 
-def _format_value(value: object) -> str:
+def write_value(value: object) -> str:
+    """Return a parameter's value as a command has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)

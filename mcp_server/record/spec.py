@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mcp_server.record.codec import decode
 
-_NOT_KEPT = frozenset({"environment", "mirror", "run_dir"})
+_NOT_KEPT = frozenset({"mirror", "run_dir"})
 _Request = TypeVar("_Request", bound="LaunchRequest")
 
 
@@ -26,6 +26,8 @@ class LaunchRequest:
     """
 
     command: str | list[str] = argument("Bash command line or argv list. No &, nohup or tee", "")
+    like: str | None = argument("Repeats RUN, or RUN@1: its attempt 1")
+    change: dict[str, Any] = argument("There: params, options, arguments", dict)
     blueprint: str | None = argument("Path; fills in what you omit")
     name: str | None = argument("Label, part of run_id")
     cwd: str | None = argument("Absolute directory")
@@ -77,8 +79,8 @@ class LaunchRequest:
 class RunSpec(LaunchRequest):
     """A launch with nothing left open, as ``spec.json`` keeps it. Secrets by name only.
 
-    Every field has a default, so that directories of former layouts stay readable. ``environment`` is not kept: its
-    variables are in ``env``.
+    Every field has a default, so that directories of former layouts stay readable. The variables of ``environment`` are
+    in ``env``. ``like``: RUN@ATTEMPT.
     """
 
     # Open in a request, always set here.

@@ -107,7 +107,7 @@ def find_impossible_changes(policy: Mapping[str, Any], params: Mapping[str, obje
 def _find_problem(name: str, how: object, params: Mapping[str, object]) -> ImpossibleChange | None:
     halves = how == HALVE or isinstance(how, Mapping)
     if name not in params:
-        near = [other for other in params if _is_near(name, other)]
+        near = [other for other in params if is_near(name, other)]
         hint = f"Did you mean {' or '.join(near)}?" if near else ""
         if halves:
             text = f"a retry would halve {name}, and params has no {name}: no retry could follow."
@@ -139,7 +139,7 @@ def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) ->
     return f"{BATCH} can halve nothing ({cause}): the run would end instead of that retry", False
 
 
-def _is_near(name: str, other: str) -> bool:
+def is_near(name: str, other: str) -> bool:
     """Return whether ``name`` can only be a misspelling of ``other``, or is its last part: ``num_envs`` of a group."""
     last = other.rpartition(".")[2]
     return name in (last, last.lstrip("-")) or difflib.SequenceMatcher(None, name, other).ratio() >= _TYPO

@@ -15,7 +15,7 @@ async def capture_pane(
     run_id: Annotated[str | None, Field(description="A run, or its name")] = None,
     session: Annotated[str | None, Field(description="Any tmux session instead of a run; only looked at")] = None,
     lines: Annotated[int, Field(ge=1, le=2000, description="Newest lines")] = 50,
-    history: Annotated[bool, Field(description="With what scrolled away, as far as tmux keeps it")] = False,
+    history: Annotated[bool, Field(description="With what scrolled away")] = False,
 ) -> str:
     """Show the screen of a run as a person attached to it sees it, e.g. to recognise a prompt or a debugger.
 

@@ -28,10 +28,7 @@ async def gpu_check(
     require: Annotated[
         dict[str, int | float | bool] | None,
         WithJsonSchema({"type": "object"}),
-        Field(
-            description="What GPUs must fulfil: count, free_memory_mib, power_limit_w and max_sm_clock_mhz "
-            "(at most), no_strangers"
-        ),
+        Field(description="count, and as launch_run's require"),
     ] = None,
     run_id: Annotated[
         str | None, Field(description="Only this run's GPUs, with how it used them and their imbalance")
@@ -42,7 +39,7 @@ async def gpu_check(
     """Check whether a machine's GPUs are healthy and free: who uses or leases them, and what is wrong.
 
     Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
-    which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
+    which launch_run's gpus takes. Changes and leases nothing.
     """
     # Here and below: a server starts without the report of GPUs and without hosts.
     server = server_of(ctx)

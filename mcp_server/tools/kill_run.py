@@ -111,13 +111,13 @@ async def kill_run(
     answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     ctx: Call,
     reason: Annotated[str, Field(description="Why; kept with the run")] = "",
-    confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
+    confirm_token: Annotated[str | None, Field(description="From confirmation_required")] = None,
     force_other_owner: Annotated[bool, Field(description="Also another owner's run")] = False,
 ) -> KillResult:
     """Stop a run, or several by one confirmation, and all that they started. Irreversible.
 
-    A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
-    this is the run you mean, then call again with it. Waits for the processes to be gone.
+    A person is asked where possible. Otherwise you get confirm_token, and nothing is stopped yet: check
+    that this is the run you mean, then call again with it. Waits for the processes to be gone.
     """
     server, words = server_of(ctx), _list_words(run_id)
     reason = await run_in_thread(server.mask, reason) if reason else ""

@@ -18,6 +18,7 @@ from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.code.code_sync import describe_code
 from mcp_server.runs.launch.launch import launch, rehearse
+from mcp_server.runs.launch.repeat import repeat
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import wait_for_runs
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
@@ -91,7 +92,7 @@ async def _make_request(ctx: Call, arguments: Mapping[str, Any]) -> LaunchReques
     }
     if isinstance(arguments["params"], str):
         own |= {"params": None, "params_file": arguments["params"]}
-    return LaunchRequest.from_arguments({**arguments, **own})
+    return await run_in_thread(repeat, LaunchRequest.from_arguments({**arguments, **own}), server.store)
 
 
 # What the schema of an argument says more than the type of its field.
@@ -104,6 +105,7 @@ _FORMS: dict[str, Any] = {
         dict[str, str | int | float | bool | None] | str | None,
         WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
     ],
+    "change": Annotated[dict[str, Any] | None, WithJsonSchema({"type": "object"})],
     "param_style": Literal["--k v", "k=v"],
     "gpus": int | str | list[int | str] | None,
     "require": Annotated[dict[str, int | float | bool] | None, WithJsonSchema({"type": "object"})],
@@ -148,9 +150,7 @@ async def launch_run(
     dry_run, wait_s = arguments["dry_run"], arguments["wait_s"]
     server = server_of(ctx)
     request = await _make_request(ctx, arguments)
-    if isinstance(params := arguments["params"], str):
-        arguments |= {"params": None, "params_file": params}
-    await run_in_thread(check_launch_places, ctx, arguments, dry_run=dry_run)
+    await run_in_thread(check_launch_places, ctx, vars(request), dry_run=dry_run)
     if dry_run:
         spec = await rehearse(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."

@@ -352,9 +352,9 @@ class Place:
         for name in TOOLS[call.tool]["inputSchema"].get("required", ()):
             arguments.setdefault(name, self._fill(name, HOLE))
         if call.tool == "launch_run":
-            if not {"command", "blueprint"} & arguments.keys():
+            if not {"command", "blueprint", "like"} & arguments.keys():
                 arguments |= {"command": "python train.py", "params": {"num_envs": 4096}}
-            if "blueprint" not in arguments:
+            if not {"blueprint", "like"} & arguments.keys():
                 arguments.setdefault("cwd", str(self.project))
             arguments["dry_run"] = True
             arguments.pop("wait_s", None)
@@ -394,7 +394,7 @@ class Place:
     def _value_of(self, name: str) -> Any:
         project = str(self.project)
         return {
-            **dict.fromkeys(("run_id", "run_ids", "compare", "promote"), self.run_id),
+            **dict.fromkeys(("run_id", "run_ids", "like", "compare", "promote"), self.run_id),
             **dict.fromkeys(("path", "blueprint"), f"{project}/exp.md"),
             **dict.fromkeys(("cwd", "logdir", "tensorboard"), project),
             "name": "cfm-lr",

@@ -35,6 +35,7 @@ from mcp_server.runs.launch.arguments import check_arguments, check_no_secret, c
 from mcp_server.runs.launch.gpu_admission import names_mig, requests_gpus
 from mcp_server.runs.launch.launch_site import FarSite, ThisSite, find_site
 from mcp_server.runs.launch.params_file import name_for_program, read_params_file
+from mcp_server.runs.launch.repeat import repeat
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
@@ -65,6 +66,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     Open fields are filled in by the blueprint first, then by the host; an argument that the caller gave wins. A path of
     another host is refused before anything else. ``environ`` is the server's environment.
     """
+    if request.like and not request.command:
+        request = repeat(request, RunStore(home))
     check_sizes(request)
     site, request = find_site(_read_params(request), home, environ)
     services = find_services(request.needs, site.mirror, RunStore(home)) if request.needs else ServicesFound()
@@ -104,7 +107,9 @@ def _apply_blueprint(request: LaunchRequest, site: ThisSite | FarSite) -> tuple[
     path, blueprint = site.read_blueprint(request)
     arguments = (site.host.keyword, site.environ, site.roots, check_options, site.place)
     result_dir = resolve_paths(path, blueprint, site.place, request.cwd).result_dir
-    return apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments), str(result_dir)
+    if request.like is None:  # else it has filled in the former run
+        request = apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments)
+    return request, str(result_dir)
 
 
 def _fill_in(request: LaunchRequest, command: ReadCommand, site: ThisSite | FarSite) -> LaunchRequest:

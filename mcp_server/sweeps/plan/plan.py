@@ -32,7 +32,18 @@ from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 MOST_CELLS = 2000
 _SOURCE, _BLUEPRINT = " source", " blueprint"  # in a label: no parameters, so without a name
 # What a sweep decides by itself, and what only makes sense for one run.
-_OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file", "keep_code"}
+_OF_THE_SWEEP = {
+    "name",
+    "owner",
+    "queue",
+    "idempotency_key",
+    "sweep",
+    "cell",
+    "params_file",
+    "keep_code",
+    "like",
+    "change",
+}
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
 # Of arguments of launch_run, and of phases.
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
