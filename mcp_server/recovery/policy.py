@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.failure.kinds import KINDS
@@ -236,15 +236,14 @@ DEFAULT: dict[str, Any] = {
     **NONE,
     "stop_on": ["stall", "divergence"],  # a download or a compilation may take longer than the first step's limit
     "rules": [
-        *_default("oom_gpu", _retry(1), _retry(batch=HALVE)),
-        *_default("oom_host", _retry(1, batch=HALVE)),
-        *_default("cuda_error", _retry(1), _retry(1, gpu=OTHER)),
-        *_default("nccl_error ray_error stall", _retry()),
-        *_default("segfault other", _retry(1)),
-        *_default("killed", _retry(), retryable=True),
-        *_default("network_error", _retry(wait_s=30.0)),
-        *_default("port_conflict", _retry(port=NEXT_PORT)),
-        *_default("killed python_error config_error import_error data_error auth_error disk_full divergence timeout"),
+        *_default("oom_gpu", _retry(1), _retry(batch=HALVE), retryable=True),
+        *_default("oom_host", _retry(1, batch=HALVE), retryable=True),
+        *_default("cuda_error", _retry(1), _retry(1, gpu=OTHER), retryable=True),
+        *_default("nccl_error ray_error stall killed", _retry(), retryable=True),
+        *_default("segfault other", _retry(1), retryable=True),
+        *_default("network_error", _retry(wait_s=30.0), retryable=True),
+        *_default("port_conflict", _retry(port=NEXT_PORT), retryable=True),
+        *_default(" ".join(KINDS)),
     ],
 }
 
@@ -252,12 +251,42 @@ DEFAULT: dict[str, Any] = {
 def describe_policy(policy: Mapping[str, Any]) -> str:
     """Return the normal form of a policy as text: ``oom_gpu: retry 2 times, num_envs halve; at most 3 retries``."""
     kinds: dict[str, list[str]] = {}
-    for rule in policy["rules"]:
+    rules = list(_list_effective(policy["rules"]))
+    guarded = [rule["when"]["kind"] for rule in rules if is_guard(rule["when"])]
+    obeyed = {rule["when"]["kind"] for rule in rules if is_stop(rule) and rule["when"].get("kind") in guarded}
+    for rule in rules:
+        when = rule["when"]
+        if when.get("kind") in obeyed and set(when) <= {"kind", "retryable"}:
+            if is_stop(rule):
+                continue
+            when = {"kind": when["kind"]}
         steps = ", then ".join(_describe_step(step) for step in rule["steps"])
-        kinds.setdefault(steps, []).append(_describe_when(rule["when"]))
+        kinds.setdefault(steps, []).append(_describe_when(when))
     clauses = [f"{' '.join(dict.fromkeys(whens))}: {steps}" for steps, whens in kinds.items()]
+    obeys = ["of these kinds what the diagnosis calls not retryable: stop"] if obeyed else []
     stops = [f"stops on {' and '.join(policy['stop_on'])}"] if policy["stop_on"] else []
-    return "; ".join([*clauses, *stops, describe_ceilings(policy, " retries")])
+    return "; ".join([*clauses, *obeys, *stops, describe_ceilings(policy, " retries")])
+
+
+def _list_effective(rules: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rules that no earlier one without a condition keeps from being reached."""
+    decided: set[str] = set()
+    for rule in rules:
+        kind = rule["when"].get("kind", "any")
+        if decided.isdisjoint({kind, "any"}):
+            yield rule
+        if set(rule["when"]) <= {"kind"}:
+            decided.add(kind)
+
+
+def is_guard(when: Mapping[str, Any]) -> bool:
+    """Return whether a rule is for a kind whose failures the diagnosis calls worth a retry."""
+    return set(when) == {"kind", "retryable"} and bool(when["retryable"])
+
+
+def is_stop(rule: Mapping[str, Any]) -> bool:
+    """Return whether a rule retries nothing."""
+    return bool(rule["steps"][0]["do"] == "stop")
 
 
 def describe_ceilings(policy: Mapping[str, Any], noun: str = "") -> str:

@@ -1,5 +1,7 @@
 """Decides what follows a failed attempt: a retry by the run's policy, within ceilings that no policy lifts. Pure.
 
+Where the diagnosis proves that a retry is senseless, the default policy obeys it; a table of the user's own wins.
+
 The order of the decision: a stop request and an ending that could not be diagnosed are final; the first rule that
 matches the failure says what may be tried; the ceilings say whether. The ceilings count since the last attempt with
 real progress, including its own failure: an attempt that came further than all before it, or left a new checkpoint.
@@ -24,13 +26,14 @@ from typing import Any, Union
 
 from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.recovery.changes import ChangeImpossible, apply_changes
-from mcp_server.recovery.policy import MAX_ATTEMPTS, describe_ceilings
+from mcp_server.recovery.policy import MAX_ATTEMPTS, describe_ceilings, is_guard
 from mcp_server.text.regex import compile_lazily
 
 MAX_PREEMPTIONS = 20  # in a row without progress
 _LONGEST_WAIT_S = 960.0  # of a backoff
 _NO_PROOF = frozenset({"network_error", "port_conflict", "killed", "stall", "imbalance"})
 _MACHINERY = frozenset({"oom_gpu", "oom_host", "cuda_error", "nccl_error", "ray_error"})
+_SENSELESS = "A retry would meet the same, by the line that proves the failure."
 _VARIES = compile_lazily(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 
 
@@ -114,6 +117,11 @@ def decide(
     for index, step in enumerate(policy["rules"][number]["steps"]):
         key = f"{number}.{index}"
         if step["do"] == "stop":
+            if not last.retryable and any(
+                is_guard(rule["when"]) and _matches(rule["when"], replace(last, retryable=True))
+                for rule in policy["rules"]
+            ):
+                return GiveUp(_SENSELESS)
             return GiveUp(f"The recovery policy does not retry {last.kind}{' any more' if index else ''}.")
         if taken.count(key) < step["times"] and (step["change"] or not bug):
             ceiling = _ceiling(policy, history, since)

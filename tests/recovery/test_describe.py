@@ -32,5 +32,12 @@ def test_a_policy_is_told_as_it_is_applied(policy: object, text: str) -> None:
 
 def test_the_default_policy_is_told_with_kinds_of_one_rule_together() -> None:
     text = describe_policy(normalize_policy("default"))
-    assert "; nccl_error ray_error stall killed (retryable): retry;" in text
+    assert "; nccl_error ray_error stall killed: retry;" in text
     assert "oom_gpu: retry 1 time, then retry (@batch halve)" in text
+
+
+def test_a_rule_that_is_never_reached_is_not_told() -> None:
+    text = describe_policy(normalize_policy({"oom_gpu": "stop", "extends": "default"}))
+    assert text.startswith("oom_gpu python_error config_error")
+    assert "timeout: stop; oom_host: retry 1 time" in text
+    assert "oom_gpu: retry" not in text

@@ -24,8 +24,17 @@ STOPPED = (
 
 
 def failed(kind: str, step: int | None = None, line: str = "", **facts: Any) -> FailedAttempt:
+    retryable = kind not in (*STOPPED, "killed")
     return FailedAttempt(
-        **{"number": 1, "retryable": False, "exit_code": 1, "signal": None, "kind": kind, "step": step, "line": line}
+        **{
+            "number": 1,
+            "retryable": retryable,
+            "exit_code": 1,
+            "signal": None,
+            "kind": kind,
+            "step": step,
+            "line": line,
+        }
         | facts
     )
 
@@ -85,6 +94,15 @@ def retry(decision: Decision) -> Retry:
 )
 def test_the_default_answers_every_kind_as_its_table_says(tries: list[FailedAttempt], decisions: list[str]) -> None:
     assert [describe(decision) for decision in play("default", *tries)] == decisions
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {*STOPPED, "killed"}))
+def test_the_default_obeys_a_diagnosis_that_proves_a_retry_senseless_and_a_table_of_the_users_wins(kind: str) -> None:
+    senseless = failed(kind, retryable=False)
+    (decision,) = play("default", senseless)
+    assert isinstance(decision, GiveUp)
+    assert "would meet the same" in decision.text
+    assert [describe(one) for one in play({kind: "retry", "extends": "default"}, senseless)] == ["1"]
 
 
 def test_the_default_has_a_rule_for_every_kind_and_stops_what_stalls_or_diverges() -> None:
