@@ -30,7 +30,7 @@ class Scene(NamedTuple):
     whose code raised it, nothing for the user's own; ``source``: that line of code. ``near``: the lines around it.
     ``log``: the command, and both ends of the log. ``place``: the user's deepest frame, `src/train.py:88 in main`.
     ``inside``: the library that the user's code only starts. ``record``: after steps that worked, "data" in code that
-    gives records of the data, else "step".
+    gives records of the data, else "step". ``cwd``: the run's directory on this host, where that is known.
     """
 
     kind: str
@@ -43,6 +43,7 @@ class Scene(NamedTuple):
     source: str = ""
     inside: str = ""
     record: str = ""
+    cwd: str = ""
 
     @property
     def at(self) -> tuple[str, ...]:

@@ -232,3 +232,37 @@ def explain_record(scene: Scene) -> NextStep | None:
         say = "One record {0}, after many that worked: print its index{ at}, then drop or skip such records."
         return compose(say, [said], scene) if said else None
     return None
+
+
+# --- a server of this host, or of this run
+
+_SERVICE_KINDS = frozenset({"network_error", "python_error", "other"})
+_REFUSED = (
+    "Nothing answers at {0}: its server did not start or ended, as its own output says; retry later, when it answers."
+)
+_ANSWERED = "The server at {0} answers {1}: the cause is in that server's own output; retry later, when it works."
+
+
+def explain_service(scene: Scene) -> NextStep | None:
+    """Return which server of the user's own failed: of this host, or of a private address that the log has."""
+    text = scene.message or scene.line
+    answered = _RX.answered.search(text)
+    if scene.kind not in _SERVICE_KINDS or (answered is None and scene.kind != "network_error") or text[:5] == "ssh: ":
+        return None
+    for match in _RX.address.finditer(text):
+        host, port = list(filter(None, match.groups()))[:2]
+        address = f"{host}:{port}"
+        is_known = bool(_RX.private.match(host)) and scene.log.count(address) > text.count(address)
+        if is_known or _RX.this_host.match(host):
+            return _blame(scene, address, answered)
+    requests = (
+        _RX.request.findall(scene.near) if answered else []
+    )  # a client logs the address that its error leaves out
+    host = requests[-1].rpartition(":")[0] if requests else ""
+    return _blame(scene, requests[-1], answered) if _RX.private.match(host) or _RX.this_host.match(host) else None
+
+
+def _blame(scene: Scene, address: str, answered: re.Match[str] | None) -> NextStep | None:
+    if answered is None:
+        return compose(_REFUSED, [address], scene, "retry_later")
+    return compose(_ANSWERED, [address, next(filter(None, answered.groups()))], scene, "retry_later")

@@ -107,7 +107,7 @@ _LEAST_LIKENESS = 0.75
 def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     """Return the remedy that a message names: what to do, else what must be true. ``least_rate``: 5 with a setting."""
     text = _RX.aside.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
-    parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
+    parts = [part.strip(" \t-*•>│|║╔╚═╗╝├╰─▶") for part in _SENTENCES.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
         if part.endswith(":"):  # what it announces is in the next line
@@ -143,10 +143,11 @@ def suggest_name(scene: Scene) -> NextStep | None:
 def suggest_option(scene: Scene) -> NextStep | None:
     """Return the option of a printed usage that is spelled nearly as one that the program does not know."""
     match, near = _RX.unknown.search(scene.line), scene.near
-    if match is None or "usage:" not in near.lower():
+    if match is None or "usage:" not in near.lower() or _RX.suggests.search(scene.message):
         return None
     usage = near[near.lower().rfind("usage:") :].partition("error:")[0]
-    options = {option.strip("-").replace("-", "_"): option for option in _OPTION.findall(usage)}
+    printed = [option for option in _OPTION.findall(usage) if option != match[1]]
+    options = {option.strip("-").replace("-", "_"): option for option in printed}
     name = match[1].strip("-").replace("-", "_")
     nearest = difflib.get_close_matches(name, options, n=1, cutoff=_LEAST_LIKENESS)
     if not nearest:
@@ -168,6 +169,25 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
         if len(text := f"{said}{correction}, then {AGAIN}.") <= ADVICE_CHARS:
             return NextStep(False, "stop", text, f"{said}{correction}.")
     return NextStep(False, "stop", f"{said}.")
+
+
+# --- a value that the command gives
+
+_OF_SETTINGS = frozenset({"python_error", "config_error", "data_error"})
+
+
+def find_argument(scene: Scene) -> NextStep | None:
+    """Return the option of the command whose value the message names: that is to be corrected, and no source file."""
+    command = scene.log.partition("\n")[0]
+    if not command or scene.kind not in _OF_SETTINGS:
+        return None
+    for quoted in _RX.quoted.finditer(scene.line):
+        value = next(filter(None, quoted.groups()))
+        given = re.search(rf"(?<!\S)(--?[\w.-]+|\+*[\w./]+)(?: |=)(['\"]?){re.escape(value)}\2(?!\S)", command)
+        if given:
+            say = "{0} is the value of {1} in the command: correct it there"
+            return correct(say, [value, given[1].lstrip("+")], scene)
+    return None
 
 
 # --- names and packages of other versions

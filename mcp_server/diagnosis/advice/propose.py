@@ -12,16 +12,19 @@ from itertools import chain
 
 from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL, WRAPPED
 from mcp_server.diagnosis.advice.blocks import Advice, NextStep, Scene, compose, read_advice, read_block
+from mcp_server.diagnosis.advice.host import check_host
 from mcp_server.diagnosis.advice.message_figures import explain_divisor, explain_timeout, read_figures
 from mcp_server.diagnosis.advice.message_values import (
     compare_keys,
     explain_empty_setting,
     explain_none,
     explain_record,
+    explain_service,
     explain_shapes,
 )
 from mcp_server.diagnosis.advice.names import (
     explain_other_python,
+    find_argument,
     find_remedy,
     name_today,
     name_unknown,
@@ -56,14 +59,15 @@ def _propose_from(names: tuple[str, ...]) -> Iterator[_Proposer]:
 
 
 def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
-    yield from (read_figures, explain_timeout, suggest_option, explain_other_python)
+    yield from (check_host, read_figures, explain_timeout, suggest_option, explain_other_python)
     if is_error:
         yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric)
         yield from _propose_from(WRAPPED)
         yield from (compare_keys, name_today)
     yield from _propose_from(SPECIAL)
     if is_error:
-        yield from (suggest_choice, suggest_name, suggest_setting, explain_shapes)
+        yield from (suggest_choice, suggest_name, find_argument, suggest_setting, explain_shapes)
+    yield explain_service
     yield from _propose_from(GENERAL)
     if is_error:
         yield name_unknown

@@ -61,6 +61,7 @@ class RunFacts:
     diverged_number: int | None = None
     diverged_since: tuple[str, str] = ("", "")  # what the metrics show, in one sentence, and the first line of it
     command: str = ""  # as it was started, with the variables that launch_run set
+    cwd: str = ""  # on this host
     stopped_for: str | None = None  # a key of _KINDS_OF_STOP when the recovery policy stopped the attempt
     silence: str = ""  # for which it was stopped: "No progress for 20 s after step 17. Last line: …"
 
@@ -117,9 +118,9 @@ def diagnose(
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
         return _build_divergence(lines, run_facts.diverged, run_facts)
     if evidence and run_facts.diverged is not None and evidence.kind in _MAY_BE_NAN and _RX.nan.search(evidence.text):
-        return _failure_from(lines, evidence, "divergence", run_facts.command)
+        return _failure_from(lines, evidence, "divergence", run_facts)
     if not failed:
-        return _failure_from(lines, evidence, evidence.kind, run_facts.command) if evidence else None
+        return _failure_from(lines, evidence, evidence.kind, run_facts) if evidence else None
     return _diagnose_failed_run(lines, evidence, exit_code, signal, run_facts)
 
 
@@ -129,7 +130,7 @@ def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts)
     sentence, first_line = run_facts.diverged_since
     first = _find_number(lines, first_line) if first_line else None
     context = (f"{sentence.rstrip('.')}{f', line {first}' if first else ''}.",) if sentence else ()
-    scene = Scene("divergence", "", near=sentence)
+    scene = Scene("divergence", "", near=sentence, log=_read_settings(lines, run_facts.command))
     return _build_failure("divergence", diverged.strip(), number, context, scene=scene)
 
 
@@ -164,13 +165,11 @@ def _diagnose_failed_run(
     if run_facts.oom_killed and not (
         evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
     ):
-        return _failure_from(lines, evidence, "oom_host", run_facts.command)
+        return _failure_from(lines, evidence, "oom_host", run_facts)
     if run_facts.stopped_for in _KINDS_OF_STOP and not (evidence and is_own_cause and evidence.sure):
         kind, last = _KINDS_OF_STOP[run_facts.stopped_for], ordinary_work.find_last_work_line(lines)
         failure = (
-            _build_failure(kind, last.text, last.number, ())
-            if last
-            else _failure_from(lines, None, kind, run_facts.command)
+            _build_failure(kind, last.text, last.number, ()) if last else _failure_from(lines, None, kind, run_facts)
         )
         if kind == "stall" and run_facts.silence:  # the last line proves nothing
             failure = replace(failure, line=run_facts.silence)
@@ -178,19 +177,19 @@ def _diagnose_failed_run(
         return _with_advice(failure, case) if case else failure
     by_signal = ("segfault" if signal in kinds.CRASH_SIGNALS else "killed") if signal else None
     if evidence is None and exit_code in _SHELL_CODES:
-        return _with_advice(_failure_from(lines, None, "config_error", run_facts.command), _SHELL_CODES[exit_code])
+        return _with_advice(_failure_from(lines, None, "config_error", run_facts), _SHELL_CODES[exit_code])
     if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if last_lines.has_usage(lines[-60:]) else None}.get(
             exit_code or 0
         )
-        return _failure_from(lines, None, by_signal or by_code or "other", run_facts.command, signal or "")
+        return _failure_from(lines, None, by_signal or by_code or "other", run_facts, signal or "")
     heard_only = evidence.weight <= Weight.ABORT
     kind = by_signal if by_signal and heard_only else evidence.kind
-    return _failure_from(lines, evidence, kind, run_facts.command, signal or "")
+    return _failure_from(lines, evidence, kind, run_facts, signal or "")
 
 
 def _failure_from(
-    lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, command: str, signal: str = ""
+    lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, run_facts: RunFacts, signal: str = ""
 ) -> Diagnosis:
     if evidence is not None:
         line = lines[evidence.at]
@@ -199,13 +198,14 @@ def _failure_from(
             kind,
             "",
             near=_text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at),
-            log=_read_settings(lines, command),
+            log=_read_settings(lines, run_facts.command),
             place=user_code.name_place(lines, evidence.frames),
             library=user_code.name_library(lines, evidence.frames),
             message=_read_message(lines, evidence.at),
             source=user_code.read_source(lines, evidence.frames),
             inside=user_code.name_started_library(lines, evidence.frames),
             record=_read_record(lines, evidence),
+            cwd=run_facts.cwd,
         )
         return _build_failure(kind, _quote_line(line, evidence), line.number, context, signal, scene)
     at = next(
@@ -216,7 +216,7 @@ def _failure_from(
     *context_above, last = (
         tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
     )
-    scene = Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, command))
+    scene = Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, run_facts.command))
     failure = _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal, scene)
     return replace(failure, is_last=True)
 

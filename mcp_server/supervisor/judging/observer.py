@@ -419,6 +419,7 @@ class Observer:
             diverged=diverged,
             diverged_since=since,
             command=_describe_start(self._spec),
+            cwd=self._spec.cwd,
             stopped_for=self.stopped_for if ended else None,
             silence=self._silence and f"{self._silence}. Last line: {self._silent_after}",
         )
