@@ -17,7 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from mcp_server.command.outputs import list_redirected
-from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
+from mcp_server.diagnosis.progress.custom_loops import is_quoted
+from mcp_server.diagnosis.progress.named_values import (
+    HELD_OUT,
+    LOSS,
+    QUALITY,
+    REWARD,
+    classify_name,
+    find_named_values,
+)
 from mcp_server.diagnosis.progress.tables import is_row
 from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 from mcp_server.record.run_directory import RunDir
@@ -30,6 +38,7 @@ from mcp_server.store.attribution.timed_search import TimedSearch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
+from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("scalars/patterns", "from_log")
@@ -50,6 +59,7 @@ _SLOW_PATTERN = (
 )
 
 _TABLE_SIGNS = "│┃|"
+_CELLS = compile_lazily(f"[{_TABLE_SIGNS}]")
 _LINES_AFTER_TITLE = 6  # without a table: the title was of something else
 
 LogPoints = list[tuple[int | None, float]]
@@ -87,7 +97,7 @@ def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
                 metrics = _read_log(log, run.spec.first_step_pattern, is_whole=run.ended)
             except OSError:  # it was removed
                 continue
-            if metrics.points:
+            if metrics.points or metrics.printed:
                 return metrics
             notes = notes or metrics.notes
     return LogMetrics({}, notes)
@@ -189,8 +199,17 @@ class _LogReader:
                 self._take_line(row, readings, self._progress.table_step)
 
     def _take_line(self, line: str, readings: Iterable[MetricLine], step: int | None) -> None:
-        _add(self._points, step, (pair for reading in readings for pair in reading.metrics.items()))
-        _add(self._printed, step, _find_own_names(line))
+        if self._progress.is_between_jobs:
+            return  # settings of the next one
+        for reading in readings:
+            is_bar = reading.step is not None  # draws the last evaluation again and again
+            _add(self._points, step, (pair for pair in reading.metrics.items() if not is_bar or self._is_new(*pair)))
+        if not is_quoted(line):
+            _add(self._printed, step, _find_own_names(line).items())
+
+    def _is_new(self, name: str, value: float) -> bool:
+        measure, before = classify_name(name), self._points.get(name)
+        return measure is None or not measure.bits & HELD_OUT or before is None or before[-1][1] != value
 
     def _describe(self) -> LogMetrics:
         if not self._progress.first_step_seen:  # a run without a step has no metrics
@@ -217,10 +236,17 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
             points.setdefault(name, []).append((step, value))
 
 
-def _find_own_names(line: str) -> Iterator[tuple[str, float]]:
-    for found in _RX.own_name.finditer(line):
-        with contextlib.suppress(ValueError):
-            yield found["name"].strip("'\" "), float(found["value"].replace(",", ""))
+def _find_own_names(line: str) -> dict[str, float]:
+    """Return the numbers of ``line`` by its own names, the first of each; neither its settings nor a model's size."""
+    cells = [cell.strip() for cell in _CELLS.split(line) if cell.strip()] if is_row(line) else []
+    line = ": ".join(cells) if len(cells) == 2 else line  # noqa: PLR2004 - a name and its number
+    named: dict[str, float] = {}
+    for found in _RX.own_name.finditer(_RX.parameters.split(line, 1)[0]):
+        name = found["name"].strip("'\" ").rpartition(" with ")[2]
+        if not _RX.no_metric.search(name):
+            with contextlib.suppress(ValueError):
+                named.setdefault(name, float(found["value"].replace(",", "")))
+    return named
 
 
 class _BaselineReader:

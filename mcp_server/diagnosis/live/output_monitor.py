@@ -85,7 +85,7 @@ class OutputMonitor:
     """State of one attempt. Pass all output to ``read_output``, and call the checks again at ``next_check_s``."""
 
     def __init__(self, spec: Mapping[str, Any], started_s: float) -> None:
-        self.progress = ProgressTracker(spec.get("first_step_pattern"))
+        self.progress = ProgressTracker(spec.get("first_step_pattern"), command=str(spec.get("command") or ""))
         self.stall_detector = StallDetector(started_s, spec.get("stall_timeout_s"))
         self._is_fixed = spec.get("stall_timeout_s") is not None
         self.divergence = DivergenceDetector()

@@ -35,19 +35,35 @@ class CounterLead:
         self._readings = 0
         self._moves_of_others = 0
         self._lent_total: int | None = None
+        self._loss_at = -1
+        self._moving: RoundCounter | None = None  # the counter of the last line, unless it counts less than steps
+        self._unproven_rounds = 0  # that began after a counter without losses
+
+    def note_losses(self) -> None:
+        """Note that a loss or reward of training was printed. A count that ended without any before was other work."""
+        self._loss_at = self._readings
+        if self._moving is not None:
+            self._moving.has_losses = True
+        if self._unproven_rounds and self._moving is self.leader:
+            self.round, self._unproven_rounds = max(1, self.round - self._unproven_rounds), 0
 
     def find_total(self, step: int, *, except_key: str) -> int | None:
         """Return the total of a counter at ``step``, if one has a total."""
         counters = (self._counters[key].counter for key in self._counters if key != except_key)
         return next((one.total for one in counters if one.step == step and one.total is not None), None)
 
-    def move_counter(self, reading: StepReading, named: NamedEpoch | None, at_s: float) -> RoundCounter:
-        """Update the counter of ``reading``, and return it. ``named``: the epoch that other lines named last."""
+    def move_counter(self, reading: StepReading, named: NamedEpoch | None, at_s: float, jobs: int = 0) -> RoundCounter:
+        """Update the counter of ``reading``, and return it. ``named``: the epoch that other lines named last.
+
+        ``jobs``: how many trainings of the run headings have announced.
+        """
         self._readings += 1
         counter = self._find_counter(reading)
         was_leader = counter is self.leader
-        move = counter.update(reading, named, self._readings)
+        move = counter.update(reading, named, self._readings, jobs)
         grew = move is not Move.STILL
+        if counter.rank >= CounterRank.UNLABELLED or self._moving is None:
+            self._moving = counter
         if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
             counter.is_nested, self.leader = True, outer
             self._begin_round(self.round - counter.rounds + 2)
@@ -82,7 +98,8 @@ class CounterLead:
         """Return the counter of ``reading``. The same words with another total may belong to another loop."""
         key = reading.key
         counter = self._counters.get(key)
-        if counter is not None and reading.step is not None and reading.total != counter.total is not None:
+        changes = counter is not None and reading.step is not None and reading.total != counter.total is not None
+        if counter is not None and changes and not reading.is_planned:
             other = f"{key} of {reading.total}"
             if other in self._counters or (reading.total is not None and not counter.continues(reading)):
                 key, counter = other, self._counters.get(other)
@@ -126,26 +143,30 @@ class CounterLead:
                         return False
                 self._silent_leader = (leader, leader.rounds, self.round) if counter.rank <= leader.rank else None
                 if self._follows(counter, leader):
-                    self._begin_round(self.round + 1)
+                    is_next = leader.has_losses or not counter.has_losses
+                    self._begin_round(self.round + is_next)
+                    self._unproven_rounds += is_next and not leader.has_losses
         self.leader = counter
         self.speed = StepSpeed()
         return True
 
     def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:
         """Return how often other counters must move, and the leader not, before ``counter`` takes the lead."""
-        is_shorter_bar = counter.rank is CounterRank.UNLABELLED and (counter.counter.total or 0) < (
-            leader.counter.total or 0
+        # After the training bar, a bare bar is other work, unless losses are printed beside it.
+        is_shorter = (counter.counter.total or 0) < (leader.counter.total or 0)
+        is_other_bar = (
+            counter.rank is CounterRank.UNLABELLED
+            and counter is not leader
+            and (is_shorter or leader.has_losses)
+            and self._loss_at < counter.lap_began
         )
-        # After the training bar, a shorter bare bar is usually an evaluation, unless losses are printed beside it.
-        losses = (one for one in self._counters.values() if one.rank is CounterRank.EPOCH)
-        is_shorter_bar = is_shorter_bar and not any(one.moved_at > counter.lap_began for one in losses)
         if counter.is_nested:
             return _REPLACES
         if leader.rank is CounterRank.USER and counter.total is not None:
             return _ALIVE  # the user's pattern matches some steps only, or the first one alone
-        if self._follows(counter, leader) and not is_shorter_bar:
+        if self._follows(counter, leader) and not is_other_bar:
             return 1 if counter.key == leader.key else _ALIVE
-        return _SUCCEEDS if counter.rank == leader.rank and not is_shorter_bar else _REPLACES
+        return _SUCCEEDS if counter.rank == leader.rank and not is_other_bar else _REPLACES
 
     def _follows(self, counter: RoundCounter, leader: RoundCounter) -> bool:
         """Whether ``counter`` counts another training, which began after that of ``leader`` was complete."""
@@ -156,7 +177,8 @@ class CounterLead:
         """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
         is_worse = one.rank < other.rank
         worse, better = (one.counter, other.counter) if is_worse else (other.counter, one.counter)
-        if worse.rank < CounterRank.BAR or worse.total is None or worse.step is None or better.step is None:
+        is_bar = worse.rank >= CounterRank.BAR or (worse.rank is CounterRank.UNLABELLED and one.moves > _ALIVE)
+        if not is_bar or worse.total is None or worse.step is None or better.step is None:
             return
         if abs(worse.step - better.step) <= 1 and worse.total >= better.step:
             self._lent_total = worse.total

@@ -35,6 +35,11 @@ _WEAK = QUALITY | SPEED | HELD_OUT
 _POSITION = compile_lazily(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
 
 
+def is_quoted(line: str) -> bool:
+    """Whether ``line`` quotes code, settings or a model's layers, and reports nothing."""
+    return _RX.quoted.search(line) is not None
+
+
 def announces_other_work(line: str) -> bool:
     """Whether ``line`` announces work other than training. The bar below then shows that work."""
     return _RX.other_work.search(line) is not None and _RX.warning.search(line) is None
@@ -54,6 +59,7 @@ class CustomLoopReader:
         self._header_template = ""
         self._open_reading: StepReading | None = None  # a count whose loss has not been printed yet
         self._lines_since_open = 0
+        self._evaluated_epoch: int | None = None
         self._last_losses: dict[str, float] = {}
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
@@ -70,10 +76,11 @@ class CustomLoopReader:
         is_quoted, of_held_out, is_loaded = self._line_properties(line, template)
         if is_quoted:
             return None, []
-        if before and not of_held_out and before.rstrip().endswith(":"):
+        if before and not of_held_out and (before.rstrip().endswith(":") or _RX.averages.match(line)):
             of_held_out = is_held_out(before) and _RX.training.search(line) is None
         if of_held_out and not (bits & HELD_OUT and bits & COUNTS):
-            return None, [(as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
+            metrics = [one for one in values if not one[0].bits & COUNTS]
+            return self._read_evaluated(line), [(as_held_out(name), value, of) for name, value, of in metrics]
         if is_loaded:
             return None, values
         if not bits & COUNTS:
@@ -87,6 +94,15 @@ class CustomLoopReader:
     def close_table(self) -> None:
         """Forget the count of a table: it is of no line below."""
         self._open_reading = None
+
+    def _read_evaluated(self, line: str) -> StepReading | None:
+        """Read `eval epoch: 2, loss: 0.4` below the same of epoch 1: training goes on between them."""
+        match = _RX.epoch.search(line)
+        if match is None or match[2]:
+            return None
+        before, self._evaluated_epoch = self._evaluated_epoch, parse_integer(match[1])
+        is_next = before is not None and self._evaluated_epoch == before + 1
+        return StepReading(CounterRank.LOSS, "evaluated epoch", epoch=self._evaluated_epoch) if is_next else None
 
     def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
         """Return whether ``line`` is quoted, of held-out data, of a loaded checkpoint (cached per template)."""

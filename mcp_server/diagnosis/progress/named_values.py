@@ -108,9 +108,9 @@ def _measure_name(text: str) -> ValueName | None:
     return ValueName(text, bits, headline)
 
 
-def as_held_out(name: ValueName) -> ValueName:
-    """Return the name of the same figure of held-out data."""
-    return name if name.bits & HELD_OUT else classify_name(f"val {name.text}") or name
+def as_held_out(name: ValueName, data: str = "val") -> ValueName:
+    """Return the name of the same figure of held-out ``data``."""
+    return name if name.bits & HELD_OUT else classify_name(f"{data} {name.text}") or name
 
 
 def is_remark(line: str, name: str) -> bool:
@@ -148,7 +148,7 @@ def _is_mean(value: float, mean: float) -> bool:
 def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that are counts or metrics, in order."""
     values = []
-    found = _find_values(line)
+    found = _find_values(line.partition("arameters: {")[0])  # "Trial 3 finished with value: 0.5 and parameters: {"
     has_meters = sum(mean != "" for *_, mean in found) > 1 if "(" in line else False
     for raw, value, power, of, mean in found:
         name = _name_cache[raw] if raw in _name_cache else classify_name(raw)

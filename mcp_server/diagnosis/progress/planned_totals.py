@@ -6,7 +6,7 @@ import shlex
 
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT
-from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count
+from mcp_server.diagnosis.progress.step_counters import OVERSHOOT, StepReading, parse_count
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "planned_totals")
@@ -46,14 +46,22 @@ class PlannedTotals:
     def complete(self, reading: StepReading) -> StepReading:
         """Return ``reading`` with the planned total, where it has none that its step does not exceed by far."""
         if reading.step is not None and reading.total is None and reading.rank is not CounterRank.SECONDARY:
-            key = reading.key
-            is_of_frames = "timestep" in key or "frame" in key or "env" in key
-            total = self.total(_UNITS.get(key, "frames" if is_of_frames else "steps"))
-            return reading if total is None or reading.step > total * 1.1 else reading._replace(total=total)
+            total = self._total_of_steps(reading)
+            is_right = total is not None and reading.step <= total * OVERSHOOT
+            return reading._replace(total=total, is_planned=True) if is_right else reading
         if reading.epoch is not None and reading.n is None and reading.epochs is None:
             total = self.total("epochs")
-            return reading if total is None or reading.epoch > total else reading._replace(epochs=total)
+            is_right = total is not None and reading.epoch <= total
+            return reading._replace(epochs=total, is_planned=True) if is_right else reading
         return reading
+
+    def _total_of_steps(self, reading: StepReading) -> int | None:
+        epochs, key = self.total("epochs"), reading.key
+        if reading.per is not None and epochs is not None:
+            return epochs * reading.per
+        is_of_frames = "timestep" in key or "frame" in key or "env" in key
+        unit = "epochs" if reading.rank is CounterRank.EPOCH else "frames" if is_of_frames else "steps"
+        return self.total(_UNITS.get(key, unit))
 
 
 def _find_settings(text: str) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import Enum
 from typing import NamedTuple
@@ -12,14 +13,15 @@ from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "progress_bars")
 
-# A bar with faster steps and without a loss does not show training.
-_MIN_STEP_S = 0.001
+# A bar over a list is walked faster, and is over soon; one of training without a loss is neither.
+_SHORT_STEP_S, _LONG_S, _MIN_STEP_S = 0.001, 4, 0.00002
 _MAX_TITLES = 1_024
 _MAX_TITLE_CHARS = 160
 _UNITS_OF_DATA = frozenset({"B", "iB", "kB", "KB", "MB", "GB", "MiB", "examples", "files", "file", "ba"})
 
 _COUNT = compile_lazily(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
 _SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z_]+|([A-Za-z_]+)/s)")
+_TIME = compile_lazily(r"\d+:\d\d(?::\d\d)?")
 _DIGITS = compile_lazily(r"\d+")
 
 
@@ -76,7 +78,25 @@ def find_bar(line: str) -> ProgressBar | None:
             return bar._replace(behind=behind) if behind and not behind.isspace() else bar
         if match := _COUNT.search(line):
             return _build_bar(line[: match.start()], parse_integer(match[1]), None, "", match[2], match[3])
-    return None
+    return _find_rich_bar(line) if "━" in line else None
+
+
+def _find_rich_bar(line: str) -> ProgressBar | None:
+    """Return a bar as rich draws it, its count before or behind it. A package manager's has no time and no loss."""
+    match = _RX.rich.search(line)
+    if match is None or (match["n"] or match["first"]) is None:
+        return None
+    title, rest = match["title"], match["rest"]
+    time = _TIME.search(rest)
+    bar = _build_bar(
+        title,
+        parse_integer(match["first"] or match["n"]),
+        parse_integer(match["of_first"] or match["of"]),
+        match["unit"] or "",
+        time[0] if time is not None else "",
+        rest,
+    )
+    return bar if time is not None or bar.kind is BarSubject.TRAINING else None
 
 
 def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, rest: str) -> ProgressBar:
@@ -95,8 +115,8 @@ def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, 
     elif kind is BarSubject.UNLABELLED:
         if rest and _RX.measurement.search(rest):
             kind = BarSubject.TRAINING
-        elif step_s is not None and step_s < _MIN_STEP_S:
-            kind = BarSubject.OTHER  # reading files or walking a list: training takes longer
+        elif step_s is not None and step_s < (_MIN_STEP_S if _seconds(elapsed) >= _LONG_S else _SHORT_STEP_S):
+            kind = BarSubject.OTHER
     return ProgressBar(title, kind, n, total, step_s, rest, is_young=not elapsed.strip("0:"))
 
 
@@ -120,6 +140,10 @@ def _read_title(before: str) -> BarTitle:
         shows_loss,
         text,
     )
+
+
+def _seconds(elapsed: str) -> int:
+    return functools.reduce(lambda seconds, part: seconds * 60 + int(part or 0), elapsed.split(":"), 0)
 
 
 def _bar_count(text: str, power: str) -> int:

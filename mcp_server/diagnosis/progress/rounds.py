@@ -40,7 +40,7 @@ class RoundCounter:
     """One counter through its rounds. ``counter`` counts the present one.
 
     ``moves``: how often it grew in this round. ``moved_at``: the tracker's readings at its last growth. ``is_nested``:
-    it counts inside the steps of another counter.
+    it counts inside the steps of another counter. ``has_losses``: some were printed while it led.
     """
 
     rank: CounterRank
@@ -52,6 +52,8 @@ class RoundCounter:
     lap_began: int = 0
     rounds: int = 1
     is_nested: bool = False
+    has_losses: bool = False
+    _jobs: int = 0
     _first: tuple[int, ...] = ()
     _last: tuple[int, ...] = ()
     _top: tuple[int, ...] = ()  # the furthest position of the round
@@ -98,13 +100,16 @@ class RoundCounter:
         position = _position(reading)
         return len(position) == len(self._last) and self._last <= position <= self._after(self._last)
 
-    def update(self, reading: StepReading, named: NamedEpoch | None, readings: int) -> Move:
+    def update(self, reading: StepReading, named: NamedEpoch | None, readings: int, jobs: int = 0) -> Move:
         """Take the step of a line."""
         position = _position(reading)
         if not position:
             grew = self.counter.update(reading)
             return self._note_move(Move.FURTHER if grew else Move.STILL, readings)
         move = self._judge(position, reading, named) if self._last else None
+        if jobs != self._jobs and self._last and len(position) == len(self._first) and position <= self._first:
+            move = Move.NEW_ROUND  # a heading has announced it
+        self._jobs = jobs
         if move is Move.NEW_ROUND:
             self._begin_round(readings)
         if not self._last:

@@ -12,6 +12,7 @@ from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
 _MAX_ADVANCES = 17  # the seconds per step are the median of the last 16
+OVERSHOOT = 1.1  # of a total
 SMALL_LEAD = 4  # bars of several ranks are a few steps apart
 
 
@@ -20,7 +21,7 @@ class StepReading(NamedTuple):
 
     ``step`` of ``total``; or position ``n`` of ``per`` in ``epoch`` of ``epochs``. ``mark``: a number that changes with
     each step, e.g. the loss. ``key`` names the counter, ``base`` the number of its first epoch, where known.
-    ``step_s``: seconds per step as printed.
+    ``step_s``: seconds per step as printed. ``is_planned``: its line does not print the total.
     """
 
     rank: CounterRank
@@ -35,6 +36,7 @@ class StepReading(NamedTuple):
     mark: float | None = None
     skipped: int | None = None
     step_s: float | None = None
+    is_planned: bool = False
 
     @property
     def has_position(self) -> bool:
@@ -69,7 +71,8 @@ class StepCounter:
             self.at = step
             if step is not None:
                 self.step = step if self.step is None else max(self.step, step)
-            self.total = total if total is None or self.step is None or total >= self.step else None
+            # The last rollout of PPO goes beyond the total.
+            self.total = total if total is None or self.step is None or self.step <= total * OVERSHOOT else None
             # Within an epoch, a changed loss may be the only sign of a new batch.
             grew = not last or self._last > last or (self._last == last and reading.mark != self._mark)
         self._mark = reading.mark
@@ -107,6 +110,7 @@ class StepCounter:
         if self._spans_epochs:
             return (epoch, n), n, per
         epochs = reading.epochs if reading.epochs and reading.epochs >= epoch else None
+        epochs = epoch + 1 if epochs == epoch and self._base == 0 else epochs  # `Epoch 1/1`, the number of the last one
         self.epoch_ends = n, per, (epoch - self._base + 1) * per
         return (epoch, n), (epoch - self._base) * per + n, epochs * per if epochs else None
 

@@ -16,7 +16,6 @@ from mcp_server.diagnosis.progress.counter_lead import CounterLead
 from mcp_server.diagnosis.progress.custom_loops import (
     NO_DIGITS,
     CustomLoopReader,
-    announces_other_work,
     find_values_behind_bar,
     is_held_out,
 )
@@ -27,16 +26,21 @@ from mcp_server.diagnosis.progress.formats import (
     StepFormat,
     may_show_progress,
 )
+from mcp_server.diagnosis.progress.laps import TrainingLaps
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     HEADLINES,
     HELD_OUT,
+    LOSS,
+    MAX_COUNT,
+    REWARD,
     NamedValue,
     as_held_out,
     find_named_values,
     is_remark,
     parse_integer,
 )
+from mcp_server.diagnosis.progress.planned_totals import PlannedTotals
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
@@ -47,8 +51,7 @@ from mcp_server.text.rows import read_patterns
 _RX = read_patterns("diagnosis/progress/patterns", "tracker")
 
 
-_MAX_HEADLINES = 4
-_MAX_BARS = 64
+_MAX_HEADLINES, _MAX_HEADING_CHARS = 4, 300
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
 _USER_KEY = "user"  # of the counter of the user's own pattern
@@ -86,10 +89,14 @@ class ProgressTracker:
 
     ``first_step_pattern``, of the user: only a line that matches it is the first step; its first group, if a number, is
     the step, unless the output counts steps of a known total in another unit. ``search`` limits how long that takes.
+    ``command``: the run's, for totals that its output does not print.
     """
 
     def __init__(
-        self, first_step_pattern: str | None = None, search: Callable[[str], LineMatch | None] | None = None
+        self,
+        first_step_pattern: str | None = None,
+        search: Callable[[str], LineMatch | None] | None = None,
+        command: str = "",
     ) -> None:
         self.first_step_seen = False
         self.first_step_line = ""
@@ -100,18 +107,24 @@ class ProgressTracker:
             (search or user_pattern.search) if user_pattern else None
         )
         self._lead = CounterLead()
+        self._planned = PlannedTotals(command)
+        self.is_between_jobs = False
+        self._jobs, self._job = 0, ""
+        self._is_summary = False  # the lines below its heading are
+        self._has_validation = False
+        self._laps = TrainingLaps()
+        self._line_is_bar = False
         self._named_epoch: NamedEpoch | None = None
         self._skipped_steps = 0
         self._custom_loop = CustomLoopReader()
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
+        self._table_head: re.Pattern[str] | None = None
         self._columns: list[str] = []  # of the table
         self._trial_tables = TrialTables()
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
-        self._outer_bar: ProgressBar | None = None
         self._new_bar: tuple[ProgressBar, str] | None = None
-        self._unlabelled_bars: dict[str, bool] = {}
         self._lines_before: deque[str] = deque(maxlen=2)
         self._line_above = ""
         self._drawn_table: DrawnTable | None = None
@@ -124,7 +137,11 @@ class ProgressTracker:
 
     @property
     def total_steps(self) -> int | None:
-        """The steps of the present round, as printed."""
+        """The steps of the present round, as printed, as the command gives them, or the product of both."""
+        leader, epochs = self._lead.leader, self._planned.total("epochs")
+        if self._lead.total_steps is None and leader is not None and leader.counter.epoch_ends and epochs:
+            _, per, end = leader.counter.epoch_ends
+            return epochs * per if end <= epochs * per else None
         return self._lead.total_steps
 
     @property
@@ -169,6 +186,7 @@ class ProgressTracker:
             is_candidate = match is not None or in_table or may_show_progress(line)
             if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
                 is_candidate = False  # Python prints the source line below a warning
+            self._line_is_bar = False
             metric_line = self._read_line(line, at_s) if is_candidate else None
             self._line_above = line
             if match is not None:
@@ -177,9 +195,30 @@ class ProgressTracker:
                 metric_lines.append(metric_line)
                 if metric_line.step is not None:
                     self._lines_before.clear()  # the work that they announced is done
-            else:
-                self._lines_before.append(line)
+            elif not self._line_is_bar:
+                self._read_heading(line)
         return metric_lines
+
+    def _read_heading(self, line: str) -> None:
+        """Take a line without a metric: it may announce the lines below it."""
+        if "%|" in line:
+            return
+        self._lines_before.append(line)
+        if not self.first_step_seen or self.is_between_jobs:
+            self._planned.read_line(line)
+        if len(line) > _MAX_HEADING_CHARS:
+            return
+        if (match := _RX.job.search(line)) is not None and match[0] != self._job:
+            self._jobs, self._job, self.is_between_jobs = self._jobs + 1, match[0], self.first_step_seen
+        elif _RX.settings.search(line):
+            self.is_between_jobs = True
+        elif self._is_done and _RX.summary.search(line) and self._drawn_table is None:
+            self._is_summary = True
+
+    @property
+    def _is_done(self) -> bool:
+        leader = self._lead.leader
+        return leader is not None and (leader.is_complete or (self.step or 0) + 1 >= (self.total_steps or MAX_COUNT))
 
     def _note_row(self, line: str, at_s: float) -> bool:
         """Return whether ``line`` is a row of a drawn table. One that is none ends the table above it."""
@@ -212,7 +251,7 @@ class ProgressTracker:
                 return self._read_bar(bar, line, at_s)
             for header, step_format in TABLE_FORMATS:
                 if header.search(line):
-                    self._open_table, self._columns = step_format, read_cells(line)
+                    self._open_table, self._table_head, self._columns = step_format, header, read_cells(line)
             if len(self._unmatched_templates) >= _MAX_TEMPLATES:
                 self._unmatched_templates.clear()
             if len(template) <= _MAX_TEMPLATE_CHARS:
@@ -220,6 +259,8 @@ class ProgressTracker:
         return self._read_other_line(line, template, at_s)
 
     def _read_other_line(self, line: str, template: str, at_s: float) -> MetricLine | None:
+        if self._table_head is not None and self._columns == read_cells(line) and self._open_table is not None:
+            self._jobs += self._open_table.zero  # each training of fastai has a table of its own, from epoch 0
         table = self._drawn_table
         reading, values = self._custom_loop.read_line(
             line, template, self._lines_before[-1] if self._lines_before else "", is_row=table is not None
@@ -228,6 +269,8 @@ class ProgressTracker:
             values = table.read_row(line, values, is_counted=reading is not None)
         if reading is None and all(name.bits & COUNTS for name, _, _ in values):
             return None
+        if self._is_summary and self._lead.leader is not None and self._lead.leader.key != (reading and reading.key):
+            values, reading = [one for one in values if one[0].bits & HELD_OUT], None
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
@@ -237,7 +280,7 @@ class ProgressTracker:
         if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
             return self._read_format(last_format, match, line, at_s)
         metric_line = None
-        if self._last_was_bar and (bar := find_bar(line)) is not None:
+        if self._last_was_bar and "━" not in line and (bar := find_bar(line)) is not None:
             if bar.behind and bar.behind[0] != "{":  # HF Trainer's metrics, which belong to the bar
                 return None  # it may be a framework's line
             metric_line = self._read_bar(bar, line, at_s)
@@ -258,7 +301,7 @@ class ProgressTracker:
             return built_in
         else:
             reading = StepReading(CounterRank.LOSS, _USER_KEY, mark=self.advances + 1)
-        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
+        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s, self._jobs)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
         printed = counter.counter.step if counter is self._lead.leader else built_in and built_in.step
         return MetricLine(printed, metrics, line, round=self.round, at=printed if printed is not None else self.step)
@@ -277,6 +320,14 @@ class ProgressTracker:
         ):
             values = [(as_held_out(name), value, of) for name, value, of in values]
             return self._apply_reading(None, values, line, at_s, at=reading and reading.step)
+        if reading is None and not self.first_step_seen:
+            return self._apply_reading(None, values, line, at_s, at=0)
+        if self._is_summary and reading is not None and (reading.step or 0) <= (self.step or 0) and reading.step:
+            return None  # LightGBM prints the best iteration again
+        headings = 0 if match.groupdict().get("epoch") else self._custom_loop.headings
+        if reading is not None and self._laps.is_unnamed(reading, headings):
+            values = [(as_held_out(name, "test"), value, of) for name, value, of in values]
+            return self._apply_reading(None, values, line, at_s)
         if reading is not None:
             self._last_format, self._last_was_bar = step_format, False
             if step_format.always and reading.step is None and reading.epoch is None:
@@ -321,19 +372,19 @@ class ProgressTracker:
     def _read_bar(self, bar: ProgressBar, line: str, at_s: float) -> MetricLine | None:
         title, is_unlabelled = bar.title, bar.kind is BarSubject.UNLABELLED
         key = f"bar {title.key} {bar.total}" if is_unlabelled else f"bar {title.key}"
-        self._last_format, self._last_was_bar = None, True
+        self._last_format, self._last_was_bar, self._line_is_bar = None, True, True
         if bar.kind is BarSubject.OTHER or (is_unlabelled and not self._is_training_bar(bar, key)):
             return None
         if is_unlabelled and bar.n and bar.is_young and not self.first_step_seen:
             self._new_bar = bar, line  # a bar over a list is done within a second; training takes longer
             return None
-        outer = self._outer_bar
+        if not is_unlabelled and self._laps.is_of_evaluation(key, bar.n, self._lines_before):
+            named = find_named_values(f"{title.text} {bar.rest}")
+            values = [(as_held_out(name), value, of) for name, value, of in named if not name.bits & COUNTS]
+            return self._apply_reading(None, values, line, at_s) if values and bar.n else None
+        self._laps.note_training_bar(bar)
         if bar.n == 0:
-            if outer is None or outer.n > 0 or (bar.total or 0) > (outer.total or 0):
-                self._outer_bar = bar
             return None
-        if outer is not None and outer.total == bar.total and outer.title.key == title.key:
-            self._outer_bar = bar
         rank = CounterRank.UNLABELLED if is_unlabelled else CounterRank.BAR
         reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
         values = find_named_values(bar.rest) if bar.rest else []
@@ -345,19 +396,10 @@ class ProgressTracker:
         )
 
     def _is_training_bar(self, bar: ProgressBar, key: str) -> bool:
-        """Whether an unlabelled bar shows training: the lines before it decide, once; a title speaks against it."""
-        if key not in self._unlabelled_bars:
-            if len(self._unlabelled_bars) >= _MAX_BARS:
-                self._unlabelled_bars = {}
-            is_announced = any(announces_other_work(line) for line in self._lines_before if "100%" not in line)
-            self._unlabelled_bars[key] = not is_announced and (not bar.title.key or self.first_step_seen)
-        elif self.first_step_seen and self._lead.leader is None and not bar.title.key:
-            self._unlabelled_bars[key] = True  # training goes on, and no other counter has steps
-        outer = self._outer_bar
-        if outer is None or outer.total == bar.total or outer.total is None or bar.total is None:
-            return self._unlabelled_bars[key]
-        # Inside an unfinished training bar, a shorter bar is an evaluation.
-        return self._unlabelled_bars[key] and (bar.total > outer.total or outer.n >= outer.total)
+        is_alone = self._lead.leader is None
+        return self._laps.shows_training(
+            bar, key, self._lines_before, is_trained=self.first_step_seen, is_alone=is_alone
+        )
 
     def _apply_reading(
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float, at: int | None = None
@@ -374,10 +416,15 @@ class ProgressTracker:
         if not reading.has_position:
             return MetricLine(None, metrics, line, round=self.round, at=self._find_step(None, line))
         former_round = self.round
-        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
+        reading = self._planned.complete(reading)
+        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s, self._jobs)
+        self.is_between_jobs = False
+        if any(name.bits & (LOSS | REWARD) for name, _, _ in values):
+            self._lead.note_losses()
         if self.round > former_round:
             self.metrics = {}
             self._take_metrics(values, line, is_counted=True)
+            self._is_summary = False
         leads = counter is self._lead.leader
         step = counter.counter.step if leads or reading.skipped is not None else None
         at = counter.counter.at if leads and counter.counter.at is not None else self._find_step(reading, line)
@@ -388,6 +435,8 @@ class ProgressTracker:
     def _find_step(self, reading: StepReading | None, line: str) -> int | None:
         """Return the step of the metrics of ``line``, which does not move the leading counter."""
         own = None if reading is None or reading.rank is CounterRank.SECONDARY else reading.step
+        if self.step is None and _RX.epoch_zero.search(line) is not None:
+            return 0
         if own is None and ("tep" in line or "iter" in line) and (match := _RX.own_step.search(line)):
             own = parse_integer(match[1])
         # A smaller one counts within a step, or through an evaluation.
@@ -403,6 +452,10 @@ class ProgressTracker:
             # HF Trainer ends with means over the whole run; they count only when nothing else was printed.
             # "Error: 5 files failed" is none.
             is_last = "train_runtime" in line and name.headline in self.metrics
+            if name.headline == "val_loss":
+                is_test = "test" in name.text or ("test" in line.lower() and "val" not in line.lower())
+                is_last = is_test and self._has_validation  # of the best model, after training
+                self._has_validation = self._has_validation or not is_test
             if name.headline and not is_last and (is_counted or name.headline != "error"):
                 self._keep_headline(name.headline, value)
         return metrics

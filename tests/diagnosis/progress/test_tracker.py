@@ -332,6 +332,109 @@ def test_the_batches_of_an_epoch_that_a_heading_names_count_through_the_epochs()
     assert progress.round == 2
 
 
+JOB = [
+    "Epoch 1/2",
+    *lines_of("batch {n}/40 loss 1.{n}", 20, 40),
+    "Epoch 2/2",
+    *lines_of("batch {n}/40 loss 1.{n}", 20, 40),
+]
+
+
+@for_each(
+    [
+        ("[2026-01-02 03:04:05,678][HYDRA] \t#{} : model.lr=0.1 seed=2", ["epoch 0: train_loss=0.5"]),
+        ("===== seed {} =====", ["epoch 0: train_loss=0.5", "epoch 1: train_loss=0.4"]),
+        ("Fold {}/5", lines_of("step {n} loss 0.{n}", 10, 20, 30)),
+        ("Run {}", JOB),
+    ]
+)
+def test_a_job_that_a_heading_announces_is_a_round_from_its_first_line(row: tuple[str, list[str]]) -> None:
+    heading, lines = row
+    progress = ProgressTracker()
+    for job in (1, 2, 3):
+        progress.read_lines([heading.format(job)])
+        progress.read_lines(lines[:2])
+        assert progress.round == job
+        progress.read_lines(lines[2:])
+        assert progress.round == job
+
+
+def test_a_table_of_fastai_is_a_round_of_its_own() -> None:
+    head, row = "epoch     train_loss  valid_loss  time", "{n}         0.911210    0.412111    00:12"
+    progress = read("\n".join([head, *lines_of(row, 0), head, *lines_of(row, 0, 1)]))
+    assert place(progress) == (2, 1, None)
+
+
+def test_one_step_that_two_tables_print_is_one() -> None:
+    rows = [f"| {name} | {{n}} |" for name in ("ep_rew_mean", "total_timesteps", "mean_reward", "total_timesteps")]
+    lines = [row.format(n=n) for n in (64, 128, 192) for row in (*rows[:2], "-----", *rows[2:], "-----")]
+    assert place(read("\n".join(lines))) == (1, 192, None)
+
+
+# --- before and after training
+
+
+def test_an_evaluation_bar_that_ran_inside_the_training_bar_is_none_of_training_after_it() -> None:
+    training, inner = [bar(n, 40) for n in range(41)], [bar(n, 7) for n in range(8)]
+    lines = [*training[:20], *inner, *training[20:], *inner, "eval_loss = 0.5", *inner]
+    assert place(read("\n".join(lines))) == (1, 40, 40)
+
+
+def test_a_bar_without_losses_after_one_with_them_is_no_round() -> None:
+    training = [line for n in range(1, 41) for line in (bar(n, 40), f"{{'loss': 0.{n}, 'epoch': 0.{n}}}")]
+    assert place(read("\n".join([*training, *(bar(n, 90) for n in range(91))]))) == (1, 40, 40)
+
+
+def test_a_bar_without_losses_before_one_with_them_is_no_round() -> None:
+    training = [line for n in range(1, 41) for line in (bar(n, 40), f"{{'loss': 0.{n}, 'epoch': 0.{n}}}")]
+    assert place(read("\n".join([*(bar(n, 90) for n in range(91)), *training]))) == (1, 40, 40)
+
+
+def test_the_evaluation_of_keras_begins_without_an_epoch() -> None:
+    line = "{n}/{per} ━━━━━━━━━━━━━━━━━━━━ 1s 9ms/step - accuracy: 0.5 - loss: 0.{n}"
+    lines = [f"Epoch {epoch}/2\n" + "\n".join(lines_of(line, 10, 60, 100, per=100)) for epoch in (1, 2)]
+    progress = read("\n".join([*lines, *lines_of(line, 1, 70, 313, per=313)]))
+    assert place(progress) == (1, 200, 200)
+    assert (progress.metrics["loss"], progress.metrics["val_loss"]) == (0.1, 0.313)
+
+
+def test_a_training_bar_below_a_heading_of_validation_shows_that() -> None:
+    lines = []
+    for epoch in (0, 1):
+        for work, total in (("Training", 50), ("Validating", 10)):
+            lines += [f"03:04:05 - INFO - my.training.trainer - {work}"]
+            lines += [bar(n, total, "accuracy: 0.5, loss: 0.4 ||: ") for n in range(0, total + 1, 10)]
+        lines += [f"Epoch {epoch + 1}/1"]
+    progress = read("\n".join(["Epoch 0/1", *lines]))
+    assert (progress.step, progress.round, progress.metrics["val_loss"]) == (100, 1, 0.4)
+
+
+def test_a_summary_after_the_last_step_changes_no_loss() -> None:
+    lines = [*lines_of("step {n}/9 loss 0.{n}", *range(1, 10)), "***** train metrics *****", "  train_loss = 4.5"]
+    assert read("\n".join(lines)).metrics == {"loss": 0.9}
+
+
+@for_each(
+    [
+        ("\r  10% ━━━━━━━━━━ 2,000/20,000  [ 0:00:04 < 0:00:10 , 4,200 it/s ]", "step 2000 of 20000"),
+        ("fit ━━━━━━━━╸━━━━━━━━━ 40% 120/300 0:00:03 loss: 1.61", "step 120 of 300"),
+        ("fit 120/300 ━━━━━━━━╸━━━━━━━━━ 40% 0:00:03", "step 120 of 300"),
+        ("Training... ━━━━━━━╸━━━━━━━━━━ 12/48 0:00:31", "step 12 of 48"),
+        ("holdout ━━━━━━━━╸━━━━━━━━━ 40% 120/300 0:00:03", ""),
+        ("Indexing corpus ━━━━━╸━━━━━━━━━ 40% 120/300 0:00:03", ""),
+        ("weights ━━━━━━━━╸━━━━━━━━━ 40% 120/300 MB 0:00:03", ""),
+        ("313/313 ━━━━━━━━━━━━━━━━━━━━ 1s 2ms/step", ""),
+        (bar(40, 900, "fit: ", "1.21kit/s"), "step 40 of 900"),
+        (bar(40, 900, "", "1.21kit/s"), "step 40 of 900"),
+        (bar(40, 900, "", "72.3s/it"), "step 40 of 900"),
+        (bar(40, 900, "", "91.2kit/s"), ""),
+    ]
+)
+def test_bars_of_any_drawing_and_speed_are_judged_alike(row: tuple[str, str]) -> None:
+    line, words = row
+    assert read(line).place == words
+
+
 # --- speed
 
 
