@@ -39,14 +39,22 @@ _VOLATILE = ("elapsed_s", "eta_s", "heard_s")
 
 @dataclass
 class _Entry:
-    """A row: the ``version`` at which it changed last, and its JSON without the end, which depends on the reader."""
+    """A row: the ``version`` at which it changed last, and its JSON without the end, which depends on the reader.
+
+    ``directory``: where a change shows. ``output_at_s``: when the run had last written output.
+    """
 
     version: int
     facts: Mapping[str, Any]
     text: str
-    owner: str
     source: Run | Sweep
+    directory: Path
+    output_at_s: float | None = None
     is_final: bool = False
+
+    @property
+    def owner(self) -> str:
+        return self.source.spec.owner
 
 
 class Board:
@@ -63,16 +71,16 @@ class Board:
         self._present: set[str] = set()
         self._gone: deque[tuple[int, str]] = deque(maxlen=_MOST_GONE)
         self._forgotten = 0  # version of the newest removal that is no longer known
+        self._deltas: dict[tuple[int, int, Visitor], str | None] = {}  # most pages ask for the same one
         self._ring: list[str] = []  # of live runs, those that were not looked at in this round
         self._next_round_s, self._share = 0.0, 1
         self._lock = asyncio.Lock()
         self._news = anyio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def cursor(self) -> str:
-        """The place of now in the stream of changes."""
-        return f"{self._epoch}-{self.version}"
+    def name_place(self, version: int) -> str:
+        """Return the cursor of a version: its place in the stream of changes."""
+        return f"{self._epoch}-{version}"
 
     # --- for handlers
 
@@ -80,9 +88,10 @@ class Board:
         """Return the answer with the newest rows, and all live ones, as JSON. RunNotFound: no run ``before``."""
         async with self._lock:
             shown, sweeps, total, older = await run_in_thread(self._load, limit, before)
+            cursor = self.name_place(self.version)
         runs = [self._runs[run_id] for run_id in shown if run_id in self._runs]
         listed = [self._sweeps[sweep_id] for sweep_id in sweeps if sweep_id in self._sweeps]
-        head = to_json({"cursor": self.cursor, "now": _now(), "total": total, "older": older})
+        head = to_json({"cursor": cursor, "now": _now(), "total": total, "older": older})
         return f'{head[:-1]},"runs":[{_join(runs, visitor)}],"sweeps":[{_join(listed, visitor)}]}}'
 
     async def read_row(self, run_id: str, visitor: Visitor) -> dict[str, Any]:
@@ -120,14 +129,18 @@ class Board:
             return None
         return int(version) if self._forgotten <= int(version) <= self.version else None
 
-    def changes_since(self, version: int, visitor: Visitor) -> str | None:
-        """Return what has changed since ``version`` as JSON, None without any change."""
-        runs, sweeps = ([each for each in list(kept.values()) if each.version > version] for kept in self._kept())
-        gone = [run_id for at, run_id in self._gone if at > version]
-        if not (runs or sweeps or gone):
-            return None
-        end = to_json({"gone": gone, "now": _now()})
-        return f'{{"runs":[{_join(runs, visitor)}],"sweeps":[{_join(sweeps, visitor)}],{end[1:]}'
+    def changes_since(self, version: int, visitor: Visitor) -> tuple[int, str | None]:
+        """Return the version of now, and what has changed since ``version`` as JSON, None without any change."""
+        newest = self.version
+        key = version, newest, visitor
+        if key not in self._deltas:
+            runs, sweeps = ([each for each in list(kept.values()) if each.version > version] for kept in self._kept())
+            gone, text = [run_id for at, run_id in self._gone if at > version], None
+            if runs or sweeps or gone:
+                end = to_json({"gone": gone, "now": _now()})
+                text = f'{{"runs":[{_join(runs, visitor)}],"sweeps":[{_join(sweeps, visitor)}],{end[1:]}'
+            self._deltas = {key: text, **{each: known for each, known in self._deltas.items() if each[1] == newest}}
+        return newest, self._deltas[key]
 
     async def next_change(self, version: int) -> int:
         """Return the version now, once it is newer than ``version``."""
@@ -158,8 +171,9 @@ class Board:
                     if self.version > told:
                         told = self.version
                         self._tell()
-                subscription.leave([path for path in subscription.directories if path not in watched])
-                subscription.extend(path for path in watched if path not in subscription.directories)
+                if watched != set(subscription.directories):
+                    subscription.leave([path for path in subscription.directories if path not in watched])
+                    subscription.extend(path for path in watched if path not in subscription.directories)
                 await anyio.sleep(_GATHER_S)
 
     # --- in threads, one at a time
@@ -204,10 +218,8 @@ class Board:
         cells = (entry.facts.get("sweep") for run_id in due if (entry := self._runs.get(run_id)) is not None)
         self._look_at_sweeps(names | {str(sweep_id) for sweep_id in cells})
         self._drop_surplus(due)
-        live_runs = (entry.source for entry in self._runs.values() if not entry.is_final)
-        directories = {store.record_of(run).path for run in live_runs if isinstance(run, Run)}
-        sweeps = {self._server.home.sweeps / sweep_id for sweep_id, one in self._sweeps.items() if not one.is_final}
-        return {*parents, *directories, *sweeps}
+        entries = (entry for kept in self._kept() for entry in kept.values())
+        return {*parents, *(entry.directory for entry in entries if not entry.is_final)}
 
     def _take_from_round(self) -> list[str]:
         if not self._ring and time.monotonic() >= self._next_round_s:
@@ -242,8 +254,13 @@ class Board:
         is_final = self._server.store.is_final(run)
         if former is not None and former.is_final and not anew and former.source.spec.created_at == run.spec.created_at:
             return former
+        output_at_s = self._server.store.output_at_s(run)
+        if former is not None and former.source is run and former.output_at_s == output_at_s and not run.spec.mirror:
+            return former  # all that is new of it is its age
         facts = describe_run_row(self._server.store, run)
-        return self._keep(self._runs, run, facts, is_final=is_final, former=former)
+        directory = self._server.store.record_of(run).path if former is None else former.directory
+        entry = _Entry(self.version, facts, "", run, directory, output_at_s, is_final)
+        return self._keep(self._runs, entry, former)
 
     def _put_sweep(self, sweep: Sweep) -> _Entry:
         former = self._sweeps.get(sweep.sweep_id)
@@ -251,31 +268,24 @@ class Board:
             return former
         cells = ((cell.cell.name, self._runs.get(cell.run_id or "")) for cell in sweep.cells if cell.state == LIVE)
         live = {name: entry.source for name, entry in cells if entry is not None and isinstance(entry.source, Run)}
-        return self._keep(self._sweeps, sweep, describe_sweep_row(sweep, live), is_final=sweep.ended, former=former)
+        directory, facts = self._server.home.sweeps / sweep.sweep_id, describe_sweep_row(sweep, live)
+        entry = _Entry(self.version, facts, "", sweep, directory, is_final=sweep.ended)
+        return self._keep(self._sweeps, entry, former)
 
-    def _keep(
-        self,
-        kept: dict[str, _Entry],
-        source: Run | Sweep,
-        facts: Mapping[str, Any],
-        *,
-        is_final: bool,
-        former: _Entry | None,
-    ) -> _Entry:
-        is_same = former is not None and _steady(former.facts) == _steady(facts)
-        if not is_same:
-            self.version += 1
-        version = former.version if is_same and former is not None else self.version
-        entry = _Entry(version, facts, to_json(facts)[:-1], source.spec.owner, source, is_final)
-        kept[source.run_id] = entry
+    def _keep(self, kept: dict[str, _Entry], entry: _Entry, former: _Entry | None) -> _Entry:
+        is_same = former is not None and _steady(former.facts) == _steady(entry.facts)
+        entry.version = former.version if is_same and former is not None else self.version + 1
+        entry.text = to_json(entry.facts)[:-1]
+        kept[entry.source.run_id] = entry
+        self.version = max(self.version, entry.version)  # last: who sees a version finds what it stands for
         return entry
 
     def _remove(self, kept: dict[str, _Entry], run_id: str) -> None:
         if kept.pop(run_id, None) is not None:
-            self.version += 1
             if len(self._gone) == _MOST_GONE:
                 self._forgotten = self._gone[0][0]
-            self._gone.append((self.version, run_id))
+            self._gone.append((self.version + 1, run_id))
+            self.version += 1
 
     def _drop_surplus(self, used: set[str]) -> None:
         surplus = len(self._runs) - _MOST_ROWS

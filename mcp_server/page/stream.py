@@ -21,7 +21,7 @@ async def stream_changes(
         version = board.version if cursor is None else board.read_cursor(cursor)
         if version is None:
             version = board.version
-            yield f"id: {board.cursor}\nevent: reset\ndata: {{}}\n\n"
+            yield f"id: {board.name_place(version)}\nevent: reset\ndata: {{}}\n\n"
         else:
             yield ": open\n\n"
         checked_s = anyio.current_time()
@@ -34,7 +34,8 @@ async def stream_changes(
                 checked_s = anyio.current_time()
                 if await find_visitor() != visitor:
                     return
-            newest, place = board.version, board.cursor
-            changes = None if is_late else board.changes_since(version, visitor)
-            version = newest
+            changes = None
+            if not is_late:
+                version, changes = board.changes_since(version, visitor)
+            place = board.name_place(version)
             yield ": alive\n\n" if changes is None else f"id: {place}\nevent: runs\ndata: {changes}\n\n"

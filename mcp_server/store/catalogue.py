@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 200  # written: a process that dies while it makes the index lea
 _RETRY_S = 30.0  # until a file that could not be written is tried again
 # Linux notes the times of files by this clock, which moves every 4 or 10 ms: what has its present time may change once
 # more and look the same. Some filesystems note only whole seconds.
-_CLOCK_OF_FILES, _COARSE_TICK_NS = 5, 2 * 10**9  # CLOCK_REALTIME_COARSE
+CLOCK_OF_FILES, _COARSE_TICK_NS = 5, 2 * 10**9  # CLOCK_REALTIME_COARSE
 _LOST_AFTER_S = 60.0  # a run whose supervisor may still start is not asked about in the index
 
 
@@ -58,6 +58,8 @@ class Catalogue:
         self._marked: dict[str, tuple[int, str]] = {}  # inodes and marks of those whose row may become false
         self._stale: list[str] = []  # with a row in the file that is false, and not among the known ones
         self._unwritten: dict[str, Row] = {}  # of runs in ``_open``
+        self._rows: dict[str, tuple[Run, Row]] = {}  # of live runs, as they were when they last changed
+        self._own: object = None  # the rows and the hidden ids that the index was told last
         self._retry_s = 0.0
 
     def ask(self, question: Callable[[RunIndex], Found]) -> Found:
@@ -66,7 +68,7 @@ class Catalogue:
             for is_last in (False, False, True):
                 try:
                     if self._index is None:
-                        self._looks = self._version = None
+                        self._looks = self._version = self._own = None
                         self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
                     self._refresh(self._index)
                     return question(self._index)
@@ -108,12 +110,12 @@ class Catalogue:
         """Return what the directories of runs look like; None where they may change without looking different."""
         if is_shared_filesystem(self._store.home.path):
             return None
-        looks, begun_ns = [], time.clock_gettime_ns(_CLOCK_OF_FILES)
+        looks, begun_ns = [], time.clock_gettime_ns(CLOCK_OF_FILES)
         for place in (self._store.home.hosts, *self._list_places()):
             with contextlib.suppress(OSError):
                 status = place.stat()
                 looks.append((place, status.st_ino, status.st_mtime_ns))
-        return looks if all(_is_settled(changed_ns, begun_ns) for *_, changed_ns in looks) else None
+        return looks if all(is_settled(changed_ns, begun_ns) for *_, changed_ns in looks) else None
 
     def _refresh(self, index: RunIndex) -> None:
         looks = self._look()
@@ -132,7 +134,11 @@ class Catalogue:
             if len(self._unwritten) >= _ROWS_AT_ONCE:
                 self._write(index)
         self._write(index)
-        index.set_own([*rows, *self._unwritten.values()], [*self._open, *self._stale])
+        self._rows = {run_id: each for run_id, each in self._rows.items() if run_id in self.live}
+        own = [*rows, *self._unwritten.values()], [*self._open, *self._stale]
+        if own != self._own:
+            index.set_own(*own)
+            self._own = own
 
     def _compare(self, index: RunIndex) -> None:
         inodes, version = self.list_inodes(), index.read_version()
@@ -150,7 +156,7 @@ class Catalogue:
 
     def _read(self, run_id: str, inode: int) -> Row | None:
         """Return the row of a run that may change, and note it. The row of another is noted to be written."""
-        begun_ns = time.clock_gettime_ns(_CLOCK_OF_FILES)
+        begun_ns = time.clock_gettime_ns(CLOCK_OF_FILES)
         try:
             run = self._store.observe(run_id)
             is_cut_off = self._store.is_cut_off_launch(run)
@@ -169,7 +175,11 @@ class Catalogue:
             self._unwritten[run_id] = Row.of(run, inode, mark=mark, is_cut_off=is_cut_off)
             return None
         self.live[run_id] = run
-        return Row.of(run, inode, is_cut_off=is_cut_off)
+        known, row = self._rows.get(run_id, (None, None))
+        if known is not run or row is None or row.inode != inode:
+            row = Row.of(run, inode, is_cut_off=is_cut_off)
+            self._rows[run_id] = run, row
+        return row
 
     def _find_mark(self, run_id: str, attempt: int, before_ns: int | None = None) -> str:
         """Return what the record of a run without a supervisor looks like, with its attempt; empty where one lives.
@@ -187,7 +197,7 @@ class Catalogue:
                 if before_ns is None or status is None:
                     continue
                 patience_ns = int(_LOST_AFTER_S * 1e9) if path == directory.path else 0
-                if not _is_settled(status.st_mtime_ns + patience_ns, before_ns):
+                if not is_settled(status.st_mtime_ns + patience_ns, before_ns):
                     return ""
         except OSError:
             return ""
@@ -208,6 +218,6 @@ class Catalogue:
         self._unwritten, self._stale = {}, []
 
 
-def _is_settled(changed_ns: int, then_ns: int) -> bool:
+def is_settled(changed_ns: int, then_ns: int) -> bool:
     """Return whether what last changed at ``changed_ns`` gets another time by any change after ``then_ns``."""
     return then_ns > changed_ns + (0 if changed_ns % 10**9 else _COARSE_TICK_NS)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 
 from mcp_server.errors import RunNameAmbiguous, RunNotFound, RunUnreadable
 from mcp_server.record.events import EventLog
+from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.files import write_atomic
 from mcp_server.system.lock_files import is_locked, take_lock
 from mcp_server.views.run_status import status_of
+from tests.support.sandbox import until
 
 
 def test_a_run_whose_supervisor_starts_between_two_reads_is_not_lost(
@@ -44,6 +48,31 @@ def test_an_ended_run_is_read_once(tmp_path: Path) -> None:
     first = store.observe("cfm-7kqz")
     (run / "events.jsonl").unlink()
     assert store.observe("cfm-7kqz") is first
+
+
+def test_a_live_run_is_read_again_after_each_write_and_not_without_one(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "cfm-7kqz"
+    (run / "attempts" / "1").mkdir(parents=True)
+    (run / "attempts" / "2").mkdir()
+    (run / "spec.json").write_text(json.dumps({"layout": 1, "created_at": "2026-11-21T10:00:00Z"}))
+    log, lock, store = EventLog(run / "events.jsonl"), take_lock(run / "supervisor.lock"), RunStore(StateHome(tmp_path))
+    assert lock is not None
+    log.append("started", "The command runs.", attempt=1)
+    writes: dict[str, Callable[[], object]] = {
+        "stalled": lambda: log.append("stalled", "No output."),
+        "running": lambda: log.append("resumed", "Output again."),
+        "step 7": lambda: write_atomic(run / "attempts" / "1" / "progress.json", b'{"step": 7}'),
+        "attempt 2": lambda: log.append("started", "Again.", attempt=2),
+        "step 9": lambda: write_atomic(run / "attempts" / "2" / "progress.json", b'{"step": 9}'),
+        "lost": lambda: os.close(lock),
+    }
+    for seen, write in writes.items():
+        until(lambda: store.observe("cfm-7kqz") is store.observe("cfm-7kqz"), "an unchanged record that is known")
+        write()
+        now = store.observe("cfm-7kqz")
+        assert seen in (now.state, f"step {now.progress.get('step')}", f"attempt {now.attempt}"), seen
+        rows = store.list_runs(RunQuery("ended" if seen == "lost" else "live"))
+        assert [(row.state, row.progress) for row in rows] == [(now.state, now.progress)]
 
 
 NONSENSE: dict[str, dict[str, object]] = {
