@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.record.curves.event_records import plugin_name
+from mcp_server.record.curves.protobuf import BYTES, VARINT, Malformed, find_fields, to_signed
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import step_in_name
 from mcp_server.results.run_files import limited_scan, list_tree, result_roots, select_own
 from mcp_server.scalars.locate import EventFiles, MetricLocation
-from mcp_server.scalars.protobuf import BYTES, VARINT, Malformed, find_fields, to_signed
-from mcp_server.scalars.tensorboard.decode import plugin_name
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.files import open_regular

@@ -1,28 +1,33 @@
-"""Reads logs in LevelDB's format, in which wandb and SwanLab write a run, as they grow.
+"""Reads the logs in LevelDB's format that wandb (``run-*.wandb``) and SwanLab (``*.swanlab``) write, as they grow.
 
-After a header of 7 bytes follow blocks of 32 KiB with chunks of records, each chunk with a CRC-32.
+SwanLab's records of version 1 are JSON. In those of version 2 (``swanlab/record/v1``) 13 is a scalar, with 1 its key, 2
+its step, 4 its time (1 seconds, 2 nanoseconds) and 5 its value (1 the number).
 """
 
 from __future__ import annotations
 
+import json
 import os
-import struct
-import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from mcp_server.record.curves.protobuf import to_signed
+from mcp_server.record.curves.tracker_records import (
+    BLOCK_BYTES,
+    DAMAGE,
+    DOUBLE,
+    iter_records,
+    read_history,
+    read_values,
+)
 from mcp_server.scalars.formats.appended_file import Parser, unreadable_error
 from mcp_server.scalars.formats.row_series import collect_columns
 
-_HEADER_BYTES = 7
-_BLOCK_BYTES = 32 * 2**10
-_LONGEST_RECORD = 64 * 2**20
-_CHUNK = struct.Struct("<IHB")  # CRC-32 of kind and content, bytes of content, kind
-_DAMAGED, _FULL, _FIRST, _LAST = 0, 1, 2, 4  # 3 is between first and last
+_DAMAGED_PLACES = "Damaged places"
 
 
 class ChunkedLog(Parser):
@@ -30,7 +35,7 @@ class ChunkedLog(Parser):
 
     magic: ClassVar[bytes]  # with which the header begins
     program: ClassVar[str]  # that writes such files
-    kinds = ("Damaged places",)
+    kinds = (_DAMAGED_PLACES,)
     most_bytes = 128 * 2**20
 
     def __init__(self, path: Path) -> None:
@@ -41,61 +46,73 @@ class ChunkedLog(Parser):
         head = os.pread(fd, len(self.magic), 0)
         if not self.magic.startswith(head):
             raise unreadable_error(self.path, f"it does not begin like {self.program}'s files")
-        self.left_out = super().begin(fd, size) // _BLOCK_BYTES * _BLOCK_BYTES
+        self.left_out = super().begin(fd, size) // BLOCK_BYTES * BLOCK_BYTES
         return self.left_out
 
     @override
     def feed(self, data: bytes, at: int) -> int:
         end, read = 0, []
-        for end, record in self._records(data, at):  # noqa: B007
-            if record and (values := self._read_record(record)) is not None:
+        for end, record in iter_records(data, at):  # noqa: B007
+            try:
+                values = self._read_record(record) if record else None
+                self.skipped[_DAMAGED_PLACES] += record is None
+            except DAMAGE:
+                self.skipped[_DAMAGED_PLACES] += 1
+                continue
+            if values is not None:
                 read.append(values)
         self.rows.add(*collect_columns(read))
         return end
-
-    def _records(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Yield each record with its end in ``data``, b"" for skipped data. The last block may not be written yet."""
-        position = max(0, _HEADER_BYTES - at)
-        record: bytes | None = None  # joined from chunks; None where the first chunk was not seen
-        while True:
-            block_end = position + _BLOCK_BYTES - (at + position) % _BLOCK_BYTES
-            if block_end - position < _CHUNK.size:  # no room for another chunk; the rest is zeros
-                position = block_end
-                continue
-            if (chunk := _chunk(data, position, block_end)) is None:
-                return
-            kind, content = chunk
-            if kind == _DAMAGED or len(record or b"") > _LONGEST_RECORD:
-                self.note_damage()
-                position, record = block_end, None
-                yield position, b""
-                continue
-            position += _CHUNK.size + len(content)
-            if kind in {_FULL, _FIRST}:
-                record = content
-            elif record is not None:
-                record += content
-            if kind in {_FULL, _LAST}:
-                yield position, record or b""
-                record = None
-
-    def note_damage(self) -> None:
-        """Count a damaged place."""
-        self.skipped["Damaged places"] += 1
 
     @abstractmethod
     def _read_record(self, record: bytes) -> Iterable[tuple[str, Any]] | None:
         """Return the values of a record by tag, its step as ``_step``; None for a record that holds no metrics."""
 
 
-def _chunk(data: bytes, position: int, block_end: int) -> tuple[int, bytes] | None:
-    """Return kind and content of the chunk at ``position``, or None where it may still be being written."""
-    if position + _CHUNK.size > len(data):
+class WandbLog(ChunkedLog):
+    """Parses the history records of one run and skips all others."""
+
+    magic = b":W&B\xe1\xbe\x00"
+    program = "wandb"
+
+    def _read_record(self, record: bytes) -> Iterable[tuple[str, Any]] | None:
+        return read_history(record)
+
+
+_OF_MACHINE = "__swanlab__."
+_SCALAR = 13
+_SCALAR_KEY, _STEP, _TIME, _VALUE = 1, 2, 4, 5
+_NUMBER, _NANOSECONDS = 1, 2
+
+
+class SwanlabLog(ChunkedLog):
+    """Parses the scalar records of one run and skips all others."""
+
+    magic = b":SWL\xd6\xe1"
+    program = "SwanLab"
+
+    def _read_record(self, record: bytes) -> Iterable[tuple[str, Any]] | None:
+        if record.startswith(b"{"):
+            return _read_json_scalar(record)
+        scalar = read_values(record).get(_SCALAR)
+        return None if scalar is None else _read_scalar(scalar)
+
+
+def _read_json_scalar(record: bytes) -> list[tuple[str, Any]] | None:
+    facts = json.loads(record)
+    if facts["model_type"] != "Scalar" or facts["data"]["key"].startswith(_OF_MACHINE):
         return None
-    crc, length, kind = _CHUNK.unpack_from(data, position)
-    start = position + _CHUNK.size
-    content = data[start : start + length]
-    is_complete = start + length <= min(block_end, len(data)) and _FULL <= kind <= _LAST
-    if is_complete and zlib.crc32(content, zlib.crc32(bytes([kind]))) == crc:
-        return kind, content
-    return None if len(data) < block_end else (_DAMAGED, b"")
+    data, metric = facts["data"], facts["data"]["metric"]
+    return [(data["key"], metric["data"]), ("_step", data["step"]), ("_timestamp", metric["create_time"])]
+
+
+def _read_scalar(scalar: Any) -> list[tuple[str, Any]] | None:
+    fields = read_values(scalar)
+    time = read_values(fields.get(_TIME, b""))
+    value = read_values(fields.get(_VALUE, b"")).get(_NUMBER, bytes(DOUBLE.size))
+    posix = to_signed(time.get(_NUMBER, 0), 64) + time.get(_NANOSECONDS, 0) / 1e9
+    number = float(DOUBLE.unpack(value)[0])
+    key = fields[_SCALAR_KEY].decode()
+    if key.startswith(_OF_MACHINE):
+        return None
+    return [(key, number), ("_step", to_signed(fields.get(_STEP, 0), 64)), ("_timestamp", posix)]

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mcp_server.record.curves.tracker_records import flatten
 from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
 from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, file_signature, open_scalar_file
-from mcp_server.scalars.formats.row_series import STEP_KEYS, TIME_KEYS, flatten, parse_number
+from mcp_server.scalars.formats.chunked_log import SwanlabLog, WandbLog
+from mcp_server.scalars.formats.row_series import STEP_KEYS, TIME_KEYS, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
-from mcp_server.scalars.formats.tracker_logs import SwanlabLog, WandbLog
 from mcp_server.scalars.series import ScalarsUnreadable
 
 SourceKind = Literal["csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]

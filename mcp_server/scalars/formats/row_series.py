@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from mcp_server.text.rows import read_words
 
 STEP_KEYS, TIME_KEYS = read_words("scalars/names")["scalar_step"], read_words("scalars/names")["time"]
 
-_DEPTH = 16  # of objects in objects
 _LARGEST_STEP = 2.0**62
 # The unit of a number in a time column, by its size; seconds since a start are not a time of day.
 _EPOCH_UNITS = ((1e8, 1e11, 1.0), (1e11, 1e14, 1e3), (1e14, 1e17, 1e6), (1e17, 1e20, 1e9))
@@ -54,15 +53,6 @@ def parse_time(text: Any) -> float | None:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested objects, keys joined by "/". A list is a leaf."""
-    for key, value in record.items():
-        if not isinstance(value, dict):
-            yield f"{prefix}{key}", value
-        elif depth:
-            yield from flatten(value, f"{prefix}{key}/", depth - 1)
 
 
 def collect_columns(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[str, NumberColumn]]:

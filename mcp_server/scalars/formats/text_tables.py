@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from mcp_server.record.curves.tracker_records import flatten
 from mcp_server.scalars.formats.appended_file import Parser, WholeSource, open_scalar_file, unreadable_error
-from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns, flatten, parse_number
+from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns, parse_number
 from mcp_server.scalars.series import RunScalars
 from mcp_server.threads import stop_if_abandoned
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.protobuf import Malformed
-from mcp_server.scalars.tensorboard.decode import LONGEST_SCALAR, TYPES, read_scalar_tensor
+from mcp_server.record.curves.event_records import LONGEST_SCALAR, TYPES, read_scalar_tensor
+from mcp_server.record.curves.protobuf import Malformed
 from mcp_server.scalars.tensorboard.records import Bytes, Positions, unaligned
 
 _LONGEST_TEXT = 1024  # of a tag or metadata; a longer one is left to the slow path

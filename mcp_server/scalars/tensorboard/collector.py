@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.protobuf import Malformed
+from mcp_server.record.curves.event_records import SCALARS, ScalarEvent, decode_event, plugin_name
+from mcp_server.record.curves.protobuf import Malformed
 from mcp_server.scalars.series import MOST_TAGS, Points
 from mcp_server.scalars.tensorboard.batch_decode import (
     TEXT_BYTES,
@@ -19,7 +20,6 @@ from mcp_server.scalars.tensorboard.batch_decode import (
     ValueColumn,
     decode_batch,
 )
-from mcp_server.scalars.tensorboard.decode import SCALARS, ScalarEvent, decode_event, plugin_name
 from mcp_server.scalars.tensorboard.records import HEADER_BYTES, Bytes, Positions, unaligned
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import google_crc32c
 import numpy as np
 
-from mcp_server.scalars.protobuf import Malformed, read_varint
+from mcp_server.record.curves.event_records import decode_event
+from mcp_server.record.curves.protobuf import Malformed, read_varint
 from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.batch_decode import SLACK_BYTES
 from mcp_server.scalars.tensorboard.collector import Collector
-from mcp_server.scalars.tensorboard.decode import decode_event
 from mcp_server.scalars.tensorboard.records import (
     FRAME_BYTES,
     HEADER_BYTES,

@@ -1,4 +1,4 @@
-"""Decodes one event field by field in plain Python: the slow path, and the reference for the fast one.
+"""Decodes one event of TensorBoard field by field in plain Python: for tails, and the reference for whole files.
 
 Field numbers are those of tensorflow/core/util/event.proto and framework/{summary,tensor,tensor_shape,types}.proto.
 Images, histograms, audio and graphs are skipped.
@@ -11,9 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from mcp_server.scalars.protobuf import (
+from mcp_server.record.curves.protobuf import (
     BYTES,
     FIXED32,
     FIXED64,
@@ -127,6 +125,13 @@ TYPES = {  # DataType: its form in tensor_content, and the field that holds sing
     22: ("<u4", 16),
     23: ("<u8", 17),
 }
+_LAYOUTS = {
+    form: struct.Struct(layout)
+    for form, layout in zip(
+        ("<f4", "<f8", "<i4", "<u1", "<i2", "<i1", "<i8", "?", "<u2", "<f2", "<u4", "<u8"),
+        ("<f", "<d", "<i", "<B", "<h", "<b", "<q", "?", "<H", "<e", "<I", "<Q"),
+    )
+}
 _FLOATS, _INTS, _BOOLS, _HALVES = 5, 7, 11, 13  # TensorProto's float_val and so on
 _WIDTHS = {_FLOATS: 4, 6: 8}  # bytes of each number
 _VARINTS = {_INTS, 10, _BOOLS, _HALVES, 16, 17}
@@ -173,7 +178,8 @@ def _single(dtype: int, content: bytes, items: list[Any]) -> float | None:
 def _number(form: str, data: bytes) -> float | None:
     if form == "bfloat16":  # the upper half of a float
         form, data = "<f4", b"\0\0" + data
-    return float(np.frombuffer(data, form)[0]) if len(data) == np.dtype(form).itemsize else None
+    layout = _LAYOUTS[form]
+    return float(layout.unpack(data)[0]) if len(data) == layout.size else None
 
 
 def _elements(shape: bytes) -> int:
