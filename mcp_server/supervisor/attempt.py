@@ -158,12 +158,21 @@ class Attempt:
         control = self.control
         command, path = inputs.fill_words(control.spec.command), control.rundir.outputs(self.number)
         try:
-            outputs = OutputRecorder(path, list_living, command, control.spec.cwd, inputs.params, control.look_for_stop)
+            outputs = OutputRecorder(
+                path,
+                list_living,
+                command,
+                control.spec.cwd,
+                inputs.params,
+                control.look_for_stop,
+                self.observer.note_rows,
+            )
             outputs.start()
         except (OSError, RuntimeError) as error:  # neither a descriptor nor a thread is left
             self._events.append("observer_error", f"The files of the run are not recorded: {error}.")
             return
         self._outputs, self.observer.on_checkpoint = outputs, outputs.note_saved
+        self.observer.list_empty_files = outputs.describe_empty
         control.hears_stop_requests = lambda: self._outputs is not None and self._outputs.hears_stop_requests
 
     def _observe(self, output: bytes) -> None:
@@ -199,11 +208,11 @@ class Attempt:
         self._code_keeper.kill()
         self.relay.drain()
         self.relay.log.send()
+        self._flush_outputs()
         self.observer.read_end()  # also of a run that was killed: its last step is a fact of the run
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
             self.ended_s, self.ended_at = time.monotonic(), now()
             self._write_record()
-        self._flush_outputs()
 
     def _handle_next_inputs(self) -> None:
         pane, monitor = self.control.pane, self._gpu_monitor

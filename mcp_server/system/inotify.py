@@ -74,6 +74,11 @@ class Inotify:
                         self.add(one.path, depth - 1)
         return True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further directory is watched."""
+        return len(self._watched_ns) >= self._most
+
     def watched_ns(self, directory: str) -> int | None:
         """Return since when a directory is watched, in POSIX time, or None for one that is not."""
         return self._watched_ns.get(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -52,3 +53,21 @@ def call_aside(limit_s: float, act: Callable[[], T]) -> list[T]:
     if errors:
         raise errors[0]
     return results
+
+
+class RateBudget:
+    """Allows so many acts at once, and so many a second on average."""
+
+    def __init__(self, at_once: float, per_s: float) -> None:
+        self._at_once, self._per_s = at_once, per_s
+        self._left, self._at_s = at_once, time.monotonic()
+
+    def take(self) -> bool:
+        """Return whether an act is left, and take it."""
+        now_s = time.monotonic()
+        self._left = min(self._at_once, self._left + self._per_s * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

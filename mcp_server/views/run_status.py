@@ -117,6 +117,7 @@ class RunStatus(Answer):
     ``round``: the present one of several trainings in the run, whose are step, total, times and metrics; absent for 1.
     ``earlier``: how the attempts before ended. ``params``: those of the newest attempt. ``params_changed``: which of
     them, and which variables, retries changed.
+    ``read_from``: the file with step and metrics, where they are not printed. ``looked_at``: files without a step yet.
     ``command``, ``cwd``: as the newest attempt ran, in run://ID and in the list of one name.
     """
 
@@ -149,6 +150,8 @@ class RunStatus(Answer):
     # That of a retried attempt is over: the next may begin at step 0.
     eta_s: Annotated[float | None, Shown(without="unreachable, ended, stalled, retrying", heartbeat=2)] = None
     metrics: Annotated[dict[str, float | str] | None, Shown(without="failed, listed, lost", heartbeat=3)] = None
+    read_from: Annotated[str | None, Shown("progress", without="brief, failed, listed, lost", of_one=True)] = None
+    looked_at: Annotated[str | None, Shown("progress", without="ended", is_news=True, of_one=True)] = None
     command: str | None = None
     cwd: str | None = None
     params: Annotated[dict[str, Any] | None, Shown(without="brief", of_one=True)] = None

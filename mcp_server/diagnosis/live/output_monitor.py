@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_server.diagnosis.failure.last_lines import gives_up
 from mcp_server.diagnosis.live.divergence import DivergenceDetector, Doubt
 from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, LivePrefixes
+from mcp_server.diagnosis.live.file_progress import FileProgress
 from mcp_server.diagnosis.live.stall import ReportLimit, StallDetector
+from mcp_server.diagnosis.progress.named_values import HEADLINES
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
+from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.events import EventKind
 from mcp_server.text.lines import ESCAPED_TRACEBACK, LINE_CHARS, TRACEBACK_CHARS, split_lines
 from mcp_server.text.regex import compile_lazily
@@ -36,6 +39,7 @@ _MATCHES_PER_WORD = 8  # in one piece of output
 _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
+_MAX_METRICS = 4
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 
 
@@ -46,6 +50,9 @@ class OutputEvent:
     kind: EventKind
     text: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+_RESUMED = OutputEvent("resumed", "The run makes progress again.")
 
 
 @dataclass
@@ -87,6 +94,8 @@ class OutputMonitor:
     def __init__(self, spec: Mapping[str, Any], started_s: float) -> None:
         self.progress = ProgressTracker(spec.get("first_step_pattern"), command=str(spec.get("command") or ""))
         self.stall_detector = StallDetector(started_s, spec.get("stall_timeout_s"))
+        self.files = FileProgress()
+        self._has_pattern = bool(spec.get("first_step_pattern"))
         self._is_fixed = spec.get("stall_timeout_s") is not None
         self.divergence = DivergenceDetector()
         self.suspect: Suspect | None = None
@@ -104,6 +113,7 @@ class OutputMonitor:
         self._byte_budget, self._budget_at_s = float(_BURST_BYTES), started_s
         self._unread_flood, self._flood_read_s = b"", -math.inf
         self._unfinished_read, self._received_s = b"", started_s
+        self._counts_alike = False  # output and files have shown the same step
         self._divergence_reported = False
         self._doubts_reported: set[str] = set()
         # Metrics that are NaN every few steps, or errors that steps follow, would wake an agent without end.
@@ -119,9 +129,60 @@ class OutputMonitor:
     @property
     def stall_check_s(self) -> float | None:
         """Monotonic time from which silence may be a stall, or None after the last step: uploads are silent."""
-        step, total = self.progress.step, self.progress.total_steps
+        step, total = self.step, self.total_steps
         is_done = step is not None and total is not None and step >= total
         return None if is_done and not self._is_fixed else self.stall_detector.due_s()
+
+    @property
+    def _shows_files(self) -> bool:
+        """Whether the step in the run's files is the one to show: no other is printed, or one that is behind it."""
+        printed, written = self.progress.step, self.files.step
+        return written is not None and (printed is None or (printed <= written and self._counts_alike))
+
+    @property
+    def step(self) -> int | None:
+        """The newest training step, printed or written."""
+        return self.files.step if self._shows_files else self.progress.step
+
+    @property
+    def round(self) -> int:
+        """The training of several in one run, from 1."""
+        return self.files.round if self.progress.step is None else self.progress.round
+
+    @property
+    def total_steps(self) -> int | None:
+        """The steps of the present round, as printed. One that the files have passed counts something else."""
+        step, total = self.step, self.progress.total_steps
+        return total if step is None or total is None or step <= total else None
+
+    @property
+    def place(self) -> str:
+        """Where training is, in words: `step 8 of 12`, `round 2, step 8`, or empty before the first step."""
+        if not self._shows_files:
+            return self.progress.place
+        words = f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else "")
+        return words if self.round == 1 else f"round {self.round}, {words}"
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds per step."""
+        return (self.files.speed.step_s if self._shows_files else None) or self.progress.step_s
+
+    @property
+    def _advances(self) -> int:
+        return self.progress.advances + self.files.advances
+
+    def read_rows(self, path: str, rows: Sequence[CurveRow], at_s: float, wall_s: float) -> list[OutputEvent]:
+        """Return the events that new rows in a file of the run cause. ``wall_s``: ``at_s`` in POSIX time."""
+        if not self.files.read_rows(path, rows, at_s, wall_s):
+            return []
+        if self.progress.step is not None and self.files.counts_like(self.progress.step):
+            self._counts_alike = True
+        events = []
+        if self.first_step_s is None and not self._has_pattern:
+            step = self.files.first_step
+            events.append(self._note_first_step(step, f"step {step}, in {path}", f"{path}: step {step}", at_s))
+        return events + self._note_advance(at_s)
 
     def read_output(self, data: bytes, at_s: float) -> list[OutputEvent]:
         """Return the events that ``data``, which came at ``at_s``, causes. Unreadable output raises."""
@@ -199,7 +260,7 @@ class OutputMonitor:
             if number == 0 and new and self.suspect is not None:
                 self.suspect.round = self.progress.round if self.progress.first_step_seen else 0
         if new and self.suspect is not None:  # the diagnosis decides which steps of this piece followed it
-            self.suspect.advances = self.progress.advances
+            self.suspect.advances = self._advances
         self._note_passed_over()
         for line in lines:
             if ("heckpoint" in line or "ckpt" in line) and (name := find_checkpoint(line)):
@@ -254,21 +315,25 @@ class OutputMonitor:
     def _note_progress(self, advances: int, at_s: float) -> list[OutputEvent]:
         events = []
         if self.progress.first_step_seen and self.first_step_s is None:
-            self.first_step_s, self._first_step_due_s = at_s, None
-            step = self.progress.step
-            text = f"First training step seen after {at_s - self.started_s:.0f} s: {self.progress.place or 'a step'}."
-            events.append(OutputEvent("first_step", text, {"step": step, "line": self.progress.first_step_line[:300]}))
+            line = self.progress.first_step_line[:300]
+            events.append(self._note_first_step(self.progress.step, self.progress.place or "a step", line, at_s))
         if self.progress.advances > advances:
-            resumed = self.stall_detector.note_step(at_s)
-            suspect = self.suspect
-            if suspect is not None and self.progress.advances - suspect.advances >= _CLEARING_ADVANCES:
-                resumed = resumed or self._suspect_reported  # withdraws the reported error
-                self.suspect, self._suspect_reported = None, False
-        else:
-            resumed = self.stall_detector.note_output(at_s, self.last_line)
-        if resumed:
-            events.append(OutputEvent("resumed", "The run makes progress again."))
+            return events + self._note_advance(at_s)
+        if self.stall_detector.note_output(at_s, self.last_line):
+            events.append(_RESUMED)
         return events
+
+    def _note_first_step(self, step: int | None, place: str, line: str, at_s: float) -> OutputEvent:
+        self.first_step_s, self._first_step_due_s = at_s, None
+        text = f"First training step seen after {at_s - self.started_s:.0f} s: {place}."
+        return OutputEvent("first_step", text, {"step": step, "line": line})
+
+    def _note_advance(self, at_s: float) -> list[OutputEvent]:
+        resumed = self.stall_detector.note_step(at_s)
+        if self.suspect is not None and self._advances - self.suspect.advances >= _CLEARING_ADVANCES:
+            resumed = resumed or self._suspect_reported  # withdraws the reported error
+            self.suspect, self._suspect_reported = None, False
+        return [_RESUMED] if resumed else []
 
     def _note_passed_over(self) -> None:
         """Note that another round began after the suspect line: the script went on after an error."""
@@ -293,7 +358,7 @@ class OutputMonitor:
             line = _read_line_at(piece, start)
             if self._prefixes.may_be_fatal(line):
                 number = self.line_feeds + piece.count(b"\n", 0, start) + 1
-                self.suspect = Suspect(line, self._bytes + start, number, at_s, self.progress.advances)
+                self.suspect = Suspect(line, self._bytes + start, number, at_s, self._advances)
                 return
 
     @property
@@ -348,19 +413,34 @@ class OutputMonitor:
 
     def progress_facts(self) -> dict[str, Any]:
         """Return the content of ``progress.json``, durations in seconds."""
-        progress = self.progress
+        step, total, step_s = self.step, self.total_steps, self.step_s
+        printed, written = self.progress.metrics, self.files.metrics
+        metrics = {**printed, **written} if self._shows_files else {**written, **printed}
+        names = [name for name in (*HEADLINES, *metrics) if name in metrics]
+        is_left = None not in (step, total, step_s)
         facts = {
-            "round": progress.round if progress.round > 1 else None,
-            "step": progress.step,
-            "total_steps": progress.total_steps,
-            "step_s": progress.step_s,
-            "eta_s": progress.eta_s,
+            "round": self.round if self.round > 1 else None,
+            "step": step,
+            "total_steps": total,
+            "step_s": step_s,
+            "eta_s": max(0, (total or 0) - (step or 0)) * (step_s or 0.0) if is_left else None,
             # JSON has no NaN.
-            "metrics": {name: v if math.isfinite(v) else str(v) for name, v in progress.metrics.items()},
+            "metrics": {
+                name: metrics[name] if math.isfinite(metrics[name]) else str(metrics[name])
+                for name in list(dict.fromkeys(names))[:_MAX_METRICS]
+            },
+            "read_from": self._describe_source(),
             "checkpoint": self.checkpoint,
             "nan_since": {doubt.name: doubt.since for doubt in self.divergence.doubts.values()},
         }
         return {name: value for name, value in facts.items() if value not in (None, {})}
+
+    def _describe_source(self) -> str | None:
+        """Return from which file step and metrics are, or that it counts something else than the output."""
+        step, path = self.files.step, self.files.path
+        if step is None or self._shows_files:
+            return path or None
+        return None if self._counts_alike else f"output; {path} has step {step}"
 
 
 # --- checkpoints: "Saved checkpoint to runs/a/ckpt-500", "saving global_step_20"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
 import sys
 import time
 from collections import deque
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Diagnosis
     from mcp_server.diagnosis.live.divergence import Doubt
     from mcp_server.diagnosis.live.output_monitor import OutputEvent, OutputMonitor
+    from mcp_server.record.curves.tails import CurveRow
     from mcp_server.supervisor.gpus.gpu_monitor import GpuMonitor
 
 T = TypeVar("T")
@@ -75,6 +78,7 @@ class Observer:
         self._spec, self._events = control.spec, control.events
         self._living, self._gpu_monitor = living, gpu_monitor
         self._redact, self._search_path = redact, search_path
+        self._cwd = f"{os.path.realpath(control.spec.cwd or '/').rstrip('/')}/"
         self._progress_file = ProgressFile(control.rundir.progress(number))
         self._log_path = control.rundir.log(number)
         self._in_attempt = f" in attempt {number}" if number > 1 else ""
@@ -96,6 +100,8 @@ class Observer:
         self._fed_s = 0.0  # when output came last
         self._noted_checkpoint: str | None = None
         self._faults = JudgingFaults(control.events)
+        self._rows: deque[tuple[str, list[CurveRow], float, float]] = deque()  # of files, with two times of arrival
+        self.list_empty_files: Callable[[], tuple[str, ...]] = tuple
         # Called with each path that the output says it saved.
         self.on_checkpoint: Callable[[str], None] = lambda _: None
 
@@ -119,12 +125,12 @@ class Observer:
     @property
     def step(self) -> int | None:
         """The newest training step."""
-        return self._monitor.progress.step if self._monitor else None
+        return self._monitor.step if self._monitor else None
 
     @property
     def round(self) -> int:
         """The training of several in one run, from 1."""
-        return self._monitor.progress.round if self._monitor else 1
+        return self._monitor.round if self._monitor else 1
 
     @property
     def checkpoint(self) -> str | None:
@@ -150,6 +156,17 @@ class Observer:
         self._is_read_later = self._may_be_read_later(monitor)
         if not self._is_read_later:
             self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
+
+    def note_rows(self, path: str, rows: list[CurveRow]) -> None:
+        """Take what is new in a file with curves of the attempt. May be called by any thread."""
+        is_first = not self._rows
+        self._rows.append((self._shorten(path), rows, time.monotonic(), time.time()))
+        if is_first:
+            os.kill(os.getpid(), signal.SIGCHLD)  # wakes the supervisor, which then finds ``due_s`` passed
+
+    def _shorten(self, path: str) -> str:
+        """Return a path as from the working directory, where it is below."""
+        return path.removeprefix(self._cwd)
 
     def _may_be_read_later(self, monitor: OutputMonitor) -> bool:
         """Return whether unread output can change nothing before progress is written."""
@@ -239,7 +256,7 @@ class Observer:
         return self._monitor
 
     def _earliest_due_s(self, monitor: OutputMonitor) -> float | None:
-        if self._unread and not self._is_read_later:
+        if self._rows or (self._unread and not self._is_read_later):
             return 0.0
         due_s = (monitor.next_check_s, self._progress_file.due_s, self._silence_due_s(monitor), self._rehearsal_due_s)
         return min((t for t in due_s if t is not None), default=None)
@@ -252,9 +269,17 @@ class Observer:
         return last_s + min(_SILENT_S, (stall_s - last_s) / 10)
 
     def _read_and_check(self) -> None:
+        self._read_rows()
         self._read_pieces()
         if not self._unread:
             self._check()
+
+    def _read_rows(self) -> None:
+        while self._rows:
+            path, rows, at_s, wall_s = self._rows.popleft()
+            for event in self._reader.read_rows(path, rows, at_s, wall_s):
+                self._report(event)
+            self._progress_file.plan(time.monotonic())
 
     def _read_pieces(self, turn_s: float | None = None) -> None:
         if not self._unread:
@@ -345,16 +370,26 @@ class Observer:
             next_step += f"; after {max(0.0, stall_s - now_s):.0f} s more of silence the recovery policy stops it"
         then = self._describe_following("first_step_timeout", f"{next_step}.")
         idle = " It uses no processor time now." if is_idle else ""
-        text = f"No training step seen for {waited_s:.0f} s{self._in_attempt}.{idle} {self._last_line} {then}"
+        text = f"No training step seen for {waited_s:.0f} s{self._in_attempt}: {self._describe_looked_at()}.{idle}"
+        text = f"{text} {self._last_line} {then}"
         self._events.append("first_step_timeout", text, then=then)
         self._request_stop("first_step_timeout", f"no training step came within {waited_s:.0f} s")
+
+    def _describe_looked_at(self) -> str:
+        """Return where a step was looked for, and what was found."""
+        if self._reader.files.step is not None:
+            return f"first_step_pattern has matched no line, while {self._reader.files.path} is at {self._reader.place}"
+        return f"looked at its output, and {self._describe_empty() or 'for files with curves of its own: none'}"
+
+    def _describe_empty(self) -> str:
+        return "; ".join(f"{self._shorten(path)}: nothing written yet" for path in self.list_empty_files())
 
     def _on_stall(self, now_s: float) -> None:
         monitor = self._reader
         since_s, used_s = self._cpu_use.since_silence()
-        gap = monitor.stall_detector.describe_gap(monitor.progress.step_s)
+        gap = monitor.stall_detector.describe_gap(monitor.step_s)
         usual = f"; usual is {gap}" if gap else ""
-        place = f" after {monitor.progress.place}" if monitor.progress.place else ""
+        place = f" after {monitor.place}" if monitor.place else ""
         self._silence = f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}"
         self._silent_after = mask_line(monitor.newest_line)[:LINE_CHARS]
         living = self._living()
@@ -439,11 +474,13 @@ class Observer:
         self._publish()
 
     def _look(self) -> None:
+        self._read_rows()
         self._read_pieces(math.inf)
         self._progress_file.forget()
         self._write()
 
     def _read_end(self) -> None:
+        self._read_rows()
         self._read_pieces(math.inf)
         for event in self._reader.read_end(time.monotonic()):
             self._report(event)
@@ -451,6 +488,8 @@ class Observer:
 
     def _publish(self) -> None:
         facts = self._reader.progress_facts()
+        if self.step is None and (empty := self._describe_empty()):
+            facts["looked_at"] = empty
         if self._gpu_monitor and (used := self._gpu_monitor.figures()):
             facts = {**facts, "gpus": used}
         self._progress_file.write(facts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from mcp_server.command.outputs import find_in_command
@@ -21,6 +21,7 @@ from mcp_server.system.processes import list_written_files
 from mcp_server.text.regex import compile_lazily
 
 _MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000
+_GONE_S = 15.0  # since a program was seen alive, in which what it wrote last may be found
 _SETTLES_S = 5.0  # a new process may still change its directory and its program
 # A program of one of these may train, and open its files for an instant only.
 _LAUNCHERS = compile_lazily(rf"^(?:python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|mpiexec|julia|Rscript)$")
@@ -48,6 +49,7 @@ class OutsiderWatch:
         self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
         self._seen: dict[processes.Process, _Seen] = {}
         self._known: set[tuple[int, int]] = set()  # the numbers of those that are not outsiders
+        self._neighbours: dict[processes.Process, tuple[str, float]] = {}  # of other runs: directory, when last seen
 
     def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
         """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
@@ -68,6 +70,21 @@ class OutsiderWatch:
             if not seen.until_s and processes.find_process(seen.process.pid) != seen.process:
                 seen.until_s = now_s
 
+        self._note_living_neighbours(now_s)
+
+    def _note_living_neighbours(self, now_s: float) -> None:
+        for one, (cwd, seen_s) in list(self._neighbours.items()):
+            if processes.find_process(one.pid) == one:
+                self._neighbours[one] = cwd, now_s
+            elif now_s - seen_s > _GONE_S:
+                del self._neighbours[one]
+
+    def work_at(self, directories: Container[str], attempt_processes: Iterable[processes.Process]) -> bool:
+        """Return whether another run, or a program that may train, works in one of ``directories`` or did just now."""
+        self.inspect_processes(attempt_processes, time.time())
+        others = [seen.cwd for seen in self._seen.values() if not seen.until_s and (seen.files or seen.may_train)]
+        return any(cwd in directories for cwd in [*(cwd for cwd, _ in self._neighbours.values()), *others])
+
     def outsiders(self) -> tuple[Outsider, ...]:
         """Return those that had a file of the directory open for writing, or whose program may train."""
         return tuple(
@@ -86,6 +103,8 @@ class OutsiderWatch:
         is_below = _is_below(cwd, self._cwd)
         # A tmux server, whose descriptors are as many as its panes, often works where it was first needed.
         if not is_below or processes.is_tmux_server(one) or _has_supervisor(one, supervised):
+            if is_below and _is_of_another_run(one):
+                self._neighbours[one] = cwd, time.time()
             if is_below or time.time() - processes.started_at_s(one) > _SETTLES_S:
                 self._known.add(numbers)
             return None
@@ -119,6 +138,12 @@ def _has_supervisor(one: processes.Process, supervised: set[int]) -> bool:
             return False
         one = parent
     return False
+
+
+def _is_of_another_run(one: processes.Process) -> bool:
+    """Return whether a process that works in the directory is a run's, and not this one's, nor a supervisor itself."""
+    is_own = os.getpid() in processes.ancestors(one.pid) or processes.is_tmux_server(one)
+    return not is_own and supervised_run(processes.command_words(one.pid)) is None
 
 
 def _may_train(words: list[str]) -> bool:

@@ -13,8 +13,10 @@ that; a file without such a proof is recorded as ``unsure``. `outsiders` finds p
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +28,21 @@ from mcp_server.command.outputs import (
     find_in_command,
     find_in_configuration,
     find_mentioned,
+    is_output_place,
 )
+from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.run_directory import now
+from mcp_server.record.scalar_files import parse_event_name
 from mcp_server.record.written_files import Outputs, write_outputs
 from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
+from mcp_server.supervisor.outputs.scalar_tails import ScalarTails, TemporaryFiles
 from mcp_server.supervisor.outputs.seen_files import SETTLE_S, MentionedDirectories, SeenFiles, may_be_listed
 from mcp_server.supervisor.outputs.write_sessions import WriteSessions
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, Inotify
+from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, FileEvent, Inotify
 from mcp_server.system.processes import list_written_files
+from mcp_server.system.time_bounds import RateBudget
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
 _IDLE_S = 60.0  # the same while the attempt uses no processor time and prints nothing
@@ -57,6 +64,9 @@ _EVENT_FILES_S, _LEAST_WORK_S = 30.0, 0.05  # nobody who used less processor tim
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
+# Below directories of outputs that exist, new ones are expected: logs/train/runs/DATE. One with more directories in it
+# holds the runs themselves.
+_OUTPUT_DEPTH, _MOST_BESIDE, _NEW_DEPTH = 3, 12, 6
 
 
 class OutputRecorder(threading.Thread):
@@ -73,6 +83,7 @@ class OutputRecorder(threading.Thread):
         cwd: str,
         params: Mapping[str, Any],
         on_stop_request: Callable[[], None] = lambda: None,
+        on_rows: Callable[[str, list[CurveRow]], None] = lambda *_: None,
     ) -> None:
         super().__init__(name="outputs", daemon=True)
         # Whether ``on_stop_request`` is called, in this thread, soon after one is written by a process of this host.
@@ -87,7 +98,7 @@ class OutputRecorder(threading.Thread):
         self._wakeup = os.pipe()
         self._begun_ns = time.time_ns() - _SLACK_NS
         self._pids: dict[int, None] = {}
-        self._budget = _Budget()
+        self._budget = RateBudget(_SAMPLES_AT_ONCE, _SAMPLES_PER_S)
         self._looked_s: dict[str, float] = {}  # when a changed path was looked at
         self._living: list[processes.Process] = []
         self._seen: dict[processes.Process, str] = {}  # by what name
@@ -100,7 +111,9 @@ class OutputRecorder(threading.Thread):
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
         self._files = SeenFiles(self._sessions, self._inotify, self._take_events)
+        self._tails, self._temporary = ScalarTails(self._is_own, on_rows), TemporaryFiles()
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
+        self._of_others: set[str] = set()  # paths with curves that others may have written
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
@@ -148,13 +161,17 @@ class OutputRecorder(threading.Thread):
         try:
             self._hear_stop_requests()
             self._name_directories()
+            self._temporary.add(tempfile.gettempdir())
+            self._watch_outputs(self._real_cwd, _OUTPUT_DEPTH)
             self._watch()
             self._sample_until_end()
             self._outsiders.inspect_processes((), time.time())  # first: meanwhile what was written last settles
             self._files.close(self._pids)
+            self._tails.read_due(ended=True)
             self._add_directories(self._mentioned.decide())
             self._write()
             self._flushed.set()
+            self._temporary.close()
             self._inotify.close()  # takes the kernel 25 ms, for which the report of the end need not wait
             self._find_event_files()
             self._files.list_changed(self._directories, self._begun_ns)
@@ -165,6 +182,7 @@ class OutputRecorder(threading.Thread):
         finally:
             self.hears_stop_requests = False
             self._flushed.set()
+            self._temporary.close()
             self._inotify.close()
 
     def _hear_stop_requests(self) -> None:
@@ -207,31 +225,47 @@ class OutputRecorder(threading.Thread):
 
         That a file grows, which was looked at a moment ago, is not a change.
         """
-        poll, inotify = select.poll(), self._inotify
-        poll.register(self._wakeup[0], select.POLLIN)
-        if inotify.fd is not None and not self._budget.take():
+        fd = self._inotify.fd
+        if fd is not None and not self._budget.take():
             earliest_s = max(earliest_s, time.monotonic() + 1 / _SAMPLES_PER_S)
         quiet_s = _QUIET_S
         while True:
-            if poll.poll(max(0.0, 1000 * (earliest_s - time.monotonic()))):
+            if self._poll(earliest_s):
                 return self._is_woken()
             if time.monotonic() >= until_s:
                 return False
-            if inotify.fd is not None:
-                poll.register(inotify.fd, select.POLLIN)
-            ready = [fd for fd, _ in poll.poll(max(0.0, 1000 * (until_s - time.monotonic())))]
+            begun_s, others_s = time.monotonic(), self._temporary.due_s
+            is_due = others_s <= begun_s
+            due_s = min(until_s, self._tails.due_s, math.inf if is_due else others_s)
+            ready = self._poll(due_s, fd, self._temporary.fd if is_due else None)
             if self._wakeup[0] in ready:
                 return self._is_woken()
-            if not ready:
-                return False
             begun_s = time.monotonic()
-            if self._take_news():
+            if self._temporary.fd in ready:
+                self._take_temporary()
+            if fd in ready and self._take_news():
                 return True
-            now_s = time.monotonic()
-            earliest_s = now_s + max(quiet_s, _SHARE * (now_s - begun_s))
-            quiet_s = min(2 * quiet_s, _LONGEST_QUIET_S)
-            if inotify.fd is not None:
-                poll.unregister(inotify.fd)
+            self._tails.read_due()
+            if ready:
+                now_s = time.monotonic()
+                earliest_s = now_s + max(quiet_s, _SHARE * (now_s - begun_s))
+                quiet_s = min(2 * quiet_s, _LONGEST_QUIET_S)
+
+    def _poll(self, until_s: float, *fds: int | None) -> list[int]:
+        """Return which of ``fds`` are readable, or this thread's own wake-up, at the latest at ``until_s``."""
+        poll = select.poll()
+        for fd in (self._wakeup[0], *fds):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+        return [fd for fd, _ in poll.poll(max(0.0, 1000 * (until_s - time.monotonic())))]
+
+    def _take_temporary(self) -> None:
+        """Note the event files that the attempt has begun among everybody's temporary files, and watch their places."""
+        for path in self._temporary.take(self._pids):
+            self._files.note_event_file(path)
+            self._files.name_event_files(self._pids)
+            self._inotify.add(os.path.dirname(path))  # noqa: PTH120 - hot path
+            self._tails.note_change(path)
 
     def _take_news(self) -> bool:
         """Read what inotify has to say, and return whether a file changed that was not looked at a moment ago."""
@@ -270,7 +304,8 @@ class OutputRecorder(threading.Thread):
                 if not path.startswith(self._run_path):
                     open_inodes.add((status.st_dev, status.st_ino))
                     open_paths.add(path)
-                    self._files.note_open(path, status, append=append)
+                    if self._files.note_open(path, status, append=append):
+                        self._tails.note_change(path)
         self._take_events()
         self._sessions.end_sample(open_paths)
         self._files.end_sample(open_inodes, self._pids)
@@ -290,10 +325,7 @@ class OutputRecorder(threading.Thread):
             self._sessions.take(event)
             if event.kind == MOVED_TO and event.former:
                 self._files.follow(event.former, event.path)
-            if event.is_directory and event.kind == CREATED:
-                self._files.find_event_files(event.path)
-            elif event.kind == CREATED and "tfevents" in event.path:
-                self._files.note_event_file(event.path)
+            self._note_curves(event)
             if event.kind == OPENED:
                 self._opened.add(event.path)
             elif event.is_change:
@@ -306,6 +338,42 @@ class OutputRecorder(threading.Thread):
         if self._inotify.overflows != self._overflows:
             self._overflows = self._inotify.overflows
             self._sessions.forget_all()
+
+    def _note_curves(self, event: FileEvent) -> None:
+        """Note a file that may hold a curve, and those in a new directory, which was not watched before."""
+        if event.is_directory and event.kind == CREATED:
+            self._find_curves(event.path)
+        elif event.kind == CREATED and "tfevents" in event.path:
+            self._files.note_event_file(event.path)
+        if not event.is_directory and event.is_change:
+            self._tails.note_change(event.path, is_new=event.kind in (CREATED, MOVED_TO))
+
+    def _find_curves(self, directory: str) -> None:
+        """Note the files with curves at or below a directory: those of a new one were there before it was watched."""
+        for path in self._files.find_event_files(directory):
+            self._tails.note_change(path)
+
+    def _is_own(self, path: str) -> bool:
+        """Return whether the attempt writes a file with curves, as far as that is known.
+
+        Its processes have it open, or its name has the number of one. One that was open for instants only is the
+        attempt's in a directory that it named or writes in, or where nobody else works.
+        """
+        if (known := self._files.is_written(path)) is not None:
+            return known
+        if os.stat(path).st_mtime_ns < self._begun_ns:  # noqa: PTH116 - hot path
+            return False
+        if (event := parse_event_name(path.rpartition("/")[2])) is not None and event.writers:
+            return any(pid in self._pids for pid, _ in event.writers)
+        above = set(map(str, Path(path).parents))
+        if above & {*self._directories, *self._files.directories()} - {self._real_cwd}:
+            return True
+        if self._real_cwd not in above or path in self._of_others:
+            return False
+        if self._outsiders.work_at(above, self._living):
+            self._of_others.add(path)  # also once they are gone
+            return False
+        return True
 
     def _is_of_record(self, path: str) -> bool:
         if path == f"{self._run_path}stop.json":
@@ -326,7 +394,7 @@ class OutputRecorder(threading.Thread):
 
     def _find_event_files(self) -> None:
         if not self._files.has_event_files and may_be_listed(self._real_cwd):
-            self._files.find_event_files(self._real_cwd)
+            self._find_curves(self._real_cwd)
             self._files.name_event_files(self._pids)
 
     def _meet(self, process: processes.Process) -> None:
@@ -370,6 +438,27 @@ class OutputRecorder(threading.Thread):
             if may_be_listed(path):
                 self._inotify.add(path)
 
+    def _watch_outputs(self, directory: str, depth: int) -> None:
+        """Watch directories of outputs that exist, where new ones will appear, and those that are new already."""
+        if not may_be_listed(directory):
+            return
+        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+            found = [one for one in entries if one.name[0] != "." and one.is_dir(follow_symlinks=False)]
+            is_narrow = len(found) <= _MOST_BESIDE
+            for one in found:
+                if one.stat(follow_symlinks=False).st_mtime_ns >= self._begun_ns:
+                    self._inotify.add(one.path, _NEW_DEPTH)
+                    self._find_curves(one.path)
+                elif directory != self._real_cwd or is_output_place(one.name) or one.name.endswith("logs"):
+                    if is_narrow:
+                        self._inotify.add(one.path, 0)
+                    if is_narrow and depth > 1:
+                        self._watch_outputs(one.path, depth - 1)
+
+    def describe_empty(self) -> tuple[str, ...]:
+        """Return the files of the attempt that may hold curves, and hold none yet. May be called by any thread."""
+        return self._tails.describe_empty()
+
     def _outputs(self, *, ended: bool = False) -> Outputs:
         with self._saved_lock:
             saved = tuple(self._saved)
@@ -384,23 +473,6 @@ class OutputRecorder(threading.Thread):
             outsiders=self._outsiders.outsiders(),
             mentioned=tuple(self._mentioned.shared if self._changed_inputs is None else self._changed_inputs),
         )
-
-
-class _Budget:
-    """Allows 40 samples at once and 5 a second on average."""
-
-    def __init__(self) -> None:
-        self._left, self._at_s = float(_SAMPLES_AT_ONCE), time.monotonic()
-
-    def take(self) -> bool:
-        """Return whether a sample is left, and take it."""
-        now_s = time.monotonic()
-        self._left = min(_SAMPLES_AT_ONCE, self._left + _SAMPLES_PER_S * (now_s - self._at_s))
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 def _news(outputs: Outputs) -> object:

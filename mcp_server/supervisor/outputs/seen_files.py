@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mcp_server.record.scalar_files import parse_event_name
 from mcp_server.record.written_files import MOST_FILES, WrittenFile
+from mcp_server.supervisor.outputs.scalar_tails import may_hold_curve
 from mcp_server.supervisor.outputs.write_sessions import WriteSessions
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.inotify import Inotify
@@ -46,15 +47,25 @@ class SeenFiles:
         """Return the directories of all files."""
         return list(dict.fromkeys(os.path.dirname(file.path) for file in self._files.values()))  # noqa: PTH120 - hot path
 
-    def note_open(self, path: str, status: os.stat_result, *, append: bool) -> None:
-        """Note that a process of the attempt has a file open for writing. ``append``: in append mode."""
+    def is_written(self, path: str) -> bool | None:
+        """Return whether the attempt wrote the file, None where that was not seen, or another may have since."""
+        file = next((one for one in self._files.values() if one.path == path), None)
+        return True if file is not None and (file.open or not file.unsure) else None
+
+    def note_open(self, path: str, status: os.stat_result, *, append: bool) -> bool:
+        """Note that a process of the attempt has a file open for writing, and return whether it is new or has grown.
+
+        ``append``: in append mode.
+        """
         key = status.st_dev, status.st_ino
         file = self._files.get(key)
         if file is None:
             file = self._files[key] = _SeenFile(path, status.st_ino)
         file.path, file.open = path, True
         file.append |= append
+        former_ns = file.changed_ns
         file.size, file.changed_ns = status.st_size, status.st_mtime_ns
+        return former_ns != file.changed_ns
 
     def note_event_file(self, path: str) -> None:
         """Note an event file that somebody created."""
@@ -66,15 +77,17 @@ class SeenFiles:
         """Whether an event file of the attempt is known."""
         return any("tfevents" in file.path for file in self._files.values())
 
-    def find_event_files(self, directory: str) -> None:
-        """Note the event files at or below a directory: those of one that is new were created before it was watched."""
+    def find_event_files(self, directory: str) -> list[str]:
+        """Note the event files at or below a directory, and return them with others that may hold curves."""
 
-        def event_file(entry: os.DirEntry[str]) -> str | None:
-            return entry.path if "tfevents" in entry.name else None
+        def curve_file(entry: os.DirEntry[str]) -> str | None:
+            return entry.path if may_hold_curve(entry.path) and entry.is_file(follow_symlinks=False) else None
 
         scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=_LIST_S)
-        for _, paths in scan.walk(Path(directory), event_file, skip=lambda name: name.startswith(".")):
-            self._event_files.update(dict.fromkeys(paths[:_MOST_EVENT_FILES]))
+        found = scan.walk(Path(directory), curve_file, skip=lambda name: name.startswith("."))
+        paths = [path for _, some in found for path in some]
+        self._event_files.update(dict.fromkeys([path for path in paths if "tfevents" in path][:_MOST_EVENT_FILES]))
+        return paths
 
     def name_event_files(self, pids: Container[int]) -> None:
         """Record the event files that hold the number of a process of the attempt: some are open for instants only."""

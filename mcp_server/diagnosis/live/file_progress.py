@@ -1,0 +1,145 @@
+"""Tracks step and metrics in the files that a run writes: event files, tables, lines of JSON, files of trackers. Pure.
+
+All files of one training count together: the furthest step of any leads, since a program that logs twice does so at the
+same steps. A file that begins after the others have fallen silent, further back, is another round. Numbers of held-out
+data are no steps: an initial evaluation, or a program that only evaluates, writes such files as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mcp_server.diagnosis.progress.named_values import (
+    COUNTS,
+    HEADLINES,
+    HELD_OUT,
+    LOSS,
+    QUALITY,
+    REWARD,
+    SPEED,
+    classify_name,
+)
+from mcp_server.diagnosis.progress.step_counters import StepSpeed
+from mcp_server.record.curves.tails import CurveRow
+
+_MOST_FILES, _MOST_TAGS, _MOST_METRICS, _MOST_STEPS = 200, 1_000, 4, 2_000
+_OTHER_AXES = frozenset({"time", "iter", "frame"})  # over which rl_games and rsl_rl write a metric again
+_OF_MACHINE = re.compile(r"(?:^|[/._])(?:system|hardware|gpu|cpu|memory|disk|network)[/._]|^time/", re.IGNORECASE)
+_HELD_OUT_DIRECTORY = re.compile(r"val|valid|validation|eval|evaluation|test|dev", re.IGNORECASE)
+_SHOWN = (LOSS, REWARD, QUALITY, HELD_OUT)  # what a metric without a usual name measures, the most telling first
+_APART_S = 0.05
+_ENOUGH = 10  # a step that log and file share by chance is smaller
+
+
+@dataclass
+class _Curves:
+    """One file: the newest step and value of each tag. ``moves``: how often its step grew."""
+
+    begun_s: float
+    grown_s: float
+    first_step: int
+    step: int
+    moves: int = 0
+    tags: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+
+class FileProgress:
+    """Reads rows in order. ``path``: the file whose step leads; ``round``: the training of several, from 1."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.first_step: int | None = None
+        self.round = 1
+        self.path = ""
+        self.advances = 0
+        self.speed = StepSpeed()
+        self._paced_s = 0.0
+        self._files: dict[str, _Curves] = {}
+        self._steps: deque[int] = deque(maxlen=_MOST_STEPS)
+
+    def read_rows(self, path: str, rows: Iterable[CurveRow], at_s: float, wall_s: float) -> bool:
+        """Take new rows of a file and return whether they show a step of training.
+
+        ``at_s``: now in monotonic seconds, ``wall_s``: the same in POSIX time.
+        """
+        label = path.rpartition("/")[0].rpartition("/")[2]
+        is_held_out = _HELD_OUT_DIRECTORY.fullmatch(label) is not None
+        advanced = False
+        for row in rows:
+            values = {
+                f"{label}/{tag}" if is_held_out else tag: value
+                for tag, value in row.values.items()
+                if tag.rpartition("/")[2] not in _OTHER_AXES
+            }
+            curves = self._files.get(path)
+            shows_training = not is_held_out and _shows_training(row.step, values)
+            if curves is None and not shows_training and len(self._files) >= _MOST_FILES:
+                continue
+            if curves is None:
+                curves = self._files[path] = _Curves(at_s, at_s, row.step, -1)
+            if len(curves.tags) < _MOST_TAGS:
+                curves.tags.update((tag, (row.step, value)) for tag, value in values.items())
+            if shows_training:
+                self.first_step = row.step if self.first_step is None else self.first_step
+                row_s = at_s if row.wall_s is None else at_s - min(max(0.0, wall_s - row.wall_s), at_s)
+                self._take_step(path, curves, row.step, row_s)
+                curves.grown_s, advanced = at_s, True
+        self.advances += advanced
+        return advanced
+
+    def _take_step(self, path: str, curves: _Curves, step: int, at_s: float) -> None:
+        if step < curves.step:  # written anew, or another program goes on with it
+            curves.first_step = min(curves.first_step, step)
+        curves.moves += step > curves.step
+        curves.step = step
+        others = [one for name, one in self._files.items() if name != path and one.step >= 0]
+        is_again = others and curves.moves > 1 and all(one.grown_s < curves.begun_s for one in others)
+        if is_again and self.step is not None and step < self.step and path != self.path:
+            self._files = {path: curves}
+            self.round, self.step, self.speed = self.round + 1, None, StepSpeed()
+            self._steps.clear()
+        if self.step is None or step > self.step or (path == self.path and step < self.step and len(self._files) == 1):
+            self.step, self.path = step, path
+            self._steps.append(step)
+            if at_s >= self._paced_s + _APART_S:  # several tags of one moment may have neighbouring steps
+                self._paced_s = at_s
+                self.speed.note_step(at_s, step)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest metrics: those with a usual name by it, the others by their tags, four at most."""
+        found: dict[str, tuple[int, float]] = {}
+        others: dict[int, dict[str, tuple[int, float]]] = {bit: {} for bit in _SHOWN}
+        for curves in self._files.values():
+            for tag, (step, value) in curves.tags.items():
+                name = classify_name(tag)
+                if name is None or name.bits & COUNTS:
+                    continue
+                if name.headline and step >= found.get(name.headline, (-1, 0.0))[0]:
+                    found[name.headline] = step, value
+                elif name.headline is None:
+                    bit = next((one for one in _SHOWN if name.bits & one), 0)
+                    if bit:
+                        others[bit].setdefault(tag, (step, value))
+        metrics = {name: found[name][1] for name in HEADLINES if name in found}
+        for one in others.values():
+            metrics.update((tag, value) for tag, (_, value) in one.items() if tag not in metrics)
+        return dict(list(metrics.items())[:_MOST_METRICS])
+
+    def counts_like(self, step: int) -> bool:
+        """Return whether a step of the output is one of the files' as well: both count the same."""
+        return step >= min(_ENOUGH, self.step or 0) and step in self._steps
+
+
+def _shows_training(step: int, values: Mapping[str, float]) -> bool:
+    """Return whether the values of a row are those of a training that has stepped."""
+    names = [classify_name(tag) for tag in values if not _OF_MACHINE.search(tag)]
+    bits = [0 if name is None else name.bits for name in names]
+    if step > 0:
+        return any(not one & (HELD_OUT | COUNTS | SPEED) for one in bits)
+    return (
+        step == 0 and any(one & (LOSS | REWARD | QUALITY) for one in bits) and not any(one & HELD_OUT for one in bits)
+    )

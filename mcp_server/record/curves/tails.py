@@ -1,0 +1,311 @@
+"""Follows the newest rows of files with curves as they grow, with the standard library alone.
+
+Event files of TensorBoard, tables and lines of JSON with a column of steps, logs of wandb, and the files of MLflow, a
+metric each. A tail is read from where the last read ended; of more than 256 KiB only the end. Damage is passed over:
+who needs every point reads the whole file (`scalars/`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mcp_server.record.curves.event_records import SCALARS, decode_event
+from mcp_server.record.curves.protobuf import Malformed
+from mcp_server.record.curves.tracker_records import BLOCK_BYTES, DAMAGE, flatten, iter_records, read_history
+from mcp_server.text.rows import read_words
+
+_MOST_BYTES = 256 * 2**10
+_HEAD_BYTES = 4096
+_LARGEST_STEP = 2.0**53
+_STEP_KEYS, _TIME_KEYS = read_words("scalars/names")["scalar_step"], read_words("scalars/names")["time"]
+_POSIX_S = (1e9, 1e10)  # a number in a column of times that is one in seconds
+
+
+class CurveRow(NamedTuple):
+    """The numbers of one row by tag. ``wall_s``: when it was written (POSIX), where the file says so."""
+
+    step: int
+    wall_s: float | None
+    values: Mapping[str, float]
+
+
+class Tail(ABC):
+    """One growing file. ``offset``: up to where it was read."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self._identity: tuple[int, int] | None = None
+        self._head = b""
+
+    def read(self, fd: int) -> list[CurveRow]:
+        """Return the rows that are new, or those of a file that was replaced or written anew."""
+        status = os.fstat(fd)
+        identity = status.st_dev, status.st_ino
+        head = os.pread(fd, min(_HEAD_BYTES, status.st_size), 0)
+        if identity != self._identity or status.st_size < self.offset or not head.startswith(self._head):
+            self.offset = 0
+            self.begin(head)
+        self._identity = identity
+        if status.st_size - self.offset > _MOST_BYTES:
+            self.offset = self.skip(fd, status.st_size - _MOST_BYTES)
+        data = os.pread(fd, _MOST_BYTES, self.offset)
+        taken, rows = self.parse(data)
+        self.offset += taken
+        self._head = head[: self.offset]
+        return rows
+
+    def begin(self, head: bytes) -> None:  # noqa: B027 - most files need no beginning
+        """Begin a file whose first bytes are ``head``."""
+
+    def skip(self, fd: int, at: int) -> int:
+        """Return the offset of a row at or soon after ``at``."""
+        end = os.pread(fd, _MOST_BYTES, at).find(b"\n")
+        return at + end + 1
+
+    @abstractmethod
+    def parse(self, data: bytes) -> tuple[int, list[CurveRow]]:
+        """Return how many bytes hold whole rows, and these rows."""
+
+
+class EventTail(Tail):
+    """An event file of TensorBoard: records with their length (8 bytes), its checksum (4), and one behind them (4)."""
+
+    _HEADER = struct.Struct("<QI")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plugins: dict[str, str] = {}
+
+    def skip(self, fd: int, at: int) -> int:
+        """Return where a header begins that another one follows."""
+        data = os.pread(fd, _MOST_BYTES, at)
+        for start in range(len(data) - self._HEADER.size):
+            # Six of the eight bytes of a length are zero: all others need no checksum.
+            if not any(data[start + 3 : start + 8]) and self._length(data, start) is not None:
+                return at + start
+        return at + len(data)
+
+    def _length(self, data: bytes, at: int) -> int | None:
+        length, crc = self._HEADER.unpack_from(data, at)
+        return length if length and _mask(_crc32c(data[at : at + 8])) == crc else None
+
+    def parse(self, data: bytes) -> tuple[int, list[CurveRow]]:
+        """Read records as far as they are whole."""
+        at, rows = 0, []
+        while at + self._HEADER.size <= len(data) and (length := self._length(data, at)) is not None:
+            end = at + self._HEADER.size + length + 4
+            if end > len(data):
+                if length > _MOST_BYTES:  # an image: its end is beyond this read
+                    at = end
+                break
+            try:
+                event = decode_event(data[at + self._HEADER.size : end - 4])
+            except Malformed:
+                at = end
+                continue
+            at = end
+            self._plugins.update((one.tag, one.plugin) for one in event.values if one.plugin is not None)
+            values = {
+                one.tag: one.number
+                for one in event.values
+                if one.number is not None and (not one.needs_plugin or self._plugins.get(one.tag) == SCALARS)
+            }
+            if values:
+                rows.append(CurveRow(event.step, event.wall, values))
+        return at, rows
+
+
+class RowTail(Tail):
+    """Rows with a step by one of the usual names, in lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._step: int | None = None
+
+    def parse(self, data: bytes) -> tuple[int, list[CurveRow]]:
+        """Read whole lines."""
+        end = data.rfind(b"\n") + 1
+        records = self.read_records(data[:end].decode(errors="replace").split("\n"))
+        return end, [row for record in records if (row := self._make_row(record)) is not None]
+
+    @abstractmethod
+    def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
+        """Yield the named values of each row."""
+
+    def _make_row(self, record: Iterable[tuple[str, Any]]) -> CurveRow | None:
+        values = {name: number for name, cell in record if (number := _parse_number(cell)) is not None}
+        plain = {name.strip().lower(): name for name in values}
+        key = next((plain[name] for name in _STEP_KEYS if name in plain), None)
+        if key is not None and abs(values[key]) < _LARGEST_STEP:
+            self._step = int(values[key])
+        times = [values.pop(plain[name]) for name in _TIME_KEYS if name in plain]
+        wall_s = next((time for time in times if _POSIX_S[0] <= time < _POSIX_S[1]), None)
+        steps = {key, *(name for name in values if name.strip().lower() in _STEP_KEYS)}
+        others = {name: value for name, value in values.items() if name not in steps}
+        if self._step is None or not others:
+            return None
+        return CurveRow(self._step, wall_s, others)
+
+
+class TableTail(RowTail):
+    """A table whose first line names its columns."""
+
+    def begin(self, head: bytes) -> None:
+        """Learn the columns."""
+        self._names, self._separator, self._step = *_read_header(head), None
+
+    def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
+        """Yield the cells of each row by the names of their columns."""
+        try:
+            for row in csv.reader(lines, delimiter=self._separator):
+                if len(row) == len(self._names):
+                    yield zip(self._names, row)
+        except csv.Error:
+            return
+
+
+class JsonTail(RowTail):
+    """Lines with a JSON object each."""
+
+    def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
+        """Yield the leaves of each object."""
+        for line in lines:
+            try:
+                record = json.loads(line) if line.startswith("{") else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                yield flatten(record)
+
+
+class WandbTail(Tail):
+    """A log of wandb."""
+
+    def skip(self, fd: int, at: int) -> int:  # noqa: ARG002
+        """Return where a block begins."""
+        return at // BLOCK_BYTES * BLOCK_BYTES
+
+    def parse(self, data: bytes) -> tuple[int, list[CurveRow]]:
+        """Read whole records."""
+        end, rows = 0, []
+        for end, record in iter_records(data, self.offset):  # noqa: B007
+            try:
+                history = read_history(record) if record else None
+            except DAMAGE:
+                continue
+            values = {name: number for name, cell in history or () if (number := _parse_number(cell)) is not None}
+            step, wall_s = values.pop("_step", None), values.pop("_timestamp", None)
+            if step is not None and values:
+                rows.append(CurveRow(int(step), wall_s, values))
+        return end, rows
+
+
+class MlflowTail(Tail):
+    """One metric of an MLflow run, whose name the file has: lines of time (ms), value and step."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__()
+        self._tag = tag
+
+    def parse(self, data: bytes) -> tuple[int, list[CurveRow]]:
+        """Read whole lines."""
+        end, rows = data.rfind(b"\n") + 1, []
+        for line in data[:end].decode(errors="replace").split("\n"):
+            numbers = [_parse_number(word) for word in line.split()]
+            if len(numbers) == 3 and None not in numbers:  # noqa: PLR2004
+                at_ms, value, step = (number or 0.0 for number in numbers)
+                rows.append(CurveRow(int(step), at_ms / 1000, {self._tag: value}))
+        return end, rows
+
+
+def open_tail(path: str, head: bytes) -> Tail | None:
+    """Return a tail of the file at ``path`` that begins with ``head``, None where it holds no curve with steps.
+
+    Raises:
+        EOFError: too little has been written to say.
+    """
+    directory, _, name = path.rpartition("/")
+    if "tfevents" in name:
+        return EventTail()
+    if name.endswith(".wandb"):
+        return WandbTail()
+    if (metric := _find_mlflow_metric(directory, name)) is not None:
+        return MlflowTail(metric)
+    if b"\0" in head:
+        return None
+    if b"\n" not in head:
+        if len(head) < _HEAD_BYTES:
+            raise EOFError
+        return None
+    if head.startswith(b"{"):
+        return _open_json(head)
+    names, _ = _read_header(head)
+    if len(names) < 2 or {one.lower() for one in names}.isdisjoint(_STEP_KEYS):  # noqa: PLR2004
+        return None
+    return None if any(_parse_number(one) is not None for one in names) else TableTail()
+
+
+def _open_json(head: bytes) -> JsonTail | None:
+    try:
+        record = json.loads(head.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return None
+    # The first object may be settings: whether a later one has a step is seen as they come.
+    return JsonTail() if isinstance(record, dict) else None
+
+
+def _find_mlflow_metric(directory: str, name: str) -> str | None:
+    run, found, below = (
+        directory.rpartition("/metrics") if directory.endswith("/metrics") else directory.partition("/metrics/")
+    )
+    if found and os.path.isfile(f"{run}/meta.yaml"):  # noqa: PTH113 - hot path
+        return f"{below}/{name}" if below else name
+    return None
+
+
+def _read_header(head: bytes) -> tuple[list[str], str]:
+    """Return the names in the first line that is no comment, and what separates them."""
+    text = head.decode("utf-8-sig", errors="replace")
+    line = next((line for line in text.split("\n") if line.strip() and line[0] != "#"), "")
+    separator = max(",;\t", key=line.count)
+    names = next(csv.reader([line], delimiter=separator), [])
+    return [name.strip() for name in names], separator
+
+
+def _parse_number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _make_crc_table() -> list[int]:
+    table = []
+    for number in range(256):
+        crc = number
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+_CRC_TABLE = _make_crc_table()
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def _mask(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,168 @@
+"""Follows the files with curves that an attempt writes: what is new in them goes to who judges its progress.
+
+A file is read where it has changed, ever more rarely, and at most so often that it takes 2 % of a core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.record.curves.tails import CurveRow, Tail, open_tail
+from mcp_server.record.scalar_files import parse_event_name
+from mcp_server.system.directory_scan import DirectoryScan
+from mcp_server.system.files import open_regular_file
+from mcp_server.system.inotify import CREATED, MOVED_TO, Inotify
+
+_NAMES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".log", ".wandb")
+_FIRST_S, _SLOWER, _LONGEST_S = 0.2, 1.5, 3.0  # between two reads of a file that grows
+_SHARE = 50
+_AGAIN_S = 10.0  # until it is asked again whose a file is
+_MOST_FILES, _HEAD_BYTES, _MOST_NAMED = 300, 4096, 2
+
+
+def may_hold_curve(path: str) -> bool:
+    """Return whether a file of this name is worth a look."""
+    return "tfevents" in path or path.endswith(_NAMES) or "/metrics/" in path
+
+
+@dataclass
+class _Followed:
+    """One file. ``due_s``: when it is read next, ``inf`` while it has not changed. ``is_none``: it holds no curve."""
+
+    due_s: float
+    pause_s: float = _FIRST_S
+    tail: Tail | None = None
+    is_none: bool = False
+    is_own: bool = False
+    asked_s: float = -math.inf
+    has_rows: bool = False
+    is_empty: bool = False
+
+
+class ScalarTails:
+    """The files of one attempt. ``is_own`` says whose a file is, ``take`` gets the path and the new rows."""
+
+    def __init__(self, is_own: Callable[[str], bool], take: Callable[[str, list[CurveRow]], None]) -> None:
+        self.due_s = math.inf
+        self._is_own, self._take = is_own, take
+        self._files: dict[str, _Followed] = {}
+
+    def note_change(self, path: str, *, is_new: bool = False) -> None:
+        """Note that a file has changed; ``is_new``: it may be another one than before."""
+        file = self._files.get(path)
+        if file is None:
+            if not may_hold_curve(path) or len(self._files) >= _MOST_FILES:
+                return
+            file = self._files[path] = _Followed(math.inf)
+        file.is_none = file.is_none and not is_new
+        if not file.is_none and file.due_s == math.inf:
+            file.due_s = time.monotonic() + (file.pause_s if file.has_rows else 0.0)
+            self.due_s = min(self.due_s, file.due_s)
+
+    def read_due(self, *, ended: bool = False) -> None:
+        """Read the files that are due; ``ended``: all that have changed."""
+        begun_s = time.monotonic()
+        if begun_s < self.due_s and not ended:
+            return
+        for path, file in list(self._files.items()):
+            if file.due_s != math.inf and (ended or file.due_s <= begun_s):
+                file.due_s = math.inf
+                with contextlib.suppress(OSError):
+                    self._read(path, file)
+        now_s = time.monotonic()
+        pause_s = _SHARE * (now_s - begun_s)
+        self.due_s = min((max(file.due_s, now_s + pause_s) for file in self._files.values()), default=math.inf)
+
+    def _read(self, path: str, file: _Followed) -> None:
+        begun_s = time.monotonic()
+        if not file.is_own or begun_s - file.asked_s > _AGAIN_S:
+            file.is_own, file.asked_s = self._is_own(path), begun_s
+        if not file.is_own:
+            return
+        fd = open_regular_file(path)  # type: ignore[arg-type] # as os.open takes it
+        try:
+            if file.tail is None:
+                try:
+                    file.tail = open_tail(path, os.pread(fd, _HEAD_BYTES, 0))
+                except EOFError:
+                    file.is_empty = True
+                    return
+                file.is_none = file.tail is None
+            rows = file.tail.read(fd) if file.tail is not None else []
+        finally:
+            os.close(fd)
+        file.is_empty = not rows and not file.has_rows
+        if rows:
+            file.has_rows, file.pause_s = True, min(_LONGEST_S, file.pause_s * _SLOWER)
+            self._take(path, rows)
+
+    def describe_empty(self) -> tuple[str, ...]:
+        """Return the files of the attempt in which nothing was found yet."""
+        empty = [path for path, file in self._files.items() if file.is_own and file.is_empty]
+        return tuple(empty[:_MOST_NAMED])
+
+
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S, _CALM_S = 0.3, 4.0, 30.0  # of one who hears of everybody's files
+_MOST_TEMPORARY, _MOST_ENTRIES, _LOOK_S = 40, 300, 0.02
+
+
+class TemporaryFiles:
+    """Hears of event files in new directories for temporary files, which are everybody's, by the number in their names.
+
+    TensorBoard's own writer opens its file for instants only, so no look at a process shows it. ``fd`` is readable
+    after news, and worth a look from ``due_s`` on.
+    """
+
+    def __init__(self) -> None:
+        self.due_s = 0.0
+        self._pause_s = _LEAST_PAUSE_S
+        self._roots: dict[str, None] = {}
+        self._inotify = Inotify(_MOST_TEMPORARY, CREATED | MOVED_TO)
+
+    @property
+    def fd(self) -> int | None:
+        """The descriptor to wait for, None while there is nothing to hear."""
+        return self._inotify.fd if self._roots else None
+
+    def add(self, root: str) -> None:
+        """Listen in a directory for temporary files."""
+        if self._inotify.add(root, 0):
+            self._roots[root] = None
+
+    def take(self, pids: Container[int]) -> list[str]:
+        """Return the event files that processes of these numbers have begun since the last call."""
+        now_s = time.monotonic()
+        paths = []
+        for event in self._inotify.read_events():
+            scan = DirectoryScan(4, max_entries=_MOST_ENTRIES, max_s=_LOOK_S)
+            for _, found in scan.walk(Path(event.path), _event_file) if event.is_directory else ():
+                paths += found
+            if "tfevents" in event.path:
+                paths.append(event.path)
+        names = {path: parse_event_name(path.rpartition("/")[2]) for path in paths}
+        own = [path for path, name in names.items() if name and any(pid in pids for pid, _ in name.writers)]
+        self._pause_s = (
+            _LEAST_PAUSE_S if own or now_s > self.due_s + _CALM_S else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        )
+        self.due_s = now_s + self._pause_s
+        if self._inotify.is_full:  # of directories that were not the run's
+            self._inotify.close()
+            self._inotify = Inotify(_MOST_TEMPORARY, CREATED | MOVED_TO)
+            for root in self._roots:
+                self._inotify.add(root, 0)
+        return own
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._roots.clear()
+        self._inotify.close()
+
+
+def _event_file(entry: os.DirEntry[str]) -> str | None:
+    return entry.path if "tfevents" in entry.name else None

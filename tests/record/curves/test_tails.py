@@ -1,0 +1,179 @@
+"""Tails of growing files: their newest rows, by value, whole, in pieces, damaged and written anew."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from mcp_server.record.curves.tails import CurveRow, Tail, open_tail
+from tests.support.scalar_files import chunked_log, field
+
+Row = tuple[int, dict[str, float]]
+
+
+def read(path: Path, tail: Tail | None = None) -> list[Row]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        tail = tail or open_tail(str(path), os.pread(fd, 4096, 0))
+        assert tail is not None
+        return [(row.step, dict(row.values)) for row in tail.read(fd)]
+    finally:
+        os.close(fd)
+
+
+def tail_of(path: Path) -> Tail:
+    tail = open_tail(str(path), path.read_bytes()[:4096])
+    assert tail is not None
+    return tail
+
+
+def event(step: int, **values: float) -> Event:
+    summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+    return Event(wall_time=1e9 + step, step=step, summary=summary)
+
+
+def write_events(directory: Path, *events: Event) -> Path:
+    writer = EventFileWriter(str(directory))
+    for one in events:
+        writer.add_event(one)
+    writer.close()
+    (path,) = directory.iterdir()
+    return path
+
+
+def test_an_event_file_is_read_as_it_grows_and_a_record_only_whole(tmp_path: Path) -> None:
+    whole = write_events(tmp_path / "a", event(1, loss=2.0), event(2, loss=1.5)).read_bytes()
+    path = tmp_path / "events.out.tfevents.1.host.2.0"
+    path.write_bytes(whole[:-1])
+    tail = tail_of(path)
+    assert read(path, tail) == [(1, {"loss": 2.0})]
+    path.write_bytes(whole)
+    assert read(path, tail) == [(2, {"loss": 1.5})]
+    assert read(path, tail) == []
+
+
+def test_scalars_as_tensors_are_read_once_the_plugin_is_named_and_other_tensors_never(tmp_path: Path) -> None:
+    def tensor(step: int, tag: str, plugin: str, value: object) -> Event:
+        one = Summary.Value(tag=tag, tensor=make_tensor_proto(value))
+        if plugin:
+            one.metadata.plugin_data.plugin_name = plugin
+        return Event(step=step, summary=Summary(value=[one]))
+
+    path = write_events(
+        tmp_path / "a", tensor(1, "loss", "scalars", 2.5), tensor(2, "loss", "", 2.25), tensor(3, "words", "text", "x")
+    )
+    assert read(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.25})]
+
+
+def test_the_newest_of_a_long_event_file_is_found_without_its_beginning(tmp_path: Path) -> None:
+    path = write_events(tmp_path / "a", *(event(step, loss=step / 7) for step in range(10_000)))
+    assert path.stat().st_size > 300_000
+    rows = read(path)
+    assert rows[0][0] > 0
+    assert rows[-1][0] == 9_999
+    assert [step for step, _ in rows] == list(range(rows[0][0], 10_000))
+
+
+def test_a_tail_of_zeros_waits_for_what_fills_it(tmp_path: Path) -> None:
+    whole = write_events(tmp_path / "a", event(1, loss=2.0), event(2, loss=1.5)).read_bytes()
+    path = tmp_path / "events.out.tfevents.1.host.2.0"
+    first = len(whole) - 40
+    path.write_bytes(whole[:first] + bytes(len(whole) - first))
+    tail = tail_of(path)
+    before = read(path, tail)
+    path.write_bytes(whole)
+    assert before + read(path, tail) == [(1, {"loss": 2.0}), (2, {"loss": 1.5})]
+
+
+TABLES: dict[str, tuple[str, list[Row]]] = {
+    "a step beside an epoch": ("epoch,step,loss\n0,10,0.5\n0,20,0.4\n", [(10, {"loss": 0.5}), (20, {"loss": 0.4})]),
+    "cells left empty": (
+        "step,train_loss,val_loss\n10,0.5,\n10,,0.7\n",
+        [(10, {"train_loss": 0.5}), (10, {"val_loss": 0.7})],
+    ),
+    "semicolons": ("Epoch;acc\n1;0.5\n", [(1, {"acc": 0.5})]),
+    "tabs": ("Epoch\tAverageEpRet\n3\t-12.5\n", [(3, {"AverageEpRet": -12.5})]),
+    "a comment": ("# made by X\nstep,loss\n1,nan\n", [(1, {"loss": math.nan})]),
+    "a step in a group": ("time/total_timesteps,rollout/ep_rew_mean\n128,20\n", [(128, {"rollout/ep_rew_mean": 20.0})]),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_table_is_read_by_the_column_that_counts_steps(tmp_path: Path, case: str) -> None:
+    text, expected = TABLES[case]
+    path = tmp_path / "progress.csv"
+    path.write_text(text)
+    assert str(read(path)) == str(expected)
+
+
+@pytest.mark.parametrize("text", ["id,label,score\n1,2,0.3\n", "1,2\n3,4\n", "Hello, world\n", "step\n1\n"])
+def test_a_table_without_steps_is_no_curve(text: str) -> None:
+    assert open_tail("/x/metrics.csv", text.encode()) is None
+
+
+def test_too_little_says_nothing() -> None:
+    with pytest.raises(EOFError):
+        open_tail("/x/metrics.csv", b"step,lo")
+
+
+def test_a_table_that_is_written_anew_with_another_column_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n1,0.5\n")
+    tail = tail_of(path)
+    assert read(path, tail) == [(1, {"loss": 0.5})]
+    path.write_text("step,loss,lr\n1,0.5,\n2,0.4,0.1\n")
+    assert read(path, tail) == [(1, {"loss": 0.5}), (2, {"loss": 0.4, "lr": 0.1})]
+
+
+def test_lines_of_json_are_read_with_their_steps_and_other_objects_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"config": {"lr": 0.1}}\n{"step": 5, "train": {"loss": 0.25}, "name": "x"}\nbroken\n{"step": 6')
+    tail = tail_of(path)
+    assert read(path, tail) == [(5, {"train/loss": 0.25})]
+    with path.open("a") as file:
+        file.write(', "loss": 1}\n')
+    assert read(path, tail) == [(6, {"loss": 1.0})]
+
+
+def test_a_log_of_wandb_is_read_record_by_record(tmp_path: Path) -> None:
+    def history(step: int, loss: bytes) -> bytes:
+        items = [("_step", str(step).encode()), ("train/loss", loss), ("_timestamp", b"1700000000.5")]
+        return field(2, b"".join(field(1, field(2, key.encode()) + field(16, value)) for key, value in items))
+
+    path = tmp_path / "run-x.wandb"
+    path.write_bytes(chunked_log(b":W&B\xe1\xbe\x00", history(1, b"0.5"), field(3, b"summary"), history(2, b"0.25")))
+    fd = os.open(path, os.O_RDONLY)
+    rows = tail_of(path).read(fd)
+    os.close(fd)
+    assert rows == [
+        CurveRow(1, 1700000000.5, {"train/loss": 0.5}),
+        CurveRow(2, 1700000000.5, {"train/loss": 0.25}),
+    ]
+
+
+def test_a_metric_of_mlflow_has_its_name_from_the_path(tmp_path: Path) -> None:
+    metrics = tmp_path / "mlruns/0/abc/metrics/val"
+    metrics.mkdir(parents=True)
+    (metrics.parents[1] / "meta.yaml").touch()
+    (metrics / "acc").write_text("1700000000000 0.5 10\n1700000001000 0.75 20\n17000")
+    assert read(metrics / "acc") == [(10, {"val/acc": 0.5}), (20, {"val/acc": 0.75})]
+
+
+def test_random_bytes_never_raise(tmp_path: Path) -> None:
+    import random  # noqa: PLC0415
+
+    chance = random.Random(1)
+    whole = write_events(tmp_path / "a", *(event(step, loss=1.0) for step in range(20))).read_bytes()
+    for number in range(200):
+        data = bytearray(whole)
+        for _ in range(chance.randrange(1, 20)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        for name in ("events.out.tfevents.1", "x.wandb"):
+            path = tmp_path / f"{number}{name}"
+            path.write_bytes(bytes(data))
+            read(path)
