@@ -22,7 +22,7 @@ from typing import NamedTuple
 from mcp_server.system.files import write_atomic
 
 ROOMS = ("text", "system", "command", "record", "diagnosis", "recovery", "gpus", "supervisor", "relay")
-MODULES = ("__init__.py", "errors.py", "scalars/names.rows")
+MODULES = ("__init__.py", "errors.py")
 OLDEST_PYTHON = (3, 9)
 
 PACKAGE = Path(__file__).parents[1]

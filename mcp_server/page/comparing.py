@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.curves import rank_tag
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_differing, rank_groups
@@ -18,6 +17,7 @@ from mcp_server.results.code_differences import find_code_differences, read_ran_
 from mcp_server.results.comparison_cells import find_differences, merge_overrides
 from mcp_server.results.configuration import read_configuration
 from mcp_server.results.metrics import read_metrics
+from mcp_server.scalars.tag_names import rank_headline
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.settings_table import describe_states
 from mcp_server.system.files import read_regular_file
@@ -56,7 +56,7 @@ def compare(server: ServerContext, runs: Sequence[Run]) -> dict[str, Any]:
         }
         for name in shown
     }
-    tags = sorted(metrics, key=lambda tag: (-len(metrics[tag]), rank_tag(tag)))[:_MOST_METRICS]
+    tags = sorted(metrics, key=lambda tag: (-len(metrics[tag]), rank_headline(tag)))[:_MOST_METRICS]
     return {"settings": values, "metrics": {tag: metrics[tag] for tag in tags}, "notes": find_code_differences(codes)}
 
 

@@ -12,14 +12,12 @@ import numpy as np
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import NOTEWORTHY
 from mcp_server.record.state import Run, posix
-from mcp_server.results.compare import MAIN_WORDS
-from mcp_server.results.metrics import best_direction
-from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.downsample import pick_finite, pick_points
 from mcp_server.scalars.from_log import read_printed
 from mcp_server.scalars.run_scalars import NoScalars, ScalarReading
 from mcp_server.scalars.series import Series
 from mcp_server.scalars.summary import summarise_series
+from mcp_server.scalars.tag_names import best_direction, match_tags, rank_headline
 from mcp_server.text.formatting import shorten_facts
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.progress_text import first_metrics
@@ -53,19 +51,12 @@ def read_curves(server: ServerContext, run: Run) -> ScalarReading:
 def list_tags(run: Run, reading: ScalarReading) -> dict[str, Any]:
     """Return the tags of a run with their last values and extremes: that of its row first, then the main ones."""
     tags, of_row = [], find_tags_of_row(run, reading)
-    for tag in sorted(reading.series, key=lambda tag: (tag not in of_row, *rank_tag(tag)))[:_MOST_TAGS]:
+    for tag in sorted(reading.series, key=lambda tag: (tag not in of_row, *rank_headline(tag)))[:_MOST_TAGS]:
         one = summarise_series(reading.series[tag], now_s=time.time())
         facts = {"last": one.last, "last_step": one.last_step, "min": one.min, "max": one.max, "nan": one.nan}
         more = {"first_step": one.first_step, "inf": one.inf, "best_is": best_direction(tag)}
         tags.append({"tag": tag, "points": one.count, **facts, **more})
     return {"tags": tags, "total": len(reading.series), "source": reading.source or None, "notes": list(reading.notes)}
-
-
-def rank_tag(tag: str) -> tuple[bool, int]:
-    """Return the place of a tag: those whose name says what is better come first, then those of the main words."""
-    lower = tag.lower()
-    word = next((number for number, word in enumerate(MAIN_WORDS) if word in lower), len(MAIN_WORDS))
-    return best_direction(tag) is None, word
 
 
 def draw_curves(

@@ -1,6 +1,5 @@
 """Compares runs in one table: settings that differ, progress, metrics, evaluations, checkpoints. Reads only."""
 
-import fnmatch
 import itertools
 import os
 import re
@@ -54,10 +53,10 @@ from mcp_server.results.evaluations.printed_evaluations import read_printed_eval
 from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.figures import ANY_COUNT, EVERY_EVALUATION, explain_missing_metric, names_value, read_values
 from mcp_server.results.finish import describe_finding
-from mcp_server.results.metrics import Metric, best_direction, read_metrics
+from mcp_server.results.metrics import Metric, read_metrics
 from mcp_server.results.outcome_answers import Comparison
-from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.scalars.tag_names import match_tags, rank_headline
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
@@ -72,7 +71,6 @@ _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS, _MOST_CHECKPOIN
 _FACTS = frozenset(
     {"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "mean GPU %", "episodes", "checkpoint"}
 )
-MAIN_WORDS = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 # What files of results hold beside evaluations: `train_loss`, `eval_runtime`, `eval_samples_per_second`.
 _BESIDE = re.compile(r"(?i)(?:.*\.)?(?:train_\w+|total_flos|(?:eval_|test_|predict_)?\w*(?:runtime|_per_second))")
 
@@ -315,7 +313,7 @@ def _read_run(
 def _is_tag(name: str, entries: Sequence[ComparedRun]) -> bool:
     """Return whether a run has a metric or figure that is called ``name`` itself, such as ``pass@1``."""
     return any(
-        match_tags(name, [one.tag for one in entry.metrics]) or any(_matches(name, each) for each in entry.figures)
+        match_tags(name, [one.tag for one in entry.metrics]) or match_tags(name, entry.figures, held_out=True)
         for entry in entries
     )
 
@@ -326,7 +324,7 @@ def _describe_missing(
     notes = []
     for pattern in metrics:
         tags = [name for entry in entries for name in (*(one.tag for one in entry.metrics), *entry.figures)]
-        if match_tags(pattern, tags) or any(_matches(pattern, name) for name in tags):
+        if match_tags(pattern, tags, held_out=True):
             continue
         if pattern.lower() in EVERY_EVALUATION and any(entry.figures for entry in entries):
             continue
@@ -359,25 +357,14 @@ def _columns(
     """Return the names that become columns: those that match ``patterns``, or the main ones of most runs."""
     counts = Counter(name for one in names for name in dict.fromkeys(one))
     if patterns:
-        meant = {name for pattern in patterns for name in match_tags(pattern, counts)} if what == "metrics" else {}
-        matches = [name for name in counts if name in meant or any(_matches(pattern, name) for pattern in patterns)]
+        meant = {name for pattern in patterns for name in match_tags(pattern, counts, held_out=what != "metrics")}
+        matches = [name for name in counts if name in meant]
         return matches if what == "metrics" or matches else list(counts)[:most]
 
-    def rank(name: str) -> tuple[int, bool, int]:
-        lower = name.lower()
-        importance = next((number for number, word in enumerate(MAIN_WORDS) if word in lower), len(MAIN_WORDS))
-        return -counts[name], best_direction(name) is None or is_count(name), importance
-
-    ordered = sorted(counts, key=rank)
+    ordered = sorted(counts, key=lambda name: (-counts[name], is_count(name), rank_headline(name)))
     if len(ordered) > most:
         notes.append(f"{len(ordered) - most} more {what}: name them in metrics.")
     return ordered[:most]
-
-
-def _matches(pattern: str, name: str) -> bool:
-    lower = name.lower()
-    last = {lower.rpartition("/")[2], lower.rpartition(".")[2], evaluation_column(lower)}
-    return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
 
 
 def _common_path(paths: Sequence[Path]) -> str:

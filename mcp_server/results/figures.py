@@ -12,10 +12,10 @@ from mcp_server.record.state import Run
 from mcp_server.results.evaluations import evaluations
 from mcp_server.results.evaluations.evaluation_series import build_series
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
-from mcp_server.results.metrics import PRINTED, best_direction, read_metrics
-from mcp_server.scalars.condition import match_tags
+from mcp_server.results.metrics import PRINTED, read_metrics
 from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
+from mcp_server.scalars.tag_names import best_direction, match_tags
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.near_names import find_near_names
@@ -27,7 +27,6 @@ ANY_COUNT = "any:"  # before a metric: settings with fewer seeds do not rank beh
 _RANKED = re.compile(r"(?:(?P<before>last|best|mean10%):)?(?P<tag>.+?)(?:@(?P<behind>last|best|mean10%))?", re.DOTALL)
 _AT = re.compile(r"(?P<tag>.+)@(?P<step>\d{1,15})")
 EVERY_EVALUATION = ("eval", "evaluation", "evaluations")  # the word before their columns
-_SCOPE = re.compile(r"(?i)eval(?:uation)?[/. ]")  # of a name that a result file has without it
 
 Points = list[tuple[int | None, float]]
 
@@ -186,7 +185,7 @@ def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str)
     files = evaluations.find_run_evaluations(run, own)
     printed = read_printed_evaluations(run, store.run_directory(run.run_id))
     series = {one.name: one for one in build_series([*printed, *files])}
-    if not (names := match_tags(pattern, series) or match_tags(_SCOPE.sub("", pattern), series)):
+    if not (names := match_tags(pattern, series, held_out=True)):
         names = list(series) if pattern.lower() in EVERY_EVALUATION else []
     found = {name: [(p.step, float(p.value)) for p in series[name].points] for name in names}
     return {name: points for name, points in found.items() if points}

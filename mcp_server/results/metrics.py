@@ -1,29 +1,19 @@
 """The metrics of a run: first, last and best value of each scalar."""
 
-import itertools
 import math
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.results.evaluations.evaluation_text import NAMES
-from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.from_log import LogMetrics, LogPoints, count_alike, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.scalars.series import describe_programs
 from mcp_server.scalars.summary import summarise_series
+from mcp_server.scalars.tag_names import Best, best_direction, match_tags
 
 PRINTED = "the run's output"  # a source, beside files
-Best = Literal["max", "min"]
-
-# First match wins, on the words of a tag.
-_BETTER: tuple[tuple[Best, frozenset[str]], ...] = (("min", frozenset(NAMES["min"])), ("max", frozenset(NAMES["max"])))
-_SPREAD = frozenset(NAMES["spread"])
-_WORDS = re.compile(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*|[a-z]\d")
 
 
 @dataclass(frozen=True)
@@ -58,16 +48,6 @@ class RunMetrics:
     notes: tuple[str, ...] = ()
     step: int | None = None
     doubts: tuple[str, ...] = ()
-
-
-def best_direction(tag: str) -> Best | None:
-    """Return whether a higher (``max``) or lower (``min``) value of ``tag`` is better, or None where unclear."""
-    words = [word.lower() for word in _WORDS.findall(tag.rpartition("/")[2])] or [tag.lower()]
-    words += [word.lower() for word in _WORDS.findall(tag.rpartition("/")[0])]
-    if _SPREAD & set(words):
-        return None
-    joined = {*words, *map("".join, itertools.pairwise(words))}  # "cross_entropy"
-    return next((best for best, names in _BETTER if names & joined), None)
 
 
 def read_metrics(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from mcp_server.diagnosis.progress.named_values import HEADLINES, classify_name
+from mcp_server.diagnosis.progress.named_values import HEADLINES
 from mcp_server.errors import BadArgument
+from mcp_server.scalars.tag_names import is_held_out, match_tags
 from mcp_server.text.formatting import join_some
 
 ValueKind = Literal["nan", "inf", "finite"]
@@ -29,8 +29,6 @@ _KINDS: Mapping[str, ValueKind] = {"nan": "nan", "inf": "inf", "finite": "finite
 _COMPARISON = re.compile(r"(?P<tag>.+?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<number>[^\s<>=!]+)", re.DOTALL)
 _STATE = re.compile(r"(?P<tag>.+?)\s+is\s+(?P<kind>\w+)", re.DOTALL | re.IGNORECASE)
 _QUOTED = re.compile(r"(?P<quote>['\"`])(?P<tag>.+)(?P=quote)", re.DOTALL)
-_SEPARATORS = re.compile(r"[\s_.-]+")
-_GLOB = re.compile(r"[*?\[]")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _PERCENT = 100
 # In a name without quotes: a second comparison, or the beginning of an operator such as `=>`.
@@ -123,43 +121,6 @@ def _check_share(condition: Condition) -> Condition:
     return condition
 
 
-def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:
-    """Return the tags that ``pattern`` refers to.
-
-    First match wins: the tag of exactly this name; tags that match the glob; the same ignoring case; tags whose
-    last part, after a slash, is this name; the same with other separators; tags that wait_run shows under this word.
-    """
-    names = list(tags)
-    if pattern in names:
-        return [pattern]
-    lower = pattern.lower()
-    if _GLOB.search(pattern):
-        return [tag for tag in names if fnmatch.fnmatchcase(tag, pattern)] or [
-            tag for tag in names if fnmatch.fnmatchcase(tag.lower(), lower)
-        ]
-    return (
-        [tag for tag in names if tag.lower() == lower]
-        or [tag for tag in names if tag.lower().endswith(f"/{lower}")]
-        or _match_loosely(pattern, names)
-    )
-
-
-def _match_loosely(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the names that are spelled with other separators, else those that wait_run shows under this word."""
-    plain = _SEPARATORS.sub("_", pattern.strip().lower())
-    spelled = {name: _SEPARATORS.sub("_", name.lower()) for name in names}
-    found = [name for name in names if spelled[name] == plain]
-    found = found or [name for name in names if spelled[name].endswith(f"/{plain}")]
-    if found or plain not in HEADLINES:
-        return found
-    classes = {name: classify_name(name) for name in names}
-    found = [name for name, known in classes.items() if known is not None and known.headline == plain]
-    if found:
-        return found
-    named = [name for name in names if plain in re.split(r"[^a-z0-9]+", name.lower())]
-    return named if len(named) == 1 else []  # `Loss/surrogate` alone is the loss
-
-
 def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
     """Return the tag of a condition, None while none matches; where several do, BadArgument lists them."""
     matches = match_tags(condition.tag, tags)
@@ -169,6 +130,8 @@ def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
         raise BadArgument(
             "until", f"{condition.tag!r} could be any of {join_some(matches, _MOST_LISTED)}. Write the whole tag."
         )
+    if condition.tag.lower() == "loss" and any(map(is_held_out, matches)):
+        return None  # the training's may be written later
     return matches[0] if matches else None
 
 

@@ -31,9 +31,9 @@ from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import read_outputs
-from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import ScalarReading, ScalarTarget
 from mcp_server.scalars.series import FilePoints, Series, merge_files
+from mcp_server.scalars.tag_names import match_tags
 from mcp_server.store.attribution.timed_search import TimedSearch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_regular

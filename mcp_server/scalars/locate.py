@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mcp_server.record.scalar_files import find_scalar_file
 from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
@@ -16,9 +17,9 @@ from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.store.attribution.claims import SLACK_S, FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
-_MOST_ROOTS = 8
+_MOST_ROOTS, _MOST_BESIDE = 8, 64
 # Limits of the search for tables; a data set may be stored next to them.
-_DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 4, 1000, 20_000
+_DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 8, 1000, 20_000
 _FOREIGN = {"node_modules", "site-packages"}
 _SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
 
@@ -140,9 +141,11 @@ def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
     named = [Path(claims.cwd) / Path(run.spec.tensorboard).expanduser()] if run.spec.tensorboard else []
     cwd = Path(claims.cwd)
     roots = [*([cwd] if cwd != Path("/") else []), *own.roots()[:_MOST_ROOTS]]
-    # Where an event file is open, nothing need be searched.
-    events = [Path(path).parent for path in claims.written if "tfevents" in path]
-    return [[path for path in dict.fromkeys(paths) if os.path.isdir(path)] for paths in (named, [*roots, *events])]  # noqa: PTH112 - does not raise
+    # Where its processes had a file with scalars open, or changed one, nothing need be searched.
+    known = [path.rpartition("/") for path in (*claims.written, *(claims.listed or ()))]
+    held = [place for place, _, name in known if "tfevents" in name or find_scalar_file(name) is not None]
+    beside = [Path(place) for place in [*dict.fromkeys(reversed(held))][:_MOST_BESIDE]]
+    return [[path for path in dict.fromkeys(paths) if os.path.isdir(path)] for paths in (named, [*roots, *beside])]  # noqa: PTH112 - does not raise
 
 
 def _locate_event_files(

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from mcp_server.backends.ssh.far_files import fetch_scalar_files
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.run_directory import RunDir
@@ -26,7 +28,7 @@ from mcp_server.scalars.locate import (
 )
 from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.reading_process import ReadingProcess
-from mcp_server.scalars.series import ScalarsUnreadable, Series
+from mcp_server.scalars.series import RunScalars, ScalarsUnreadable, Series
 from mcp_server.scalars.tensorboard.find import has_event_files, list_event_files
 from mcp_server.store.attribution.attribution import Attribution, describe_uncertain
 from mcp_server.store.attribution.claims import FileFacts
@@ -40,6 +42,7 @@ _LATEST_WITHIN_S = 10.0  # for that search
 _MOST_LOCATIONS = 16  # of one run
 _LOCATE_AGAIN_S = 10.0  # for a live run
 _MOST_REMEMBERED = 500
+_ROUNDING = 1e-3  # of the numbers in a table, beside those of event files
 
 
 class NoScalars(RunwardError):
@@ -54,6 +57,16 @@ class ScalarReading:
     series: Mapping[str, Series]
     notes: tuple[str, ...] = ()
     source: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarPart:
+    """The series at one of a run's locations by tag. ``names``: of each tag, behind the label of one of several."""
+
+    location: MetricLocation
+    series: Mapping[str, Series]
+    notes: tuple[str, ...]
+    names: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -130,22 +143,36 @@ class Scalars:
 
     def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:
         """Return everything at ``locations``, each tag behind the label of one of several. Raises NoScalars."""
-        notes: dict[str, None] = {}
-        failures: list[str] = []
-        series: dict[str, Series] = {}
-        for location, label in zip(locations, label_locations(locations), strict=True):
-            try:
-                part = self._reader.read(location)
-            except (ScalarsUnreadable, OSError) as error:
-                failures.append(str(error))
-                continue
-            notes |= dict.fromkeys(part.notes)
-            for tag, one in part.series.items():
-                series.setdefault(f"{label}/{tag}" if label else tag, one)
-        if not locations or len(failures) == len(locations):
+        parts, failures = self.read_parts(locations)
+        if not parts:
             why = "; ".join(failure.rstrip(".") for failure in failures[:3])
             raise NoScalars(f"No scalars of {name} can be read: {why}.", remedy="Pass another logdir.")
+        notes = dict.fromkeys(note for part in parts for note in part.notes)
+        series: dict[str, Series] = {}
+        for part in parts:
+            for tag, one in part.series.items():
+                series.setdefault(part.names[tag], one)
         return ScalarReading(name, series, (*notes, *failures))
+
+    def read_parts(self, locations: Sequence[MetricLocation]) -> tuple[list[ScalarPart], list[str]]:
+        """Return what is at each location that can be read, and why others cannot.
+
+        Of several that say the same, a table and the event files beside it, the longest is meant alone.
+        """
+        read: dict[MetricLocation, RunScalars] = {}
+        failures: list[str] = []
+        for location in locations:
+            try:
+                read[location] = self._reader.read(location)
+            except (ScalarsUnreadable, OSError) as error:
+                failures.append(str(error))
+        kept = _drop_repeated(read)
+        labels = label_locations(kept)
+        parts = [
+            ScalarPart(one, read[one].series, read[one].notes, _name_tags(one, label, read[one].series))
+            for one, label in zip(kept, labels, strict=True)
+        ]
+        return parts, failures
 
     def find_programs(self, directory: Path, runs: Iterable[Run]) -> dict[str, EventFiles]:
         """Return the event files in ``directory`` by program: a run id, or its first file. Raises ScalarsUnreadable."""
@@ -255,10 +282,44 @@ def _stamp_directories(locations: Sequence[MetricLocation]) -> tuple[int, ...]:
     return tuple(stamps)
 
 
+def _drop_repeated(read: Mapping[MetricLocation, RunScalars]) -> list[MetricLocation]:
+    """Return the locations without those that are empty, or whose every series is the beginning of another's there."""
+    sizes = {one: sum(len(series.steps) for series in scalars.series.values()) for one, scalars in read.items()}
+    kept: list[MetricLocation] = []
+    for one in sorted(filter(sizes.get, read), key=lambda one: -sizes[one]):
+        if not any(_are_two_logs(one, other) and _repeats(read[one].series, read[other].series) for other in kept):
+            kept.append(one)
+    return [one for one in read if one in kept] or list(read)[:1]
+
+
+def _are_two_logs(one: MetricLocation, other: MetricLocation) -> bool:
+    """Return whether a program may have written two places as two formats, or two files of one directory, at once."""
+    kinds = [getattr(each, "kind", "events") for each in (one, other)]
+    return kinds[0] != kinds[1] or (kinds[0] != "events" and location_path(one).parent == location_path(other).parent)
+
+
+def _repeats(series: Mapping[str, Series], others: Mapping[str, Series]) -> bool:
+    """Return whether ``others`` begin with the same values, as far as they are written, under all of these tags."""
+    return series.keys() <= others.keys() and all(
+        np.allclose(one.values, others[tag].values[: len(one.values)], rtol=_ROUNDING, equal_nan=True)
+        for tag, one in series.items()
+        if len(one.values) <= len(others[tag].values)
+    )
+
+
+def _name_tags(location: MetricLocation, label: str, tags: Iterable[str]) -> dict[str, str]:
+    """Return each tag behind the label of its location. The table of one metric, `train/loss.tsv`, is `train/loss`."""
+    path = location_path(location)
+    names = {tag: f"{label}/{tag}" if label else tag for tag in tags}
+    if label and list(names) == [path.stem]:
+        return {path.stem: label.removesuffix(path.suffix)}
+    return names
+
+
 def label_locations(locations: Sequence[MetricLocation]) -> list[str]:
     """Return the path of each location below their common directory. A single location has an empty label."""
-    if len(locations) == 1:
-        return [""]
+    if len(locations) < 2:  # noqa: PLR2004 - several
+        return [""] * len(locations)
     paths = [location_path(location) for location in locations]
     root = os.path.commonpath(paths)
     below = [os.path.relpath(path, root) for path in paths]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars import text
-from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.curve_answers import ScalarReport
 from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points
 from mcp_server.scalars.from_log import read_printed
@@ -27,6 +26,7 @@ from mcp_server.scalars.run_scalars import (
 )
 from mcp_server.scalars.series import ScalarsUnreadable, Series
 from mcp_server.scalars.summary import Detail, SeriesSummary, summarise_series
+from mcp_server.scalars.tag_names import match_tags, rank_headline
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds, shorten_facts
@@ -341,16 +341,11 @@ def _build_panels(
     tags: Sequence[str],
     query: ScalarQuery,
 ) -> list[Panel]:
-    """Return one panel per tag. Where the query names no tags, NaN and infinities first, then rewards and losses."""
+    """Return one panel per tag. Where the query names no tags, NaN and infinities first."""
     ordered = list(tags)
     if not query.tags:
         odd = {tag for one in summaries for tag, summary in one.items() if summary.nan or summary.inf}
-        ordered.sort(
-            key=lambda tag: (
-                tag not in odd,
-                not any(word in tag.lower() for word in ("reward", "loss", "return", "acc")),
-            )
-        )
+        ordered.sort(key=lambda tag: (tag not in odd, rank_headline(tag)))
     return [
         Panel(tag, [_build_curve(reading, tag) for reading in readings if tag in reading.series])
         for tag in ordered[:MOST_PANELS]

@@ -141,7 +141,7 @@ def test_the_zipapp_holds_what_is_below_the_line_the_nvidia_library_and_nothing_
     names = {name.removesuffix(".py").removesuffix("/__init__") for name in zipfile.ZipFile(zipapp).namelist()}
     below = {f"mcp_server/{name.replace('.', '/')}" for name in SOURCES if name.partition(".")[0] in BELOW_THE_LINE}
     rows = {f"mcp_server/{path.relative_to(ROOT)}" for room in BELOW_THE_LINE for path in (ROOT / room).rglob("*.rows")}
-    assert names == {"__main__", "mcp_server", "pynvml", "mcp_server/scalars/names.rows"} | below | rows
+    assert names == {"__main__", "mcp_server", "pynvml"} | below | rows
 
 
 def test_gpus_are_queried_from_the_zipapp_or_the_missing_library_is_named(zipapp: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.run_directory import RunDir
-from mcp_server.results.metrics import best_direction, read_metrics
+from mcp_server.results.metrics import read_metrics
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.scalars.tag_names import best_direction
 from mcp_server.store.state_home import StateHome
 from tests.support.ended_runs import BEGAN_S, Runs
 from tests.support.scalar_runs import csv, live

@@ -12,10 +12,10 @@ from mcp_server.scalars.condition import (
     Condition,
     describe_match,
     first_match,
-    match_tags,
     parse_condition,
     resolve_tag,
 )
+from mcp_server.scalars.tag_names import match_tags
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def test_the_word_of_a_status_means_the_one_tag_that_has_it_in_its_name() -> Non
 
 
 def test_a_tag_that_could_be_several_is_refused_with_the_candidates() -> None:
-    with pytest.raises(BadArgument, match=r"could be any of train/loss, eval/loss"):
-        describe_match(parse_condition("loss < 1"), {"train/loss": (1, 3.0), "eval/loss": (1, 3.0)})
+    with pytest.raises(BadArgument, match=r"could be any of seed1/psnr, seed2/psnr"):
+        describe_match(parse_condition("psnr < 1"), {"seed1/psnr": (1, 3.0), "seed2/psnr": (1, 3.0)})
 
 
 def test_a_word_of_wait_run_for_several_tags_is_none_of_them() -> None:

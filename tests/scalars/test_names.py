@@ -1,15 +1,15 @@
-"""Each block of `scalars/names.rows` is true of its own name."""
+"""Each block of `scalars/names.rows` and `record/scalar_names.rows` is true of its own name."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mcp_server.record.scalar_files import TIME_KEYS, is_curve, is_epoch, is_split, rank_step
 from mcp_server.results.evaluations.evaluation_series import build_series
 from mcp_server.results.evaluations.evaluation_text import has_step
 from mcp_server.results.evaluations.evaluations import Evaluation
-from mcp_server.results.metrics import best_direction
-from mcp_server.scalars.formats.row_series import STEP_KEYS, TIME_KEYS
+from mcp_server.scalars.tag_names import best_direction, match_tags
 from mcp_server.text.rows import read_blocks
 
 
@@ -20,9 +20,15 @@ def read_row(name: str, value: str | float) -> list[tuple[str, str, int | None]]
     return [(one.benchmark, one.model, one.last.episodes) for one in series]
 
 
+FILES = ("scalars/names", "record/scalar_names")
 SORTS: dict[str, Callable[[str], bool]] = {
     "step": lambda name: has_step({name: 5}),
-    "scalar_step": lambda name: name in STEP_KEYS and STEP_KEYS[-1] == "epoch",
+    "scalar_step": lambda name: rank_step(name) is not None and not is_epoch(name),
+    "scalar_epoch": is_epoch,
+    "count": lambda name: rank_step(f"learner_{name}") is not None,
+    "counted": lambda name: rank_step(f"{name}_steps") is not None,
+    "clock": lambda name: not is_curve([{"step": 1, name: 1}, {"step": 2, name: 2}]),
+    "split": is_split,
     "time": lambda name: name in TIME_KEYS,
     "benchmark": lambda name: read_row(name, "libero") == [("libero", "", None)],
     "model": lambda name: read_row(name, "pi0") == [("", "pi0", None)],
@@ -37,6 +43,9 @@ SORTS: dict[str, Callable[[str], bool]] = {
 }
 
 
-@pytest.mark.parametrize("block", [dict(block) for block in read_blocks("scalars/names")])
+@pytest.mark.parametrize("block", [dict(block) for file in FILES for block in read_blocks(file)])
 def test_a_block_of_names_is_true_of_its_own_name(block: dict[str, str]) -> None:
-    assert SORTS[block["sort"]](block["seen"])
+    if block["sort"].startswith("same_"):
+        assert all(match_tags(f"x {word}", [f"x/{block['seen']}"]) for word in block["words"].split())
+    else:
+        assert SORTS[block["sort"]](block["seen"])

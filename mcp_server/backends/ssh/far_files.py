@@ -15,12 +15,11 @@ from mcp_server.backends.ssh.ssh_channel import Channel, channel_of
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.relay_channel import MOST_CONTENT_BYTES
 from mcp_server.record.run_directory import RunDir
-from mcp_server.record.scalar_files import may_be_table, parse_event_name
+from mcp_server.record.scalar_files import find_scalar_file, parse_event_name
 from mcp_server.record.written_files import Outputs, WrittenFile, read_outputs
 
 _MOST_NEW_BYTES = 512 * 2**20  # of one call
 _MOST_LOG_BYTES = 2**30
-_MOST_TABLE_BYTES = 32 * 2**20  # a larger table is more likely data than metrics
 _MOST_KEPT_BYTES = 16 * 2**20
 _FILES = "files"
 _SHORTEST_ROOT, _MOST_PIDS, _DEEPEST = 2, 16, 5  # neither / nor /home is searched
@@ -122,7 +121,8 @@ def _is_own(file: WrittenFile, outputs: Outputs, run_id: str) -> bool:
     """Return whether a file holds scalars of this run alone: nobody else wrote it, or its name says whose it is."""
     name = file.path.rpartition("/")[2]
     event = parse_event_name(name)
-    is_table = may_be_table(name) and file.size <= _MOST_TABLE_BYTES
+    row = find_scalar_file(name)
+    is_table = row is not None and file.size <= row.most_bytes
     if "tfevents" not in name and not is_table:
         return False
     is_named = event is not None and any(pid in outputs.pids for pid, _ in event.writers)

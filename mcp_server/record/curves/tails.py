@@ -8,7 +8,6 @@ who needs every point reads the whole file (`scalars/`).
 from __future__ import annotations
 
 import csv
-import json
 import os
 import struct
 from abc import ABC, abstractmethod
@@ -18,12 +17,22 @@ from typing import Any, NamedTuple
 from mcp_server.record.curves.event_records import SCALARS, decode_event
 from mcp_server.record.curves.protobuf import Malformed
 from mcp_server.record.curves.tracker_records import BLOCK_BYTES, DAMAGE, flatten, iter_records, read_history
-from mcp_server.text.rows import read_words
+from mcp_server.record.scalar_files import (
+    TIME_KEYS,
+    holds_json_lines,
+    is_log,
+    is_split,
+    name_in_split,
+    parse_number,
+    plain_name,
+    rank_step,
+    read_header,
+    read_json_line,
+)
 
 _MOST_BYTES = 256 * 2**10
 _HEAD_BYTES = 4096
 _LARGEST_STEP = 2.0**53
-_STEP_KEYS, _TIME_KEYS = read_words("scalars/names")["scalar_step"], read_words("scalars/names")["time"]
 _POSIX_S = (1e9, 1e10)  # a number in a column of times that is one in seconds
 
 
@@ -139,15 +148,20 @@ class RowTail(Tail):
         """Yield the named values of each row."""
 
     def _make_row(self, record: Iterable[tuple[str, Any]]) -> CurveRow | None:
-        values = {name: number for name, cell in record if (number := _parse_number(cell)) is not None}
-        plain = {name.strip().lower(): name for name in values}
-        key = next((plain[name] for name in _STEP_KEYS if name in plain), None)
+        values: dict[str, float] = {}
+        scope = ""
+        for name, cell in record:
+            if (number := parse_number(cell)) is not None:
+                values[name_in_split(name, scope)] = number
+            elif isinstance(cell, str) and cell and is_split(name):
+                scope = f"{cell}/"
+        ranks = {name: rank for name in values if (rank := rank_step(name)) is not None}
+        key = min(ranks, key=lambda name: ranks[name], default=None)
         if key is not None and abs(values[key]) < _LARGEST_STEP:
             self._step = int(values[key])
-        times = [values.pop(plain[name]) for name in _TIME_KEYS if name in plain]
+        times = [values[name] for name in values if plain_name(name) in TIME_KEYS]
         wall_s = next((time for time in times if _POSIX_S[0] <= time < _POSIX_S[1]), None)
-        steps = {key, *(name for name in values if name.strip().lower() in _STEP_KEYS)}
-        others = {name: value for name, value in values.items() if name not in steps}
+        others = {name: v for name, v in values.items() if name not in ranks and plain_name(name) not in TIME_KEYS}
         if self._step is None or not others:
             return None
         return CurveRow(self._step, wall_s, others)
@@ -158,7 +172,9 @@ class TableTail(RowTail):
 
     def begin(self, head: bytes) -> None:
         """Learn the columns."""
-        self._names, self._separator, self._step = *_read_header(head), None
+        header = read_header(head)
+        self._names, self._separator = (header.names, header.separator) if header else ([], ",")
+        self._step = None
 
     def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
         """Yield the cells of each row by the names of their columns."""
@@ -171,16 +187,16 @@ class TableTail(RowTail):
 
 
 class JsonTail(RowTail):
-    """Lines with a JSON object each."""
+    """Lines with a JSON object each; in a log also behind other text."""
+
+    def __init__(self, *, is_in_log: bool) -> None:
+        super().__init__()
+        self._is_in_log = is_in_log
 
     def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
         """Yield the leaves of each object."""
         for line in lines:
-            try:
-                record = json.loads(line) if line.startswith("{") else None
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
+            if (record := read_json_line(line.encode(), is_log=self._is_in_log)) is not None:
                 yield flatten(record)
 
 
@@ -199,7 +215,7 @@ class WandbTail(Tail):
                 history = read_history(record) if record else None
             except DAMAGE:
                 continue
-            values = {name: number for name, cell in history or () if (number := _parse_number(cell)) is not None}
+            values = {name: number for name, cell in history or () if (number := parse_number(cell)) is not None}
             step, wall_s = values.pop("_step", None), values.pop("_timestamp", None)
             if step is not None and values:
                 rows.append(CurveRow(int(step), wall_s, values))
@@ -217,7 +233,7 @@ class MlflowTail(Tail):
         """Read whole lines."""
         end, rows = data.rfind(b"\n") + 1, []
         for line in data[:end].decode(errors="replace").split("\n"):
-            numbers = [_parse_number(word) for word in line.split()]
+            numbers = [parse_number(word) for word in line.split()]
             if len(numbers) == 3 and None not in numbers:  # noqa: PLR2004
                 at_ms, value, step = (number or 0.0 for number in numbers)
                 rows.append(CurveRow(int(step), at_ms / 1000, {self._tag: value}))
@@ -243,21 +259,26 @@ def open_tail(path: str, head: bytes) -> Tail | None:
         if len(head) < _HEAD_BYTES:
             raise EOFError
         return None
-    if head.startswith(b"{"):
-        return _open_json(head)
-    names, _ = _read_header(head)
-    if len(names) < 2 or {one.lower() for one in names}.isdisjoint(_STEP_KEYS):  # noqa: PLR2004
-        return None
-    return None if any(_parse_number(one) is not None for one in names) else TableTail()
-
-
-def _open_json(head: bytes) -> JsonTail | None:
+    if head.startswith(b"{") or (is_log(name) and holds_json_lines(head, name, is_sure=False)):
+        return _open_json(head, name)
     try:
-        record = json.loads(head.partition(b"\n")[0])
-    except (ValueError, RecursionError):
+        header = read_header(head)
+    except csv.Error:
         return None
+    names = header.names if header else []
+    if len(names) < 2 or all(rank_step(one) is None for one in names):  # noqa: PLR2004
+        return None
+    return None if any(parse_number(one) is not None for one in names) else TableTail()
+
+
+def _open_json(head: bytes, name: str) -> JsonTail | None:
+    first, _, others = head.partition(b"\n")
+    if not is_log(name) and read_json_line(first, is_log=False) is None:
+        return None
+    if name.endswith(".json") and not others:  # one object is an evaluation
+        raise EOFError
     # The first object may be settings: whether a later one has a step is seen as they come.
-    return JsonTail() if isinstance(record, dict) else None
+    return JsonTail(is_in_log=is_log(name))
 
 
 def _find_mlflow_metric(directory: str, name: str) -> str | None:
@@ -267,24 +288,6 @@ def _find_mlflow_metric(directory: str, name: str) -> str | None:
     if found and os.path.isfile(f"{run}/meta.yaml"):  # noqa: PTH113 - hot path
         return f"{below}/{name}" if below else name
     return None
-
-
-def _read_header(head: bytes) -> tuple[list[str], str]:
-    """Return the names in the first line that is no comment, and what separates them."""
-    text = head.decode("utf-8-sig", errors="replace")
-    line = next((line for line in text.split("\n") if line.strip() and line[0] != "#"), "")
-    separator = max(",;\t", key=line.count)
-    names = next(csv.reader([line], delimiter=separator), [])
-    return [name.strip() for name in names], separator
-
-
-def _parse_number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _make_crc_table() -> list[int]:

@@ -12,7 +12,7 @@ from mcp_server.results.evaluations import evaluation_series as series_of
 from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.metrics import Metric
 from mcp_server.results.outcome_answers import BenchmarkTable
-from mcp_server.scalars.condition import match_tags
+from mcp_server.scalars.tag_names import match_tags
 from mcp_server.text.equal_settings import Place, find_equal_forms
 from mcp_server.text.formatting import join_some, spread
 from mcp_server.views.brevity import fit as fit_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcp_server.results.evaluations.evaluation_text import NAMES, STEP_NAMES, Percent, Row, Value, find_step
 from mcp_server.results.evaluations.evaluations import Evaluation
-from mcp_server.results.metrics import Best, best_direction
+from mcp_server.scalars.tag_names import Best, best_direction
 from mcp_server.text.formatting import FEWEST_DIGITS
 
 BENCHMARK_NAMES, MODEL_NAMES, _VALUE_NAMES = NAMES["benchmark"], NAMES["model"], NAMES["value"]

@@ -16,7 +16,7 @@ from mcp_server.runs.wait.cursors import MetricPosition, MetricSource
 from mcp_server.scalars import condition as conditions
 from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.locate import MetricLocation
-from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
+from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.series import Series
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.text.near_names import find_near_names
@@ -231,34 +231,28 @@ class MetricCheck:
         source = self.position.source
         known = [each for each in locations if source is not None and name_source(each, source.tag) == source]
         if source is not None and known:
-            series = self._read_series(run, known[:1]).get((known[0], source.tag))
-            if series is not None:
+            parts, _ = self._scalars.read_parts(known[:1])
+            if parts and (series := parts[0].series.get(source.tag)) is not None:
                 return series
-        all_series = self._read_series(run, locations)
-        labels = dict(zip(locations, label_locations(locations), strict=True)) if locations else {}
-        named = {each: f"{label}/" if label else "" for each, label in labels.items()}
-        sources = {f"{named[location]}{tag}": (location, tag) for location, tag in all_series}
+        found = {
+            part.names[tag]: (part.location, tag, series)
+            for part in self._scalars.read_parts(locations)[0]
+            for tag, series in part.series.items()
+        }
         try:
-            tag = conditions.resolve_tag(self._condition, list(sources))
+            name = conditions.resolve_tag(self._condition, list(found))
         except BadArgument:
             if self.position.tag is None:
                 raise
             return None  # the chosen one will come back
-        if tag is None:
-            self.other_tags = list(sources)
+        if name is None:
+            self.other_tags = list(found)
             return None
-        chosen = name_source(*sources[tag])
+        location, tag, series = found[name]
+        chosen = name_source(location, tag)
         position = MetricPosition(checked=0) if source not in (None, chosen) else self.position
-        self.position = replace(position, tag=tag, source=chosen)
-        return all_series[sources[tag]]
-
-    def _read_series(self, run: Run, locations: Sequence[MetricLocation]) -> dict[tuple[MetricLocation, str], Series]:
-        all_series = {}
-        for location in locations:
-            with contextlib.suppress(NoScalars):  # not written yet, or removed a moment ago
-                reading = self._scalars.read([location], run.run_id)
-                all_series.update({(location, tag): series for tag, series in reading.series.items()})
-        return all_series
+        self.position = replace(position, tag=name, source=chosen)
+        return series
 
     @property
     def _wall_s(self) -> float:

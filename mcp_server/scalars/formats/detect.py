@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,17 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mcp_server.record.curves.tracker_records import flatten
-from mcp_server.record.scalar_files import DATABASES, JSON_LINES, JSON_LINES_TOO, TABLES, TRACKER_LOGS, TRAINER_STATE
+from mcp_server.record.scalar_files import (
+    HEAD_BYTES,
+    TRAINER_STATE,
+    ScalarFile,
+    find_scalar_file,
+    holds_json_lines,
+    holds_table,
+)
 from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, file_signature, open_scalar_file
 from mcp_server.scalars.formats.chunked_log import SwanlabLog, WandbLog
-from mcp_server.scalars.formats.row_series import STEP_KEYS, TIME_KEYS, parse_number
+from mcp_server.scalars.formats.json_documents import JsonDocument, holds_document
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.series import ScalarsUnreadable
 
-SourceKind = Literal["csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
+SourceKind = Literal["csv", "jsonl", "document", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _TRACKER_RUN = re.compile(r"(offline-)?run-\d")
@@ -32,10 +37,9 @@ _PARSERS: dict[str, type[Csv | JsonLines | WandbLog | SwanlabLog]] = {
     "wandb": WandbLog,
     "swanlab": SwanlabLog,
 }
-_TRACKER_KINDS: dict[str, SourceKind] = dict(zip(TRACKER_LOGS, ("wandb", "swanlab"), strict=True))
-_TEXT = (".log", ".txt")  # endings of tables that are those of any output as well
+_TRACKER_KINDS: dict[str, SourceKind] = {".wandb": "wandb", ".swanlab": "swanlab"}
 _MOST_ENTRIES = 100_000  # of a directory
-_SNIFFED_BYTES = 64 * 2**10
+_MOST_TABLES = 200  # of no known name in a directory: more are data
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,8 @@ def build_reader(source: ScalarSource) -> SourceReader:
     """Return a reader of ``source``."""
     if (parser := _PARSERS.get(source.kind)) is not None:
         return AppendedFile(parser(source.path))
-    if source.kind == "trainer_state":
-        return TrainerState(source.path)
+    if source.kind in ("trainer_state", "document"):
+        return (TrainerState if source.kind == "trainer_state" else JsonDocument)(source.path)
     is_store = source.kind == "mlflow" and source.path.is_dir()
     return MlflowStore(source.path) if is_store else DatabaseRun(source.path, source.name)
 
@@ -72,19 +76,39 @@ def find_sources(path: Path) -> list[ScalarSource]:
 
 
 def _list_file(path: Path) -> Iterator[ScalarSource]:
-    suffix = path.suffix.lower()
-    if suffix in JSON_LINES:
-        yield ScalarSource("jsonl", path)
-    elif suffix in _TRACKER_KINDS:
-        yield ScalarSource(_TRACKER_KINDS[suffix], path)
-    elif path.name == TRAINER_STATE:
-        yield ScalarSource("trainer_state", path)
-    elif sqlite.is_database(path):
+    """Yield the sources in a file that somebody names: a table is taken at its word."""
+    row = find_scalar_file(path.name.lower()) or ScalarFile(("jsonl",))
+    if sqlite.is_database(path):
         yield from _list_database(path)
-    elif suffix in {".csv", ".tsv"} or path.name in TABLES:
-        yield ScalarSource("csv", path)
-    elif _holds_scalars(path):
-        yield ScalarSource("jsonl", path)
+    elif row.readers in (("csv",), ("jsonl",)) and (row.names or row.endings):
+        yield ScalarSource("csv" if row.readers == ("csv",) else "jsonl", path)
+    else:
+        yield from _examine(path, row)
+
+
+def _examine(path: Path, row: ScalarFile) -> Iterator[ScalarSource]:
+    """Yield the sources in a file that was found, as far as its content says that it has curves."""
+    for reader in row.readers:
+        if reader == "database":
+            if sqlite.is_database(path):
+                yield from _list_database(path)
+        elif _holds(path, reader, row):
+            yield ScalarSource(reader, path)  # type: ignore[arg-type] # one of its kinds
+            return
+
+
+def _holds(path: Path, reader: str, row: ScalarFile) -> bool:
+    """Return whether a file of a row has curves for a reader. A table with a logger's name may still be empty."""
+    if reader in _TRACKER_KINDS.values() or reader == "trainer_state" or (row.names and row.readers == ("csv",)):
+        return True
+    if reader == "document":
+        return holds_document(path)
+    with suppress(ScalarsUnreadable), open_scalar_file(path) as fd:
+        head = os.pread(fd, HEAD_BYTES, 0)
+        if reader == "csv":
+            return holds_table(head, is_sure=row.is_sure)
+        return holds_json_lines(head, path.name, is_sure=row.is_sure)
+    return False
 
 
 def _list_directory(path: Path) -> Iterator[ScalarSource]:
@@ -92,14 +116,11 @@ def _list_directory(path: Path) -> Iterator[ScalarSource]:
         listed = [entry for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
     files = {entry.name for entry in listed if _is_kind(entry, directory=False)}
     directories = {entry.name for entry in listed if _is_kind(entry, directory=True)}
-    for name in sorted(files):
-        file = path / name
-        if (name in TABLES and (file.suffix not in _TEXT or _holds_table(file))) or file.suffix in _TRACKER_KINDS:
-            yield from _list_file(file)
-        elif (name.endswith(JSON_LINES) or name in JSON_LINES_TOO) and _holds_scalars(file):
-            yield ScalarSource("jsonl", file)
-        elif file.suffix in DATABASES and sqlite.is_database(file):
-            yield from _list_database(file)
+    rows = {name: row for name in sorted(files - {TRAINER_STATE}) if (row := find_scalar_file(name)) is not None}
+    unsure = sum(not row.is_sure for row in rows.values())
+    for name, row in rows.items():
+        if row.is_sure or unsure <= _MOST_TABLES:
+            yield from _examine(path / name, row)
     yield from _list_trainer_state(path, files, directories)
     yield from _list_mlflow_store(path, files, directories)
     for name in sorted(directories):
@@ -117,32 +138,6 @@ def _is_kind(entry: os.DirEntry[str], *, directory: bool) -> bool:
         return entry.is_dir(follow_symlinks=False) if directory else entry.is_file()
     except OSError:
         return False
-
-
-def _holds_scalars(path: Path) -> bool:
-    """Return whether the first line is an object of numbers, or one with a step or a time. A data set has neither."""
-    with suppress(ScalarsUnreadable, ValueError, RecursionError), open_scalar_file(path) as fd:
-        record = json.loads(os.pread(fd, _SNIFFED_BYTES, 0).split(b"\n")[0])
-        if isinstance(record, dict):
-            leaves = dict(flatten(record))
-            step_or_time = {key.lower() for key in leaves} & {*STEP_KEYS, *TIME_KEYS}
-            numbers = [parse_number(value) is not None for value in leaves.values()]
-            return any(numbers) if step_or_time else bool(numbers) and all(numbers)
-    return False
-
-
-def _holds_table(path: Path) -> bool:
-    """Return whether the first lines are names and numbers of as many columns: `training.log` may be mere output."""
-    with suppress(ScalarsUnreadable), open_scalar_file(path) as fd:
-        text = os.pread(fd, _SNIFFED_BYTES, 0).decode("utf-8", "replace")
-        lines = [line for line in text.split("\n")[:-1] if line.strip() and line[0] != "#"][:2]
-        separator = max(",;\t", key=lines[0].count) if lines else ","
-        names, *rows = [line.split(separator) for line in lines] or [[]]
-        has_names = len(names) > 1 and all(parse_number(name) is None for name in names)
-        return has_names and all(
-            len(row) == len(names) and any(parse_number(cell) is not None for cell in row) for row in rows
-        )
-    return False
 
 
 def _list_database(path: Path) -> Iterator[ScalarSource]:

@@ -14,10 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mcp_server.record.scalar_files import (
+    TIME_KEYS,
+    is_epoch,
+    is_split,
+    name_in_split,
+    parse_number,
+    plain_name,
+    rank_step,
+)
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, Series, merge_files
-from mcp_server.text.rows import read_words
-
-STEP_KEYS, TIME_KEYS = read_words("scalars/names")["scalar_step"], read_words("scalars/names")["time"]
 
 _LARGEST_STEP = 2.0**62
 # The unit of a number in a time column, by its size; seconds since a start are not a time of day.
@@ -35,16 +41,6 @@ class WrongStepColumn(Exception):
     """The step column used so far is wrong: the file must be read again from its start."""
 
 
-def parse_number(value: Any) -> float | None:
-    """Return a JSON value or a text as a number, NaN and infinities included, or None for booleans and other texts."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
 def parse_time(text: Any) -> float | None:
     """Return the POSIX seconds of an ISO 8601 text, local time where it names no zone, or None for anything else."""
     if not isinstance(text, str):
@@ -56,17 +52,21 @@ def parse_time(text: Any) -> float | None:
 
 
 def collect_columns(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[str, NumberColumn]]:
-    """Return the number of records, and their numbers by column."""
+    """Return the number of records, and their numbers by column, those of each split of the data apart."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
     values: defaultdict[str, list[float]] = defaultdict(list)
     count = 0
     for row, record in enumerate(records):
-        count = row + 1
+        count, scope = row + 1, ""
         for tag, value in record:
+            if isinstance(value, str) and is_split(tag):
+                scope = f"{value}/"
+                continue
             number = value if type(value) is float else parse_number(value)
             if number is None and tag.lower() in TIME_KEYS:
                 number = parse_time(value)
             if number is not None:
+                tag = name_in_split(tag, scope)  # noqa: PLW2901
                 rows[tag].append(row)
                 values[tag].append(number)
     return count, {tag: NumberColumn(np.array(rows[tag], np.int64), np.array(values[tag], np.float64)) for tag in rows}
@@ -84,8 +84,8 @@ def _posix(values: NDArray[np.float64]) -> NDArray[np.float64]:
 class Rows:
     """The rows of one run so far, in the order logged.
 
-    ``step_key`` names the step column. Without it, the step is the first of STEP_KEYS that is suitable, or else
-    the row number. A row without a step has the step of the row before.
+    ``step_key`` names the step column. Without it, the step is the best column by its name that is suitable, or else
+    the row number. A row without a step has that of a column of the same name in another scope, or of the row before.
     """
 
     def __init__(self, step_key: str | None = None) -> None:
@@ -129,10 +129,18 @@ class Rows:
                 self.dropped = True
                 continue
             self._points.setdefault(tag, []).append((steps[column.rows], walls[column.rows], column.values))
-            if self._key == "epoch" and not self._fixed:
+            if self._key is not None and not self._fixed and is_epoch(self._key):
                 self._check_epochs(tag)
         self.count += count
         self._numbered += count
+
+    def add_whole(self, count: int, columns: Mapping[str, NumberColumn]) -> None:
+        """Add all rows at once."""
+        while True:
+            try:
+                return self.add(count, columns)
+            except WrongStepColumn:
+                self.clear()
 
     def series(self) -> dict[str, Series]:
         """Return the series of the rows by tag."""
@@ -142,7 +150,7 @@ class Rows:
             for array in (steps, walls, values):
                 array.flags.writeable = False
             self._points[tag] = [(steps, walls, values)]
-            if tag.lower().rpartition("/")[2] in STEP_KEYS:  # a counter, which several rows of one step repeat
+            if rank_step(tag) is not None:  # a counter, which several rows of one step repeat
                 changes = np.append(True, (np.diff(steps) != 0) | (np.diff(values) != 0))
                 steps, walls, values = steps[changes], walls[changes], values[changes]
             begins = [before.get(tag, 0) for before in self._beginnings]
@@ -178,7 +186,9 @@ class Rows:
         steps = _dense(count, columns.get(tag) if tag else None)
         steps[~(np.abs(steps) < _LARGEST_STEP)] = np.nan
         if not self._fixed:
-            self._check_steps(steps, _dense(count, columns.get(names.get("epoch", ""))))
+            epochs = next((columns[names[name]] for name in names if is_epoch(name) and name != self._key), None)
+            self._check_steps(steps, _dense(count, epochs))
+            self._fill_steps(steps, columns, names)
         steps = _carry_forward(steps, self._last_step)
         if np.isnan(steps).any():  # rows before the first step
             present = steps[~np.isnan(steps)]
@@ -189,18 +199,27 @@ class Rows:
 
     def _choose_step_column(self, count: int, columns: Mapping[str, NumberColumn], names: Mapping[str, str]) -> None:
         """Choose the best step column that a tenth of the rows so far have."""
-        self._seen.update({key: len(columns[names[key]].rows) for key in STEP_KEYS if key in names})
+        ranks = {key: rank for key in names if (rank := rank_step(key)) is not None}
+        self._seen.update({key: len(columns[names[key]].rows) for key in ranks})
         current, enough = self._key, (self.count + count) / 10
         if current and self._seen[current] < enough:
             self._reject_step_column()
-        frequent = (
-            key for key in STEP_KEYS if key not in self._unfit and self._seen[key] and self._seen[key] >= enough
-        )
-        best = next(frequent, None)
+        frequent = [key for key, seen in self._seen.items() if key not in self._unfit and seen and seen >= enough]
+        best = min(frequent, key=lambda key: rank_step(key) or 0, default=None)
         if best != current:
             self._preferred = self._key = best
             if self.count:
                 raise WrongStepColumn
+
+    def _fill_steps(
+        self, steps: NDArray[np.float64], columns: Mapping[str, NumberColumn], names: Mapping[str, str]
+    ) -> None:
+        """Give rows without a step that of a column of the same name in another scope: `eval/step` for `step`."""
+        last = (self._key or "").rpartition("/")[2]
+        for name, tag in names.items():
+            if name != self._key and name.endswith((f"/{last}", f"_{last}")) and rank_step(name) is not None:
+                other = _dense(len(steps), columns[tag])
+                steps[:] = np.where(np.isnan(steps), other, steps)
 
     def _check_steps(self, steps: NDArray[np.float64], epochs: NDArray[np.float64]) -> None:
         """Raise WrongStepColumn where the steps have fractions, as epochs may, or restart with each epoch."""
@@ -245,7 +264,7 @@ def _carry_forward(values: NDArray[np.float64], last: float) -> NDArray[np.float
 
 def _walls(count: int, columns: Mapping[str, NumberColumn]) -> tuple[str | None, NDArray[np.float64]]:
     """Return the column with times of day, if there is one, and the time of each row in POSIX seconds."""
-    names = {tag.strip().lower(): tag for tag in columns}
+    names = {plain_name(tag): tag for tag in columns}
     for key in TIME_KEYS:
         if key in names:
             column = columns[names[key]]

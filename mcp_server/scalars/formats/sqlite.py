@@ -25,6 +25,7 @@ import numpy as np
 from typing_extensions import override
 
 from mcp_server.record.curves.tracker_records import flatten
+from mcp_server.record.scalar_files import parse_number
 from mcp_server.scalars.formats.appended_file import (
     WholeSource,
     file_signature,
@@ -32,7 +33,7 @@ from mcp_server.scalars.formats.appended_file import (
     open_scalar_file,
     unreadable_error,
 )
-from mcp_server.scalars.formats.row_series import Rows, collect_columns, parse_number
+from mcp_server.scalars.formats.row_series import Rows, collect_columns
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
 from mcp_server.text.formatting import join_some
 from mcp_server.threads import is_abandoned, stop_if_abandoned

@@ -16,8 +16,9 @@ import numpy as np
 from typing_extensions import override
 
 from mcp_server.record.curves.tracker_records import flatten
+from mcp_server.record.scalar_files import is_log, is_split, name_in_split, parse_number, read_header, read_json_line
 from mcp_server.scalars.formats.appended_file import Parser, WholeSource, open_scalar_file, unreadable_error
-from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns, parse_number
+from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns
 from mcp_server.scalars.series import RunScalars
 from mcp_server.threads import stop_if_abandoned
 
@@ -29,7 +30,7 @@ _ENTRY_CHARS, _ENTRIES_AT_ONCE = 4096, 1000
 _MOST_ENTRIES = 10**6  # real ones take over 64 bytes
 _SNIFFED_BYTES = 4096
 _TEXT = bytes([0, *b"\t\n\v\f\r\x1b", *range(32, 256)])  # text in any encoding; a file with holes has zeros
-_BOM = b"\xef\xbb\xbf"
+_MOST_SPLITS = 16  # of the data; more are no such column
 
 
 class _LineParser(Parser):
@@ -72,7 +73,7 @@ class _LineParser(Parser):
 
 
 class JsonLines(_LineParser):
-    """One JSON object per line."""
+    """One JSON object per line; in a log other lines are passed over, and so is the text before an object."""
 
     @override
     def feed_end(self, data: bytes) -> int:  # a last line without a newline where it is a whole object
@@ -86,21 +87,16 @@ class JsonLines(_LineParser):
         return len(data)
 
     def _parse(self, data: bytes) -> None:
-        records = []
+        records, is_in_log = [], is_log(self.path.name)
         for line in data.replace(b"\0", b"").split(b"\n"):  # a power cut leaves zeros
             if not line or line.isspace():
                 continue
-            try:
-                record = json.loads(line) if len(line) <= LONGEST_ROW else None
-            except (ValueError, RecursionError):
-                self.skipped[self._BAD] += 1
-                continue
-            if isinstance(record, dict):
-                records.append(flatten(record))
-            elif len(line) > LONGEST_ROW:
+            if len(line) > LONGEST_ROW:
                 self.skipped[self._TOO_LONG] += 1
+            elif (record := read_json_line(line, is_log=is_in_log)) is not None:
+                records.append(flatten(record))
             else:
-                self.skipped[self._BAD] += 1
+                self.skipped[self._BAD] += not is_in_log
         if self.skipped[self._BAD] and not records and not self.rows.count:
             raise unreadable_error(self.path, "none of its lines is a JSON object")
         self.rows.add(*collect_columns(records))
@@ -120,26 +116,24 @@ class Csv(_LineParser):
         head = os.pread(fd, LONGEST_ROW, 0)
         if head[:_SNIFFED_BYTES].translate(None, _TEXT) != b"":
             raise unreadable_error(self.path, "it is not text")
-        at = len(_BOM) if head.startswith(_BOM) else 0
-        while (end := head.find(b"\n", at) + 1) and (head[at:end].isspace() or head[at : at + 1] == b"#"):
-            at = end
         self._names = []
-        if b"\0" in head[:end] if end else b"\0" in head or len(head) == LONGEST_ROW:
-            raise unreadable_error(self.path, "it does not begin with a line of text")
-        if not end:
-            return 0
-        line = head[at:end].decode("utf-8", "replace")
-        self._separator = max(",;\t", key=line.count)
         try:
-            self._set_names(next(csv.reader([line], delimiter=self._separator)))
+            header = read_header(head)
         except csv.Error as error:
             raise unreadable_error(self.path, f"Python's csv module rejects its first line: {error}") from None
+        if b"\0" in head[: header.end] if header else b"\0" in head or len(head) == LONGEST_ROW:
+            raise unreadable_error(self.path, "it does not begin with a line of text")
+        if header is None:
+            return 0
+        self._separator = header.separator
+        self._set_names(header.names)
         if all(parse_number(name) is not None for name in self._names):
             raise unreadable_error(self.path, "it does not begin with the names of columns")
-        return max(end, self.left_out)
+        return max(header.end, self.left_out)
 
     def _set_names(self, header: Sequence[str]) -> None:
         self._names = [name.strip() for name in header]
+        self._split = next((number for number, name in enumerate(self._names) if is_split(name)), None)
 
     def _end(self, data: bytes, start: int) -> int:
         # An odd number of quotes before the end of a line means that the line ends inside a quoted cell.
@@ -192,7 +186,24 @@ class Csv(_LineParser):
                 filled = np.array([row for row, cell in enumerate(cells) if cell], np.int64)
                 for rows_of, values in collect_columns([(name, cells[row])] for row in filled.tolist())[1].values():
                     columns[name] = NumberColumn(filled[rows_of], values)
+        if self._split is not None and rows:
+            columns = self._divide(columns, [row[self._split] if self._split < len(row) else "" for row in rows])
         self.rows.add(len(rows), columns)
+
+    @staticmethod
+    def _divide(columns: dict[str, NumberColumn], split_of: Sequence[str]) -> dict[str, NumberColumn]:
+        """Return the columns of each split of the data apart, by the text that says of which a row is."""
+        splits, texts = np.array(split_of), sorted(set(split_of))
+        if len(texts) > _MOST_SPLITS or any(parse_number(text) is not None for text in texts):
+            return columns
+        divided: dict[str, NumberColumn] = {}
+        for name, column in columns.items():
+            for text in texts:
+                tag = name_in_split(name, f"{text.strip()}/")
+                chosen = splits[column.rows] == text if tag != name else np.ones(len(column.rows), bool)
+                if chosen.any():
+                    divided[tag] = NumberColumn(column.rows[chosen], column.values[chosen])
+        return divided
 
 
 class TrainerState(WholeSource):

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.record.scalar_files import DATABASES, TABLES, parse_event_name
+from mcp_server.record.scalar_files import DATABASES, find_scalar_file, parse_event_name
 from mcp_server.record.written_files import WrittenFile
 
 # File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
@@ -200,7 +200,8 @@ class Claims:
             return None
         event = parse_event_name(name)
         is_own = self.is_writer(event.writers) if event and event.writers else not file.unsure and not file.append
-        return directory if is_own and (event or name in TABLES) else None
+        row = find_scalar_file(name) if is_own and not event else None
+        return directory if is_own and (event or (row is not None and row.is_sure)) else None
 
     def is_writer(self, writers: Sequence[tuple[int, str]]) -> bool:
         """Return whether a reading of an event file's name is a process of the run, perhaps of another host."""

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.curves.tails import CurveRow, Tail, open_tail
-from mcp_server.record.scalar_files import parse_event_name
+from mcp_server.record.scalar_files import find_scalar_file, parse_event_name
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import open_regular_file
 from mcp_server.system.inotify import CREATED, MOVED_TO, Inotify
 
-_NAMES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".log", ".wandb")
 _FIRST_S, _SLOWER, _LONGEST_S = 0.2, 1.5, 3.0  # between two reads of a file that grows
 _SHARE = 50
 _AGAIN_S = 10.0  # until it is asked again whose a file is
@@ -28,7 +27,7 @@ _MOST_FILES, _HEAD_BYTES, _MOST_NAMED = 300, 4096, 2
 
 def may_hold_curve(path: str) -> bool:
     """Return whether a file of this name is worth a look."""
-    return "tfevents" in path or path.endswith(_NAMES) or "/metrics/" in path
+    return "tfevents" in path or "/metrics/" in path or find_scalar_file(path.rpartition("/")[2]) is not None
 
 
 @dataclass

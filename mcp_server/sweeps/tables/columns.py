@@ -16,9 +16,9 @@ from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results import checkpoints
 from mcp_server.results.comparison_cells import describe_checkpoint, evaluation_column
 from mcp_server.results.figures import explain_missing_metric, measure_evaluations, read_values
-from mcp_server.results.metrics import best_direction, read_metrics
-from mcp_server.scalars.condition import match_tags
+from mcp_server.results.metrics import read_metrics
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.scalars.tag_names import best_direction, match_tags
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import spread

@@ -289,6 +289,15 @@ async def test_a_run_that_ends_first_says_what_its_metric_was(tmp_path: Path) ->
 
 
 def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
-    csv(tmp_path, "step,train/loss,eval/loss", "1,2,3")
-    with pytest.raises(BadArgument, match="train/loss, eval/loss"):
-        first_check(tmp_path, "loss < 1").check(live(tmp_path))
+    csv(tmp_path, "step,first/psnr,second/psnr", "1,2,3")
+    with pytest.raises(BadArgument, match="first/psnr, second/psnr"):
+        first_check(tmp_path, "psnr < 1").check(live(tmp_path))
+
+
+def test_the_loss_is_that_of_the_training_also_beside_and_before_an_evaluation(tmp_path: Path) -> None:
+    csv(tmp_path, "step,train/loss,eval/loss", "1,2,0.5")
+    assert first_check(tmp_path, "loss < 1").check(live(tmp_path)) is None
+    assert first_check(tmp_path, "loss < 3").check(live(tmp_path)) == "train/loss = 2 at step 1"
+    csv(tmp_path, "step,eval/loss", "1,0.5")
+    assert first_check(tmp_path, "loss < 1").check(live(tmp_path)) is None
+    assert first_check(tmp_path, "eval_loss < 1").check(live(tmp_path)) == "eval/loss = 0.5 at step 1"
