@@ -152,7 +152,9 @@ def is_curve(rows: Sequence[Mapping[str, Any]]) -> bool:
                 columns.setdefault(name, []).append(number)
             elif value not in ("", None):
                 texts.add(name)
-    steps = [name for name in columns if name not in texts and rank_step(name) is not None]
+    # Few lines of a log of events have a step.
+    steps = [name for name in columns if rank_step(name) is not None and 2 * len(columns[name]) >= len(rows)]
+    steps = [name for name in steps if name not in texts]
     has_value = not _VALUES.isdisjoint(map(plain_name, columns))
     rising = [one for one in steps if _rises(columns[one]) and (has_value or plain_name(one) not in _TRIAL)]
     return bool(rising) and any(
@@ -164,7 +166,7 @@ def is_curve(rows: Sequence[Mapping[str, Any]]) -> bool:
 def _rises(values: Sequence[float]) -> bool:
     """Return whether more values are larger than the one before than smaller; a single one may rise yet."""
     changes = [later - before for before, later in zip(values, values[1:]) if later != before]
-    return not values[1:] or (bool(changes) and 2 * sum(change > 0 for change in changes) > len(changes))
+    return len(values) == 1 or (bool(changes) and 2 * sum(change > 0 for change in changes) > len(changes))
 
 
 # --- the beginnings of files

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.scalar_files import find_scalar_file
 from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
@@ -66,7 +67,7 @@ def find_tables(path: Path) -> list[DatedLocation]:
     """Return tables and databases at or below ``path``, newest first."""
     scan = DirectoryScan(_DEEPEST, max_directories=_MOST_DIRECTORIES, max_entries_each=_MOST_ENTRIES)
     tree: Iterator[tuple[Path, list[None]]] = scan.walk(
-        path, lambda _: None, skip=lambda name: name[0] in "._" or name in _FOREIGN
+        path, lambda _: None, skip=lambda name: name[0] in "._" or name in _FOREIGN, enter=_is_no_record
     )
     tables = []
     for directory in (directory for directory, _ in tree) if path.is_dir() else [path]:
@@ -74,6 +75,11 @@ def find_tables(path: Path) -> list[DatedLocation]:
             with contextlib.suppress(OSError):
                 tables.append(DatedLocation(source, source.path.stat().st_mtime))
     return sorted({table.location: table for table in tables}.values(), key=lambda table: -table.newest_s)
+
+
+def _is_no_record(path: Path) -> bool:
+    """Return whether a directory is not that of a run's record, whose files a project may have below its own."""
+    return not RunDir(path).lock.exists()
 
 
 class LookupCache:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.state import Run
+from mcp_server.record.written_files import Outputs, WrittenFile
 from mcp_server.scalars import locate
 from mcp_server.scalars.formats.detect import ScalarSource
 from mcp_server.scalars.locate import DatedLocation, EventFiles, LookupCache, find_scalars
@@ -119,3 +120,27 @@ def test_a_slow_lookup_is_reused_for_a_while(tmp_path: Path, monkeypatch: pytest
     assert lookups.get(slow, tmp_path) == [DatedLocation(tmp_path, 2)]
     clock[0] += 2
     assert lookups.get(slow, tmp_path) == [DatedLocation(tmp_path, 45)]
+
+
+def test_tables_are_found_however_deep_and_no_record_of_a_run_is_one(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath("logs", "train", "runs", "2026-11-26", "csv", "version_0", "fit.csv")
+    deep.parent.mkdir(parents=True)
+    deep.write_text("epoch,loss\n0,1\n1,0.5\n")
+    record = tmp_path / "state" / "runs" / "cfm-7kqz"
+    record.mkdir(parents=True)
+    (record / "supervisor.lock").touch()
+    (record / "gpus.jsonl").write_text('{"step": 1, "mib": 2}\n{"step": 2, "mib": 3}\n')
+    assert [table.location for table in find_scalars(tmp_path)] == [ScalarSource("csv", deep)]
+
+
+def test_a_table_below_the_deepest_search_is_found_where_a_process_has_it_open(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*"abcdefghijkl", "summary.csv")
+    deep.parent.mkdir(parents=True)
+    deep.write_text("epoch,loss\n0,1\n1,0.5\n")
+    os.utime(deep, (BEGUN_S + 5, BEGUN_S + 5))
+    run = a_run(tmp_path, state="finished", ended_at=iso(BEGUN_S + 60))
+    assert locate_run_scalars(run) == []
+    status = deep.stat()
+    file = WrittenFile(str(deep), status.st_ino, status.st_size, status.st_mtime_ns)
+    own = OwnFiles(build_claims(run, [Outputs(ended=True, files=(file,))]))
+    assert locate.locate_run_scalars(run, LookupCache(), own) == [ScalarSource("csv", deep)]
