@@ -157,7 +157,7 @@ class Scalars:
     def read_parts(self, locations: Sequence[MetricLocation]) -> tuple[list[ScalarPart], list[str]]:
         """Return what is at each location that can be read, and why others cannot.
 
-        Of several that say the same, a table and the event files beside it, the longest is meant alone.
+        Where several say the same, such as a table and the event files beside it, only the longest is returned.
         """
         read: dict[MetricLocation, RunScalars] = {}
         failures: list[str] = []
