@@ -22,8 +22,8 @@ from mcp_server.results.configuration import read_blueprint, read_configuration
 from mcp_server.results.figures import choose_goal, measure, parse_metric
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, stem
 from mcp_server.results.memory.question import Bound, Question
-from mcp_server.results.metrics import best_direction
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.scalars.tag_names import best_direction
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import significant
 from mcp_server.text.near_names import find_near_names
