@@ -33,7 +33,7 @@ from mcp_server.system.files import read_regular_file
 
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")  # to a shell
 _LONGEST_LINE = 4000
-_LONGEST_CONFIG = 1_000_000
+LONGEST_CONFIG = 1_000_000
 _NEAR, _MOST_NEAR = 0.6, 3  # of difflib: 1.0 is the same name
 _TYPO = 0.8
 _DEEPEST = 50
@@ -182,10 +182,13 @@ def find_foreign_command_path(command: ReadCommand, roots: Roots) -> BadArgument
     return None
 
 
-def find_foreign_lines(config: Path, roots: Roots) -> Iterator[BadArgument]:
-    """Yield the lines of ``config`` that name another host's path. Files over 1 MB are not read."""
-    data = read_regular_file(config, max_bytes=_LONGEST_CONFIG + 1)
-    if len(data) > _LONGEST_CONFIG:
+def find_foreign_lines(config: Path, roots: Roots, data: bytes | None = None) -> Iterator[BadArgument]:
+    """Yield the lines of ``config`` that name another host's path; ``data``: its content, where it is on another host.
+
+    Files over 1 MB are not read.
+    """
+    data = read_regular_file(config, max_bytes=LONGEST_CONFIG + 1) if data is None else data
+    if len(data) > LONGEST_CONFIG:
         return
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
         if not line.lstrip().startswith("#") and (rewrite := roots.rewrite(line)) is not None:

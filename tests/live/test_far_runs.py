@@ -269,6 +269,24 @@ async def test_a_far_run_is_killed_with_everything_and_verified_there(sandbox: S
     assert [p for p in sandbox.own_processes() if p.name == "sleep"] == []
 
 
+async def test_a_config_that_names_a_root_of_another_host_is_refused_where_it_is(
+    sandbox: Sandbox, far_host: FarHost
+) -> None:
+    hosts = sandbox.path / "state" / "hosts.toml"
+    hosts.write_text(f"{hosts.read_text()}roots = ['/mnt/lab']\n[hosts.two]\nssh = '{NAME}'\nroots = ['/mnt/lab2']\n")
+    (sandbox.path / "train.py").write_text("print('step 1 loss 0.1')\n")
+    config = sandbox.path / "conf.yaml"
+    config.write_text("model: a\ndata: /mnt/lab2/d\n")
+    launch: dict[str, Any] = {"command": "python3 train.py --config conf.yaml", "cwd": str(sandbox.path), "host": NAME}
+    async with sandbox.agent() as agent:
+        for sync in ({}, {"sync": "rsync"}):
+            refusal = await agent.refusal("launch_run", **launch, **sync)
+            assert "conf.yaml, line 2: /mnt/lab2/d is a path of another host, and this is lab." in refusal
+            assert "Write `data: /mnt/lab/d`." in refusal
+        config.write_text("data: /mnt/lab/d\n")
+        assert (await agent.end(await agent.launch(**launch)))["state"] == "finished"
+
+
 async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_once(
     sandbox: Sandbox, far_host: FarHost
 ) -> None:

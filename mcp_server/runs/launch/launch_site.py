@@ -20,7 +20,14 @@ from mcp_server.command.shell import ReadCommand
 from mcp_server.errors import BadArgument, HostUnreachable
 from mcp_server.hosts.config import Environment, Host, HostsFile, find_host, read_hosts_file
 from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
-from mcp_server.hosts.path_checks import Roots, find_missing_inputs, refuse_first, suggest_names
+from mcp_server.hosts.path_checks import (
+    LONGEST_CONFIG,
+    Roots,
+    find_foreign_lines,
+    find_missing_inputs,
+    refuse_first,
+    suggest_names,
+)
 from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.code.code_copy import CodeCopy, find_sweep_copy, plan_copy
@@ -268,6 +275,22 @@ class FarSite:
             below = Path(path).relative_to(self.code.there)
             why = 'git add it, or pass sync="rsync".' if request.sync == "git" else "Name what is sent."
             raise BadArgument(argument, f"{kind} {below} is not part of the code that sync sends.", why)
+        if self.roots.foreign:
+            refuse_first(self._find_foreign_lines(request, command))
+
+    def _find_foreign_lines(self, request: LaunchRequest, command: ReadCommand) -> Iterator[BadArgument]:
+        """Yield the lines of configs, there or to be sent there, that name another host's path."""
+        files = (*find_inputs(command), *find_param_inputs(request.params, command))
+        configs = [str(Path(request.cwd or "").joinpath(*f.base, f.path)) for f in files if f.kind == "config"]
+        code = self.code
+        sent = {path: code.here / Path(path).relative_to(code.there) for path in configs if code and code.holds(path)}
+        for file in sent.values():
+            yield from find_foreign_lines(file, self.roots)
+        others = [path for path in configs if path not in sent]
+        for path, facts in (self._describe(others) if others else {}).items():
+            if facts["kind"] == "file":
+                data = self._channel.ask("read", path=str(facts["path"]), offset=0, count=LONGEST_CONFIG + 1)[1]
+                yield from find_foreign_lines(Path(path), self.roots, data)
 
     def find_free_port(self, low: int, high: int) -> int | None:
         """Return a free port of its own, or None."""
