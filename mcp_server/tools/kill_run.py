@@ -293,12 +293,12 @@ def _describe_sweep(stop: SweepStop) -> KillResult:
     skipped = counts.get("skipped", 0) + counts.get("queued", 0)
     runs = [StoppedRun(run_id=run_id, state=result.run.state) for run_id, result in stop.runs.results.items()]
     runs += [StoppedRun(run_id=name, state="running", problem=problem) for name, problem in stop.problems.items()]
+    unstarted = f"; {skipped} cells were not started" if skipped else ""
     return KillResult(
         status="killed" if stop.is_complete else "incomplete",
         run_id=stop.sweep.sweep_id,
         state=stop.sweep.state,
-        message=f"{len(stop.runs.results)} runs were stopped; {skipped} cells were not started. "
-        f"{describe_continuation(stop.sweep)}",
+        message=f"{len(stop.runs.results)} runs were stopped{unstarted}. {describe_continuation(stop.sweep)}",
         runs=runs or None,
         survivors=[Leftover.of(process) for process in stop.runs.survivors],
     )

@@ -159,7 +159,10 @@ def _list_sweeps(server: ServerContext, listed: set[str | None], state: str | No
     if state == "live":
         return lines or None
     count = max(len(left), len(server.store.sweeps.list_ids()) - len(shown))
-    return [*lines, *([f"{count} more: {', '.join(left[:_MOST_SWEEPS])}"] if left else [])] or None
+    return [
+        *lines,
+        *([f"{count} {'more' if lines else 'ended'}: {', '.join(left[:_MOST_SWEEPS])}"] if left else []),
+    ] or None
 
 
 async def _list_others(ctx: Call) -> Others:

@@ -162,10 +162,8 @@ def describe_sweep_for_confirmation(sweep: Sweep, store: RunStore) -> str:
     unseen = sum(cell.state == LIVE and cell.cell.name not in seen for cell in sweep.cells)
     live = unseen + sum(not run.ended or run.abandoned for run in seen.values())
     waiting = sum(cell.state == WAITING for cell in sweep.cells)
-    return (
-        f"{sweep.sweep_id} (sweep, owner {sweep.spec.owner or 'unknown'}): {live} live runs are stopped, "
-        f"{waiting} of {len(sweep.cells)} cells are not started"
-    )
+    unstarted = f", {waiting} of {len(sweep.cells)} cells are not started" if waiting else ""
+    return f"{sweep.sweep_id} (sweep, owner {sweep.spec.owner or 'unknown'}): {live} live runs are stopped{unstarted}"
 
 
 def describe_continuation(sweep: Sweep) -> str:
