@@ -65,6 +65,7 @@ class LaunchRequest:
     needs: list[str] = argument("Runs that must answer first", list)  # see ``record/service``
     owner: str | None = argument("Default: the server's")
     tags: list[str] = argument("For tag:WORD", list)
+    why: str | None = argument("Your reason; find_runs knows it")
     idempotency_key: str | None = argument("Repeated: the first run")
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None

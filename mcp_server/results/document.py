@@ -240,6 +240,8 @@ def _configuration(run: Run, files: Sequence[ConfigFile]) -> Iterator[str]:
         yield f"- Secrets, by name: {', '.join(spec.secrets)}"
     if spec.time_limit_s:
         yield f"- Time limit: {clock(spec.time_limit_s)}"
+    if spec.why:
+        yield f"- Why: {' '.join(spec.why.split())}"
     yield f"- Owner: {spec.owner or 'unknown'}{f'; tags: {chr(44).join(spec.tags)}' if spec.tags else ''}"
     for file in files:
         when = _ORIGINS[file.origin]

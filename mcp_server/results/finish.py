@@ -19,6 +19,7 @@ from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapsho
 from mcp_server.record.events import ENDING
 from mcp_server.record.results import result_directory
 from mcp_server.record.results.experiment_log import append_end
+from mcp_server.record.results.notes import NOTES, mark_noted, read_notes, tell_note
 from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, read_tracker_link
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.spec import RunSpec
@@ -57,7 +58,9 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     words = shorten_facts(" ".join(printable(summary).split()), _LONGEST_SHOWN)
     link = read_tracker_link(rundir.log(run.attempt)) if results or with_page else None
     page = (link.url or link.directory) if link else ""
-    parts = [part for part in (words, results, page) if part]
+    noted = [tell_note(note) for note in read_notes(rundir.path / NOTES)[-1:]]
+    why = shorten_facts(" ".join(printable(run.spec.why or "").split()), _LONGEST_SHOWN)
+    parts = [part for part in (why and f"why: {why}", *noted, words, results, page) if part]
     return f"{run.run_id}: {' | '.join(parts)}" if parts else None
 
 
@@ -146,6 +149,7 @@ def write_results(
     if summary is not None or not local.finding.is_file():
         with contextlib.suppress(OSError):  # the documents are written
             keep_finding(local, mask_secrets(summary or "", secrets), Path(finished.results_path))
+            mark_noted(store.home.path, run.run_id)
     return finished
 
 

@@ -1,16 +1,18 @@
 """finish_blueprint: writes the results document and the flag of an ended run."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server.results.finish import write_results
 from mcp_server.results.outcome_answers import Finished
+from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, server_of
 from mcp_server.tools.support.schema import tool
 
+_REASON_CHARS = 300
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 
@@ -19,6 +21,9 @@ async def finish_blueprint(
     run_id: Annotated[str, Field(description="The ended run")],
     summary: Annotated[
         str | None, Field(description="Your conclusions, markdown; what you tried, what came out")
+    ] = None,
+    verdict: Annotated[
+        Literal["keep", "discard", "inconclusive"] | None, Field(description="With the summary's first line as reason")
     ] = None,
     result_dir: Annotated[
         str | None, Field(description="Absolute; default: the blueprint's, else in the run's record")
@@ -38,7 +43,7 @@ async def finish_blueprint(
         server.check_readable(ctx, {"result_dir": result_dir, "tensorboard": tensorboard, "results": results})
         run = server.store.find(run_id)
         server.check_owner(ctx, run, force=True)  # without a token, write_results() checks the owner
-        return write_results(
+        finished = write_results(
             run,
             server.store,
             server.scalars,
@@ -49,6 +54,10 @@ async def finish_blueprint(
             caller=server.actor(ctx),
             environ=server.environ,
         )
+        if verdict is not None:
+            reason = (summary or "").strip().partition("\n")[0][:_REASON_CHARS]
+            keep_note(server.store, run, verdict, reason, f"{server.actor(ctx)}, by finish_blueprint", server.environ)
+        return finished
 
     return await run_in_thread(write)
 

@@ -108,6 +108,7 @@ async def launch_sweep(
         Literal["continue", "wipe"] | None,
         Field(description="Where the name exists: go on (cells without result start again), or a new sweep"),
     ] = None,
+    why: Annotated[str | None, Field(description="Your reason, as in launch_run")] = None,
     owner: Annotated[str | None, Field(description="Default: the server's")] = None,
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first sweep")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show each cell's command")] = False,
@@ -131,7 +132,8 @@ async def launch_sweep(
             raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
         return await run_in_thread(_note_cells, ctx, name, notes)
     owner = server.owner(ctx, owner)
-    arguments |= {"common": common or {}, "hosts": tuple(hosts or ()), "owner": owner}
+    common = {**({} if why is None else {"why": why}), **(common or {})}
+    arguments |= {"common": common, "hosts": tuple(hosts or ()), "owner": owner}
     arguments |= {"idempotency_key": await server.idempotency_key(ctx, idempotency_key, owner)}
     request = SweepRequest(**arguments)
     await run_in_thread(_check_places, ctx, arguments, dry_run)

@@ -18,6 +18,7 @@ from mcp_server.system.files import append_whole, open_private, read_end
 
 NOTES = "notes.jsonl"  # in the directory of a run or sweep
 VERDICTS = ("keep", "discard", "inconclusive")
+NOTED = "noted"  # in the state directory: the ids of runs of which something was noted, a line each
 MOST_CHARS, _MOST_BYTES = 4_000, 1 << 20
 
 
@@ -42,6 +43,12 @@ def append_note(path: Path, note: Mapping[str, Any]) -> dict[str, Any]:
             raise BadArgument("text", "there are too many notes.", "Nothing was noted.")
         append_whole(file.fileno(), data)
     return kept
+
+
+def mark_noted(home: Path, run_id: str) -> None:
+    """Tell the memories of all servers that a run has other notes than they know."""
+    with contextlib.suppress(OSError), open(home / NOTED, "ab", buffering=0, opener=open_private) as file:
+        append_whole(file.fileno(), f"{run_id}\n".encode())
 
 
 def tell_note(note: Mapping[str, Any]) -> str:

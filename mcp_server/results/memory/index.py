@@ -156,6 +156,23 @@ class Memory:
             self._run(schema, "ROLLBACK")
             raise
 
+    @property
+    def noted_bytes(self) -> int:
+        """How much of the list of noted runs the file has seen."""
+        return int(self._index.execute("PRAGMA main.user_version")[0][0])
+
+    def forget(self, run_ids: Iterable[str], noted_bytes: int) -> None:
+        """Forget ended runs, which have other notes since: the list of noted runs has this size."""
+        self._run("main", "BEGIN IMMEDIATE")
+        try:
+            for run_id in run_ids:
+                self._drop("main", run_id)
+            self._index.execute(f"PRAGMA main.user_version = {noted_bytes:d}")
+            self._run("main", "COMMIT")
+        except BaseException:
+            self._run("main", "ROLLBACK")
+            raise
+
     def put_live(self, runs: Iterable[Remembered]) -> None:
         """Remember the runs that may change as they are now, and no others."""
         for (run_id,) in self._run("temp", "SELECT run_id FROM $memory"):

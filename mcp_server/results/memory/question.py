@@ -21,11 +21,11 @@ Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 STATES = ("queued", "starting", "running", "stalled", "retrying", "finished", "failed", "killed", "timed_out", "lost")
 GROUPS = ("live", "ended")
 FIELDS = ("owner", "tag", "host", "name", "sweep", "command", "commit", "why", "verdict", "note", "cwd", "backend")
-_SILENT_BLOCK, _STATE_BLOCK, _SIGN_BLOCK = map(dict, read_blocks("results/memory/question"))
-_SILENT = frozenset(_SILENT_BLOCK["words"].split())
-_STATE_WORDS = dict(pair.split("=") for pair in _STATE_BLOCK["states"].split())
+_SILENT_BLOCK, _STATE_BLOCK, *_SIGN_BLOCKS = map(dict, read_blocks("results/memory/question"))
+_SILENT = frozenset(_SILENT_BLOCK["word"].split())
+_STATE_WORDS = dict(pair.split("=") for pair in _STATE_BLOCK["state"].split())
 _SIGNS: Mapping[str, Sign] = {
-    words: cast("Sign", sign) for sign, written in _SIGN_BLOCK.items() for words in written.split(", ")
+    words: cast("Sign", block["sign"]) for block in _SIGN_BLOCKS for words in block["said"].split(", ")
 }
 _NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?"
 _NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
 from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.results.notes import NOTED, NOTES, read_notes, tell_note
+from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run
 from mcp_server.results.code_differences import read_ran_code
 from mcp_server.results.configuration import read_blueprint, read_configuration
@@ -43,6 +45,7 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     "=": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
+_SHOWN_ANYHOW = frozenset({"name", "tag", "owner", "why", "note", "verdict"})
 _NOT_TOLD = frozenset({"command", "cwd", "host", "gpus", "commit"})  # settings that differ almost always, or in others
 
 
@@ -119,6 +122,7 @@ class Searcher:
     # ---- what the memory lacks
     def _remember(self) -> None:
         """Put into the memory what came since, and the runs that may change as they are now."""
+        self._forget_noted()
         live = self._store.ask(lambda index: Memory.of(index).list_live())
         while True:
             unknown, left = self._store.ask(lambda index: Memory.of(index).list_unknown(_AT_ONCE))
@@ -132,6 +136,18 @@ class Searcher:
                 break
         current = [one for run_id, inode in live if (one := self._read(run_id, inode)) is not None]
         self._store.ask(lambda index: Memory.of(index).put_live(current))
+
+    def _forget_noted(self) -> None:
+        """Forget the runs of which something was noted since they were remembered."""
+        path = self._store.home.path / NOTED
+        with contextlib.suppress(OSError):
+            size = path.stat().st_size
+            known = self._store.ask(lambda index: Memory.of(index).noted_bytes)
+            if size != known:
+                with path.open("rb") as file:
+                    file.seek(known if known < size else 0)
+                    ids = file.read().decode(errors="replace").split()
+                self._store.ask(lambda index: Memory.of(index).forget(ids, size))
 
     def _read(self, run_id: str, inode: int) -> Remembered | None:
         with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
@@ -226,50 +242,66 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
     """Return what is searched of a run."""
     spec, snapshot = run.spec, read_code_snapshot(store.record_of(run), run.attempt)
     configuration = read_configuration(run, snapshot)
+    notes = read_notes(store.record_of(run).path / NOTES)
+    verdict = next((note["verdict"] for note in reversed(notes) if "verdict" in note), None)
+    said = [tell_note(note) for note in notes]
+    if summary := str((read_json(store.record_of(run).finding) or {}).get("summary") or ""):
+        said.insert(0, mask_secrets(" ".join(summary.split())))  # a verdict says more
     code = read_ran_code(run.run_id, spec.cwd, snapshot)
     failure = run.failure or {}
     elapsed_s = run.elapsed_s(0.0) if run.ended else None
-    why = getattr(spec, "why", None) or ""
-    own: list[tuple[str, Any]] = [
-        *((":tag", tag) for tag in spec.tags),
-        *(
-            (":owner", spec.owner),
-            (":host", spec.host),
-            (":name", spec.name),
-            (":name", run.run_id),
-            (":cwd", spec.cwd),
-        ),
-        *((":sweep", spec.sweep), (":cell", spec.cell), (":backend", spec.backend), (":command", run.command)),
-        *(
-            (":commit", code.commit),
-            (":cause", failure.get("kind")),
-            (":why", why),
-            (":step", run.progress.get("step")),
-        ),
-        *(
-            (":elapsed_s", elapsed_s),
-            (":exit_code", run.exit_code),
-            (":attempt", run.attempt),
-            (":attempts", run.attempt),
-        ),
-    ]
-    numbered = [(f"{name}", str(value)) for name, value in own if value not in (None, "")]
+    why = mask_secrets(" ".join((spec.why or "").split()))
+    own: Mapping[str, Sequence[Any]] = {
+        "tag": spec.tags,
+        "name": (spec.name, run.run_id),
+        "note": said,
+        "why": (why,),
+        "verdict": (verdict,),
+        "owner": (spec.owner,),
+        "host": (spec.host,),
+        "cwd": (spec.cwd,),
+        "backend": (spec.backend,),
+        "sweep": (spec.sweep,),
+        "cell": (spec.cell,),
+        "command": (run.command,),
+        "commit": (code.commit,),
+        "cause": (failure.get("kind"),),
+        "step": (run.progress.get("step"),),
+        "exit_code": (run.exit_code,),
+        "elapsed_s": (elapsed_s,),
+        "attempt": (run.attempt,),
+        "attempts": (run.attempt,),
+    }
+    told = [(f":{name}", str(value)) for name, values in own.items() for value in values if value not in (None, "")]
     settings = [(name, value) for name, value in configuration.items() if value and name != "cwd"]
     metrics = run.progress.get("metrics") or {}
     plan = read_blueprint(run, snapshot)
-    told = mask_secrets("\n".join(filter(None, (run.command, str(failure.get("line") or ""), run.reason, why))))
+    masked = mask_secrets("\n".join(filter(None, (run.command, str(failure.get("line") or ""), run.reason))))
     texts = [
-        *(run.run_id, spec.name, told, spec.cwd, spec.owner, spec.host, *spec.tags, spec.sweep, spec.cell, run.state),
-        *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics),
+        *(
+            run.run_id,
+            spec.name,
+            masked,
+            why,
+            spec.cwd,
+            spec.owner,
+            spec.host,
+            *spec.tags,
+            spec.sweep,
+            spec.cell,
+            run.state,
+        ),
+        *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics, *said),
         *(f"{name} {value}" for name, value in settings if not name.startswith("$")),
     ]
     body = "\n".join(str(text) for text in texts if text)[:_MOST_TEXT]
     facts = {
         "cause": failure.get("kind"),
-        "why": mask_secrets(why)[:_SHORT] or None,
+        "why": why or None,
+        "note": said[-1] if said else None,
         "metrics": list(metrics),
     }
-    return Remembered(run.run_id, inode, [*settings, *numbered], body, facts)
+    return Remembered(run.run_id, inode, [*settings, *told], body, facts)
 
 
 def _split(question: Question, memory: Memory) -> tuple[Question, list[Bound]]:
@@ -351,12 +383,12 @@ def _describe(
         f"{name.removeprefix(':').removeprefix('config:')}={settings[name]}" for name in names if name in settings
     ]
     reasons += [
-        f"{key}: {_quote(settings.get(f':{key}', value))}"
-        for key, value in question.fields
-        if key not in ("name", "tag", "owner")
+        f"{key}: {_quote(settings.get(f':{key}', value))}" for key, value in question.fields if key not in _SHOWN_ANYHOW
     ]
-    reasons += _quote_words(question.words, text, " ".join([hit.run_id, *reasons]))
-    why = [f"why: {hit.facts['why']}"] if hit.facts.get("why") else []
+    facts = hit.facts
+    why = [f"why: {_quote(facts['why'])}"] if facts.get("why") else []
+    why += [_quote(facts["note"])] if facts.get("note") else []
+    reasons += _quote_words(question.words, text, " ".join([hit.run_id, *reasons, *why]))
     line = [f"{hit.run_id} {hit.state}{cause}", began, *figures]
     return " ".join(filter(None, line)) + (
         f" | {'; '.join([*reasons[: _MOST_REASONS + len(named)], *why])}" if reasons or why else ""

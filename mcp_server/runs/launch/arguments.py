@@ -27,7 +27,7 @@ _KEY_VARIABLES = {
     "openai": "OPENAI_API_KEY",
 }
 NOT_IN_NAMES = ("/", "\\", ":", "..")
-_MOST_TAGS, _LONGEST_TAG = 64, 64
+_MOST_TAGS, _LONGEST_TAG, _LONGEST_REASON = 64, 64, 2_000
 _MOST_VARIABLES, _MOST_NAMES = 1000, 1000
 _LONGEST_COMMAND = 256 * 1024  # characters; more belongs in a script
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
@@ -42,6 +42,8 @@ def check_sizes(request: LaunchRequest) -> None:
         raise BadArgument("command", cause, "Write it to a script, and launch that.")
     if len(request.tags) > _MOST_TAGS or any(len(tag) > _LONGEST_TAG for tag in request.tags):
         raise BadArgument("tags", f"takes at most {_MOST_TAGS} tags of {_LONGEST_TAG} characters.")
+    if len(request.why or "") > _LONGEST_REASON:
+        raise BadArgument("why", f"has {len(request.why or ''):,} characters; it may have {_LONGEST_REASON:,}.")
     if len(request.env) > _MOST_VARIABLES:
         raise BadArgument("env", f"has {len(request.env):,} variables; it may have {_MOST_VARIABLES:,}.")
     for name, value in request.env.items():
@@ -163,6 +165,7 @@ def check_no_key(request: LaunchRequest, command: ReadCommand) -> None:
         "idempotency_key": (request.idempotency_key or "").split(),
         "owner": [request.owner or ""],
         "tags": request.tags,
+        "why": (request.why or "").split(),
     }
     keys = {argument: next(find_keys(words), None) for argument, words in texts.items()}
     keys["backend_options"] = _find_key_of_options(request.backend_options)

@@ -52,12 +52,12 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("env", "params", "require", "grid", "search"), Mapping),
     **dict.fromkeys(("time_limit_s", "first_step_timeout_s", "stall_timeout_s"), (int, float)),
     **dict.fromkeys(("cwd", "first_step_pattern", "param_style", "tensorboard", "blueprint", "host"), str),
-    **dict.fromkeys(("environment", "source", "promote"), str),
+    **dict.fromkeys(("environment", "source", "promote", "why"), str),
 }
 _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_args", "blueprints"})
 # Arguments of launch_run in which {name} stands for a parameter.
 FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
-_LABELS = frozenset({"params", "tags"})  # parameters by themselves, and what is said of a run
+LABELS = frozenset({"params", "tags", "why"})  # parameters by themselves, and what is said of a run
 ALWAYS_FILLED = ("cell", "sweep", "run_id", "attempt", "gpus", "gpu_indices", "params")
 PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
@@ -371,7 +371,7 @@ def _are_several(launch: Mapping[str, Any]) -> bool:
 
 def _list_overridden(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     own = [launch for entry in entries if isinstance(launch := entry.get("launch"), Mapping)]
-    return list(dict.fromkeys(name for launch in own for name in name_arguments(launch) if name not in _LABELS))
+    return list(dict.fromkeys(name for launch in own for name in name_arguments(launch) if name not in LABELS))
 
 
 def name_arguments(launch: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mcp_server.record.script import command_text, takes_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweeps.sweep_ranking import find_forms
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan.plan import find_seeds
+from mcp_server.sweeps.plan.plan import LABELS, find_seeds
 from mcp_server.text.equal_settings import Place
 
 _MOST_MODULES = 8  # modules: of one line that imports
@@ -149,7 +149,7 @@ def check_distinct(cells: Iterable[Cell]) -> None:
     for cell in planned:
         if not cell.launch.get("command"):
             continue
-        launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "tags")}
+        launch = {name: value for name, value in cell.launch.items() if name not in ("command", *LABELS)}
         spec = RunSpec(
             command=cell.launch["command"],
             params=cell.launch.get("params") or {},

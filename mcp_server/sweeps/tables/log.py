@@ -16,7 +16,7 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import find_distinct_secrets, mask_distinct_secrets
 from mcp_server.record.attempt_params import count_ends
 from mcp_server.record.events import RecordEvent
-from mcp_server.record.results.notes import MOST_CHARS, NOTES, VERDICTS, append_note
+from mcp_server.record.results.notes import MOST_CHARS, NOTES, VERDICTS, append_note, mark_noted
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import Best, choose_best, find_changed, find_whole, rank_groups
@@ -397,6 +397,7 @@ def keep_note(
     masked = mask_secrets(mask_distinct_secrets(text, environ, store.home.secrets))
     try:
         note = append_note(store.directory_of(run.run_id) / NOTES, {"by": by, "verdict": verdict, "text": masked})
+        mark_noted(store.home.path, run.run_id)
         if isinstance(run, Run) and run.spec.sweep and run.spec.cell:
             said = shorten_middle(": ".join(filter(None, (verdict, masked))), LONGEST_NOTE)
             with contextlib.suppress(RunwardError):  # the sweep was removed, or planned anew

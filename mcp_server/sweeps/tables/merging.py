@@ -20,7 +20,7 @@ from mcp_server.sweeps.plan.plan import FILLED, as_text, find_seeds
 # Arguments of a launch that do not change what is trained.
 _ASIDE = frozenset(
     {
-        *("params", "tags", "tensorboard", "recovery", "resume_args", "secrets", "needs", "require", "queue"),
+        *("params", "tags", "why", "tensorboard", "recovery", "resume_args", "secrets", "needs", "require", "queue"),
         *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "code", "param_style"),
     }
 )

@@ -14,6 +14,7 @@ from mcp_server.results.memory.searcher import Found, Searcher, list_kinds
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.tables.log import keep_note
 from tests.store.test_catalogue import add_run, file_of
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
@@ -139,3 +140,16 @@ def test_many_cells_of_one_sweep_are_not_all_listed_beside_others(home: Path) ->
     assert "Not listed: 7 more cells of grid-ab3d; sweep:NAME lists them." in found.notes
     assert found.total == 14
     assert len(find(home, "sweep:grid").lines) == 10
+
+
+def test_a_reason_and_a_later_verdict_are_found_and_told(home: Path) -> None:
+    add(home, 6, why="larger batches may help the critic")
+    assert find(home, "larger batches").lines == [
+        "cfm-0006 finished 21 Nov 10:00Z | why: larger batches may help the critic"
+    ]
+    assert ids(home, "verdict:discard") == []
+    store = RunStore(StateHome(home))
+    keep_note(store, store.observe("cfm-0001"), "discard", "unstable after step 5", "ada, on the page", {})
+    assert find(home, "verdict:discard").lines[0].endswith("| discard: unstable after step 5 (ada, on the page)")
+    keep_note(store, store.observe("cfm-0001"), "keep", "stable with clipping", "ada, on the page", {})
+    assert (ids(home, "verdict:discard"), ids(home, "clipping verdict:keep")) == ([], ["cfm-0001"])
