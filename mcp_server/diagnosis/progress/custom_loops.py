@@ -32,7 +32,10 @@ NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
 
-_POSITION = compile_lazily(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
+_POSITION = compile_lazily(
+    r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)"
+    r"|^\s*\[[=>.]+\].*\s(\d+)/(\d+)\s*$"
+)
 
 
 def is_quoted(line: str) -> bool:
@@ -84,9 +87,9 @@ class CustomLoopReader:
         if is_loaded:
             return None, values
         if not bits & COUNTS:
-            return self._read_uncounted(
-                line, values, is_row=is_row
-            ) if bits & _STRONG and not bits & HELD_OUT else None, values
+            # `[3/10] train loss 0.5, val loss 0.6` is of training too.
+            is_strong = bits & _STRONG and (not bits & HELD_OUT or (bits & LOSS and _POSITION.search(line)))
+            return self._read_uncounted(line, values, is_row=is_row) if is_strong else None, values
         if bits & (_STRONG | _WEAK):
             return _add_named_total(read_counted(values, bits), line), values
         return self._read_header(line, template, values), values
@@ -121,7 +124,7 @@ class CustomLoopReader:
     def _read_uncounted(self, line: str, values: list[NamedValue], *, is_row: bool) -> StepReading | None:
         """Read losses without a counter: `[12/100] loss=0.3`, a line below `Epoch 3/10`, or a value that changes."""
         if match := _POSITION.search(line):
-            n, per = parse_integer(match[1] or match[3]), parse_integer(match[2] or match[4])
+            n, per = (parse_integer(number) for number in match.groups() if number)
             epoch, epochs = self.epoch or (None, None)
             base = None if epoch is None else 1
             return (
@@ -183,6 +186,8 @@ def read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
             step = named_value
         elif named_value[0].bits & EPOCH and epoch is None:
             epoch = named_value
+    if step is not None and epoch is not None and step[0].text == "steps" and not step[2]:
+        step = None  # `Epoch: 1, Steps: 266` says how long it was
     if step is None:
         return _read_epoch(epoch, values, bits) if epoch is not None else None
     name, value, of = step
@@ -191,9 +196,11 @@ def read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
         return None
     is_in_epoch = "global" not in name.text and (total is not None or "batch" in name.text)
     if epoch is None or not is_in_epoch or not epoch[1].is_integer():
+        in_epoch = int(min(epoch[1], MAX_COUNT)) if epoch is not None and epoch[1].is_integer() else None
         # "step:2K" (LeRobot) stands for a thousand steps, "1M" for a million: another loss shows that they go on.
         losses = [number for measure, number, _ in values if measure.bits & LOSS] if n and n % 1_000 == 0 else []
-        return StepReading(CounterRank.STEP, f"step {name.text}", n, total, mark=losses[0] if losses else None)
+        mark = losses[0] if losses else None
+        return StepReading(CounterRank.STEP, f"step {name.text}", n, total, in_epoch, mark=mark)
     epochs = parse_integer(epoch[2]) if epoch[2] else None
     return StepReading(
         CounterRank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total

@@ -46,7 +46,7 @@ def _words(text: str) -> str:
     return rf"(?:^|[ _./-])(?:{'|'.join(text.split())})(?:$|[ _./@-])"
 
 
-_HELD_OUT_WORDS = compile_lazily(_words("val valid validation eval evaluation test dev") + "|验证|测试")
+_HELD_OUT_WORDS = compile_lazily(_words("val vali valid validation eval evaluation test dev holdout") + "|验证|测试")
 _BITS = {"loss": LOSS, "reward": REWARD, "vital": VITAL, "speed": SPEED, "quality": QUALITY}
 _BLOCKS = [dict(block) for block in read_blocks("diagnosis/progress/metrics")]
 # First match wins.

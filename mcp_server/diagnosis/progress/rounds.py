@@ -88,7 +88,7 @@ class RoundCounter:
             return self.counter.step
         n, per, end = self.counter.epoch_ends
         stride = self._stride if self._stride > 1 or self.moves > SMALL_LEAD else n
-        return end if n + stride > per else self.counter.step
+        return end if n + stride + (self._first[-1:] == (0,)) > per else self.counter.step
 
     @property
     def former_lap_began(self) -> int:
@@ -148,7 +148,7 @@ class RoundCounter:
         is_again = position <= self._first or (self._is_lap_complete and position[0] <= last[0] // 2)
         if reading.step is None and reading.n is not None:  # a position in an epoch without a number
             is_again = is_again or self._is_lap_complete or (last[0] >= SMALL_LEAD and position[0] <= last[0] // 2)
-        if not (is_again and is_far):
+        if not (is_again and (is_far or reading.epoch is not None)):  # or its own line names the next epoch
             return None
         if named is not None and (self._is_next_epoch(named) or named == self._lap_epoch):
             self._go_on_by_epochs(named)  # in the same epoch it is another loop, such as one over held-out data

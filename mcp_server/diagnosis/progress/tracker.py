@@ -197,7 +197,7 @@ class ProgressTracker:
                 metric_line = self._read_user_match(match, metric_line, at_s, advanced=self.advances > advances)
             if metric_line is not None:
                 metric_lines.append(metric_line)
-                if metric_line.step is not None:
+                if metric_line.step is not None or any(name.startswith("eval") for name in metric_line.metrics):
                     self._lines_before.clear()  # the work that they announced is done
             elif not self._line_is_bar:
                 self._read_heading(line)
@@ -273,6 +273,9 @@ class ProgressTracker:
             values = table.read_row(line, values, is_counted=reading is not None)
         if reading is None and all(name.bits & COUNTS for name, _, _ in values):
             return None
+        is_position = reading is not None and reading.key == "position"
+        if reading is not None and is_position and self._laps.is_unnamed(reading, self._custom_loop.headings):
+            reading, values = None, [(as_held_out(name, "test"), value, of) for name, value, of in values]
         if self._is_summary and self._lead.leader is not None and self._lead.leader.key != (reading and reading.key):
             values, reading = [one for one in values if one[0].bits & HELD_OUT], None
         return self._apply_reading(reading, values, line, at_s)
@@ -374,15 +377,15 @@ class ProgressTracker:
         title, is_unlabelled = bar.title, bar.kind is BarSubject.UNLABELLED
         key = f"bar {title.key} {bar.total}" if is_unlabelled else f"bar {title.key}"
         self._last_format, self._last_was_bar, self._line_is_bar = None, True, True
+        if bar.kind is BarSubject.OTHER and bar.n == bar.total and self.first_step_seen and is_held_out(title.text):
+            return self._read_held_out_bar(bar, line, at_s)
         if bar.kind is BarSubject.OTHER or (is_unlabelled and not self._is_training_bar(bar, key)):
             return None
         if is_unlabelled and bar.n and bar.is_young and not self.first_step_seen:
             self._new_bar = bar, line  # a bar over a list is done within a second; training takes longer
             return None
         if not is_unlabelled and self._laps.is_of_evaluation(key, bar.n, self._lines_before):
-            named = find_named_values(f"{title.text} {bar.rest}")
-            values = [(as_held_out(name), value, of) for name, value, of in named if not name.bits & COUNTS]
-            return self._apply_reading(None, values, line, at_s) if values and bar.n else None
+            return self._read_held_out_bar(bar, line, at_s) if bar.n else None
         self._laps.note_training_bar(bar)
         if bar.n == 0:
             return None
@@ -396,8 +399,13 @@ class ProgressTracker:
             reading, find_named_values(title.text) + values if title.shows_loss else values, line, at_s
         )
 
+    def _read_held_out_bar(self, bar: ProgressBar, line: str, at_s: float) -> MetricLine | None:
+        named = find_named_values(f"{bar.title.text} {bar.rest}")
+        values = [(as_held_out(name), value, of) for name, value, of in named if not name.bits & COUNTS]
+        return self._apply_reading(None, values, line, at_s) if values else None
+
     def _is_training_bar(self, bar: ProgressBar, key: str) -> bool:
-        is_alone = self._lead.leader is None
+        is_alone = self.step is None
         return self._laps.shows_training(
             bar, key, self._lines_before, is_trained=self.first_step_seen, is_alone=is_alone
         )
@@ -464,6 +472,8 @@ class ProgressTracker:
     def _epoch_named_elsewhere(self, reading: StepReading, line: str) -> NamedEpoch | None:
         """Return the epoch that the output named last, by a heading or with a loss, on other lines than this one."""
         headings, named = self._custom_loop.headings, self._named_epoch
+        if reading.step is not None and reading.epoch is not None and reading.rank is CounterRank.STEP:
+            return NamedEpoch(reading.epoch, None, 0)  # where the step restarts with it
         if self._custom_loop.epoch is not None and (named is None or named.headings != headings):
             self._named_epoch = NamedEpoch(*self._custom_loop.epoch, headings)
         elif (
