@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if examined.failure is not None:
         where = f"line {facts['line_number']:,}: " if facts["line_number"] else ""
         console.print(Text(f"{where}{facts['line']}"))
-        console.print(Text(f"{facts['action']}: {facts['advice']}", style="cyan"))
+        console.print(Text(": ".join(filter(None, (facts["action"], facts["advice"]))), style="cyan"))
     began = f"training had begun (step {facts['step']})" if facts["step"] is not None else "training had begun"
     console.print(Text(began if facts["first_step_seen"] else "no training step seen", style="dim"))
     return 0

@@ -38,7 +38,7 @@ class Examination:
             "line_number": failure.line_number if failure else None,
             "retryable": failure.retryable if failure else None,
             "action": failure.action if failure else None,
-            "advice": failure.advice if failure else None,
+            "advice": (failure.advice or None) if failure else None,
             "first_step_seen": self.first_step_seen,
             "step": self.step,
         }

@@ -55,7 +55,7 @@ def describe_examination(examined: Examination) -> str:
     where = f" at line {facts['line_number']:,}" if facts["line_number"] else ""
     line = shorten_line(printable(str(facts["line"])), _LINE_CHARS)
     retryable = "" if facts["retryable"] is None else " (retryable)" if facts["retryable"] else " (not retryable)"
-    todo = f"{facts['action']}{retryable}: {facts['advice']}"
+    todo = f"{facts['action']}{retryable}" + (f": {facts['advice']}" if facts["advice"] else "")
     return f"[diagnosis: {facts['kind']}{where}: {line} | {todo} | {progress}.]"
 
 

@@ -25,3 +25,5 @@ def test_kind_line_and_advice_are_right_as_often_as_they_were(with_exit: bool) -
     assert faults["alarm"] == 0, wrong
     for aspect in ("kind", "line", "retry"):
         assert faults[aspect] <= (1 - LEAST_SHARE) * len(failed), wrong
+    assert faults["astray"] == 0, wrong
+    assert faults["advice"] <= 0.1 * len(failed), wrong

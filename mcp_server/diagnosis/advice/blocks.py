@@ -118,7 +118,7 @@ def read_block(block: Block) -> Advice:
         fields.get("log", ""),
         fields.get("not", ""),
         fields.get("do", "stop"),
-        fields["say"],
+        fields.get("say", ""),
         fields.get("then", ""),
         "\n".join(value for key, value in block if key == "seen"),
     )

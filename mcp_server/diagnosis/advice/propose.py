@@ -73,13 +73,9 @@ def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
         yield name_unknown
 
 
-def _order_last() -> Iterator[_Proposer]:
-    yield from (find_remedy, explain_record, _explain_inside)
-    yield from _propose_from(LAST)
-
-
-def _explain_inside(scene: Scene) -> NextStep | None:
-    return next(filter(None, (propose(scene) for propose in _propose_from(INSIDE))), None) if scene.inside else None
+def _order_last(*, is_inside: bool) -> Iterator[_Proposer]:
+    yield from (find_remedy, explain_record)
+    yield from _propose_from(INSIDE if is_inside else LAST)  # what is wrong inside a library is not corrected there
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
@@ -95,7 +91,7 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
         if step and retryable in (None, step.retryable) and not is_set_already(step.advice, scene.log):
             return step
     if default.action == "stop" or scene.kind == "other":
-        for propose in _order_last():
+        for propose in _order_last(is_inside=bool(scene.inside)):
             if (step := propose(scene)) and not is_set_already(step.advice, scene.log):
                 return step
     if retryable is False and default.action != "stop":

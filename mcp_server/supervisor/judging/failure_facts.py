@@ -49,4 +49,5 @@ def describe_failure(failure: Diagnosis | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     facts = {**asdict(failure), "context": list(failure.context) or None, "is_last": None}
+    facts["advice"] = failure.advice or None
     return {name: value for name, value in facts.items() if value is not None}
