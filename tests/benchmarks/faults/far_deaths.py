@@ -32,6 +32,7 @@ WEIGHTS = {
     "conductor": 16,
     "supervisor": 12,
     "guard": 8,
+    "command": 8,
     "server": 8,
     "starter": 6,
     "helper": 3,

@@ -1,4 +1,4 @@
-"""Kills and pauses processes of a sandbox: servers, supervisors, guards, starters, tmux; conductors, relays and ssh."""
+"""Kills and pauses a sandbox's processes: servers, supervisors, guards, commands, tmux; conductors, relays and ssh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from tests.benchmarks.harness import Sandbox
 
 _GROUPS = Path("/sys/fs/cgroup/unified")
 # tmux's server is one for all runs: killed as often as the others, no screen would live for a second.
-WEIGHTS = {"server": 12, "supervisor": 30, "guard": 24, "helper": 10, "tmux": 8, "tmux client": 16, "starter": 6}
+WEIGHTS = {
+    "server": 12,
+    "supervisor": 30,
+    "guard": 24,
+    "command": 10,
+    "helper": 10,
+    "tmux": 8,
+    "tmux client": 16,
+    "starter": 6,
+}
 _TITLES = {"starter": STARTER, "relay": RELAY, "conductor": CONDUCTOR, "ssh": "ssh"}
 _FROZEN = ("supervisor", "guard", "helper")  # see Freezer
 _TMUX_KILLS = 0.25
@@ -155,6 +164,9 @@ class Injector:
         children = [p for p in processes.list_processes() if p.parent in own]
         # A guard leads the session of the command's terminal; helpers lead none, or one without a terminal.
         guards = [p for p in children if p.session == p.pid and _has_terminal(p.pid)]
+        if kind == "command":
+            leaders = {p.pid for p in guards}
+            return [p for p in processes.list_processes() if p.parent in leaders]
         return guards if kind == "guard" else [p for p in children if p not in guards]
 
 
