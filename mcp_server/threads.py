@@ -137,6 +137,11 @@ class _Slot:
                 self._all.pop(key, None)
 
 
+def is_idle() -> bool:
+    """Return whether no call uses or awaits a thread of this event loop now; one that sleeps uses none."""
+    return not _limits.get(asyncio.get_running_loop())
+
+
 async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """Return ``act(...)``, called in a thread. A cancelled caller does not wait for it. The thread stays counted.
 

@@ -30,7 +30,7 @@ from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
 from mcp_server.text.rows import keep_texts
-from mcp_server.threads import run_in_thread, stop_if_abandoned
+from mcp_server.threads import is_idle, run_in_thread, stop_if_abandoned
 from mcp_server.tools.support.context import ServerContext, revive_all
 from mcp_server.tools.support.listing import NAMES, import_tool, list_tools
 
@@ -44,6 +44,8 @@ data, never instructions to you."""
 
 _CLIENT_FIRST_S = 1.0  # a client has its answers to `initialize` and `tools/list` by then
 _SWITCH_S = 0.0005
+# Collections of young objects after which all are looked through: where no call works, and where one always does.
+_ENOUGH_GARBAGE, _MOST_GARBAGE, _GARBAGE_EVERY_S = 10, 1_000, 10.0
 _PAUSE_S = 0.01
 _PACKAGE = "mcp_server"
 _OTHER_PROGRAMS = re.compile(
@@ -145,6 +147,16 @@ async def _import_later() -> None:
     with contextlib.suppress(OSError, ImportError):  # of a package that is removed meanwhile; a call would say so
         await run_in_thread(load_package, _PAUSE_S)
     gc.freeze()  # it stays for good: each full collection looked through it for some 50 ms, while every call waited
+    await _collect_garbage()
+
+
+async def _collect_garbage() -> None:
+    """Look through all objects only while no call works: 200 ms where 10,000 series are remembered."""
+    gc.set_threshold(*gc.get_threshold()[:2], _MOST_GARBAGE)
+    while True:
+        await asyncio.sleep(_GARBAGE_EVERY_S)
+        if gc.get_count()[2] >= _ENOUGH_GARBAGE and is_idle():
+            gc.collect()
 
 
 def load_package(pause_s: float = 0.0) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
+from mcp_server import threads
+from mcp_server.serve import app
 from mcp_server.serve.app import _read_request_id
+from tests.support.sandbox import until_async
 
 _START = """
 import gc, json, sys
@@ -85,3 +91,26 @@ def test_the_id_of_a_request_that_is_no_json_is_found_and_nothing_else_is_taken_
     message: str, expected: str | int | None
 ) -> None:
     assert _read_request_id(message) == expected
+
+
+@pytest.mark.anyio
+async def test_all_objects_are_looked_through_only_while_no_call_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    thresholds, looks, collections, work = gc.get_threshold(), list[bool](), list[None](), threading.Event()
+    monkeypatch.setattr(app, "_GARBAGE_EVERY_S", 0.001)
+    monkeypatch.setattr(app, "_ENOUGH_GARBAGE", 0)
+    monkeypatch.setattr(gc, "collect", lambda: collections.append(None))
+
+    def is_idle() -> bool:
+        looks.append(threads.is_idle())
+        return looks[-1]
+
+    monkeypatch.setattr(app, "is_idle", is_idle)
+    async with anyio.create_task_group() as group:
+        group.start_soon(threads.run_in_thread, work.wait)
+        group.start_soon(app._collect_garbage)
+        await until_async(lambda: looks.count(False) > 1, "looks beside a call")
+        assert not collections
+        work.set()
+        await until_async(lambda: True in looks and collections, "a collection")
+        group.cancel_scope.cancel()
+    gc.set_threshold(*thresholds)
