@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal
 from pathlib import PurePosixPath
 
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")  # 007 is a name
@@ -56,7 +56,7 @@ def _plain_python(path: PurePosixPath) -> PurePosixPath:
 
 def _normal_number(word: str) -> str:
     try:
-        number = Decimal(word).normalize()
-    except InvalidOperation:
+        number = Decimal(word).normalize(Context(prec=len(word)))  # by default 28 digits, which are not all
+    except ArithmeticError:  # no number, or one of a million digits
         return word
     return "0" if number == 0 else f"{number:E}"

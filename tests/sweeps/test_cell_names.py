@@ -72,3 +72,9 @@ def test_the_cell_of_a_promoted_run_is_named_for_the_letters_of_its_run() -> Non
     phase = {"promote": "night-config-fine-num_envs8192-seed2-w6rs", "grid": {"seed": [21, 22]}}
     cells: tuple[Cell, ...] = expand(parse_phases(None, phase, {"command": "python t.py", "cwd": "/w"}), "s")
     assert [cell.name for cell in cells] == ["from-w6rs-seed21", "from-w6rs-seed22"]
+
+
+def test_paths_of_many_parts_are_told_apart_in_time_by_their_length() -> None:
+    many = 50_000  # each common part was taken away alone: 9 s
+    labels = [{"path": f"{many * '/a'}/{name}/c.json"} for name in "bd"]
+    assert name_cells(labels) == ["path-b", "path-d"]

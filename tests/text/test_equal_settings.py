@@ -41,6 +41,8 @@ def test_equal_settings_are_equal(name: str, one: str, other: str) -> None:
         ("bf16", "true", "1"),
         ("lr", "nan", "NaN"),
         ("lr", "", "0"),
+        ("seed", f"1{30 * '0'}1", f"1{30 * '0'}2"),
+        ("seed", 1_100_000 * "9", "9"),
     ],
 )
 def test_what_is_not_certainly_equal_differs(name: str, one: str, other: str) -> None:

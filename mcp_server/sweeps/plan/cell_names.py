@@ -63,9 +63,10 @@ def _tell_apart(values: Sequence[str]) -> list[str]:
     if not values[1:] or not any("/" in value for value in values):
         return list(values)
     paths = [value.strip("/").split("/") for value in values]
-    for at in (0, -1):
-        while min(map(len, paths)) > 1 and len({path[at] for path in paths}) == 1:
-            paths = [path[1:] if at == 0 else path[:-1] for path in paths]
+    for _ in range(2):  # their beginnings, then their ends
+        parts = zip(*(path[:-1] for path in paths), strict=False)
+        common = sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, parts))
+        paths = [path[common:][::-1] for path in paths]
     endings = {re.search(r"(?<=.)\.[A-Za-z]\w*$|$", path[-1])[0] for path in paths}  # type: ignore[index]
     shown = ["/".join(path) for path in paths]
     return [each.removesuffix(*endings) for each in shown] if len(endings) == 1 else shown

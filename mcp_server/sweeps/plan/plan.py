@@ -28,8 +28,10 @@ from mcp_server.runs.launch.gpu_admission import requests_gpus
 from mcp_server.sweeps.plan.cell_names import LONGEST_CELL_NAME, Label, clean_name, make_unique, name_cells
 from mcp_server.sweeps.plan.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
+from mcp_server.text.formatting import shorten_middle
 
 MOST_CELLS = 2000
+_LONGEST_VALUE, _SHOWN_VALUE = 100_000, 500  # characters; Linux takes 128 KiB in one word of a command
 _SOURCE, _BLUEPRINT = " source", " blueprint"  # in a label: no parameters, so without a name
 # What a sweep decides by itself, and what only makes sense for one run.
 _OF_THE_SWEEP = {
@@ -493,8 +495,12 @@ def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_value(name: str, value: object) -> None:
     if not isinstance(value, str | int | float | bool | None):
-        cause = f"{name} must have plain values (text, number, true, false, null), not {value!r}."
-        raise BadArgument("grid", cause, f'As text it is one value: "{json.dumps(value, default=str)}".')
+        shown = shorten_middle(json.dumps(value, default=str), _SHOWN_VALUE)
+        cause = f"{name:.80} must have plain values (text, number, true, false, null), not {shown}."
+        raise BadArgument("grid", cause, f'As text it is one value: "{shown}".')
+    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+        cause = f"{name:.80} has a value of {len(value):,} characters; it may have {_LONGEST_VALUE:,}."
+        raise BadArgument("grid", cause, "Write it to a file, and pass its path.")
 
 
 def as_text(value: object) -> str:
