@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.record.notices.account import RECORD
 from mcp_server.record.run_processes import supervisor_of
 from mcp_server.system import processes
 from tests.support.receiver import Receiver, receive
@@ -97,7 +98,8 @@ async def test_a_notice_whose_sender_died_is_named_to_agents_and_people(sandbox:
     configure(sandbox, CONFIG.format(url=receiver.url))
     async with sandbox.agent() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.02; done; exit 3", cwd=str(sandbox.path))
-        await until_async(lambda: receiver.posts, "the notice of the start")
+        record = sandbox.rundir(run_id).path / RECORD  # what has arrived and is not noted yet counts as not delivered
+        await until_async(lambda: receiver.posts and '"sent": true' in record.read_text(), "the notice of the start")
         for each in notifiers(run_id):
             processes.send_signal(each, signal.SIGKILL)
         await until_async(lambda: not notifiers(run_id), "the end of the process that sends")
