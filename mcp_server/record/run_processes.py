@@ -6,12 +6,14 @@ the host, and in the boot, that the run is of.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from mcp_server.record.events import RecordEvent, read_events, read_new_events, read_record, read_stop
@@ -20,7 +22,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Evidence, Liveness, LivenessReport, Run, attempt_of, fold, posix
 from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked, may_be_locked
-from mcp_server.system.own_process import supervised_run
+from mcp_server.system.own_process import SUPERVISOR, supervised_run
 from mcp_server.system.processes import StopSequence, stop_stages
 
 REAP_STEP_S = 0.05
@@ -169,6 +171,31 @@ def supervisor_of(path: Path, run: Run) -> processes.Process | None:
     if started is None and supervised_run(processes.command_words(process.pid)) != path.name:
         return None
     return process if started in (None, process.started) else None
+
+
+def find_unrecorded(runs: Path) -> Iterator[tuple[str, processes.Process]]:
+    """Yield each run that lives although its record below ``runs`` was removed, with its supervisor."""
+    for process in processes.list_processes():
+        run_id = supervised_run(processes.command_words(process.pid))
+        with contextlib.suppress(OSError):  # another user's, or another's words
+            if not run_id or (runs / run_id / "spec.json").is_file():
+                continue
+            files = [str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir()]
+            if any(file.startswith(f"{runs.resolve()}/{run_id}/") for file in files):
+                yield run_id, process
+
+
+def describe_unrecorded(run_id: str, supervisor: processes.Process, runs: Path) -> Run:
+    """Return a run of which only its processes are left, as they prove it."""
+    began = datetime.fromtimestamp(processes.started_at_s(supervisor), timezone.utc).isoformat()
+    began = began.replace("+00:00", "Z")
+    at_start = {"supervisor_pid": supervisor.pid, "supervisor_started": supervisor.started}
+    start: RecordEvent = {"seq": 1, "at": began, "kind": "started", "at_start": at_start}
+    words = [p.command for p in processes.descendants(supervisor.pid) if p.session != supervisor.session]
+    command = next((text for text in words if not text.startswith(SUPERVISOR)), "")
+    facts = {"run_id": run_id, "name": run_id, "command": command, "run_dir": str(runs / run_id), "created_at": began}
+    spec = RunSpec.from_facts(facts)
+    return fold(Evidence(spec, (start,), None, None, None, LivenessReport(Liveness.ALIVE), 0.0))
 
 
 def _has_lost_its_lock(directory: RunDir) -> bool:

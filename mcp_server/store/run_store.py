@@ -16,7 +16,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.events import EventsRead, RecordEvent, is_time, read_new_events
 from mcp_server.record.run_directory import RunDir, load_json, read_json
-from mcp_server.record.run_processes import read_evidence
+from mcp_server.record.run_processes import describe_unrecorded, find_unrecorded, read_evidence
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, fold
 from mcp_server.record.sweeps.sweep_state import Watched
@@ -177,7 +177,10 @@ class RunStore:
             return self.sweeps.observe(run_id)
 
     def find_any(self, name: str) -> Watched:
-        """Return the run, or the sweep, with this id or name: see ``find`` of both stores."""
+        """Return the run, or the sweep, with this id or name: see ``find`` of both stores.
+
+        Also a run of this id that lives although its record was removed, as far as its processes say what it is.
+        """
         try:
             return self.find(name)
         except NotOfSweeps:
@@ -188,6 +191,9 @@ class RunStore:
             try:
                 return self.sweeps.find(name)
             except SweepNotFound as no_sweep:
+                for run_id, supervisor in find_unrecorded(self.home.runs):
+                    if run_id == name:
+                        return describe_unrecorded(run_id, supervisor, self.home.runs)
                 raise RunNotFound(name, [*error.near, *no_sweep.near][:_MOST_NEAR]) from None
 
     def directory_of(self, run_id: str) -> Path:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from mcp_server.system import processes
-from tests.support.sandbox import Sandbox, until, until_async
+from tests.support.sandbox import Sandbox, until
 from tests.support.service import serve
 
 pytestmark = pytest.mark.anyio
@@ -167,16 +167,22 @@ async def test_a_training_in_the_background_is_not_told_as_plainly_finished(sand
     assert listed["note"] == "left 1 process behind, stopped"
 
 
-async def test_doctor_names_a_run_whose_record_was_removed_and_how_to_stop_it(sandbox: Sandbox) -> None:
+async def test_a_run_whose_record_was_removed_is_named_by_doctor_and_stopped_by_its_id(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
-        run_id, other = await agent.launch("sleep 300"), await agent.launch("sleep 300")
-        command, supervisor = sandbox.run(run_id).at_start["pid"], sandbox.supervisor(run_id)
+        run_id, other = await agent.launch("sleep 300 & exec sleep 301"), await agent.launch("sleep 300")
+        command, supervisors = sandbox.run(run_id).at_start["pid"], {n: sandbox.supervisor(n) for n in (run_id, other)}
         shutil.rmtree(sandbox.rundir(run_id).path)
         sandbox.rundir(other).spec.unlink()
         found = json.loads(sandbox.runward("doctor", "--json").stdout)["findings"]
         named = {each["detail"].split()[0]: each["remedy"] for each in found if each["what"] == "record"}
-        assert named.keys() == {run_id, other}
-        assert named[run_id].startswith(f"kill {supervisor} ")
-        os.kill(supervisor, signal.SIGTERM)
-        await until_async(lambda: processes.find_process(command) is None, "the end of its command")
+        assert named == {name: f"runward kill {name}  # its supervisor: {pid}" for name, pid in supervisors.items()}
+        asked = await agent.call("kill_run", run_id=run_id)
+        assert (asked["status"], asked["state"]) == ("confirmation_required", "running")
+        assert "sleep 301" in asked["message"], "who confirms sees which command is meant"
+        assert processes.find_process(command) is not None
+        killed = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"])
+        assert (killed["status"], killed["state"], killed["survivors"]) == ("killed", "killed", [])
+        assert killed["message"].endswith("Its record had been removed.")
+        assert processes.find_process(command) is processes.find_process(supervisors[run_id]) is None
+        assert "Run not found" in await agent.refusal("kill_run", run_id=run_id)
         assert (await agent.kill(other))["status"] == "killed"

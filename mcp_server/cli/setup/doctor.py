@@ -36,16 +36,15 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.notices.account import RECORD, find_undelivered
+from mcp_server.record.run_processes import find_unrecorded
 from mcp_server.record.slurm.commands import SlurmError, describe_site, find_missing
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.run_preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.system import processes
 from mcp_server.system.files import is_shared_filesystem
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
-from mcp_server.system.own_process import supervised_run
 from mcp_server.text.secret_patterns import names_a_secret
 
 _LOW_DISK_BYTES = 2**30
@@ -198,16 +197,9 @@ def _state(home: StateHome) -> Iterator[Finding]:
 
 
 def _unrecorded(home: StateHome) -> Iterator[Finding]:
-    """Yield the runs that live although their record was removed: no list shows them."""
-    for process in processes.list_processes():
-        run_id = supervised_run(processes.command_words(process.pid))
-        with suppress(OSError):  # another user's, or another's words
-            if not run_id or (home.runs / run_id / "spec.json").is_file():
-                continue
-            files = [str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir()]
-            if any(file.startswith(f"{home.runs.resolve()}/{run_id}/") for file in files):
-                detail = f"{run_id} runs on, but its record was removed: no list shows it"
-                yield Finding("record", "warning", detail, f"kill {process.pid}  # its supervisor stops all of it")
+    for run_id, supervisor in find_unrecorded(home.runs):
+        detail = f"{run_id} runs on, but its record was removed: no list shows it"
+        yield Finding("record", "warning", detail, f"runward kill {run_id}  # its supervisor: {supervisor.pid}")
 
 
 def _lost_notices(home: StateHome) -> Iterator[Finding]:

@@ -3,9 +3,10 @@
 import contextlib
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,11 +14,11 @@ import anyio
 from mcp_server.backends.base import Backend, backend_of
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import find_programs
-from mcp_server.errors import HostUnreachable, RunwardError, StopNotSeen, StopUnknown
+from mcp_server.errors import HostUnreachable, RunNotFound, RunwardError, StopNotSeen, StopUnknown
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.ray.ray_job import FAR_SIDE
 from mcp_server.record.run_directory import RunDir, now
-from mcp_server.record.run_processes import RunProcess
+from mcp_server.record.run_processes import RunProcess, supervisor_of
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
@@ -35,7 +36,7 @@ _ANSWER_WITHIN_S = 3.0
 _UNSEEN_ANSWER_WITHIN_S = 12.0
 _EXPIRES_S = 60.0  # a request that its server could not withdraw
 _SHORTAGE_S, _SHORTAGE_RETRY_S = 10.0, 0.25  # what the machine is out of may come back
-_GPU_POLL_S = 0.05
+_GPU_POLL_S = _UNRECORDED_POLL_S = 0.05
 _GPU_RELEASED_WITHIN_S = 5.0
 _AT_ONCE = 8
 _MOST_NAMED = 10
@@ -159,6 +160,8 @@ async def _stop(
     await run_in_thread(backend.check_stoppable, run.spec)
     try:
         return await _stop_reachable(backend, run, store, file_watch, by=by, reason=reason, stopped_by=stopped_by)
+    except RunNotFound:  # its record was removed, perhaps just now
+        return await _stop_unrecorded(backend, run)
     except HostUnreachable as error:
         raise HostUnreachable(
             error.host,
@@ -217,6 +220,19 @@ async def _stop_reachable(
     is_pending = "killed_paused" in outcome and not run.ended
     unsupervised = result.unsupervised and not (run.ended and not run.events)  # else its supervisor stopped it
     return StopResult(run, result.signals_sent, result.survivors, unsupervised, note=result.note, is_pending=is_pending)
+
+
+async def _stop_unrecorded(backend: Backend, run: Run) -> StopResult:
+    """Stop a run without a record, where nobody reads a request or an answer, by a signal to its supervisor."""
+    directory = RunDir(Path(run.spec.run_dir))
+    if await backend.request_stop(directory, run):
+        with anyio.move_on_after(2 * run.spec.stop_grace_s + 10):
+            while supervisor_of(directory.path, run) is not None:  # noqa: ASYNC110 - nothing announces its end
+                await anyio.sleep(_UNRECORDED_POLL_S)
+    result = await backend.reap(directory, run)
+    is_over = supervisor_of(directory.path, run) is None and not result.survivors
+    run = replace(run, state="killed" if is_over else run.state)
+    return StopResult(run, result.signals_sent, result.survivors, note="Its record had been removed.")
 
 
 async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:
