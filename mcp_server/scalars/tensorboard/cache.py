@@ -183,7 +183,9 @@ def _restore(header: Mapping[str, Any], points: Mapping[str, Points]) -> EventFi
     event_file = EventFile()
     # Its size is one that no file has, so that the tail is read.
     event_file.position = FilePosition(device, inode, -1, header["offset"], head, before, 0)
-    event_file.columns = {tag: GrowingPoints(one) for tag, one in points.items()}
+    for tag, one in points.items():
+        stop_if_abandoned()
+        event_file.columns[tag] = GrowingPoints(one)
     event_file.plugins, event_file.damage = header["plugins"], header["damage"]
     event_file.starts = [SessionStart(step, wall, before) for step, wall, before in header["starts"]]
     return event_file

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mcp_server.scalars.series import MOST_TAGS, Points, join_points
 from mcp_server.scalars.tensorboard.collector import describe_left_out
 from mcp_server.scalars.tensorboard.scan import ScanResult, scan
+from mcp_server.threads import stop_if_abandoned
 
 _HEAD_BYTES = 64  # a writer begins with a record of its start time, in which two files differ
 _BEFORE_BYTES = 32  # these end with the checksum of a record
@@ -198,6 +199,7 @@ class EventFile:
         self.starts += self._starts_of(scanned)
         left_out = 0
         for tag, points in scanned.points.items():
+            stop_if_abandoned()
             if not len(points.steps):
                 continue
             if tag in self.columns:
@@ -207,6 +209,8 @@ class EventFile:
             else:
                 left_out += 1
         self.plugins.update(scanned.plugins)
+        if len(self.plugins) > MOST_TAGS:  # of tags that are left out, or hold no scalars, nothing is asked again
+            self.plugins = {tag: self.plugins[tag] for tag in self.columns if tag in self.plugins}
         self.damage = _distinct([*self.damage, *describe_left_out(left_out), *scanned.damage])
 
     def _starts_of(self, scanned: ScanResult) -> list[SessionStart]:

@@ -17,6 +17,7 @@ from mcp_server.scalars.locate import EventFiles
 from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
+from mcp_server.scalars.tensorboard.reader import EventRun
 from tests.support.event_records import (
     FIRST,
     SECOND,
@@ -611,6 +612,10 @@ def test_of_more_tags_than_a_run_may_have_the_first_are_kept_and_the_rest_is_cou
     run = reader.read(tmp_path)
     assert set(run.series) == {f"tag{n}" for n in range(50)}
     assert run.notes == (f"{FIRST}: only the first 50 tags are kept, 150 more are left out",)
+    (known,) = reader._readers.values()
+    assert isinstance(known.reader, EventRun)
+    (file,) = known.reader._files.values()
+    assert len(file.plugins) <= 50, "what is known of the others would be read each time from the cache"
     append(path, *(scalar_record(2, 2.0, 2.0, f"tag{n}") for n in (0, 100, 300)))
     run = reader.read(tmp_path)
     assert (len(run.series), steps_of(run, "tag0")) == (50, [1, 2])
