@@ -118,6 +118,20 @@ def test_broken_and_too_long_files_are_reported(tmp_path: Path, name: str, text:
     assert len(one.rows) <= 200
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "counts"),
+    [
+        ("metrics.jsonl", {"step": 10, "train/loss": 0.5, "val/acc": 0.9}, False),
+        ("results.jsonl", {"step": 10, "loss": 0.5, "lr": 1e-4}, False),
+        ("metrics.jsonl", {"step": 10, "acc": 0.9}, True),
+        ("eval_metrics.jsonl", {"step": 10, "train_acc": 0.9, "val_acc": 0.8}, True),
+    ],
+)
+def test_a_log_of_training_is_no_evaluation(tmp_path: Path, name: str, line: dict[str, float], counts: bool) -> None:
+    (tmp_path / name).write_text(f"{json.dumps(line)}\n" * 3)
+    assert bool(read_evaluations(tmp_path / name)) is counts
+
+
 def test_pipes_and_links_are_reported_and_do_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "results.json")
     (tmp_path / "eval.md").symlink_to("/dev/zero")

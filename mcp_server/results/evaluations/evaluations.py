@@ -35,6 +35,8 @@ _NOT_EVALUATIONS = re.compile(
     rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples|requirements|readme).*", re.IGNORECASE
 )
 _STEPS = re.compile(rb"(?m)^#{1,6}\s+Step\s+\d+\s*(?:\(|$)|^\{['\"](?:global_)?steps?['\"]:", re.IGNORECASE)
+_EVALUATES = re.compile(r"(?i)eval|val|test|bench|lm[-_.]")
+_OF_TRAINING = re.compile(r"(?i)(?:^|[/_. -])(?:train(?:ing)?|lr|learning_rate|grad_norm)(?:$|[/_. -])")
 _SNIFFED_BYTES = 4096
 _MOST_BYTES = 2_000_000  # of one file
 _MOST_BROKEN = 1_000  # lines; a file with more is not JSON lines
@@ -109,7 +111,8 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     except (OSError, ValueError) as error:
         return [Evaluation(path, problem=str(getattr(error, "strerror", None) or error))]
     if path.suffix == ".jsonl":
-        return [_parse_json_lines(path, text)]
+        lines = _parse_json_lines(path, text)
+        return [] if _logs_training(path, lines) else [lines]
     if path.suffix in {".txt", ".log"}:  # other lines are anybody's
         rows = (*parse_lines(text), *read_success_rates(text.splitlines()))
         return [Evaluation(path, rows[-MOST_ROWS:])] if rows else []
@@ -121,6 +124,12 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         if (lines := _parse_json_lines(path, text)).rows:  # JSON lines under the other name
             return [lines]
         return [Evaluation(path, problem=f"not JSON: {error}")]
+
+
+def _logs_training(path: Path, lines: Evaluation) -> bool:
+    """Return whether lines of steps are a training's own log, which is curves: by their names, and the file's."""
+    names = {name for row in lines.rows for name in row}
+    return not _EVALUATES.search(path.name) and any(map(_OF_TRAINING.search, names))
 
 
 def _read_text(path: Path) -> str:
