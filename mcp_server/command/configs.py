@@ -14,7 +14,10 @@ from mcp_server.command.programs import find_entry, list_assignments, unwrap
 from mcp_server.command.shell import SimpleCommand, parse
 from mcp_server.text.regex import compile_lazily
 
-_SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin")
+_SUFFIXES = (
+    *(".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin"),
+    ".ipynb",  # of papermill or nbconvert
+)
 _VARIABLE = compile_lazily(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\d|[A-Za-z_]\w*))")
 # The directory of the script itself: `$(cd "$(dirname "$0")" && pwd)` and its variants.
 _OWN_DIRECTORY = compile_lazily(

@@ -1,13 +1,15 @@
 """Finds the checkpoints that a run saved, with their step and size."""
 
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.run_files import FileEntry, limited_scan, list_tree, result_roots, select_own
+from mcp_server.results.run_files import FileEntry, limited_scan, list_tree, rank_own, result_roots
 from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.claims import Rank, is_within
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.text.formatting import format_size
 
@@ -31,10 +33,16 @@ _DIRECTORY = re.compile(
 _WEIGHTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".msgpack", ".keras", ".weights"})
 # Also used for many other purposes: they count only with a telling name.
 _OTHERS = frozenset({".bin", ".pkl", ".npz", ".zip", ".h5", ".tar", ".onnx"})
+# Not a model, whatever else such a name says: `rl_model_replay_buffer_1000_steps.pkl`, `policy_dataset.npz`.
+_DATA = re.compile(
+    r"replay|buffer|normali[sz]e|dataset|(?<![a-z])data(?![a-z])|rollout|trajector|episode|demonstration|embedding"
+    r"|feature|tokeni[sz]|vocab|evaluation|predict|samples?(?![a-z])|metrics|stats",
+    re.IGNORECASE,
+)
 _NAMES = re.compile(r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|(?<![a-z])steps?(?![a-z])", re.IGNORECASE)
 # Stored next to the weights; alone they are not a checkpoint.
 _PARTS = re.compile(r"optim|scheduler|rng|scaler|training_args|trainer_state|dataloader|extra_state", re.IGNORECASE)
-_DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 20_000
+_DEEPEST_OF_ONE, _MOST_FILES_OF_ONE, _MOST_MEMBERS = 5, 20_000, 200
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,12 @@ def find_run_checkpoints(
     roots = [root for root in dict.fromkeys(directories) if root != Path("/")]
     checkpoints = {one.path: one for root in roots for one in find_below(root)}
     outermost = [path for path in checkpoints if not any(above in checkpoints for above in path.parents)]
-    return _newest_first(checkpoints[path] for path in select_own(outermost, own))
+    ranks = rank_own(outermost, own)
+    in_named = {path for path in ranks if any(is_within(str(path), one) for one in own.claims.named)}
+    least = Rank.STATED if Rank.STATED in ranks.values() else Rank.WRITTEN if in_named else Rank.NONE
+    # Where the run named a directory and saved there, a file elsewhere that it was not seen to write is another's.
+    kept = [path for path, rank in ranks.items() if rank >= least or (least < Rank.STATED and path in in_named)]
+    return _newest_first(checkpoints[path] for path in kept)
 
 
 def _newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
@@ -101,13 +114,24 @@ def _select_checkpoints(entries: Sequence[FileEntry]) -> Iterator[Checkpoint]:
         if entry.is_dir and (_DIRECTORY.fullmatch(entry.path.name) or _holds_a_model(entry.path)):
             if (checkpoint := _measure_directory(entry.path)) is not None:
                 yield checkpoint
-        elif not entry.is_dir and _is_weights(entry.path.name) and not _is_part(entry, files):
+        elif not entry.is_dir and _is_model(entry.path) and not _is_part(entry, files):
             yield _checkpoint(entry.path, entry.size_bytes, entry.changed_s)
 
 
 def _is_weights(name: str) -> bool:
     ending = Path(name).suffix.lower()
-    return ending in _WEIGHTS or (ending in _OTHERS and bool(_NAMES.search(name)))
+    return ending in _WEIGHTS or (ending in _OTHERS and bool(_NAMES.search(name)) and not _DATA.search(name))
+
+
+def _is_model(path: Path) -> bool:
+    """Return whether a file is a model: by its name, or by content an archive, which Stable-Baselines3 names freely."""
+    if path.suffix.lower() != ".zip" or _is_weights(path.name):
+        return _is_weights(path.name)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(Path(name).suffix.lower() in _WEIGHTS for name in archive.namelist()[:_MOST_MEMBERS])
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False
 
 
 def _is_part(entry: FileEntry, files: Iterable[FileEntry]) -> bool:

@@ -62,6 +62,13 @@ def result_roots(run: Run, own: OwnFiles) -> list[Path]:
 
 def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:
     """Return the files, and directories as one result, that are the run's; where a person stated some, only those."""
+    ranks = rank_own(paths, own)
+    least = Rank.STATED if Rank.STATED in ranks.values() else Rank.NONE
+    return [path for path, rank in ranks.items() if rank >= least]
+
+
+def rank_own(paths: Iterable[Path], own: OwnFiles) -> dict[Path, Rank]:
+    """Return those that are the run's, with the evidence."""
     ranks: dict[Path, Rank] = {}
     for path in paths:
         with contextlib.suppress(OSError):
@@ -69,8 +76,7 @@ def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:
             ownership, rank = own.judge_all(files)
             if ownership is Verdict.OWN:
                 ranks[path] = rank
-    least = Rank.STATED if Rank.STATED in ranks.values() else Rank.NONE
-    return [path for path, rank in ranks.items() if rank >= least]
+    return ranks
 
 
 def _list_files(path: Path) -> list[tuple[Path, os.stat_result]]:

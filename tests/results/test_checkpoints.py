@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,24 @@ def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-9").symlink_to(tmp_path / "venv")
     os.mkfifo(tmp_path / "ckpt_5.pt")
     assert [one.path.name for one in find_checkpoints(tmp_path)] == ["model.pt"]
+
+
+def test_an_archive_of_any_name_is_a_model_by_its_content_and_data_beside_a_model_is_none(tmp_path: Path) -> None:
+    for name, member in (("CartPole-v1.zip", "policy.pth"), ("results.zip", "rows.csv")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(member, b"x")
+    for name in ("rl_model_replay_buffer_1000_steps.pkl", "rl_model_vecnormalize_1000_steps.pkl", "policy_dataset.npz"):
+        write(tmp_path / name)
+    assert [one.path.name for one in find_checkpoints(tmp_path)] == ["CartPole-v1.zip"]
+
+
+def test_where_a_run_saved_below_the_directory_that_it_named_a_file_elsewhere_is_anothers(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    cwd = runs.add(command="python train.py --output_dir out/a")
+    write(cwd / "out/a/ckpt_20.pt", at_s=BEGAN_S + 60)
+    write(cwd / "other/ckpt_30.pt", at_s=BEGAN_S + 60)
+    run = runs.store.observe("cfm-7kqz")
+    assert [one.step for one in find_run_checkpoints(run, runs.scalars.attribution.of(run))] == [20]
 
 
 def test_the_search_of_a_huge_tree_is_cut(tmp_path: Path) -> None:

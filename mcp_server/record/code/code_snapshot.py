@@ -32,12 +32,14 @@ class KeptFile:
 class CodeSnapshot:
     """The code that ran. ``python``: the path of the command's Python, or empty. ``packages``: how many it has.
 
-    ``notes``: what could not be kept, and why. ``git.diff`` is empty: see ``read_diff``.
+    ``sources``: the source files below the working directory, where no commit has them. ``notes``: what could not be
+    kept, and why. ``git.diff`` is empty: see ``read_diff``.
     """
 
     taken_at: str = ""
     git: GitState = field(default_factory=GitState)
     files: tuple[KeptFile, ...] = ()
+    sources: tuple[KeptFile, ...] = ()
     python: str = ""
     python_version: str = ""
     packages: int = 0
@@ -71,8 +73,11 @@ def read_code_snapshot(rundir: RunDir, attempt: int) -> CodeSnapshot | None:
     if facts is None:
         return None
     snapshot = decode(CodeSnapshot, facts)
-    files = tuple(replace(each, kept=each.kept if _is_inside(each.kept) else "") for each in snapshot.files)
-    return replace(snapshot, files=files, directory=directory)
+    return replace(snapshot, files=_check(snapshot.files), sources=_check(snapshot.sources), directory=directory)
+
+
+def _check(files: tuple[KeptFile, ...]) -> tuple[KeptFile, ...]:
+    return tuple(replace(each, kept=each.kept if _is_inside(each.kept) else "") for each in files)
 
 
 def _is_inside(name: str) -> bool:

@@ -11,39 +11,17 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.errors import BadArgument
-from mcp_server.system.files import open_regular, read_regular_file
+from mcp_server.record.code.code_ignore import IGNORE_FILE, read_ignore_file, stays_behind
+from mcp_server.system.files import open_regular
 from mcp_server.text.formatting import format_size
 
-IGNORE_FILE = ".runwardignore"
 _LINK = -1
-_MOST_FILES, _MOST_LISTED, _MOST_IGNORE_BYTES, _DEEPEST = 20_000, 5, 65_536, 100
+_MOST_FILES, _MOST_LISTED, _DEEPEST = 20_000, 5, 100
 _CHUNK_BYTES = 1 << 20
-# Never code, at any depth.
-_DIRECTORIES = frozenset(
-    """.git .hg .svn .jj venv .venv .tox .nox .direnv .conda site-packages node_modules __pycache__ .mypy_cache
-    .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints .cache .idea .vscode .dvc .aws .ssh .gnupg .eggs htmlcov
-    wandb mlruns lightning_logs tb_logs tensorboard multirun outputs checkpoints ckpts ckpt""".split()  # noqa: SIM905
-)
-# Packages have these names too: they stay here where they hold no Python.
-_DATA = frozenset("data dataset datasets output results result logs log runs models weights env build dist tmp".split())  # noqa: SIM905
-_FILES = (
-    *("*.pyc", "*.pt", "*.pth", "*.ckpt", "*.safetensors", "*.onnx", "*.h5", "*.hdf5", "*.npz", "*.parquet", "*.arrow"),
-    *("*.tfrecord", "*.lmdb", "*.mp4", "*.avi", "*.bag", "*.mcap", "*.tar", "*.tar.*", "*.tgz", "*.zip", "*.zst"),
-    *("core",),
-    *("*tfevents*", "*.log", "nohup.out", "core.[0-9]*", ".DS_Store", "*.swp"),
-)
-# Files and directories that hold keys, in any case.
-_KEYS = (
-    *(".env", ".env.*", ".envrc", "*.env", ".netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".git-credentials"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
-    *("secrets*", ".secrets*", "credentials*", ".credentials*", "client_secret*", "service_account*", "kaggle.json"),
-    *(".docker", ".kube", ".azure", ".gcloud", ".vault-token", ".htpasswd"),
-)
 
 
 @dataclass(frozen=True)
@@ -73,7 +51,7 @@ class CodeDirectory:
 
 def read_code_directory(root: Path, limit_bytes: int) -> CodeDirectory:
     """Return what is sent of ``root``. BadArgument: it is too large (names the largest entries), or unreadable."""
-    ignored = _read_ignore_file(root)
+    ignored = read_ignore_file(root)
     left_out: list[str] = []
     paths: list[tuple[str, os.stat_result]] = []
     try:
@@ -101,25 +79,12 @@ def _walk(root: Path, below: str, ignored: Sequence[str], left_out: list[str]) -
         path = f"{below}{entry.name}"
         status = entry.stat(follow_symlinks=False)
         is_directory = stat.S_ISDIR(status.st_mode)
-        if _stays(root, path, ignored, is_directory=is_directory) or _leads_out(root, path, status):
+        if stays_behind(root, path, ignored, is_directory=is_directory) or _leads_out(root, path, status):
             left_out.append(f"{path}/" if is_directory else path)
         elif is_directory:
             yield from _walk(root, f"{path}/", ignored, left_out)
         elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             yield path, status
-
-
-def _stays(root: Path, path: str, ignored: Sequence[str], *, is_directory: bool) -> bool:
-    name = path.rpartition("/")[2]
-    if any(fnmatch(name, pattern) or fnmatch(path, pattern) for pattern in ignored):
-        return True
-    is_key = any(fnmatch(name.lower(), pattern) for pattern in _KEYS)
-    if not is_directory:
-        is_data = any(fnmatch(name, pattern) for pattern in _FILES)
-        return (is_key or is_data) and not name.endswith((".py", ".example"))
-    if name in _DIRECTORIES or (root / path / "pyvenv.cfg").exists() or (root / path / "conda-meta").exists():
-        return True
-    return (is_key or name in _DATA) and not any((root / path).glob("*.py"))
 
 
 def _leads_out(root: Path, path: str, status: os.stat_result) -> bool:
@@ -151,15 +116,6 @@ def open_below(root: Path, path: str) -> BinaryIO:
         file.close()
         raise OSError(errno.ELOOP, "it was moved while it was read", path)
     return file
-
-
-def _read_ignore_file(root: Path) -> list[str]:
-    try:
-        text = read_regular_file(root / IGNORE_FILE, max_bytes=_MOST_IGNORE_BYTES).decode(errors="replace")
-    except OSError:
-        return []
-    lines = (line.strip().rstrip("/") for line in text.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _describe_largest(paths: Sequence[tuple[str, os.stat_result]]) -> str:

@@ -104,3 +104,31 @@ def test_damaged_records_are_read_as_far_as_they_go(rundir: RunDir, tmp_path: Pa
     assert snapshot is not None
     assert [(one.path, snapshot.read_file(one)) for one in snapshot.files] == [("/a.yaml", None), ("", None)]
     assert (snapshot.git.commit, snapshot.python, snapshot.notes, snapshot.read_packages()) == ("", "", (), {})
+
+
+def test_without_a_commit_all_sources_that_the_run_could_import_are_kept(rundir: RunDir, code: Path) -> None:
+    for name in ("train.py", "pkg/model.py", "data/loader.py", "data/rows.csv", "venv/lib/x.py", "pkg/old/x.py"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(f"name = {name!r}\nkey = 'hunter2-hunter2'\n")
+    (code / "venv/pyvenv.cfg").touch()
+    (code / "wandb").mkdir()
+    (code / "wandb/x.py").touch()
+    (code / ".runwardignore").write_text("old\n")
+    (code / "study.ipynb").write_text('{"cells": []}')
+    snapshot = kept(rundir, code, "papermill study.ipynb out.ipynb")
+    assert [one.kept for one in snapshot.files] == ["files/study.ipynb"]
+    assert [one.kept for one in snapshot.sources] == ["files/data/loader.py", "files/pkg/model.py", "files/train.py"]
+    assert snapshot.read_file(snapshot.sources[2]) == "name = 'train.py'\nkey = '[secret:HF]'\n"
+    assert snapshot.notes == ()
+
+
+def test_nobodys_project_is_not_copied(rundir: RunDir, code: Path) -> None:
+    (code / "train.py").touch()
+    spec = RunSpec(command="prog", cwd=str(code))
+    keep_code(KeptAttempt(rundir, spec, 1, [], {"HOME": str(code)}, {}, 0))
+    snapshot = read_code_snapshot(rundir, 1)
+    assert snapshot is not None
+    assert (snapshot.sources, snapshot.notes) == (
+        (),
+        (f"The sources below {code} were not kept: it is nobody's project.",),
+    )
