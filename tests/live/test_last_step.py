@@ -130,3 +130,46 @@ async def test_a_condition_that_is_met_and_the_row_beside_it_are_of_one_moment(s
             at = answer["met"].rpartition(" ")[2]
             assert answer["met"].startswith(f"{name} = ")
             assert answer["runs"][0]["step"] == int(at)
+
+
+# What they print, and what is true at their end: step, total, metrics. The first is what a real command plans.
+PRINTED: dict[str, tuple[str, list[str], tuple[int, int | None], dict[str, float]]] = {
+    "planned": (
+        "from sys import argv\nfor n in range(0, 61, 20):\n"
+        "    print(f'step {n}: train loss 2.{n}, val loss 3.{n}\\niter {n}: loss 1.{n}, time 9.00ms', flush=True)",
+        ["--max_iters=60", "--eval_interval=20"],
+        (60, 60),
+        {"loss": 1.6, "val_loss": 3.6},
+    ),
+    "rich": (
+        "for n in range(0, 20001, 2000):\n"
+        "    print(f'\\r\\x1b[2K {n // 200}% ━━━━━━━╺━━ {n:,}/20,000  [ 0:00:04 < 0:00:10 , 4,200 it/s ]', end='')",
+        [],
+        (20_000, 20_000),
+        {},
+    ),
+    "evaluated": (
+        "for e in (1, 2):\n    print(f'Epoch {e}/2')\n    for n in (1, 60, 100):\n"
+        "        print(f'\\r{n}/100 ━━━━━━━━━━━━━━━━━━━━ 1s 9ms/step - loss: {1 - e / 4}', end='')\n    print()\n"
+        "for n in (1, 200, 313):\n    print(f'\\r{n}/313 ━━━━━━━━━━━━━━━━━━━━ 1s 9ms/step - loss: 0.9', end='')",
+        [],
+        (200, 200),
+        {"loss": 0.5, "val_loss": 0.9},
+    ),
+}
+
+
+async def test_the_step_and_the_total_of_an_unchanged_program_are_its_training_s(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_ids = {}
+        for name, (program, arguments, _, _) in PRINTED.items():
+            (sandbox.path / f"{name}.py").write_text(program)
+            command = [sys.executable, f"{name}.py", *arguments]
+            run_ids[name] = await agent.launch(command, name=name, cwd=str(sandbox.path))
+        for name, (_, _, place, metrics) in PRINTED.items():
+            status = await agent.end(run_ids[name])
+            assert (status["step"], status["total_steps"]) == place, name
+            assert status.get("round", 1) == 1
+            assert {metric: status["metrics"][metric] for metric in metrics} == metrics, name
+        met = await agent.call("wait_run", run_ids=run_ids["planned"], until="train loss < 2.5", timeout_s=5)
+        assert "step 40" in str(met), met
