@@ -183,7 +183,7 @@ class _LogReader:
             readings = self._progress.read_lines([line])
             if self._rows and not is_row(line):
                 self._take_rows()
-            step = readings[0].at if readings else self._progress.step
+            step = readings[0].at if readings else self._progress.step_between
             if not self._progress.first_step_seen:
                 self._baseline.read(line)
             if is_row(line):

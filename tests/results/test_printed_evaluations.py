@@ -35,6 +35,12 @@ def test_the_dict_of_an_evaluation_without_training_has_no_step(read: Read) -> N
     assert last.error == pytest.approx(0.01597, abs=1e-5)
 
 
+def test_an_evaluation_at_the_end_of_an_epoch_is_at_its_last_step(read: Read) -> None:
+    lines = [f"Epoch: [1][{n}/100] loss 0.{n}" for n in (40, 80)]
+    series = read(*lines, "{'eval/success_once': 0.85, 'eval/num_trajectories': 500}", "Epoch: [2][40/100] loss 0.1")
+    assert series["eval/success_once"].last.step == 100
+
+
 def test_a_dict_over_several_lines_is_one_evaluation(read: Read) -> None:
     series = read("{'eval/num_trajectories': 500,", " 'eval/return': np.float64(0.8),", " 'eval/success_once': 0.85}")
     assert {name: one.last.value for name, one in series.items()} == {

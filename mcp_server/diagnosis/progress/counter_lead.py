@@ -139,7 +139,9 @@ class CounterLead:
             else:
                 if counter.rank <= leader.rank or counter.is_nested:
                     self._moves_of_others += move is not Move.STILL
-                    if self._moves_of_others < self._moves_needed(counter, leader):
+                    # The first line of a later training is its own, whatever moved before it.
+                    own = counter.moves if self._follows(counter, leader) else self._moves_of_others
+                    if min(own, self._moves_of_others) < self._moves_needed(counter, leader):
                         return False
                 self._silent_leader = (leader, leader.rounds, self.round) if counter.rank <= leader.rank else None
                 if self._follows(counter, leader):

@@ -154,6 +154,12 @@ class CustomLoopReader:
         ):
             self._open_reading = None
         match = _RX.epoch.search(line) if "poch" in line or "POCH" in line else None
+        if match is not None and len(values) > 1 and any(name.bits & STEP and value for name, value, _ in values):
+            reading = read_counted(values, COUNTS | LOSS)  # `[step=10/30,epoch=0]`
+            is_step = reading is not None and (reading.step or reading.n)
+            if is_step and not any(self._line_properties(line, template)):
+                self._open_reading, self._lines_since_open = reading, 0
+                return None
         if (
             (match is None and len(values) != 1)
             or len(line) > _MAX_HEADER_CHARS

@@ -234,12 +234,13 @@ class ProgressTracker:
                 self._custom_loop.close_table()
             if (reading := table.close()) is not None:
                 self._apply_reading(reading, [], table.count_row, at_s)
-            self.table_step = self._step_between if table.step is None else table.step
+            self.table_step = self.step_between if table.step is None else table.step
             self._drawn_table = None
         return False
 
     @property
-    def _step_between(self) -> int | None:
+    def step_between(self) -> int | None:
+        """The step of a line that names none: the present one, at the end of an epoch the epoch's last."""
         return None if self._lead.leader is None else self._lead.leader.step_between
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
@@ -447,9 +448,10 @@ class ProgressTracker:
         if self.step is None and _RX.epoch_zero.search(line) is not None:
             return 0
         if own is None and ("tep" in line or "iter" in line) and (match := _RX.own_step.search(line)):
-            own = parse_integer(match[1])
+            is_length = match[0].startswith(("Steps", "steps")) and "poch" in line  # `Epoch: 1, Steps: 266`
+            own = None if is_length else parse_integer(match[1])
         # A smaller one counts within a step, or through an evaluation.
-        return own if own is not None and own >= (self.step or 0) else self._step_between
+        return own if own is not None and own >= (self.step or 0) else self.step_between
 
     def _take_metrics(self, values: list[NamedValue], line: str, *, is_counted: bool) -> dict[str, float]:
         metrics = {}

@@ -45,7 +45,7 @@ def _read_log(log: Path, first_step_pattern: str | None) -> list[Row]:
     lines, _ = read_log_lines(log)
     for line, found in _find_dicts(lines):
         progress.read_lines([line])
-        step = progress.step if progress.first_step_seen else 0
+        step = progress.step_between if progress.first_step_seen else 0
         sentences.read(line, step)
         for row in filter(_is_evaluation, found):
             if (step, row) not in rows[-_REPEATED_ROWS:]:  # lerobot prints the whole twice
