@@ -49,6 +49,7 @@ class Inotify:
         self._most = most
         self._paths: dict[int, str] = {}  # by watch
         self._watched_ns: dict[str, int] = {}
+        self._alone: set[str] = set()  # watched for some kinds, and new directories in them are not
         self._libc = ctypes.CDLL(None, use_errno=True)
         with contextlib.suppress(AttributeError):  # not Linux
             fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -59,6 +60,8 @@ class Inotify:
 
         One that does not exist yet may be added later.
         """
+        if kinds is not None:
+            self._alone.add(path)
         if self.fd is None or path in self._watched_ns or len(self._watched_ns) >= self._most:
             return path in self._watched_ns
         mask = self._mask if kinds is None else kinds | _OF_DIRECTORIES
@@ -74,10 +77,13 @@ class Inotify:
                         self.add(one.path, depth - 1)
         return True
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further directory is watched."""
-        return len(self._watched_ns) >= self._most
+    def remove(self, path: str) -> None:
+        """Watch a directory no more."""
+        for watch in [watch for watch, one in self._paths.items() if one == path]:
+            self._libc.inotify_rm_watch(self.fd, watch)
+            del self._paths[watch]
+        self._watched_ns.pop(path, None)
+        self._alone.discard(path)
 
     def watched_ns(self, directory: str) -> int | None:
         """Return since when a directory is watched, in POSIX time, or None for one that is not."""
@@ -113,7 +119,7 @@ class Inotify:
             events.append(FileEvent(path, kind, is_directory, former))
             if is_directory and kind in (CREATED, MOVED_TO):
                 self._move(former, path)
-                if self._follow and not name.startswith(b"."):
+                if self._follow and directory not in self._alone and not name.startswith(b"."):
                     self.add(path, _NEW_DEPTH)
 
     def _move(self, former: str, path: str) -> None:

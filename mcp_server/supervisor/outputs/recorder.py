@@ -13,7 +13,6 @@ that; a file without such a proof is recorded as ``unsure``. `outsiders` finds p
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
 import tempfile
@@ -111,7 +110,7 @@ class OutputRecorder(threading.Thread):
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
         self._files = SeenFiles(self._sessions, self._inotify, self._take_events)
-        self._tails, self._temporary = ScalarTails(self._is_own, on_rows), TemporaryFiles()
+        self._tails, self._temporary = ScalarTails(self._is_own, on_rows), TemporaryFiles(self._inotify)
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
         self._of_others: set[str] = set()  # paths with curves that others may have written
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
@@ -161,9 +160,9 @@ class OutputRecorder(threading.Thread):
         try:
             self._hear_stop_requests()
             self._name_directories()
-            self._temporary.add(tempfile.gettempdir())
             self._watch_outputs(self._real_cwd, _OUTPUT_DEPTH)
             self._watch()
+            self._temporary.add(tempfile.gettempdir())
             self._sample_until_end()
             self._outsiders.inspect_processes((), time.time())  # first: meanwhile what was written last settles
             self._files.close(self._pids)
@@ -171,7 +170,6 @@ class OutputRecorder(threading.Thread):
             self._add_directories(self._mentioned.decide())
             self._write()
             self._flushed.set()
-            self._temporary.close()
             self._inotify.close()  # takes the kernel 25 ms, for which the report of the end need not wait
             self._find_event_files()
             self._files.list_changed(self._directories, self._begun_ns)
@@ -182,7 +180,6 @@ class OutputRecorder(threading.Thread):
         finally:
             self.hears_stop_requests = False
             self._flushed.set()
-            self._temporary.close()
             self._inotify.close()
 
     def _hear_stop_requests(self) -> None:
@@ -234,16 +231,11 @@ class OutputRecorder(threading.Thread):
                 return self._is_woken()
             if time.monotonic() >= until_s:
                 return False
-            begun_s, others_s = time.monotonic(), self._temporary.due_s
-            is_due = others_s <= begun_s
-            due_s = min(until_s, self._tails.due_s, math.inf if is_due else others_s)
-            ready = self._poll(due_s, fd, self._temporary.fd if is_due else None)
+            ready = self._poll(min(until_s, self._tails.due_s), fd)
             if self._wakeup[0] in ready:
                 return self._is_woken()
             begun_s = time.monotonic()
-            if self._temporary.fd in ready:
-                self._take_temporary()
-            if fd in ready and self._take_news():
+            if ready and self._take_news():
                 return True
             self._tails.read_due()
             if ready:
@@ -258,14 +250,6 @@ class OutputRecorder(threading.Thread):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         return [fd for fd, _ in poll.poll(max(0.0, 1000 * (until_s - time.monotonic())))]
-
-    def _take_temporary(self) -> None:
-        """Note the event files that the attempt has begun among everybody's temporary files, and watch their places."""
-        for path in self._temporary.take(self._pids):
-            self._files.note_event_file(path)
-            self._files.name_event_files(self._pids)
-            self._inotify.add(os.path.dirname(path))  # noqa: PTH120 - hot path
-            self._tails.note_change(path)
 
     def _take_news(self) -> bool:
         """Read what inotify has to say, and return whether a file changed that was not looked at a moment ago."""
@@ -320,7 +304,7 @@ class OutputRecorder(threading.Thread):
     def _take_events(self) -> None:
         """Read what inotify has to say about files, and note which have changed."""
         for event in self._inotify.read_events():
-            if self._is_of_record(event.path):
+            if self._is_of_record(event.path) or self._is_of_everybody(event):
                 continue
             self._sessions.take(event)
             if event.kind == MOVED_TO and event.former:
@@ -338,6 +322,16 @@ class OutputRecorder(threading.Thread):
         if self._inotify.overflows != self._overflows:
             self._overflows = self._inotify.overflows
             self._sessions.forget_all()
+
+    def _is_of_everybody(self, event: FileEvent) -> bool:
+        """Return whether something happened among everybody's temporary files; note the event files of the attempt."""
+        found = self._temporary.take(event, self._pids)
+        for path in found or ():
+            self._files.note_event_file(path)
+            self._files.name_event_files(self._pids)
+            self._inotify.add(os.path.dirname(path))  # noqa: PTH120 - hot path
+            self._tails.note_change(path)
+        return found is not None
 
     def _note_curves(self, event: FileEvent) -> None:
         """Note a file that may hold a curve, and those in a new directory, which was not watched before."""

@@ -17,7 +17,8 @@ from mcp_server.record.curves.tails import CurveRow, Tail, open_tail
 from mcp_server.record.scalar_files import find_scalar_file, parse_event_name
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import open_regular_file
-from mcp_server.system.inotify import CREATED, MOVED_TO, Inotify
+from mcp_server.system.inotify import CREATED, MOVED_TO, FileEvent, Inotify
+from mcp_server.system.time_bounds import RateBudget
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.2, 1.5, 3.0  # between two reads of a file that grows
 _SHARE = 50
@@ -107,60 +108,64 @@ class ScalarTails:
         return tuple(empty[:_MOST_NAMED])
 
 
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S, _CALM_S = 0.3, 4.0, 30.0  # of one who hears of everybody's files
-_MOST_TEMPORARY, _MOST_ENTRIES, _LOOK_S = 40, 300, 0.02
+_MOST_NEW, _MOST_ENTRIES, _LOOK_S = 20, 300, 0.02
+_AT_ONCE, _PER_S = 100, 0.2  # of everybody's new files, about which one hears
 
 
 class TemporaryFiles:
     """Hears of event files in new directories for temporary files, which are everybody's, by the number in their names.
 
-    TensorBoard's own writer opens its file for instants only, so no look at a process shows it. ``fd`` is readable
-    after news, and worth a look from ``due_s`` on.
+    TensorBoard's own writer opens its file for instants only, so no look at a process shows it. Where others make many
+    files there, nothing more is heard: that would cost each run a share of what all do.
     """
 
-    def __init__(self) -> None:
-        self.due_s = 0.0
-        self._pause_s = _LEAST_PAUSE_S
-        self._roots: dict[str, None] = {}
-        self._inotify = Inotify(_MOST_TEMPORARY, CREATED | MOVED_TO)
-
-    @property
-    def fd(self) -> int | None:
-        """The descriptor to wait for, None while there is nothing to hear."""
-        return self._inotify.fd if self._roots else None
+    def __init__(self, inotify: Inotify) -> None:
+        self._inotify = inotify
+        self._roots: set[str] = set()
+        self._new: dict[str, None] = {}  # directories, in which a file may follow
+        self._budget = RateBudget(_AT_ONCE, _PER_S)
 
     def add(self, root: str) -> None:
-        """Listen in a directory for temporary files."""
-        if self._inotify.add(root, 0):
-            self._roots[root] = None
+        """Listen in a directory for temporary files, unless it is watched for all that happens there."""
+        if self._inotify.watched_ns(root) is None and self._inotify.add(root, 0, CREATED | MOVED_TO):
+            self._roots.add(root)
 
-    def take(self, pids: Container[int]) -> list[str]:
-        """Return the event files that processes of these numbers have begun since the last call."""
-        now_s = time.monotonic()
-        paths = []
-        for event in self._inotify.read_events():
-            scan = DirectoryScan(4, max_entries=_MOST_ENTRIES, max_s=_LOOK_S)
-            for _, found in scan.walk(Path(event.path), _event_file) if event.is_directory else ():
-                paths += found
-            if "tfevents" in event.path:
-                paths.append(event.path)
-        names = {path: parse_event_name(path.rpartition("/")[2]) for path in paths}
-        own = [path for path, name in names.items() if name and any(pid in pids for pid, _ in name.writers)]
-        self._pause_s = (
-            _LEAST_PAUSE_S if own or now_s > self.due_s + _CALM_S else min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        )
-        self.due_s = now_s + self._pause_s
-        if self._inotify.is_full:  # of directories that were not the run's
-            self._inotify.close()
-            self._inotify = Inotify(_MOST_TEMPORARY, CREATED | MOVED_TO)
-            for root in self._roots:
-                self._inotify.add(root, 0)
+    def take(self, event: FileEvent, pids: Container[int]) -> list[str] | None:
+        """Return the event files of processes of these numbers that ``event`` shows, None where it is of the run."""
+        directory = os.path.dirname(event.path)  # noqa: PTH120 - hot path
+        if directory not in self._roots and directory not in self._new:
+            return None
+        own = [path for path in self._list_event_files(event) if _is_of(path, pids)]
+        for path in [one for one in self._new if any(file.startswith(f"{one}/") for file in own)]:
+            self._forget(path)
+        if not own and not self._budget.take():
+            self._close()
         return own
 
-    def close(self) -> None:
-        """Listen no more."""
+    def _list_event_files(self, event: FileEvent) -> list[str]:
+        if not event.is_directory:
+            return [event.path] if "tfevents" in event.path else []
+        self._new[event.path] = None
+        self._inotify.add(event.path, 0, CREATED | MOVED_TO)
+        if len(self._new) > _MOST_NEW:
+            self._forget(next(iter(self._new)))
+        scan = DirectoryScan(4, max_entries=_MOST_ENTRIES, max_s=_LOOK_S)
+        return [path for _, found in scan.walk(Path(event.path), _event_file) for path in found]
+
+    def _forget(self, path: str) -> None:
+        self._new.pop(path, None)
+        self._inotify.remove(path)
+
+    def _close(self) -> None:
+        for path in [*self._roots, *self._new]:
+            self._inotify.remove(path)
         self._roots.clear()
-        self._inotify.close()
+        self._new.clear()
+
+
+def _is_of(path: str, pids: Container[int]) -> bool:
+    name = parse_event_name(path.rpartition("/")[2])
+    return name is not None and any(pid in pids for pid, _ in name.writers)
 
 
 def _event_file(entry: os.DirEntry[str]) -> str | None:
