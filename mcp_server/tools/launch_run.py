@@ -16,6 +16,7 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.script import RUN_ID, render
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
+from mcp_server.results.memory.recall import find_tried
 from mcp_server.runs.code.code_sync import describe_code
 from mcp_server.runs.launch.launch import launch, rehearse
 from mcp_server.runs.launch.repeat import repeat
@@ -196,7 +197,8 @@ def _describe_code(spec: RunSpec) -> str | None:
 async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
     if spec.mirror:  # they are about files of this machine
         return None
-    return await run_in_thread(collect_warnings, spec, server.store, server.environ) or None
+    warnings = await run_in_thread(collect_warnings, spec, server.store, server.environ)
+    return [*warnings, *await run_in_thread(find_tried, spec, server.store, server.scalars)] or None
 
 
 async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:

@@ -12,10 +12,11 @@ from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.results.memory.recall import find_tried_cells
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.sweeps.plan.hours import describe_hours
 from mcp_server.sweeps.plan.plan import DEFINING, Phase, parse_phases
-from mcp_server.sweeps.plan.planning import SweepRequest, describe_arrays, describe_plan
+from mcp_server.sweeps.plan.planning import SweepRequest, describe_arrays, describe_plan, list_launches
 from mcp_server.sweeps.sources.hydra_source import list_places
 from mcp_server.sweeps.start import rehearse_sweep, start_sweep
 from mcp_server.sweeps.tables.log import note_cells
@@ -140,6 +141,7 @@ async def launch_sweep(
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
         lines = describe_plan(planned)
+        tried = await run_in_thread(find_tried_cells, list_launches(planned), server.store, server.scalars)
         hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store, former)
         goes_on = ""
         if former is not None:
@@ -150,7 +152,7 @@ async def launch_sweep(
             | ({} if former is None else {"to_start": len(planned.spec.cells)}),
             plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
             metric=None if planned.spec.metric is None else f"{planned.spec.ranked_by}, {planned.spec.goal}",
-            warnings=list(planned.warnings) or None,
+            warnings=[*planned.warnings, *tried] or None,
             next_step=f"{goes_on}{hours} Nothing was started: call launch_sweep without dry_run.",
         )
     approval = Approval(ctx, name_launch(request), answer, confirm_token)

@@ -37,3 +37,32 @@ async def test_a_run_is_found_by_its_reason_its_settings_and_the_verdict_on_it(s
     assert "lr=0.5" in discarded["runs"][0]
     assert "discard: too slow" in discarded["runs"][0]
     assert none == {"runs": [], "total": 0, "notes": ["No run matches all parts; there are 2 without verdict:keep."]}
+
+
+async def test_a_launch_that_was_tried_before_is_told_so(sandbox: Sandbox) -> None:
+    script = sandbox.path / "train.py"
+    script.write_text(TRAINING)
+
+    async def launch(*options: str) -> tuple[str, list[str]]:
+        command = [sys.executable, "train.py", "--lr", *options]
+        answer = await agent.call("launch_run", command=command, cwd=str(sandbox.path), name="try")
+        await agent.end(answer["run_id"])
+        return answer["run_id"], [text for text in answer.get("warnings", ()) if text.startswith("Tried before: ")]
+
+    async with sandbox.agent_in_process() as agent:
+        first, none = await launch("0.5", "--seed", "1", "--logdir", "a")
+        other, also_none = await launch("1", "--seed", "1", "--logdir", "b")
+        assert none + also_none == []
+        await agent.call("finish_blueprint", run_id=first, summary="too slow", verdict="discard")
+        (exact,) = (await launch("5e-1", "--seed", "1", "--logdir", "c"))[1]
+        (seed,) = (await launch("1.0", "--seed", "2", "--logdir", "d"))[1]
+        plan = {"command": [sys.executable, "train.py", "--lr", "{lr}", "--seed", "1"], "cwd": str(sandbox.path)}
+        rehearsed = await agent.call("launch_sweep", name="grid", common=plan, grid={"lr": [0.25, 1, 3]}, dry_run=True)
+        script.write_text(TRAINING + "print('changed')\n")
+        (changed,) = (await launch("1", "--seed", "1", "--logdir", "e"))[1]
+    assert exact.startswith(f"Tried before: {first} ran exactly this, launched ")
+    assert "finished, reward 5; discard: too slow (" in exact
+    assert f"{other} ran this with another seed" in seed
+    assert f"{other} ran these settings with other code (train.py changed since)" in changed
+    (cells,) = (text for text in rehearsed["warnings"] if text.startswith("Tried before"))
+    assert cells.startswith(f"Tried before, 1 of 3 cells: lr1: {other} ran exactly this, launched ")

@@ -21,7 +21,7 @@ from mcp_server.store.run_index import RunIndex
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
-_VERSION = 1  # raise it with the tables, or with what is remembered
+_VERSION = 2  # raise it with the tables, or with what is remembered
 _RUNS: Mapping[Schema, str] = {
     "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
     "temp": "own",
@@ -49,7 +49,7 @@ _INSIDE_TEXTS = "m.id IN (SELECT rowid FROM $texts WHERE {})"
 _NAMED = re.compile(r":(\w+)\b")
 _TABLE = re.compile(r"\$(memory|settings(?:_by_id)?|figures|texts)\b")
 _MOST_VALUE = 300  # characters of a setting
-_EQUAL_FIELDS = frozenset({"owner", "tag", "host", "verdict", "backend"})
+_EQUAL_FIELDS = frozenset({"same", "alike", "owner", "tag", "host", "verdict", "backend"})
 _GROUP_OF = {"live": "'queued', 'starting', 'running', 'stalled', 'retrying'"}
 
 

@@ -15,25 +15,20 @@ from typing import Any, NoReturn
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
-from mcp_server.record.code.code_snapshot import read_code_snapshot
-from mcp_server.record.results.notes import NOTED, NOTES, read_notes, tell_note
-from mcp_server.record.run_directory import read_json
-from mcp_server.record.state import Run
-from mcp_server.results.code_differences import read_ran_code
-from mcp_server.results.configuration import read_blueprint, read_configuration
+from mcp_server.record.results.notes import NOTED
 from mcp_server.results.figures import choose_goal, measure, parse_metric
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, stem
 from mcp_server.results.memory.question import Bound, Question
+from mcp_server.results.memory.remembered import remember
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.tag_names import best_direction
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import significant
 from mcp_server.text.near_names import find_near_names
-from mcp_server.text.secret_patterns import mask_secrets
 
 _AT_ONCE = 50  # runs are read between two looks at the index
 _READ_S = 20.0  # at most, for what the memory lacks
-_MOST_TEXT, _MOST_SHOWN, _MOST_REASONS, _MOST_CELLS = 20_000, 3, 4, 3
+_MOST_SHOWN, _MOST_REASONS, _MOST_CELLS = 3, 4, 3
 _CUT_SHORT = frozenset({"failed", "killed", "lost"})
 _BEFORE = 20  # characters of a line before the word
 _SHORT = 60  # characters of a value or sentence that is shown
@@ -72,14 +67,14 @@ class _Value:
 class Searcher:
     """Searches one state directory. Reads files: call it in a thread."""
 
-    def __init__(self, store: RunStore, scalars: Scalars, project: str) -> None:
+    def __init__(self, store: RunStore, scalars: Scalars, project: str, *, read_s: float = _READ_S) -> None:
         self._store, self._scalars, self._project = store, scalars, project
-        self._deadline_s = time.monotonic() + _READ_S
+        self._deadline_s = time.monotonic() + read_s
         self._notes: list[str] = []
 
     def find(self, question: Question, most: int) -> Found:
         """Return at most ``most`` runs for which all of ``question`` holds; a name that no run has is noted."""
-        self._remember()
+        self.remember_all()
         try:
             return self._find(question, most)
         except _Unknown as unknown:
@@ -120,7 +115,7 @@ class Searcher:
         return question, metrics, hits
 
     # ---- what the memory lacks
-    def _remember(self) -> None:
+    def remember_all(self) -> None:
         """Put into the memory what came since, and the runs that may change as they are now."""
         self._forget_noted()
         live = self._store.ask(lambda index: Memory.of(index).list_live())
@@ -236,72 +231,6 @@ def find_project(asked: str, cwd: str) -> str:
     if asked != ".":
         return str(path)
     return str(next((one for one in (path, *path.parents) if (one / ".git").exists()), path))
-
-
-def remember(run: Run, inode: int, store: RunStore) -> Remembered:
-    """Return what is searched of a run."""
-    spec, snapshot = run.spec, read_code_snapshot(store.record_of(run), run.attempt)
-    configuration = read_configuration(run, snapshot)
-    notes = read_notes(store.record_of(run).path / NOTES)
-    verdict = next((note["verdict"] for note in reversed(notes) if "verdict" in note), None)
-    said = [tell_note(note) for note in notes]
-    if summary := str((read_json(store.record_of(run).finding) or {}).get("summary") or ""):
-        said.insert(0, mask_secrets(" ".join(summary.split())))  # a verdict says more
-    code = read_ran_code(run.run_id, spec.cwd, snapshot)
-    failure = run.failure or {}
-    elapsed_s = run.elapsed_s(0.0) if run.ended else None
-    why = mask_secrets(" ".join((spec.why or "").split()))
-    own: Mapping[str, Sequence[Any]] = {
-        "tag": spec.tags,
-        "name": (spec.name, run.run_id),
-        "note": said,
-        "why": (why,),
-        "verdict": (verdict,),
-        "owner": (spec.owner,),
-        "host": (spec.host,),
-        "cwd": (spec.cwd,),
-        "backend": (spec.backend,),
-        "sweep": (spec.sweep,),
-        "cell": (spec.cell,),
-        "command": (run.command,),
-        "commit": (code.commit,),
-        "cause": (failure.get("kind"),),
-        "step": (run.progress.get("step"),),
-        "exit_code": (run.exit_code,),
-        "elapsed_s": (elapsed_s,),
-        "attempt": (run.attempt,),
-        "attempts": (run.attempt,),
-    }
-    told = [(f":{name}", str(value)) for name, values in own.items() for value in values if value not in (None, "")]
-    settings = [(name, value) for name, value in configuration.items() if value and name != "cwd"]
-    metrics = run.progress.get("metrics") or {}
-    plan = read_blueprint(run, snapshot)
-    masked = mask_secrets("\n".join(filter(None, (run.command, str(failure.get("line") or ""), run.reason))))
-    texts = [
-        *(
-            run.run_id,
-            spec.name,
-            masked,
-            why,
-            spec.cwd,
-            spec.owner,
-            spec.host,
-            *spec.tags,
-            spec.sweep,
-            spec.cell,
-            run.state,
-        ),
-        *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics, *said),
-        *(f"{name} {value}" for name, value in settings if not name.startswith("$")),
-    ]
-    body = "\n".join(str(text) for text in texts if text)[:_MOST_TEXT]
-    facts = {
-        "cause": failure.get("kind"),
-        "why": why or None,
-        "note": said[-1] if said else None,
-        "metrics": list(metrics),
-    }
-    return Remembered(run.run_id, inode, [*settings, *told], body, facts)
 
 
 def _split(question: Question, memory: Memory) -> tuple[Question, list[Bound]]:

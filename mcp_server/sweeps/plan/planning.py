@@ -445,6 +445,19 @@ def describe_plan(planned: PlannedSweep) -> list[str]:
     return lines
 
 
+def list_launches(planned: PlannedSweep) -> dict[str, tuple[str, str, Mapping[str, str]]]:
+    """Return the command, directory and variables of each cell that are known before it begins, by its name."""
+    known = [cell for cell in planned.spec.cells if cell.trial is None and cell.promote is None]
+    return {
+        cell.name: (
+            _render_command(planned.spec, cell, planned.checked),
+            str(cell.launch.get("cwd") or ""),
+            cell.launch.get("env") or {},
+        )
+        for cell in known
+    }
+
+
 def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:
     """Return the exact command of a cell, as the supervisor will run it, and name what is known at its start only."""
     return _render_command(spec, cell, checked) + _name_open_parameters(spec, cell)

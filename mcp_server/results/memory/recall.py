@@ -1,0 +1,95 @@
+"""Whether what is about to be started was tried before: the same settings and code, or all but the seed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from mcp_server.errors import RunNotFound, RunUnreadable
+from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.code.code_state import find_change, load_code_state, name_below
+from mcp_server.record.script import command_text
+from mcp_server.record.spec import RunSpec
+from mcp_server.results.memory.index import Hit, Memory
+from mcp_server.results.memory.question import Question
+from mcp_server.results.memory.remembered import sign
+from mcp_server.results.memory.searcher import Searcher
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import join_some
+
+_READ_S = 0.2  # of a launch, for what the memory lacks
+_MOST_FILES, _MOST_COMPARED, _MOST_CELLS, _MOST_LOOKED_AT = 3, 20, 100, 3
+
+
+def find_tried(spec: RunSpec, store: RunStore, scalars: Scalars) -> list[str]:
+    """Return what to know of former trainings with these settings, in one sentence or none. Reads files: use a thread.
+
+    A run counts that made a step. ``spec``: of a launch, or of a run that has begun, which does not count itself.
+    """
+    same, alike = sign(command_text(spec), spec.cwd, spec.env)
+    try:
+        Searcher(store, scalars, spec.cwd, read_s=_READ_S).remember_all()
+        hits = _select(("alike", alike), spec.host, store)
+    except sqlite3.Error:
+        return []
+    hits = {hit: own for hit, own in hits.items() if hit.run_id != spec.run_id}
+    exact = [hit for hit, own in hits.items() if own.get(":same") == same]
+    if not exact:
+        return [f"Tried before: {_tell([*hits], 'ran this with another seed')}."] if hits else []
+    changed = {hit: _find_changed(hit, store) for hit in exact}
+    if unchanged := [hit for hit, files in changed.items() if files == []]:
+        return [f"Tried before: {_tell(unchanged, 'ran exactly this')}."]
+    files = next((files for files in changed.values() if files), None)
+    how = f"with other code ({join_some(files, _MOST_FILES)} changed since)" if files else "with unknown code"
+    return [f"Tried before: {_tell(exact, f'ran these settings {how}')}."]
+
+
+def find_tried_cells(
+    launches: Mapping[str, tuple[str, str, Mapping[str, str]]], store: RunStore, scalars: Scalars, host: str = ""
+) -> list[str]:
+    """Return which cells of a plan have run before, with the same code, in one sentence or none."""
+    told = []
+    try:
+        Searcher(store, scalars, "", read_s=_READ_S).remember_all()
+        for name, (command, cwd, env) in list(launches.items())[:_MOST_CELLS]:
+            hits = _select(("same", sign(command, cwd, env)[0]), host, store)
+            unchanged = [hit for hit in list(hits)[:_MOST_LOOKED_AT] if _find_changed(hit, store) == []]
+            if unchanged:
+                told.append(f"{name}: {_tell(unchanged, 'ran exactly this')}")
+    except sqlite3.Error:
+        return []
+    count = f"{len(told)} of {len(launches)} cells"
+    return [f"Tried before, {count}: {join_some(told, _MOST_FILES)}."] if told else []
+
+
+def _select(part: tuple[str, str], host: str, store: RunStore) -> dict[Hit, dict[str, str]]:
+    """Return the runs with a signature that made a step, with their settings, the newest first."""
+    asked = Question(fields=(part, ("host", host)) if host else (part,))
+    hits = store.ask(lambda index: Memory.of(index).select(asked))[:_MOST_COMPARED]
+    known = store.ask(lambda index: [Memory.of(index).read(hit)[0] for hit in hits])
+    return {hit: own for hit, own in zip(hits, known, strict=True) if ":step" in own}
+
+
+def _find_changed(hit: Hit, store: RunStore) -> list[str] | None:
+    """Return the files of a run's code that are others now, None where its code is not known."""
+    try:
+        run = store.observe(hit.run_id)
+    except (RunNotFound, RunUnreadable):
+        return None
+    snapshot = read_code_snapshot(store.record_of(run), run.attempt)
+    state = load_code_state(snapshot.directory) if snapshot is not None else None
+    if state is None:
+        return None
+    change = find_change(state, ())
+    return [name_below(path, run.spec.cwd) for path in (*change.changed, *change.perhaps)]
+
+
+def _tell(hits: Sequence[Hit], how: str) -> str:
+    newest, facts = hits[0], hits[0].facts
+    others = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
+    figure = f", {facts['figure']}" if facts.get("figure") else ""
+    said = f"; {facts['note']}" if facts.get("note") else ""
+    cause = f" {facts['cause']}" if facts.get("cause") else ""
+    at = newest.created_at[:16].replace("T", " ")
+    return f"{newest.run_id}{others} {how}, launched {at}Z: {newest.state}{cause}{figure}{said}"

@@ -1,0 +1,107 @@
+"""What is remembered of a run: its settings, its texts, and what equal launches have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_server.command.outputs import names_a_place, names_a_run, names_an_output
+from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.results.notes import NOTES, read_notes, tell_note
+from mcp_server.record.run_directory import read_json
+from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_ranking import is_seed
+from mcp_server.results.code_differences import read_ran_code
+from mcp_server.results.configuration import is_search_path, read_blueprint, read_configuration, read_options
+from mcp_server.results.memory.index import Remembered, normal_name, read_number
+from mcp_server.store.run_store import RunStore
+from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.views.progress_text import first_metrics
+
+_MOST_TEXT = 20_000
+_PYTHON = re.compile(r"\S*\bpython[\d.]*(?=\s|$)")
+_SET_FOR_EACH = re.compile(r"CUDA_VISIBLE_DEVICES|(?:MASTER_)?PORT|RAY_\w+|WANDB_(?:RUN_ID|NAME)")
+
+
+def remember(run: Run, inode: int, store: RunStore) -> Remembered:
+    """Return what is searched of a run."""
+    spec, snapshot = run.spec, read_code_snapshot(store.record_of(run), run.attempt)
+    configuration = read_configuration(run, snapshot)
+    notes = read_notes(store.record_of(run).path / NOTES)
+    verdict = next((note["verdict"] for note in reversed(notes) if "verdict" in note), None)
+    said = [tell_note(note) for note in notes]
+    if summary := str((read_json(store.record_of(run).finding) or {}).get("summary") or ""):
+        said.insert(0, mask_secrets(" ".join(summary.split())))  # a verdict says more
+    code = read_ran_code(run.run_id, spec.cwd, snapshot)
+    failure = run.failure or {}
+    elapsed_s = run.elapsed_s(0.0) if run.ended else None
+    metrics = run.progress.get("metrics") or {}
+    signs = sign(run.command, spec.cwd, spec.env)
+    first = [f"{name} {value:.4g}" for name, value in first_metrics(metrics) if isinstance(value, int | float)]
+    why = mask_secrets(" ".join((spec.why or "").split()))
+    own: Mapping[str, Sequence[Any]] = {
+        "tag": spec.tags,
+        "name": (spec.name, run.run_id),
+        "note": said,
+        "why": (why,),
+        "verdict": (verdict,),
+        "owner": (spec.owner,),
+        "host": (spec.host,),
+        "cwd": (spec.cwd,),
+        "backend": (spec.backend,),
+        "sweep": (spec.sweep,),
+        "cell": (spec.cell,),
+        "command": (run.command,),
+        "commit": (code.commit,),
+        "cause": (failure.get("kind"),),
+        "step": (run.progress.get("step"),),
+        "exit_code": (run.exit_code,),
+        "elapsed_s": (elapsed_s,),
+        "attempt": (run.attempt,),
+        "attempts": (run.attempt,),
+        "same": signs[:1],
+        "alike": signs[1:],
+    }
+    told = [(f":{name}", str(value)) for name, values in own.items() for value in values if value not in (None, "")]
+    settings = [(name, value) for name, value in configuration.items() if value and name != "cwd"]
+    plan = read_blueprint(run, snapshot)
+    masked = mask_secrets("\n".join(filter(None, (run.command, str(failure.get("line") or ""), run.reason))))
+    texts = [
+        *(run.run_id, spec.name, masked, why, spec.cwd, spec.owner, spec.host, *spec.tags, spec.sweep, spec.cell),
+        run.state,
+        *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics, *said),
+        *(f"{name} {value}" for name, value in settings if not name.startswith("$")),
+    ]
+    body = "\n".join(str(text) for text in texts if text)[:_MOST_TEXT]
+    facts = {
+        "cause": failure.get("kind"),
+        "why": why or None,
+        "note": said[-1] if said else None,
+        "figure": first[0] if first else None,
+        "metrics": list(metrics),
+    }
+    return Remembered(run.run_id, inode, [*settings, *told], body, facts)
+
+
+def sign(command: str | list[str], cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """Return what equal launches have in common, and what those have that differ in their seed alone.
+
+    Names of runs and the places where they write are not compared, nor are numbers by how they are written.
+    """
+    options = read_options(command)
+    words = _PYTHON.sub("python", options.pop("command"))
+    kept = {
+        normal_name(name): value if (number := read_number(value)) is None else repr(number)
+        for name, value in {**options, **{f"${name}": value for name, value in env.items()}}.items()
+        if not (names_a_run(name) or names_a_place(name) or names_an_output(name) or is_search_path(name[1:], value))
+        and not _SET_FOR_EACH.fullmatch(name[1:])
+    }
+    seedless = {name: value for name, value in kept.items() if not is_seed(name)}
+    same, alike = (
+        hashlib.sha256(json.dumps([words, cwd, sorted(each.items())]).encode()).hexdigest()[:16]
+        for each in (kept, seedless)
+    )
+    return same, alike
