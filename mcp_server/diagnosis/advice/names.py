@@ -65,6 +65,7 @@ def suggest_metric(scene: Scene) -> NextStep | None:
 
 _NO_NAMES = frozenset("is was for in of the type name and or with to a an".split())  # noqa: SIM905 - a list of words
 _KINDS = frozenset({"python_error", "config_error"})
+_OF_CALLS = frozenset({"argument", "field", "option"})  # said of what the user's own call passes, and quotes
 
 
 def name_unknown(scene: Scene) -> NextStep | None:
@@ -73,6 +74,9 @@ def name_unknown(scene: Scene) -> NextStep | None:
         return None
     match = _RX.before.search(scene.line) or _RX.after.search(scene.line)
     if match is None or match["name"].lower() in _NO_NAMES:
+        return None
+    is_quoted = scene.line[match.start("name") - 1] in "'\"`<"
+    if match["noun"].lower() in _OF_CALLS and (scene.library or not is_quoted):
         return None
     say = "{0} has no {1} {2}: correct that setting, or use a version that has it{ (at)}"
     return correct(say, [scene.library or "The program", match["noun"].lower(), match["name"].rstrip(".")], scene)

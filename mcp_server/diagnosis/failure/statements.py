@@ -122,7 +122,7 @@ def _name_errors(numbers: Sequence[str]) -> str:
     number = f"(?:{'|'.join(numbers)})"
     words = "|".join(re.escape(os.strerror(int(one))) for one in numbers if not one.startswith("-"))
     printed = rf"\[Errno {number}\]|\(os error {number}\)|\bcode: {number}, kind: |\berrno\b\W{{1,3}}{number}\b"
-    return rf"{printed}|: (?:{words})[.)]?$"
+    return rf"{printed}|: (?i:{words})[.)]?$"
 
 
 def name_fault(text: str) -> str:
