@@ -372,3 +372,32 @@ print("on", os.environ["CUDA_VISIBLE_DEVICES"])
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 3)
     assert "on 2" in logs(sandbox, run_id)[2]
+
+
+async def test_the_default_retries_nothing_that_the_line_proves_senseless_and_a_table_of_the_users_does(
+    sandbox: Sandbox,
+) -> None:
+    code = "raise RuntimeError('CUDA error: no kernel image is available for execution on the device')"
+    async with sandbox.agent_in_process() as agent:
+        once = await agent.end(await agent.launch(script(sandbox, code), recovery="default", cwd=str(sandbox.path)))
+        table = {"cuda_error": {"do": "retry", "times": 1, "wait_s": 0.1}}
+        again = await agent.end(await agent.launch(script(sandbox, code), recovery=table, cwd=str(sandbox.path)))
+    assert (once["attempt"], once["failure"]["retryable"], once["failure"]["action"]) == (1, False, "stop")
+    assert "would meet the same" in str(sandbox.run(once["run_id"]).events)
+    assert again["attempt"] == 2
+
+
+async def test_the_out_of_memory_of_an_actor_is_retried_with_half_and_not_as_a_dead_actor(sandbox: Sandbox) -> None:
+    code = """
+import sys
+print("(Worker pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", flush=True)
+print("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", flush=True)
+sys.exit(1)
+"""
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(
+            script(sandbox, code), recovery="default", params={"num_envs": 64}, cwd=str(sandbox.path)
+        )
+        end = await agent.end(run_id)
+    assert end["failure"]["kind"] == "oom_gpu"
+    assert end["params"]["num_envs"] < 64
