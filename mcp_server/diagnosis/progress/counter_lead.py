@@ -37,6 +37,7 @@ class CounterLead:
         self._lent_total: int | None = None
         self._loss_at = -1
         self._moving: RoundCounter | None = None  # the counter of the last line, unless it counts less than steps
+        self._bar: RoundCounter | None = None  # the last that moved
         self._unproven_rounds = 0  # that began after a counter without losses
 
     def note_losses(self) -> None:
@@ -64,6 +65,8 @@ class CounterLead:
         grew = move is not Move.STILL
         if counter.rank >= CounterRank.UNLABELLED or self._moving is None:
             self._moving = counter
+            is_bar = counter.rank in (CounterRank.BAR, CounterRank.UNLABELLED)
+            self._bar = counter if is_bar and counter.counter.total is not None else self._bar
         if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
             counter.is_nested, self.leader = True, outer
             self._begin_round(self.round - counter.rounds + 2)
@@ -74,6 +77,8 @@ class CounterLead:
         if was_leader and move in (Move.NEW_ROUND, Move.TAKEN_BACK):
             self._begin_round(self.round + (1 if move is Move.NEW_ROUND else -1))
         self._moves_of_others = 0
+        if self._bar is not None and self._bar is not counter and counter.counter.total is None:
+            self._lend_total(counter, self._bar)
         self.advances += grew
         self._adopt(counter, at_s if grew else None)
         if reading.step_s is not None:
@@ -177,9 +182,9 @@ class CounterLead:
 
     def _lend_total(self, one: RoundCounter, other: RoundCounter) -> None:
         """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
-        is_worse = one.rank < other.rank
-        worse, better = (one.counter, other.counter) if is_worse else (other.counter, one.counter)
-        is_bar = worse.rank >= CounterRank.BAR or (worse.rank is CounterRank.UNLABELLED and one.moves > _ALIVE)
+        bar = one if one.rank < other.rank else other
+        worse, better = (one.counter, other.counter) if bar is one else (other.counter, one.counter)
+        is_bar = worse.rank >= CounterRank.BAR or (worse.rank is CounterRank.UNLABELLED and bar.moves > _ALIVE)
         if not is_bar or worse.total is None or worse.step is None or better.step is None:
             return
         if abs(worse.step - better.step) <= 1 and worse.total >= better.step:

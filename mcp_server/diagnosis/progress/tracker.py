@@ -447,7 +447,8 @@ class ProgressTracker:
         own = None if reading is None or reading.rank is CounterRank.SECONDARY else reading.step
         if self.step is None and _RX.epoch_zero.search(line) is not None:
             return 0
-        if own is None and ("tep" in line or "iter" in line) and (match := _RX.own_step.search(line)):
+        may_name_one = own is None and ("tep" in line or "iter" in line or "num_up" in line)
+        if may_name_one and (match := _RX.own_step.search(line)):
             is_length = match[0].startswith(("Steps", "steps")) and "poch" in line  # `Epoch: 1, Steps: 266`
             own = None if is_length else parse_integer(match[1])
         # A smaller one counts within a step, or through an evaluation.
