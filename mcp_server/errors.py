@@ -92,6 +92,17 @@ class InterpreterGone(RunwardError):
         self.python = python
 
 
+class ProcForeign(RunwardError):
+    """The mounted /proc is of another process namespace: its numbers name strangers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "/proc is of another process namespace than this server: no process can be told from a stranger's.",
+            "Nothing was started.",
+            "A person should start the server with a /proc of its own, e.g. by unshare --mount-proc.",
+        )
+
+
 class LaunchFailed(RunwardError):
     """The supervisor did not start the command."""
 

@@ -24,7 +24,7 @@ from typing_extensions import override
 from mcp_server.backends import tmux_client
 from mcp_server.backends.base import Backend, GpuState, ListEnded
 from mcp_server.backends.supervisor_copy import supervisor_program
-from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, RunElsewhere, RunwardError
+from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, ProcForeign, RunElsewhere, RunwardError
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
@@ -66,6 +66,7 @@ class LocalBackend(Backend):
     def check_usable(self) -> None:
         tmux.check_installed()
         check_interpreter()
+        check_proc()
 
     @override
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
@@ -197,6 +198,17 @@ def check_interpreter() -> None:
     python = Path(sys.executable)
     if not os.access(python, os.X_OK):
         raise InterpreterGone(python, "may not be executed" if os.path.lexists(python) else "is missing")
+
+
+def check_proc() -> None:
+    """Check that /proc shows this process by its own number, so that what it shows may be signalled.
+
+    Raises:
+        ProcForeign: it is that of another process namespace.
+    """
+    with contextlib.suppress(OSError):  # none is mounted
+        if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - a number
+            raise ProcForeign
 
 
 def check_program(module: str) -> None:

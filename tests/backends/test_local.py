@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -235,3 +236,17 @@ def test_a_clock_that_was_set_gives_a_lost_run_no_stranger(monkeypatch: pytest.M
 
 def at(posix_s: float) -> str:
     return datetime.fromtimestamp(posix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_nothing_is_started_where_proc_shows_the_processes_of_another_namespace() -> None:
+    """A stop would find strangers by the numbers of the run's processes, and its own never."""
+    code = "from mcp_server.backends.local import LocalBackend; LocalBackend().check_usable()"
+    own = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if subprocess.run([*own, "--mount-proc", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no namespaces")
+    whole, foreign = (
+        subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        for words in ([*own, "--mount-proc"], own)
+    )
+    assert whole.returncode == 0, whole.stderr
+    assert "/proc is of another process namespace" in foreign.stderr
