@@ -63,6 +63,7 @@ REQUESTS = {
     "code_look": _ask(_CODE),
     "code_put": _ask("token offset"),
     "code_make": _ask(_CODE),
+    "code_restore": _ask("run attempt name dry_run"),  # the code of an attempt in a new directory of this name
     # Of the host.
     "gpus": _ask("env near query since_s python"),  # with the holders of leases of them and of its cpu slots
     "free_port": _ask("low high"),

@@ -21,22 +21,25 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mcp_server.errors import LaunchFailed
+from mcp_server.record.code.code_snapshot import CodeSnapshot
+from mcp_server.record.code.kept_sources import (
+    find_obstacle,
+    has_commit,
+    restore_sources,
+    run_git,
+    run_git_unfiltered,
+)
 from mcp_server.record.run_directory import now, read_json
 from mcp_server.system.files import open_regular, write_atomic
-from mcp_server.system.git_state import list_filter_options, quote_git_failure
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.regex import compile_lazily
 
 _CHUNK_BYTES = 1 << 20
-_GIT_S = 120.0
 _MOST_TIPS, _MOST_MARKERS = 200, 8
 _ABANDONED_S = 3600.0  # an upload of that age has no sender any more
 _TOKEN = compile_lazily(r"[0-9a-f]{16}")
 _NAME = compile_lazily(r"[\w.-]{1,80}")
 _LINK = -1
-# No hook, monitor or garbage collection of the repository is started, and a person's settings change no file.
-_SETTINGS = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.sparseCheckout=false", "core.autocrlf=false")
-_GIT = ("git", "-c", "gc.auto=0", *(word for setting in _SETTINGS for word in ("-c", setting)))
 _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
 _NOTHING = "Nothing was started."
 
@@ -100,6 +103,21 @@ class CodeStore:
             finally:
                 self._remove_uploads(upload)
         return {"directory": str(directory)}
+
+    def restore(self, snapshot: CodeSnapshot | None, name: str, *, only_look: bool) -> str:
+        """Return the directory for the code of a former run, and make it, unless ``only_look``. LaunchFailed."""
+        there = self.path / name
+        why = find_obstacle(snapshot) if snapshot is not None else "it was not kept"
+        if not _NAME.fullmatch(name) or there.exists():
+            why = f"{there} cannot be made"
+        if snapshot is None or why:
+            raise LaunchFailed(f"The code as it was: {why}.", _NOTHING, "Leave code out to run it as it is now.")
+        try:
+            if not only_look:
+                restore_sources(snapshot, there)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise LaunchFailed(f"The code could not be written to {there}: {error}.", _NOTHING) from error
+        return str(there)
 
     def _find_directory(self, wish: Facts) -> tuple[Path, bool]:
         """Return the directory of a content, and whether it is there, whole and unchanged."""
@@ -184,8 +202,8 @@ class CodeStore:
         own = str(self._own_repository(wish))
         clone = str(wish.get("clone") or own)  # an empty path is the directory of this process
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            common = Path(clone, _git(clone, "rev-parse", "--git-common-dir").decode().strip())
-            if clone != own and not _git(clone, "rev-parse", "--show-prefix").strip() and os.access(common, os.W_OK):
+            common = Path(clone, run_git(clone, "rev-parse", "--git-common-dir").decode().strip())
+            if clone != own and not run_git(clone, "rev-parse", "--show-prefix").strip() and os.access(common, os.W_OK):
                 yield {**_describe_repository(clone, wish["commit"]), "own": False}
         yield {**(_describe_repository(own, wish["commit"]) if Path(own).exists() else {"path": own}), "own": True}
 
@@ -196,29 +214,29 @@ class CodeStore:
     def _check_out(self, directory: Path, wish: Facts, upload: Path) -> dict[str, Any]:
         repository, commit, pack_bytes = str(wish["repository"]), str(wish["commit"]), int(wish["pack_bytes"])
         if repository == str(self._own_repository(wish)) and not Path(repository).exists():
-            _git(str(self.path), "init", "--quiet", "--bare", repository)
+            run_git(str(self.path), "init", "--quiet", "--bare", repository)
         sent = upload.read_bytes() if upload.exists() else b""
         if pack_bytes:
-            _git(repository, "index-pack", "--stdin", "--fix-thin", data=sent[:pack_bytes])
-        if not _has_commit(repository, commit):
+            run_git(repository, "index-pack", "--stdin", "--fix-thin", data=sent[:pack_bytes])
+        if not has_commit(repository, commit):
             raise OSError(errno.EIO, f"commit {commit[:12]} did not arrive")
         with contextlib.suppress(subprocess.SubprocessError):
-            _git(repository, "worktree", "prune")  # of a directory that was removed by hand
-        _git_unfiltered(repository, "worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
+            run_git(repository, "worktree", "prune")  # of a directory that was removed by hand
+        run_git_unfiltered(repository, "worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
         if diff := sent[pack_bytes:]:
-            _git_unfiltered(str(directory), "apply", "--index", "--binary", "--whitespace=nowarn", data=diff)
-        return {"commit": commit, "diff": _hash(_git_unfiltered(str(directory), *_DIFF))}
+            run_git_unfiltered(str(directory), "apply", "--index", "--binary", "--whitespace=nowarn", data=diff)
+        return {"commit": commit, "diff": _hash(run_git_unfiltered(str(directory), *_DIFF))}
 
 
 def _describe_repository(path: str, commit: str) -> dict[str, Any]:
     words = ("for-each-ref", f"--count={_MOST_TIPS}", "--sort=-committerdate", "--format=%(objectname)")
-    tips = _git(path, *words).decode().split()
+    tips = run_git(path, *words).decode().split()
     with contextlib.suppress(subprocess.SubprocessError):  # no commit yet
-        tips.insert(0, _git(path, "rev-parse", "--verify", "HEAD").decode().strip())
-    heads = _git(path, "worktree", "list", "--porcelain").decode().splitlines()
+        tips.insert(0, run_git(path, "rev-parse", "--verify", "HEAD").decode().strip())
+    heads = run_git(path, "worktree", "list", "--porcelain").decode().splitlines()
     tips += [line.split()[1] for line in heads if line.startswith("HEAD ")]
     tips = [tip for tip in dict.fromkeys(tips) if tip.strip("0")]
-    return {"path": path, "has": _has_commit(path, commit), "tips": tips}
+    return {"path": path, "has": has_commit(path, commit), "tips": tips}
 
 
 def _marker(directory: Path) -> Path:
@@ -227,8 +245,8 @@ def _marker(directory: Path) -> Path:
 
 def _is_commit_intact(directory: Path, facts: Facts) -> bool:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        head = _git(str(directory), "rev-parse", "--verify", "HEAD").decode().strip()
-        return head == facts.get("commit") and _hash(_git_unfiltered(str(directory), *_DIFF)) == facts.get("diff")
+        head = run_git(str(directory), "rev-parse", "--verify", "HEAD").decode().strip()
+        return head == facts.get("commit") and _hash(run_git_unfiltered(str(directory), *_DIFF)) == facts.get("diff")
     return False
 
 
@@ -273,29 +291,5 @@ def _copy(source: BinaryIO, target: Path, size: int, mode: int) -> str:
     return sha.hexdigest()
 
 
-def _has_commit(repository: str, commit: str) -> bool:
-    try:
-        _git(repository, "cat-file", "-e", f"{commit}^{{commit}}")
-    except subprocess.SubprocessError:
-        return False
-    return True
-
-
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _git_unfiltered(directory: str, *words: str, data: bytes = b"") -> bytes:
-    """Return the output of git, which starts no filter program of a clone's settings."""
-    return _git(directory, *list_filter_options(Path(directory), os.environ), *words, data=data)
-
-
-def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
-    # GIT_DIR and its like would lead git to another repository than `directory`.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}
-    command = [*_GIT, "-C", directory, *words]
-    process = subprocess.run(command, input=data, capture_output=True, check=False, env=env, timeout=_GIT_S)
-    if process.returncode:
-        raise subprocess.SubprocessError(quote_git_failure(process.stderr.decode(errors="replace")))
-    return process.stdout

@@ -21,6 +21,7 @@ from typing import Any
 from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
+from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.codec import encode
 from mcp_server.record.relay_channel import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
@@ -224,6 +225,10 @@ class Answers:
 
     def _code_make(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return self._code.make(request), b""
+
+    def _code_restore(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        snapshot = read_code_snapshot(self._state.directory(request["run"]), int(request["attempt"]))
+        return {"directory": self._code.restore(snapshot, str(request["name"]), only_look=request["dry_run"])}, b""
 
     def _free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"port": find_free_port(int(request["low"]), int(request["high"]))}, b""

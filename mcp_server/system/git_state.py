@@ -6,7 +6,7 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +32,8 @@ _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submo
 class GitState:
     """The state of a work tree. ``diff``: uncommitted changes. ``cut``: they are longer than 1 MB.
 
-    ``problem``: why the rest is unknown.
+    ``problem``: why the rest is unknown. ``changed``: files that differ from the commit, also of submodules, whose
+    commits ``submodules`` has by path. ``untracked`` names theirs too.
     """
 
     root: str = ""
@@ -44,6 +45,8 @@ class GitState:
     cut: bool = False
     untracked: tuple[str, ...] = ()
     problem: str | None = None
+    changed: tuple[str, ...] = ()
+    submodules: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
@@ -67,13 +70,25 @@ def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
         facts["branch"] = _git(directory, environ, "rev-parse", "--abbrev-ref", "HEAD")[0].strip()
         top = Path(code.root)
         facts["diff"], facts["cut"] = _git(top, environ, *list_filter_options(top, environ), *_DIFF, most=_MOST_DIFF)
+        facts["changed"], facts["untracked"] = _list_changed(top, "", environ)
+        facts["submodules"] = {}
         for name in _list_submodules(top, environ):
             facts["diff"] += _diff_submodule(top, name, environ, _MOST_DIFF - len(facts["diff"]))
-        names, _ = _git(top, environ, "ls-files", "--others", "--exclude-standard", "-z")
-        facts["untracked"] = tuple(filter(None, names.split("\0")))
+            facts["submodules"][name] = _git(top / name, environ, "rev-parse", "HEAD")[0].strip()
+            changed, untracked = _list_changed(top / name, f"{name}/", environ)
+            facts["changed"] += changed
+            facts["untracked"] += untracked
     except (OSError, subprocess.SubprocessError) as error:
         facts["problem"] = describe_git_error(error)
     return replace(code, **facts)
+
+
+def _list_changed(top: Path, prefix: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files that differ from the commit, and those that git does not know, with ``prefix`` in front."""
+    words = ("diff", "--name-only", "-z", "--no-renames", "--ignore-submodules=all", "HEAD")
+    changed, _ = _git(top, environ, *list_filter_options(top, environ), *words)
+    others, _ = _git(top, environ, "ls-files", "--others", "--exclude-standard", "-z")
+    return tuple(tuple(prefix + name for name in filter(None, text.split("\0"))) for text in (changed, others))  # type: ignore[return-value]
 
 
 def _list_submodules(top: Path, environ: Mapping[str, str]) -> list[str]:

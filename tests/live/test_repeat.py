@@ -1,13 +1,17 @@
 """A run starts again as it was: `launch_run(like=RUN, change=...)`, with the code as it is now, or as it was kept."""
 
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.record.spec import RunSpec
 from tests.support.sandbox import Agent, Sandbox
+from tests.support.sshd import NAME, FarHost, needs_sshd
 
 pytestmark = pytest.mark.anyio
 
@@ -99,3 +103,114 @@ async def test_a_cell_of_a_sweep_is_repeated_as_a_run_of_its_own(sandbox: Sandbo
         assert sandbox.run(again).spec.sweep is None
         seed = sandbox.log(cells[0]["run_id"]).split(" of ")[0]
         assert f"{seed} of {again}" in sandbox.log(again)
+
+
+# --- the code as it was
+
+SHOWS = """
+import os, pathlib, time
+import part
+print("model", part.WIDTH, "data", pathlib.Path("data/x.txt").read_text(), flush=True)
+pathlib.Path("out").mkdir(exist_ok=True)
+pathlib.Path("out", os.environ["RUNWARD_RUN_ID"]).touch()
+kept = pathlib.Path(os.environ["RECORDS"], os.environ["RUNWARD_RUN_ID"], "attempts/1/code/packages.txt")
+while not kept.exists():
+    time.sleep(0.02)
+"""
+
+
+def write_project(directory: Path, *, uses_git: bool) -> None:
+    (directory / "data").mkdir(parents=True)
+    (directory / "data" / "x.txt").write_text("of today")
+    (directory / "train.py").write_text(SHOWS)
+    (directory / "part.py").write_text("WIDTH = 1\n")
+    (directory / ".gitignore").write_text("data/\nout/\n__pycache__/\n")
+    if uses_git:
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+            subprocess.run(["git", "-C", directory, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+    (directory / "part.py").write_text("WIDTH = 2\n")  # not committed
+
+
+@pytest.mark.parametrize("uses_git", [True, False], ids=["git", "no git"])
+async def test_the_code_of_a_run_is_had_again_though_it_was_edited_since(sandbox: Sandbox, uses_git: bool) -> None:
+    project = sandbox.path / "project"
+    write_project(project, uses_git=uses_git)
+    env = {"RECORDS": str(sandbox.path / "state" / "runs")}
+    command = [sys.executable, str(project / "train.py"), "--output_dir", str(project / "out")]
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.launch(command, cwd=str(project), name="cfm", env=env)
+        await agent.end(first)
+        (project / "part.py").write_text("WIDTH = 30\n")
+        (project / "train.py").rename(project / "renamed.py")
+        rehearsed = await agent.call("launch_run", like=first, code="kept", dry_run=True)
+        assert f"Code: that of {first}@1" in rehearsed["code"]
+        again = await repeat(agent, like=first, code="kept")
+        assert (await agent.end(again))["state"] == "finished", sandbox.log(again)
+        assert "model 2 data of today" in sandbox.log(again)
+        assert (project / "out" / again).exists()
+        (project / "renamed.py").rename(project / "train.py")
+        third = await repeat(agent, like=again, code="kept")  # a repetition is kept as well
+        assert (await agent.end(third))["state"] == "finished", sandbox.log(third)
+        assert "model 2 data of today" in sandbox.log(third)
+        fourth = await repeat(agent, like=third)
+        assert (await agent.end(fourth))["state"] == "finished", sandbox.log(fourth)
+        assert "model 30 data of today" in sandbox.log(fourth)
+        assert sandbox.run(fourth).spec.cwd == str(project)
+
+
+async def test_code_that_cannot_be_had_again_is_named_and_nothing_starts(sandbox: Sandbox) -> None:
+    project = sandbox.path / "project"
+    write_project(project, uses_git=True)
+    env = {"RECORDS": str(sandbox.path / "state" / "runs")}
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.launch([sys.executable, "train.py"], cwd=str(project), name="cfm", env=env)
+        await agent.end(first)
+        shutil.rmtree(project / ".git")
+        for arguments in ({}, {"dry_run": True}):
+            refusal = await agent.refusal("launch_run", like=first, code="kept", **arguments)
+            assert f"is the code of {first}@1: {project} has no commit" in refusal
+        assert (await agent.call("list_runs"))["total"] == 1
+        assert not (sandbox.path / "state" / "code").exists()
+
+
+@needs_sshd
+@pytest.mark.parametrize("uses_git", [True, False], ids=["git", "no git"])
+async def test_the_code_of_a_run_on_another_host_is_laid_out_there(
+    sandbox: Sandbox, far_host: FarHost, uses_git: bool
+) -> None:
+    project = sandbox.path / "project"
+    write_project(project, uses_git=uses_git)
+    env = {"RECORDS": str(far_host.state / "runs")}
+    async with sandbox.agent() as agent:
+        first = await agent.launch([sys.executable, "train.py"], cwd=str(project), name="cfm", env=env, host=NAME)
+        await agent.end(first)
+        (project / "part.py").write_text("WIDTH = 30\n")
+        rehearsed = await agent.call("launch_run", like=first, code="kept", dry_run=True)
+        assert f"that of {first}@1" in rehearsed["code"]
+        assert not list((far_host.state / "code").glob("*"))
+        again = await repeat(agent, like=first, code="kept")
+        assert (await agent.end(again))["state"] == "finished"
+        now = await repeat(agent, like=first)
+        assert (await agent.end(now))["state"] == "finished"
+        printed = [await agent.text("read_log", run_id=run_id) for run_id in (again, now)]
+        assert ["model 2 data of today" in text for text in printed] == [True, False]
+        assert "model 30 data of today" in printed[1]
+
+
+@needs_sshd
+async def test_code_that_was_sent_is_had_again_and_sent_anew(sandbox: Sandbox, far_host: FarHost) -> None:
+    project = sandbox.path / "project"
+    write_project(project, uses_git=True)
+    env = {"RECORDS": str(far_host.state / "runs")}
+    command = f"mkdir -p data && echo of today > data/x.txt && {sys.executable} train.py"
+    async with sandbox.agent() as agent:
+        first = await agent.launch(command, cwd=str(project), name="cfm", env=env, host=NAME, sync="git")
+        assert (await agent.end(first))["state"] == "finished"
+        (project / "part.py").write_text("WIDTH = 30\n")
+        texts = []
+        for arguments in ({"code": "kept"}, {}):
+            again = await repeat(agent, like=first, **arguments)
+            assert (await agent.end(again))["state"] == "finished", await agent.text("read_log", run_id=again)
+            texts.append(await agent.text("read_log", run_id=again))
+        assert "model 2 data" in texts[0]
+        assert "model 30 data" in texts[1]

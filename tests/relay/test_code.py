@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument, LaunchFailed
+from mcp_server.record.code.code_directory import open_below, read_code_directory
 from mcp_server.relay.code import CodeStore
-from mcp_server.runs.code.code_directory import open_below, read_code_directory
 from mcp_server.runs.code.code_sync import find_known, pack_commit, read_commit
 
 LIMIT = 2**20

@@ -165,6 +165,7 @@ _ANSWERS = {
     "contents": _fields(sizes=list[Annotated[int, Field(ge=-1, lt=2**40)]]),
     "code_look": _fields(directory=FarPath, there=bool, repositories=NotRequired[list[_Repository]], missing=_DIGESTS),
     "code_make": _fields(directory=FarPath),
+    "code_restore": _fields(directory=FarPath),
     "free_port": _fields(port=Port | None),
     "check": _fields(problems=list[tuple[Text, Text, Text]], found=list[Text]),
     "disk": _fields(path=Text, free=Count, writable=bool),

@@ -16,6 +16,7 @@ from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState
 
 SNAPSHOT, DIFF, PACKAGES, FILES = "snapshot.json", "git.diff", "packages.txt", "files"
+SOURCES_ARCHIVE = "sources.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,33 @@ class KeptFile:
     kept: str = ""
     size_bytes: int = 0
     sha256: str = ""
+
+
+@dataclass(frozen=True)
+class KeptSources:
+    """The source files below ``root`` that are in the archive, beside those of ``commit``, which is empty without git.
+
+    ``digest``: the SHA-256 of their names, modes and contents. ``left_out``: names and why. ``deleted``: of the commit.
+    See ``record/code/kept_sources``.
+    """
+
+    root: str = ""
+    commit: str = ""
+    files: int = 0
+    digest: str = ""
+    left_out: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NamedInput:
+    """A file, or a directory of data, that the command names, as it was at the start: of a directory its entries."""
+
+    path: str = ""
+    kind: str = ""
+    size_bytes: int = 0
+    modified_ns: int = 0
+    entries: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +72,9 @@ class CodeSnapshot:
     python_version: str = ""
     packages: int = 0
     notes: tuple[str, ...] = ()
+    archive: KeptSources = field(default_factory=KeptSources)
+    inputs: tuple[NamedInput, ...] = ()
+    driver: str = ""
     directory: Path = Path()
 
     def facts(self) -> dict[str, Any]:

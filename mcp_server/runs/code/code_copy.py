@@ -9,9 +9,11 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from mcp_server.command.configs import find_config_files
 from mcp_server.command.outputs import find_in_command
 from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
-from mcp_server.record.code.code_state import add_digests, load_code_state, read_code_state
+from mcp_server.record.code.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
+from mcp_server.record.code.code_snapshot import CodeSnapshot
+from mcp_server.record.code.code_state import add_digests, load_code_state, name_below, read_code_state
+from mcp_server.record.code.kept_sources import find_obstacle, list_directories, list_not_code, restore_sources
 from mcp_server.record.run_directory import RunDir, read_json, write_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
-from mcp_server.runs.code.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import join_some, printable
 
@@ -98,6 +102,84 @@ class CodeCopy:
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):  # another cell's launch did it
             target.symlink_to(original)
+
+
+@dataclass(frozen=True)
+class FormerCode:
+    """The code of an attempt of a former run. ``moved``: the facts of its copy, where it ran in one of this host."""
+
+    run_id: str
+    attempt: int
+    snapshot: CodeSnapshot | None
+    moved: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoredCode(CodeCopy):
+    """The code of a former run, laid out as it was by ``fill``. ``below``: the working directory in it."""
+
+    like: str
+    commit: str
+    below: str
+    is_here: bool
+    fill: Callable[[], object]
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Its facts in the run's record."""
+        return {**super().facts, "of": self.like, "commit": self.commit}
+
+    def move(self, request: LaunchRequest) -> LaunchRequest:
+        """Return ``request`` with the paths of code that it names as they are in the copy."""
+        return replace(super().move(request), cwd=os.path.normpath(f"{self.there}/{self.below}"))
+
+    def send(self) -> None:
+        """Lay it out. LaunchFailed, HostUnreachable: it cannot be; nothing is left of it."""
+        try:
+            self.fill()
+            if self.is_here:
+                for path in self.linked:
+                    self._link(path)
+        except (OSError, subprocess.SubprocessError) as error:
+            shutil.rmtree(self.there, ignore_errors=True)
+            raise LaunchFailed(f"The code could not be laid out in {self.there}: {error}.", _NOTHING) from error
+
+
+def plan_restored(
+    request: LaunchRequest, former: FormerCode, there: str, fill: Callable[[], object] | None = None
+) -> RestoredCode:
+    """Return what ``code="kept"`` with ``like`` lays out ``there``: the code as the former run had it.
+
+    ``fill``: does so on another host, whose repository is not looked at. BadArgument: the code cannot be had.
+    """
+    snapshot, cwd = former.snapshot, str(request.cwd or "/")
+    why = "its source files were not kept" if snapshot is None else "" if fill else find_obstacle(snapshot)
+    if snapshot is None or why:
+        cause = f'"kept" is the code of {request.like}: {why}.'
+        raise BadArgument("code", cause, "Leave code out to run the code as it is now.")
+    sources, moved = snapshot.archive, former.moved
+    root = Path(moved.get("from") or sources.root, name_below(sources.root, moved.get("to") or sources.root))
+    words = str(request.tensorboard or ""), *find_in_command(request.command, cwd, request.params)
+    outputs = [
+        os.path.relpath(path.replace("{run_id}", there.rpartition("/")[2]), root) for path in words if path[:1] == "/"
+    ]
+    if fill is None:
+        held = list_directories(snapshot)
+        new = [f"{first}/" for path in outputs if (first := _find_first(path, held))]
+        linked = [*list_not_code(snapshot), *new]
+    else:
+        linked = [path for path in outputs if not path.startswith("..")]
+    digest = hashlib.sha256(f"{sources.commit} {sources.digest} {sources.deleted}".encode()).hexdigest()
+    return RestoredCode(
+        CodeDirectory(root, (), (), digest),
+        there,
+        list(dict.fromkeys(linked)),
+        like=str(request.like),
+        commit=sources.commit,
+        below=name_below(cwd, str(root)),
+        is_here=fill is None,
+        fill=fill or partial(restore_sources, snapshot, Path(there)),
+    )
 
 
 def plan_copy(request: LaunchRequest, run_id: str, home: Path) -> CodeCopy:

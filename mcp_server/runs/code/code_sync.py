@@ -18,9 +18,9 @@ from typing import Any
 from mcp_server.backends.ssh.ssh_channel import channel_of
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
+from mcp_server.record.code.code_directory import CodeFile, open_below, read_code_directory
 from mcp_server.record.script import slug
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.code.code_directory import CodeFile, open_below, read_code_directory
 from mcp_server.system.git_state import describe_git_error, list_filter_options, read_git
 from mcp_server.text.formatting import format_size, join_some, printable
 
@@ -339,7 +339,8 @@ def describe_code(facts: Mapping[str, str], host: str) -> str:
     """Return a sentence about the code of a run: what it is, and what stayed on this machine."""
     if facts["sync"] == "kept":
         linked = f" Linked, since not code: {facts['stays']}." if facts.get("stays") else ""
-        return f"Code: a copy of {facts['from']} in {facts['to']}, hash {facts['hash'][:12]}.{linked}"
+        what = f"that of {facts['of']}, from {facts['from']}," if facts.get("of") else f"a copy of {facts['from']}"
+        return f"Code: {what} in {facts['to']}, hash {facts['hash'][:12]}.{linked}"
     commit = f" commit {facts['commit'][:12]}" if facts.get("commit") else ""
     changes = f" and {facts['changes']} of uncommitted changes" if facts.get("changes") else ""
     text = f"Code: {facts['sync']}{commit}{changes}, hash {facts['hash'][:12]}"

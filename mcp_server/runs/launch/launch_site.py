@@ -30,7 +30,7 @@ from mcp_server.hosts.path_checks import (
 )
 from mcp_server.record.handover import base_environment
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.code.code_copy import CodeCopy, find_sweep_copy, plan_copy
+from mcp_server.runs.code.code_copy import CodeCopy, FormerCode, find_sweep_copy, plan_copy, plan_restored
 from mcp_server.runs.code.code_sync import CodeSync, plan_sync
 from mcp_server.runs.launch.gpu_admission import count_cpu_slots
 from mcp_server.runs.warnings.warning_inputs import read_scripts
@@ -39,6 +39,7 @@ from mcp_server.system.ports import find_free_port
 
 _FAR_BACKENDS = (LaunchRequest.backend, "slurm")
 _NO_FAR_BACKEND = "Run a server on that host, and pass no host to it."
+_RESTORED_WITHIN_S = 300.0
 _Document = tuple[Path, Blueprint]
 
 
@@ -120,11 +121,14 @@ class ThisSite:
         """Return the texts of scripts that the command names, as far as they can be read from here."""
         return read_scripts(request.command, Path(request.cwd or "")).values()
 
-    def plan_code(self, request: LaunchRequest, run_id: str) -> tuple[LaunchRequest, CodeCopy | None]:
+    def plan_code(
+        self, request: LaunchRequest, run_id: str, former: FormerCode | None
+    ) -> tuple[LaunchRequest, CodeCopy | None]:
         """Return ``request`` with its paths in the code that is sent or copied before the start, and that code."""
         if not request.keep_code:
             return request, None
-        copy = plan_copy(request, run_id, self.home.path)
+        there = str(self.home.path / "code" / run_id)
+        copy = plan_copy(request, run_id, self.home.path) if former is None else plan_restored(request, former, there)
         return copy.move(request), copy
 
 
@@ -175,7 +179,7 @@ class FarSite:
         except HostUnreachable as error:
             raise HostUnreachable(error.host, error.why, "Nothing was started.", error.remedy) from error
         document = read_blueprint(request.blueprint, request.cwd) if request.blueprint is not None else None
-        if request.sync is None and not request.keep_code:
+        if request.sync is None and (request.like or not request.keep_code):
             return cls(host, environment, roots, directory, None, document), request
         cwd = request.cwd or (str(resolve_paths(*document).codebase_dir) if document else None)
         kept = None
@@ -302,10 +306,24 @@ class FarSite:
         del request
         return ()
 
-    def plan_code(self, request: LaunchRequest, run_id: str) -> tuple[LaunchRequest, CodeSync | None]:
-        """Return ``request`` and the code that is sent before the start."""
-        del run_id
-        return request, self.code
+    def plan_code(
+        self, request: LaunchRequest, run_id: str, former: FormerCode | None
+    ) -> tuple[LaunchRequest, CodeSync | CodeCopy | None]:
+        """Return ``request`` and the code that is sent, or laid out again there, before the start."""
+        if former is None or not request.keep_code:
+            return request, self.code
+
+        def ask(*, dry_run: bool) -> str:
+            words: dict[str, Any] = {
+                "run": former.run_id,
+                "attempt": former.attempt,
+                "name": run_id,
+                "dry_run": dry_run,
+            }
+            return str(self._channel.ask("code_restore", timeout_s=_RESTORED_WITHIN_S, **words)[0]["directory"])
+
+        copy = plan_restored(request, former, ask(dry_run=True), partial(ask, dry_run=False))
+        return copy.move(request), copy
 
     def _describe(self, paths: list[str]) -> dict[str, dict[str, Any]]:
         try:

@@ -53,7 +53,7 @@ def repeat(request: LaunchRequest, store: RunStore) -> LaunchRequest:
     if own := given.keys() & {"command", "blueprint"}:
         remedy = 'Leave like out; or change one option: change={"lr": 0.001}.'
         raise BadArgument(min(own), f"is that of {run.run_id}, which like repeats.", remedy)
-    former = _restore(run, attempt, store)
+    former = _restore(run, attempt, store, keeps_code=request.keep_code)
     tables = [name for name in ("env", "params") if name in given]
     merged: dict[str, Any] = {name: getattr(former, name) | given[name] for name in tables}
     repeated = replace(former, **{**given, **merged, "like": f"{run.run_id}@{attempt}"})
@@ -74,7 +74,7 @@ def _open(each: Any) -> object:
     return each.default if each.default is not MISSING else each.default_factory()
 
 
-def _restore(run: Run, attempt: int, store: RunStore) -> LaunchRequest:
+def _restore(run: Run, attempt: int, store: RunStore, *, keeps_code: bool) -> LaunchRequest:
     """Return the launch of a run, with the parameters and variables that an attempt had."""
     spec, own = run.spec, find_attempt_params(run.spec, run.events, attempt)
     kept = read_json(store.record_of(run).spec) or {}  # as written: {attempt} is not filled in
@@ -84,6 +84,7 @@ def _restore(run: Run, attempt: int, store: RunStore) -> LaunchRequest:
         **{each.name: getattr(spec, each.name) for each in fields(LaunchRequest) if each.name not in _OWN}
     )
     sync = (spec.code or {}).get("sync")
+    stays_there = bool(spec.mirror) and keeps_code  # the record that has the code is on that host
     board = kept.get("tensorboard")
     request = replace(
         request,
@@ -91,10 +92,10 @@ def _restore(run: Run, attempt: int, store: RunStore) -> LaunchRequest:
         env={name: value for name, value in environ.items() if name not in ray},
         tensorboard=board.replace(run.run_id, RUN_ID) if isinstance(board, str) else None,
         host=spec.host if spec.mirror else None,
-        sync=sync if sync in KINDS else None,
+        sync=sync if sync in KINDS and not stays_there else None,
         environment=kept.get("environment") if ray and not spec.needs else None,
     )
-    if (code := spec.code) is not None and code.get("to"):
+    if (code := spec.code) is not None and code.get("to") and not stays_there:
         # The code as it is now is where it was sent or copied from.
         below = name_below(spec.cwd, code["to"])
         cwd = code["from"] if below == "." else f"{code['from']}/{below}"

@@ -23,19 +23,20 @@ from mcp_server.hosts.config import Environment, Host, Ray
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.hosts.path_checks import find_foreign_paths, find_foreign_variables, refuse_first
+from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.service import find_service_port, parse_need
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
-from mcp_server.runs.code.code_copy import CodeCopy
+from mcp_server.runs.code.code_copy import CodeCopy, FormerCode
 from mcp_server.runs.code.code_sync import CodeSync
 from mcp_server.runs.launch.arguments import check_arguments, check_no_secret, check_options, check_sizes, check_unicode
 from mcp_server.runs.launch.gpu_admission import names_mig, requests_gpus
 from mcp_server.runs.launch.launch_site import FarSite, ThisSite, find_site
 from mcp_server.runs.launch.params_file import name_for_program, read_params_file
-from mcp_server.runs.launch.repeat import repeat
+from mcp_server.runs.launch.repeat import find_attempt, repeat
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
@@ -80,12 +81,13 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     secrets, others = _find_secrets(request, site.environment, home, environ)
     added = {name: value for name, value in request.env.items() if name not in given}
     refuse_first(find_foreign_variables(added, site.roots))
-    site.check_inputs(request, command)
+    if not (request.like and request.keep_code):  # its files lie in the record
+        site.check_inputs(request, command)
     name = request.name or printable(name_of(command, request.params), "")[:LONGEST_NAME]
     kept = (home.runs, *(path / "runs" for path in home.list_mirrors()))
     ids = iter(lambda: f"{slug(name)}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}", "")
     run_id = next(run_id for run_id in ids if not any((runs / run_id).exists() for runs in kept))
-    config, (request, code) = home.read_config(), site.plan_code(request, run_id)
+    config, (request, code) = home.read_config(), site.plan_code(request, run_id, _find_former_code(request, home))
     request = replace(
         request,
         name=name,
@@ -99,6 +101,14 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     notify = [target.facts() for target in targets if site.runs_commands or not target.command]
     handover = Handover(site.inherited, secrets, processes.read_umask(), others=others, notify=notify)
     return Plan(_build_spec(request, site, run_id, config, result_dir, code, environ), handover, code)
+
+
+def _find_former_code(request: LaunchRequest, home: StateHome) -> FormerCode | None:
+    if not (request.like and request.keep_code):
+        return None
+    run, attempt = find_attempt(request.like, store := RunStore(home))
+    moved = {} if run.spec.mirror else run.spec.code or {}
+    return FormerCode(run.run_id, attempt, read_code_snapshot(store.fetch_record(run), attempt), moved)
 
 
 def _apply_blueprint(request: LaunchRequest, site: ThisSite | FarSite) -> tuple[LaunchRequest, str | None]:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.command.configs import find_config_files
+from mcp_server.command.outputs import find_in_command
 from mcp_server.command.python import find_python
 from mcp_server.record.code.code_ignore import list_sources
 from mcp_server.record.code.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile
 from mcp_server.record.code.code_state import add_digests, read_code_state
+from mcp_server.record.code.kept_sources import keep_sources, look_at_inputs, read_driver
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.code.python_packages import PythonPackages, find_running_python, read_packages
@@ -54,6 +56,12 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     _write(directory / DIFF, mask_source(git.diff, attempt.secrets))
     git = replace(git, subject=mask_secrets(git.subject, attempt.secrets))
     snapshot = replace(snapshot, files=copies, git=git, notes=notes)
+    outputs = [path for path in find_in_command(attempt.spec.command, cwd, attempt.spec.params) if path != cwd]
+    copy = (attempt.spec.code or {}).get("to")  # a repository around it is not its own
+    own = git if not copy or os.path.realpath(copy) == git.root else GitState()
+    snapshot = replace(snapshot, archive=keep_sources(Path(cwd), own, directory, attempt.secrets, outputs))
+    inputs = look_at_inputs(attempt.spec.command, attempt.spec.params, cwd)
+    snapshot = replace(snapshot, inputs=inputs, driver=read_driver())
     if not git.commit:  # else the commit and its changes say what the modules were
         add_digests(read_code_state([cwd], files)).write(directory)
         snapshot = _keep_sources(attempt, snapshot, directory)

@@ -89,6 +89,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "run_id": spec.run_id,
         "name": "cfm v2",
         "command": ["python", "train.py"],
+        "why": None,
         "like": None,
         "change": {},
         "environment": None,

@@ -4,6 +4,8 @@ What is not code stays: repositories, environments, caches, checkpoints, data, o
 `.runwardignore` in the directory names more, one pattern a line.
 """
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json
