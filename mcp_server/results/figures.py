@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,14 @@ from mcp_server.results.evaluations import evaluations
 from mcp_server.results.evaluations.evaluation_series import build_series
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.metrics import PRINTED, read_metrics
+from mcp_server.scalars.curve_questions import (
+    CurveQuestion,
+    answer,
+    collect_points,
+    count_tail,
+    parse_question,
+    parse_ranking,
+)
 from mcp_server.scalars.from_log import read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.scalars.tag_names import best_direction, match_tags
@@ -21,20 +28,11 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.near_names import find_near_names
 
 RANKINGS = ("last", "best", "mean10%")
-_TENTH = 10
 NO_GOALS: Mapping[str, str] = MappingProxyType({})
 ANY_COUNT = "any:"  # before a metric: settings with fewer seeds do not rank behind
-_RANKED = re.compile(r"(?:(?P<before>last|best|mean10%):)?(?P<tag>.+?)(?:@(?P<behind>last|best|mean10%))?", re.DOTALL)
-_AT = re.compile(r"(?P<tag>.+)@(?P<step>\d{1,15})")
 EVERY_EVALUATION = ("eval", "evaluation", "evaluations")  # the word before their columns
 
 Points = list[tuple[int | None, float]]
-
-
-def parse_metric(text: str) -> tuple[str, str]:
-    """Return the tag of ``TAG``, ``last:TAG``, ``best:TAG``, ``mean10%:TAG`` or ``TAG@best``, and which value ranks."""
-    found = _RANKED.fullmatch(text)
-    return (found["tag"], found["before"] or found["behind"] or RANKINGS[0]) if found else (text, RANKINGS[0])
 
 
 def choose_goal(tag: str, goal: str | None) -> str:
@@ -89,25 +87,15 @@ def _read(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str
     return _read_curves(run, store, scalars, pattern) or _read_evaluations(run, store, scalars, pattern)
 
 
-def _value_at(points: Points, step: int) -> float | None:
-    """Return the last value of a curve up to ``step``; None where it has not reached the step, or is not finite."""
-    known = [(at, value) for at, value in points if at is not None]
-    before = [point for point in known if point[0] <= step]
-    if not before or all(at < step for at, _ in known):
-        return None
-    value = max(before, key=lambda point: point[0])[1]
-    return value if math.isfinite(value) else None
-
-
 def read_values(
     run: Run, store: RunStore, scalars: Scalars, name: str, goals: Mapping[str, str] = NO_GOALS
 ) -> Iterator[tuple[str, float, bool]]:
-    """Yield each column of ``TAG``, ``best:TAG``, ``mean10%:TAG`` or ``TAG@300``, its value, and if it is at a step.
+    """Yield each column of a question such as ``mean10%:TAG`` or ``TAG@300``, its value, and if it is at a step.
 
     A tag that has an @ of its own, such as ``pass@1``, is meant where the run has it. ``goals``: as somebody said them.
     Where neither they nor its name say whether more or less is better, its best is both of ``TAG max`` and ``TAG min``.
     """
-    tag, ranking = parse_metric(name)
+    tag, ranking = parse_ranking(name)
     curves = _read(run, store, scalars, tag)
     for found, points in curves.items():
         goal = goals.get(tag) or best_direction(found)
@@ -116,25 +104,32 @@ def read_values(
             figure = summarise(points, one, ranking)
             if figure.value is not None:
                 yield f"{found} {one if is_unclear else ranking}", figure.value, False
-    if not curves and (at := _AT.fullmatch(tag)):
-        for found, points in _read(run, store, scalars, at["tag"]).items():
-            if (value := _value_at(points, step := int(at["step"]))) is not None:
-                yield f"{found} @{step}", value, True
+    question = parse_question(name)
+    if not curves and (question.kind == "at" or question.condition is not None):
+        at = f"@{question.step}" if question.condition is None else question.condition.text.removeprefix(question.tag)
+        for found, points in _read(run, store, scalars, question.tag).items():
+            if (met := answer(question, collect_points(points))) is not None and question.condition is None:
+                yield f"{found} {at}", met.value, True
+            elif met is not None and met.step is not None:
+                yield f"{found} first{at}", float(met.step), True
 
 
 def names_value(name: str) -> bool:
     """Return whether ``name`` says which value of a metric is meant: ``best:TAG``, ``TAG@300``."""
-    return parse_metric(name) != (name, RANKINGS[0]) or _AT.fullmatch(name) is not None
+    return parse_question(name) != CurveQuestion(name)
 
 
 def explain_missing_metric(name: str, tags: Sequence[str], whose: str) -> str:
     """Return why no run has the metric ``name``: none has it, none has come to that step, or it has no number."""
-    tag, ranking = parse_metric(name)
-    if (at := _AT.fullmatch(tag)) and match_tags(at["tag"], tags):
-        return f"No {whose} has {at['tag']} at step {at['step']}: none has come that far."
+    question = parse_question(name)
+    tag = question.tag
     if match_tags(tag, tags):
-        return f"No {whose} has a number as {ranking} of {tag}: it ended as nan or inf."
-    near = ", ".join(find_near_names(at["tag"] if at else tag, tags))
+        if question.kind == "at":
+            return f"No {whose} has {tag} at step {question.step}: none has come that far."
+        if question.condition is not None:
+            return f"No {whose} has met {question.condition.text}."
+        return f"No {whose} has a number as {question.kind} of {tag}: it ended as nan or inf."
+    near = ", ".join(find_near_names(tag, tags))
     return f"No metric {name!r} in these runs." + (f" Near: {near}." if near else "")
 
 
@@ -154,8 +149,10 @@ def summarise(points: Points, goal: str, ranking: str) -> Figure:
     last_step, last = points[-1]
     if not math.isfinite(last):
         return Figure(figures=figures, step=last_step, bad_end="nan" if math.isnan(last) else "inf")
-    tail = [value for _, value in points[-max(1, len(points) // _TENTH) :] if math.isfinite(value)]
-    figures |= {"last": (last, last_step), "mean10%": (statistics.fmean(tail), last_step)}
+    figures["last"] = last, last_step
+    for kind in {RANKINGS[-1], ranking if ranking.startswith("mean") else RANKINGS[-1]}:
+        tail = [value for _, value in points[-count_tail(kind, len(points)) :] if math.isfinite(value)]
+        figures[kind] = statistics.fmean(tail), last_step
     return Figure(*figures[ranking], figures=figures)
 
 

@@ -45,7 +45,8 @@ class ScalarReport(Answer):
     """Scalars of a run, of several runs side by side, or the runs below a directory.
 
     ``tags``: one line per tag, in the form of ``columns``. ``values``: the same in full. ``step``: the last step, where
-    a line names no other. ``age_s``: seconds since the newest point. ``picture``: path of the PNG.
+    a line names no other. ``age_s``: seconds since the newest point. ``answers``: to questions among the tags, and runs
+    at one step. ``picture``: path of the PNG.
     """
 
     source: str
@@ -54,6 +55,7 @@ class ScalarReport(Answer):
     age_s: float | None = None
     columns: str | None = None
     tags: list[str] | None = None
+    answers: list[str] | None = None
     values: dict[str, TagFigures] | None = None
     runs: list[str] | None = None
     total: int | None = None

@@ -12,10 +12,10 @@ from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_spec import SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep, fold_sweep
-from mcp_server.results.figures import parse_metric
 from mcp_server.runs.code.code_copy import keep_sweep_code_state
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
+from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import PROGRAM, resume_conductor, start_conductor
@@ -286,7 +286,7 @@ async def _continue_unless_ended(
 
 
 def _name_changed(request: SweepRequest, former: SweepSpec) -> str:
-    metric, ranking = (None, "") if request.metric is None else parse_metric(request.metric)
+    metric, ranking = (None, "") if request.metric is None else parse_ranking(request.metric)
     own = {"metric": former.ranked_by, "goal": former.goal, "halving": former.halving, "hosts": list(former.hosts)}
     named: dict[str, object] = {"metric": metric and f"{metric} ({ranking})", "goal": request.goal}
     named |= {"halving": request.halving, "hosts": list(request.hosts) or None}

@@ -25,7 +25,7 @@ async def compare_runs(
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        Field(description="Scalar names or globs, best:TAG, mean10%:TAG, TAG@STEP. None: the main ones"),
+        Field(description="Scalar names or globs, best:TAG, mean10%:TAG, TAG@STEP, first:TAG<X. None: the main ones"),
     ] = None,
     markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
 ) -> Comparison:

@@ -29,7 +29,8 @@ async def read_tb(
     ] = None,
     run_id: Annotated[str | None, Field(description="A launched run, or latest (default)")] = None,
     tags: Annotated[
-        str | list[str] | None, Field(description="Names or globs. Up to 4 are shown in full. None: overview")
+        str | list[str] | None,
+        Field(description="Names, globs (up to 4 in full), or loss@300, mean10%:loss, first:loss<0.3. None: overview"),
     ] = None,
     points: Annotated[
         int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when shown in full")

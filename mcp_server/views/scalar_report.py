@@ -11,6 +11,8 @@ from pathlib import Path
 from mcp_server.errors import BadArgument
 from mcp_server.scalars import text
 from mcp_server.scalars.curve_answers import ScalarReport
+from mcp_server.scalars.curve_questions import CurveQuestion, describe_figure, parse_question
+from mcp_server.scalars.curve_questions import answer as answer_question
 from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points
 from mcp_server.scalars.from_log import read_printed
 from mcp_server.scalars.locate import EventFiles, MetricLocation
@@ -26,7 +28,7 @@ from mcp_server.scalars.run_scalars import (
 )
 from mcp_server.scalars.series import ScalarsUnreadable, Series
 from mcp_server.scalars.summary import Detail, SeriesSummary, summarise_series
-from mcp_server.scalars.tag_names import match_tags, rank_headline
+from mcp_server.scalars.tag_names import best_direction, match_tags, rank_headline
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds, shorten_facts
@@ -98,7 +100,8 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore, *, in_fu
         targets, root = _shorten_names(targets)
     readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
     has_ended = all(target.run_id and store.find(target.run_id).ended for target in targets[:most])
-    selected, unmatched = _select_tags(query, readings, has_ended=has_ended)
+    answers, query = _answer_questions(query, readings)
+    selected, unmatched = ([], []) if answers and not query.tags else _select_tags(query, readings, has_ended=has_ended)
     tags = selected[: _MOST_SUMMARISED if len(readings) == 1 or in_full else _MOST_SIDE_BY_SIDE]
     with_trends = _count_with_trends(query, len(tags)) if len(readings) == 1 and not in_full else len(tags)
     summaries = [_summarise(reading, tags, now_s, query.smooth, with_trends) for reading in readings]
@@ -119,6 +122,9 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore, *, in_fu
         answer = _report_side_by_side(readings, summaries, notes, root, len(selected) - len(tags))
     if len(selected) > len(tags) and len(readings) == 1:
         answer = answer.model_copy(update={"total": len(selected)})
+    if len(readings) > 1 and len(tags) <= _IN_FULL:
+        answers += _compare_at_one_step(readings, tags)
+    answer = answer.model_copy(update={"answers": answers or None})
     by_run = {reading.name: summary for reading, summary in zip(readings, summaries, strict=True)}
     return DrawableReport(answer, panels, by_run)
 
@@ -221,6 +227,40 @@ def _read_target(
     return replace(reading, series=later, notes=(*reading.notes, f"Only steps from {since_step} on."))
 
 
+def _answer_questions(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple[list[str], ScalarQuery]:
+    """Return the answers to questions among the tags, such as `loss@300`, and the query with the other tags.
+
+    A tag that has an @ or a colon of its own is itself. A question about no tag stays: it is named as unknown.
+    """
+    every = list(dict.fromkeys(tag for reading in readings for tag in reading.series))
+    answers, rest = [], []
+    for word in query.tags:
+        question = CurveQuestion(word) if match_tags(word, every) else parse_question(word)
+        found = [] if question == CurveQuestion(word) else match_tags(question.tag, every)
+        rest += [] if found else [word]
+        for tag in found:
+            goal = best_direction(tag) or "max"
+            said = {
+                one.name: describe_figure(question, tag, one.series[tag], goal) for one in readings if tag in one.series
+            }
+            answers += [line if len(readings) == 1 else f"{name}: {line}" for name, line in said.items()]
+    return answers, replace(query, tags=tuple(rest))
+
+
+def _compare_at_one_step(readings: Sequence[ScalarReading], tags: Sequence[str]) -> list[str]:
+    """Return the values of several runs at the last step that all have come to, where they differ in their last."""
+    lines = []
+    for tag in tags:
+        series = [one.series[tag] for one in readings if tag in one.series and len(one.series[tag].steps)]
+        ends = {int(one.steps.max()) for one in series}
+        if len(series) == len(readings) and len(ends) > 1:
+            question = CurveQuestion(tag, "at", min(ends))
+            figures = [answer_question(question, one) for one in series]
+            values = [f"{one.name} {figure.value:.4g}" for one, figure in zip(readings, figures, strict=True) if figure]
+            lines.append(f"{tag} at step {min(ends)}: {', '.join(values)}")
+    return lines
+
+
 def _select_tags(
     query: ScalarQuery, readings: Sequence[ScalarReading], *, has_ended: bool
 ) -> tuple[list[str], list[str]]:
@@ -267,7 +307,7 @@ def _report_one(
     query: ScalarQuery,
     notes: Sequence[str],
 ) -> ScalarReport:
-    full = bool(query.tags or query.points) and len(summaries) <= _IN_FULL
+    full = bool(query.tags or query.points or not summaries) and len(summaries) <= _IN_FULL
     points = DEFAULT_POINTS if query.points is None and full else query.points or 0
     values = {
         tag: text.build_tag_figures(summary, _points(reading.series[tag], points))

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from mcp_server.results.figures import Figure, choose_goal, parse_metric, summarise
+from mcp_server.results.figures import Figure, choose_goal, summarise
+from mcp_server.scalars.curve_questions import parse_ranking
 
 CURVE: list[tuple[int | None, float]] = [(step, 20.0 - abs(step - 15)) for step in range(1, 21)]
 
@@ -25,7 +26,7 @@ CURVE: list[tuple[int | None, float]] = [(step, 20.0 - abs(step - 15)) for step 
     ],
 )
 def test_a_metric_says_which_of_its_values_ranks(text: str, expected: tuple[str, str]) -> None:
-    assert parse_metric(text) == expected
+    assert parse_ranking(text) == expected
 
 
 @pytest.mark.parametrize(

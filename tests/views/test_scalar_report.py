@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.errors import BadArgument
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -65,3 +66,26 @@ def test_an_overview_of_many_tags_computes_no_trend_that_it_does_not_show(
     answers = (whole.answer, build_report(ScalarQuery(path), Scalars(home), store).answer)
     overview, without_trends = (one.model_copy(update={"age_s": None}) for one in answers)  # a second may pass between
     assert without_trends == overview
+
+
+def test_questions_among_the_tags_are_answered_and_runs_stand_at_the_last_step_that_all_have(tmp_path: Path) -> None:
+    for name, count in (("a", 8), ("b", 6)):
+        records = (scalar_record(n * 10, 1.0, 1.0 / n, "train/loss") for n in range(1, count + 1))
+        write(tmp_path / name / "events.out.tfevents.1.h.1.0", header(), *records)
+    home = StateHome(tmp_path / "state")
+    scalars, store, path = Scalars(home), RunStore(home), str(tmp_path / "a")
+    asked = ("loss@40", "first:loss<0.3", "mean2:loss")
+    answer = build_report(ScalarQuery(path, asked), scalars, store).answer
+    assert answer.answers == [
+        "train/loss at step 40: 0.25",
+        "train/loss < 0.3: first at step 40, 0.25",
+        "train/loss mean2: 0.1339 (2 points to step 80), before 0.1833 (-0.049)",
+    ]
+    assert (answer.values, answer.tags, answer.notes) == (None, None, None)
+    answer = build_report(ScalarQuery(path, ("loss", "best:loss")), scalars, store).answer
+    assert answer.answers == ["train/loss best: 0.125 (step 80)"]
+    assert list(answer.values or ()) == ["train/loss"]
+    answer = build_report(ScalarQuery(compare=(path, str(tmp_path / "b"))), scalars, store).answer
+    assert answer.answers == ["train/loss at step 60: a 0.1667, b 0.1667"]
+    with pytest.raises(BadArgument, match="train/loss"):
+        build_report(ScalarQuery(path, ("los@40",)), scalars, store)

@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
 from mcp_server.record.results.notes import NOTED
-from mcp_server.results.figures import choose_goal, measure, parse_metric
+from mcp_server.results.figures import choose_goal, measure
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, stem
 from mcp_server.results.memory.question import Bound, Question
 from mcp_server.results.memory.remembered import remember
+from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.tag_names import best_direction
 from mcp_server.store.run_store import RunStore
@@ -93,7 +94,7 @@ class Searcher:
         ranked, goal = question.ranked, ""
         if hits and ranked is not None:
             ranked = ranked or _choose_metric(hits)
-            goal = choose_goal(parse_metric(ranked)[0], question.goal)
+            goal = choose_goal(parse_ranking(ranked)[0], question.goal)
             hits, values[ranked] = self._rank(hits, ranked, goal, question)
         elif not hits:
             self._explain_nothing(question)
@@ -150,7 +151,7 @@ class Searcher:
         return None
 
     def _measure(self, metric: str, hits: Sequence[Hit], goal: str | None) -> dict[str, _Value]:
-        tag, ranking = parse_metric(metric)
+        tag, ranking = parse_ranking(metric)
         goal = goal or choose_goal(tag, None)
         key = f"{ranking}:{tag}:{goal if ranking == 'best' else ''}"
         kept = self._store.ask(lambda index: Memory.of(index).read_figures(key, hits))

@@ -25,11 +25,12 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results.evaluations.benchmark_table import find_benchmark
-from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction, parse_metric
+from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, requests_gpus
 from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.launch.resolve import apply_host_defaults
+from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan.cell_code import plan_copies
 from mcp_server.sweeps.plan.halving import parse_halving
@@ -242,7 +243,7 @@ def make_spec(
     for cell in cells:
         if not cell.launch.get("command") and not cell.launch.get("blueprint"):
             raise BadArgument("common", f"holds no command, and cell {cell.name} brings none.", "Pass common.command.")
-    metric, ranking = (None, RANKINGS[0]) if request.metric is None else parse_metric(request.metric)
+    metric, ranking = (None, RANKINGS[0]) if request.metric is None else parse_ranking(request.metric)
     return SweepSpec(
         sweep_id=sweep_id,
         name=request.name,

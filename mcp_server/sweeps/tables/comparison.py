@@ -12,8 +12,9 @@ from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Sweep
 from mcp_server.results.evaluations.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.evaluations.evaluation_text import render_table
-from mcp_server.results.figures import ANY_COUNT, choose_goal, measure, parse_metric
+from mcp_server.results.figures import ANY_COUNT, choose_goal, measure
 from mcp_server.results.outcome_answers import BenchmarkTable, Comparison, SweepFacts
+from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.columns import (
@@ -170,7 +171,7 @@ def make_table(
     )
     if by.metric is None and metrics:
         text, *metrics = metrics
-        tag, ranking = parse_metric(text)
+        tag, ranking = parse_ranking(text)
         by = Ranking(tag, ranking, choose_goal(tag, None))
         cells = _measure(cells, store, scalars, by, {"finished", *CUT_SHORT}, MOST_READ)
         notes.append(f"The sweep has no metric: ranked by {by.label}, {by.goal}.")
@@ -181,7 +182,7 @@ def make_table(
     groups = rank_groups(cells, by.goal, by_mean_alone=by_mean_alone)
     top_groups = groups[:most_rows]
     remarks = read_cell_notes(store.sweeps.files_of(sweep)) if remarks is None else remarks
-    further = [name for name in metrics if parse_metric(name) != (by.metric, by.ranking)]
+    further = [name for name in metrics if parse_ranking(name) != (by.metric, by.ranking)]
     if further:
         columns = read_columns(top_groups, store, scalars, further, {by.metric: by.goal} if by.metric else {})
     else:
