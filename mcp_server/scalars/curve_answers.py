@@ -10,7 +10,7 @@ Number = float | str  # JSON has no NaN: "nan", "inf", "-inf"
 class TagFigures(Answer):
     """Summary of one scalar.
 
-    ``slope``: units per 1,000 steps over the last tenth, or 10 points.
+    ``slope``: units per ``slope_steps`` steps over the last tenth, or 10 points.
     ``restarts``: steps at which a restart continued.
     ``points``: [step, value].
     """
@@ -19,6 +19,7 @@ class TagFigures(Answer):
     last_step: int | None = None
     trend: str | None = None
     slope: Number | None = None
+    slope_steps: int | None = None
     min: Number | None = None
     min_step: int | None = None
     max: Number | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -68,6 +69,12 @@ class SeriesSummary:
     steps_per_s: float | None = None
     restarts: tuple[int, ...] = ()
     writers: int = 1
+
+
+def slope_unit(summaries: Iterable[SeriesSummary]) -> int:
+    """Return of how many steps a slope is told: 1,000, or a smaller power of ten that the runs have come to."""
+    most = max((one.last_step for one in summaries if one.last_step is not None), default=PER_STEPS)
+    return next(unit for unit in (PER_STEPS, 100, 10, 1) if unit <= most or unit == 1)
 
 
 # Of series that nobody has extended since, as an ended run's: a million points take 50 ms, beside others' calls.

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from mcp_server.scalars.curve_answers import Number, TagFigures
+from mcp_server.scalars.summary import PER_STEPS, SeriesSummary, slope_unit
 from mcp_server.text.formatting import round_known, shorten_middle, significant
 
-if TYPE_CHECKING:
-    from mcp_server.scalars.summary import SeriesSummary
-
-COLUMNS = "tag last[@step] slope/1k min[@step] max[@step] shape"
 BUDGET = 735  # estimated tokens of all lines together; an answer has 800
 # What is dropped when lines have no room: the steps of minimum and maximum, the width of the shape, then both.
 _FORMS = ((32, "steps"), (32, "values"), (16, "values"), (8, "values"), (8, "none"))
@@ -43,7 +39,11 @@ def json_number(value: float | None) -> Number | None:
 
 def build_tag_figures(summary: SeriesSummary, points: Sequence[tuple[int, float]] | None = None) -> TagFigures:
     """Return the summary as a typed answer."""
-    facts = {name: getattr(summary, name) for name in TagFigures.model_fields if name != "points"}
+    own = TagFigures.model_fields.keys() - {"points", "slope_steps"}
+    facts = {name: getattr(summary, name) for name in own}
+    facts["slope_steps"] = None if summary.slope is None else slope_unit([summary])
+    if summary.slope is not None:
+        facts["slope"] = summary.slope * slope_unit([summary]) / PER_STEPS
     facts |= {name: json_number(facts[name]) for name in _NUMBERS}
     facts |= {"age_s": round_known(summary.age_s), "restarts": list(summary.restarts) or None}
     facts["writers"] = summary.writers if summary.writers > 1 else None
@@ -59,13 +59,28 @@ def common_step(summaries: Mapping[str, SeriesSummary]) -> int | None:
 
 
 def tag_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGET) -> list[str]:
-    """Return a line per tag in the form of ``COLUMNS``, with as much detail as fits into ``budget`` tokens."""
-    step = common_step(summaries)
+    """Return a line per tag in the form of ``name_columns``, with as much detail as fits into ``budget`` tokens."""
+    step, unit = common_step(summaries), slope_unit(summaries.values())
     for width, extremes in _FORMS:
-        lines = [_line(tag, summary, step, width, extremes) for tag, summary in summaries.items()]
+        lines = [_line(tag, summary, step, width, extremes, unit) for tag, summary in summaries.items()]
         if sum(map(estimate_tokens, lines)) <= budget:
             break
     return lines
+
+
+def name_columns(summaries: Iterable[SeriesSummary]) -> str:
+    """Return the names of the columns of ``tag_lines``: a slope is told per as many steps as the runs have."""
+    return f"tag last[@step] slope/{_name_unit(slope_unit(summaries))} min[@step] max[@step] shape"
+
+
+def name_compared_columns(runs: Sequence[Mapping[str, SeriesSummary]]) -> str:
+    """Return the names of the columns of ``comparison_lines``."""
+    unit = slope_unit(one for run in runs for one in run.values())
+    return f"tag | for each run: last@step slope/{_name_unit(unit)} min..max shape"
+
+
+def _name_unit(unit: int) -> str:
+    return "1k" if unit == PER_STEPS else "step" if unit == 1 else str(unit)
 
 
 def last_value_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGET) -> tuple[list[str], str | None]:
@@ -91,8 +106,9 @@ def last_value_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGE
 def comparison_lines(runs: Sequence[Mapping[str, SeriesSummary]], budget: int = BUDGET) -> tuple[list[str], int]:
     """Return one line per tag with a column per run, in as much detail as fits, and how many tags had no room."""
     tags = list(dict.fromkeys(tag for summaries in runs for tag in summaries))
+    unit = slope_unit(one for run in runs for one in run.values())
     for detail in (2, 1, 0):
-        lines = [f"{_fit_tag(tag)} | " + " | ".join(_cell(run.get(tag), detail) for run in runs) for tag in tags]
+        lines = [f"{_fit_tag(tag)} | " + " | ".join(_cell(run.get(tag), detail, unit) for run in runs) for tag in tags]
         if sum(map(estimate_tokens, lines)) <= budget:
             return lines, 0
     fitting: list[str] = []
@@ -115,19 +131,19 @@ def estimate_tokens(text: str) -> int:
     return 2 + sum(1 + len(word) // (_CAPITALS_A_TOKEN if word.isupper() else _LETTERS_A_TOKEN) for word in words)
 
 
-def _cell(summary: SeriesSummary | None, detail: int) -> str:
+def _cell(summary: SeriesSummary | None, detail: int, unit: int) -> str:
     if summary is None or not summary.count:
         return "-"
-    text = f"{_last(summary, None)} {_trend(summary)}"
+    text = f"{_last(summary, None)} {_trend(summary, unit)}"
     if detail and summary.min is not None and summary.max is not None:
         text += f" {format_digits(summary.min)}..{format_digits(summary.max)}"
     return text + (f" {summary.shape}" if detail > 1 else "") + _odd(summary)
 
 
-def _line(tag: str, summary: SeriesSummary, step: int | None, width: int, extremes: str) -> str:
+def _line(tag: str, summary: SeriesSummary, step: int | None, width: int, extremes: str, unit: int) -> str:
     if not summary.count:
         return f"{_fit_tag(tag)} no points"
-    text = f"{_fit_tag(tag)} {_last(summary, step)} {_trend(summary)}"
+    text = f"{_fit_tag(tag)} {_last(summary, step)} {_trend(summary, unit)}"
     if summary.min is not None and summary.max is not None and summary.mean is not None:
         below, above = summary.mean - summary.min, summary.max - summary.mean
         for value, at, is_spike in (
@@ -144,8 +160,9 @@ def _last(summary: SeriesSummary, step: int | None) -> str:
     return value if summary.last_step == step else f"{value}@{summary.last_step}"
 
 
-def _trend(summary: SeriesSummary) -> str:
-    return _ARROWS[summary.trend] + (format_digits(abs(summary.slope), 2) if summary.slope else "")
+def _trend(summary: SeriesSummary, unit: int) -> str:
+    slope = 0.0 if summary.slope is None else significant(abs(summary.slope) * unit / PER_STEPS, 2)
+    return _ARROWS[summary.trend] + (format_digits(slope, 2) if slope else "")
 
 
 def _odd(summary: SeriesSummary) -> str:

@@ -42,7 +42,7 @@ async def read_tb(
 ) -> Annotated[CallToolResult, ScalarReport]:
     """Read training curves: TensorBoard event files, CSV, JSON lines, wandb, MLflow, Trackio.
 
-    Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth, or
+    Use it instead of parsing logs. A line is: tag, last value, slope per steps as in columns over the last tenth or
     10 points (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
     """
     server = server_of(ctx)

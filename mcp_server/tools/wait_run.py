@@ -144,6 +144,7 @@ async def _block(ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s
             timeout_s=timeout_s,
             report=report,
             check_condition=metric.check if metric is not None else None,
+            is_unknown=metric.tell_unknown if metric is not None else lambda _: False,
         )
 
 

@@ -30,8 +30,9 @@ from mcp_server.scalars.series import ScalarsUnreadable, Series
 from mcp_server.scalars.summary import Detail, SeriesSummary, summarise_series
 from mcp_server.scalars.tag_names import best_direction, match_tags, rank_headline
 from mcp_server.scalars.tensorboard.find import list_event_files
+from mcp_server.scalars.tensorboard.other_data import list_other_data
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import ago, round_seconds, shorten_facts
+from mcp_server.text.formatting import ago, join_some, round_seconds, shorten_facts
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import stop_if_abandoned
 
@@ -113,6 +114,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore, *, in_fu
         *([f"Only {most} of {len(targets)} runs are shown."] if len(targets) > most else []),
         *([f"{first.left_out} more directories below it were left out."] if first.left_out else []),
         *(target.note for target in targets[:most] if target.note),
+        *(_name_other_data(targets[0]) if len(targets) == 1 and not query.tags and not answers else ()),
         *(["Points are shown for one run at a time."] if query.points and len(readings) > 1 else []),
         *([f"The picture shows {len(panels)} of {len(tags)} tags."] if panels and len(panels) < len(tags) else []),
     ]
@@ -247,6 +249,20 @@ def _answer_questions(query: ScalarQuery, readings: Sequence[ScalarReading]) -> 
     return answers, replace(query, tags=tuple(rest))
 
 
+def _name_other_data(target: ScalarTarget) -> list[str]:
+    """Return what event files hold beside scalars, as a note."""
+    files: list[Path] = []
+    for one in target.locations:
+        with contextlib.suppress(OSError):
+            if isinstance(one, EventFiles):
+                files += [one.path / name for name in one.attempts]
+            elif isinstance(one, Path):
+                files += list_event_files(one)
+    found = list_other_data(files)
+    parts = [f"{kind} ({join_some(tags, 2)})" for kind, tags in found.items()]
+    return [f"Beside scalars, which are shown here alone, its event files hold {', '.join(parts)}."] if parts else []
+
+
 def _compare_at_one_step(readings: Sequence[ScalarReading], tags: Sequence[str]) -> list[str]:
     """Return the values of several runs at the last step that all have come to, where they differ in their last."""
     lines = []
@@ -317,7 +333,7 @@ def _report_one(
     lines, columns, next_step = None, None, None
     if not full:
         if _count_with_trends(query, len(summaries)) == len(summaries):
-            lines, columns = text.tag_lines(summaries), text.COLUMNS
+            lines, columns = text.tag_lines(summaries), text.name_columns(summaries.values())
         else:
             # Tags with NaN or infinite values first, then the most recently logged ones.
             odd = {tag: not summary.nan + summary.inf for tag, summary in summaries.items()}
@@ -362,7 +378,7 @@ def _report_side_by_side(
     return ScalarReport(
         source=f"{len(readings)} runs side by side" + (f" in {root}" if root else ""),
         runs=[reading.name for reading in readings],
-        columns="tag | for each run: last@step slope/1k min..max shape",
+        columns=text.name_compared_columns(summaries),
         tags=lines,
         notes=_merge_notes(readings, notes),
         next_step=f"{left_out} more tags had no room: name fewer in tags." if left_out else None,

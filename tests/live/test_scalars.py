@@ -44,7 +44,7 @@ async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(san
         answer = await agent.call("read_tb", run_id=run_id)
         assert (answer["run_id"], answer["source"]) == (run_id, str(sandbox.path / "runs" / "first"))
         assert answer["step"] == 100
-        assert answer["tags"][0].startswith("Train/reward 50 ↑500 0.5@1 50@100 0")
+        assert answer["tags"][0].startswith("Train/reward 50 ↑50 0.5@1 50@100 0")
         (sandbox.path / "go").touch()
         await agent.end(run_id)
     async with sandbox.agent_in_process() as another:

@@ -33,8 +33,8 @@ def test_a_line_has_last_value_slope_extremes_and_shape() -> None:
     summaries = {"a": figures(range(101)), "b": figures([*range(100), math.nan]), "c": figures([5.0] * 90)}
     assert text.common_step(summaries) == 100
     a, b, c = text.tag_lines(summaries)
-    assert a.startswith("a 100 ↑1000 0@0 100@100 0000111")
-    assert b.startswith("b nan ↑1000 0@0 99@99 0")
+    assert a.startswith("a 100 ↑100 0@0 100@100 0000111")
+    assert b.startswith("b nan ↑100 0@0 99@99 0")
     assert b.endswith("x 1 NaN from 100")
     assert c == f"c 5@89 ~ 5@0 5@0 {'5' * 32}"
 
@@ -66,7 +66,7 @@ def test_twenty_tags_fit_into_eight_hundred_tokens(names: list[str]) -> None:
         "run_id": "anymal-7kqz",
         "step": text.common_step(summaries),
         "age_s": 12.3,
-        "columns": text.COLUMNS,
+        "columns": text.name_columns(summaries.values()),
         "tags": lines,
     }
     written = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
@@ -106,3 +106,17 @@ def test_runs_are_columns_and_a_missing_tag_is_a_dash() -> None:
 def test_a_narrowed_shape_keeps_what_is_odd_or_extreme() -> None:
     assert text.narrow_shape("12345678x1" + "9" + "2" * 5, 8) == "2468x922"
     assert text.narrow_shape("123", 8) == "123"
+
+
+def test_a_slope_is_told_per_as_many_steps_as_the_runs_have_and_agrees_with_its_arrow() -> None:
+    for count, name in ((6, "step"), (51, "10"), (501, "100"), (5001, "1k")):
+        summaries = {"a": figures([2.0 * step for step in range(count)])}
+        unit = {"step": 1, "1k": 1000}.get(name) or int(name)
+        assert f" slope/{name} " in text.name_columns(summaries.values())
+        assert text.tag_lines(summaries)[0].split()[2] == f"↑{text.format_digits(2 * unit, 2)}"
+        told = text.build_tag_figures(summaries["a"])
+        assert (told.slope, told.slope_steps, told.trend) == (2 * unit, unit, "up")
+    for seed in range(50):
+        summary = figures((noise(200, seed).cumsum() * (seed % 3) + noise(200, seed + 99)).tolist())
+        assert (summary.slope or 0.0) * {"up": 1, "down": -1, "flat": 0, None: 0}[summary.trend] >= 0
+        assert (summary.slope is not None) == (summary.trend in ("up", "down") or summary.slope == 0)

@@ -80,7 +80,10 @@ class MetricSource:
 
 @dataclass(frozen=True)
 class MetricPosition:
-    """How far a condition has been checked: the points, -1 before the first check, and the series at that time."""
+    """How far a condition has been checked: the points, -1 before the first check, and the series at that time.
+
+    ``told``: the caller knows that its name is unknown.
+    """
 
     tag: str | None = None
     source: MetricSource | None = None
@@ -88,6 +91,7 @@ class MetricPosition:
     restarts: tuple[int, ...] = ()
     late: int = 0
     wall: float | None = None
+    told: bool = False
 
 
 def assumed_cursor(run: Watched, now_s: float) -> Cursor:

@@ -18,6 +18,7 @@ from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.locate import MetricLocation
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.series import Series
+from mcp_server.scalars.tag_names import best_direction, is_held_out
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
@@ -25,6 +26,7 @@ from mcp_server.threads import run_in_thread, use_threads_for
 FACTS = ("step", conditions.PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
 SWEEP_FACTS = (conditions.PROGRESS, "elapsed_s")
 _MOST_TAG_CHARS, _MOST_VALUES, _MOST_NAMED = 60, 3, 4
+_MISSPELT = 0.8  # how alike a name and the one that is meant are
 _REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
 
 ReadPrinted = Callable[[Run], Mapping[str, Sequence[tuple[int | None, float]]]]
@@ -74,6 +76,24 @@ class MetricWait:
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 
+    def tell_unknown(self, runs: Sequence[Watched]) -> bool:
+        """Return whether to say now, once, that no run has the metric: it is misspelt, or all others were written.
+
+        An evaluation or a reward may come later, unless its name is nearly that of a metric which is there.
+        """
+        checks, wanted = [self._checks[run.run_id] for run in runs], self._condition.tag
+        tags = [tag.lower() for check in checks for tag in check.other_tags or ()]
+        if wanted.lower() in FACTS or any(check.position.told or not check.other_tags for check in checks):
+            return False
+        if not all(isinstance(run, Run) and run.made_a_step and not run.ended for run in runs):
+            return False
+        may_come = is_held_out(wanted) or best_direction(wanted) == "max"
+        if may_come and not difflib.get_close_matches(wanted.lower(), tags, n=1, cutoff=_MISSPELT):
+            return False
+        for check in checks:
+            check.position = replace(check.position, told=True)
+        return True
+
     def describe_unmet(self, runs: Sequence[Watched], *, ended: bool) -> str | None:
         """Return why the condition is not met, of live runs only where none has the metric, or none ever will."""
         if not ended and (why := find_impossible(self._condition, runs)) is not None:
@@ -99,7 +119,8 @@ class MetricWait:
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])
         places = list(dict.fromkeys(check.places for check in checks))[:_MOST_VALUES]
         known = f"Present: {names}." if names else left_out or f"No scalars seen: {'; '.join(places)}."
-        return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {known}"
+        told = " The same call waits for it." if any(check.position.told for check in checks) and not ended else ""
+        return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {known}{told}"
 
 
 def check_possible(condition: conditions.Condition, runs: Sequence[Watched]) -> None:

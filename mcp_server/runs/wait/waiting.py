@@ -182,12 +182,14 @@ async def wait_for_runs(
     timeout_s: float | None = None,
     report: Callable[[float, float, Sequence[Watched]], Awaitable[None]] | None = None,
     check_condition: CheckCondition | None = None,
+    is_unknown: Callable[[Sequence[Watched]], bool] = lambda _: False,
 ) -> WaitOutcome:
     """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
 
     ``observe`` returns these runs as they are now, and those that joined. ``timeout_s``: None takes the caller's
     schedule, 0 returns the state now. ``report``: called every 15 s with the seconds waited and to wait, and the runs.
-    ``check_condition`` returns which value meets the caller's condition.
+    ``check_condition`` returns which value meets the caller's condition; ``is_unknown``, whether to say now that it
+    names nothing.
     """
     begun_s = anyio.current_time()
     limit_s = _shortest(cursors.values()) if timeout_s is None else timeout_s
@@ -197,7 +199,7 @@ async def wait_for_runs(
         runs = await _observe_patiently(run_ids, observe)
         waited_s = anyio.current_time() - begun_s
         reason, met = await find_reason(runs, cursors, until, check_condition)
-        if reason is not None or waited_s >= limit_s:
+        if reason is not None or waited_s >= limit_s or is_unknown(runs):
             break
         if waited_s >= report_s:
             report_s += PROGRESS_S

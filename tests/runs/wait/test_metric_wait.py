@@ -301,3 +301,24 @@ def test_the_loss_is_that_of_the_training_also_beside_and_before_an_evaluation(t
     csv(tmp_path, "step,eval/loss", "1,0.5")
     assert first_check(tmp_path, "loss < 1").check(live(tmp_path)) is None
     assert first_check(tmp_path, "eval_loss < 1").check(live(tmp_path)) == "eval/loss = 0.5 at step 1"
+
+
+async def test_a_misspelt_name_is_said_at_once_and_once(tmp_path: Path) -> None:
+    csv(tmp_path, "step,train/loss,val/acc", "1,2,0.5")
+    scalars, run = Scalars(StateHome(tmp_path / "state")), replace(live(tmp_path), progress={"step": 1})
+
+    async def is_told(text: str, positions: Mapping[str, MetricPosition] = {}) -> MetricWait | None:
+        wait = MetricWait(scalars, parse_condition(text), [run.run_id], positions)
+        assert await wait.check([run]) is None
+        return wait if wait.tell_unknown([run]) else None
+
+    assert run.made_a_step
+    wait = await is_told("vall/acc > 0.9")
+    assert wait is not None
+    assert wait.describe_unmet([run], ended=False) == (
+        "No 'vall/acc' so far. Present: val/acc, train/loss. The same call waits for it."
+    )
+    assert await is_told("vall/acc > 0.9", wait.positions) is None, "the caller knows"
+    assert await is_told("kl_divergence > 3") is not None
+    for later in ("test/f1 > 0.9", "ep_rew_mean > 3", "val/acc > 0.9", "step > 30"):
+        assert await is_told(later) is None

@@ -31,8 +31,9 @@ def _files() -> Iterator[CurveFile]:
             lines, tags = [], {}
             for line in body.rstrip("\n").split("\n"):
                 if line.startswith("--- "):
-                    tag, *points = line[4:].split(" ")
-                    pairs = [point.split("=") for point in points]
+                    words = line[4:].split(" ")
+                    tag = " ".join(word for word in words if "=" not in word)
+                    pairs = [word.split("=") for word in words if "=" in word]
                     tags[tag] = [(math.nan if step == "*" else float(step), float(value)) for step, value in pairs]
                 else:
                     lines.append(line)
