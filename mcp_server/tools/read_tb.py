@@ -30,20 +30,20 @@ async def read_tb(
     run_id: Annotated[str | None, Field(description="A launched run, or latest (default)")] = None,
     tags: Annotated[
         str | list[str] | None,
-        Field(description="Names, globs (up to 4 in full), or loss@300, mean10%:loss, first:loss<0.3. None: overview"),
+        Field(description="Names (up to 4 in full), globs, loss@300, mean10%:loss, first:loss<0.3"),
     ] = None,
     points: Annotated[
-        int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when shown in full")
+        int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 in full")
     ] = None,
     since_step: Annotated[int | None, Field(description="Points from this step on")] = None,
     smooth: Annotated[float, Field(ge=0, lt=1, description="EMA weight")] = 0.6,
     compare: Annotated[list[str] | None, Field(description="run_ids or paths")] = None,
     plot: Annotated[bool, Field(description="Add a PNG")] = False,
 ) -> Annotated[CallToolResult, ScalarReport]:
-    """Read training curves: TensorBoard event files, CSV, JSON lines, wandb, MLflow, Trackio.
+    """Read training curves: TensorBoard event files, CSV, JSON, wandb, MLflow, Trackio.
 
-    Use it instead of parsing logs. A line is: tag, last value, slope per steps as in columns over the last tenth or
-    10 points (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
+    Instead of parsing logs. A line is: tag, last value, slope over the last tenth, or 10 points
+    (~ flat, ? unsure), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
     """
     server = server_of(ctx)
     if logdir is not None and run_id is not None:
