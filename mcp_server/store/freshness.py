@@ -50,8 +50,12 @@ def refresh(store: RunStore, runs: Sequence[Run]) -> list[Run]:
 def _is_behind(store: RunStore, run: Run) -> bool:
     if run.ended or not run.attempt or run.spec.mirror or run.at_start.get("boot_id") != boot_id():
         return False
-    at_s, output_s = run.progress.get("at"), store.output_at_s(run)
-    return output_s is not None and (not isinstance(at_s, str) or output_s > posix(at_s) + _NEWER_S)
+    try:
+        log = store.record_of(run).log(run.attempt).stat()
+    except OSError:
+        return False
+    at_s = run.progress.get("at")  # of a run that has printed nothing there is no progress to wait for
+    return log.st_size > 0 and (not isinstance(at_s, str) or log.st_mtime > posix(at_s) + _NEWER_S)
 
 
 def _ask(store: RunStore, run: Run) -> bool:

@@ -4,12 +4,15 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_server.record.state import Run
 from mcp_server.store import freshness
+from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from tests.support.sandbox import Agent, Sandbox, until_async
 
@@ -173,3 +176,21 @@ async def test_the_step_and_the_total_of_an_unchanged_program_are_its_training_s
             assert {metric: status["metrics"][metric] for metric in metrics} == metrics, name
         met = await agent.call("wait_run", run_ids=run_ids["planned"], until="train loss < 2.5", timeout_s=5)
         assert "step 40" in str(met), met
+
+
+async def test_nobody_waits_for_the_progress_of_a_run_that_has_printed_nothing(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each list of runs took a quarter of a second longer, and woke every silent supervisor."""
+    asked: list[str] = []
+
+    def ask(_: RunStore, run: Run) -> bool:
+        asked.append(run.run_id)
+        return False
+
+    monkeypatch.setattr(freshness, "_ask", ask)
+    async with sandbox.agent() as agent:
+        silent, other = await agent.launch("sleep 600"), await agent.launch("echo step 1/5; sleep 600")
+        await until_async(lambda: sandbox.rundir(other).log(1).stat().st_size, "its output")
+        freshness.refresh(sandbox.store, [replace(sandbox.run(each), progress={}) for each in (silent, other)])
+    assert asked == [other]
