@@ -18,6 +18,13 @@ LONGEST_S = 400.0
 _FEW, _MANY, _ROUNDS = 100, 10_000, 5
 _AT_MOST, _AT_MOST_MIB = 1.3, 20.0
 _RATIOS = ("server ready", "first list_runs", "list_runs again", "kill_run(tag), its question", "runward ls")
+_QUESTIONS = (
+    "tag:160m since:2d",
+    "failed 410m",
+    "qwen2 tag:batch-7",
+    "exit_code=1 name:1b",
+    "qwen2 python_error since:4d",
+)
 _OTHERS = ("wait_run(tag)", "launch_run with a key", "runward doctor")
 
 
@@ -44,8 +51,37 @@ async def measure(sandbox: Sandbox) -> Table:
     rows.append(measured("memory of a server then: more than beside 100", more_mib, "MiB", at_most=_AT_MOST_MIB))
     rows += [_compare(name, lots[name], few[name]) for name in _OTHERS]
     rows.append(Row("first list_runs without an index", amount(made["first list_runs"] / 1000, "s")))
+    found = await _search(sandbox, many)
+    rows.append(
+        Row(
+            "find_runs: all of them read",
+            amount(found["made"] / 1000, "s"),
+            bar="≤ 20 s",
+            is_met=found["made"] <= 20_000,
+        )
+    )
+    rows.append(measured("find_runs, median of 20 questions", found["median"], "ms", at_most=50))
     note = f"Baseline: the same with {_FEW} ended runs, in turn; the quickest of {_ROUNDS}."
     return Table(f"{_MANY:,} ended runs", tuple(rows), (note,))
+
+
+async def _search(sandbox: Sandbox, home: Path) -> dict[str, float]:
+    """Return the milliseconds until all runs were read for questions, and of one question then."""
+    async with connect(
+        sandbox.parameters(["-m", "mcp_server", "serve"], {"RUNWARD_HOME": str(home)}), sandbox.root / "search.log"
+    ) as server:
+        begun_s = time.perf_counter()
+        while "the same call reads more" in str((await server.call("find_runs", query="tag:160m")).data):
+            pass
+        made = elapsed_ms(begun_s)
+        taken = []
+        for question in _QUESTIONS * 4:
+            begun_s = time.perf_counter()
+            total = (await server.call("find_runs", query=question)).data["total"]
+            taken.append(elapsed_ms(begun_s))
+            if not total:
+                raise NotMeasured(f"find_runs({question!r}) found nothing")
+    return {"made": made, "median": median(taken)}
 
 
 def _compare(what: str, ours: list[float], few: list[float], at_most: float | None = None) -> Row:
