@@ -1,6 +1,7 @@
 """read_log: any part of a run's log, or the ends of a sweep's failed cells."""
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,9 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.attribution.read_roots import open_readable
+from mcp_server.store.attribution.timed_search import SEARCH_S
 from mcp_server.text.formatting import printable, shorten_middle
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
@@ -21,6 +24,7 @@ from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slic
 from mcp_server.views.program_output import FRAME_BYTES, describe_log, frame_output
 
 _LABEL_CHARS, _DIAGNOSIS_BYTES = 120, 1000
+_WORDS_CHARS, _MOST_NAMED = 80, 4
 _MOST_CELLS = 8  # of a sweep, in one answer
 
 Reader = Callable[[Path, str], LogExcerpt]
@@ -62,7 +66,7 @@ async def read_log(
     def read_run() -> str:
         run = server.store.find_any(str(run_id))
         if isinstance(run, Sweep):
-            return _read_cells(server, run, attempt, read, read_attempt)
+            return _read_cells(server, run, attempt, grep, read, read_attempt)
         if grep is None or attempt is not None:
             return read_attempt(run, attempt or run.attempt, read, whole=start_line is not None)
         numbers = _list_attempts(server, run)
@@ -96,9 +100,18 @@ def _list_cells(server: ServerContext, sweep: Sweep) -> list[Run]:
 
 
 def _read_cells(
-    server: ServerContext, sweep: Sweep, attempt: int | None, read: Callable[..., LogExcerpt], show: Callable[..., str]
+    server: ServerContext,
+    sweep: Sweep,
+    attempt: int | None,
+    grep: str | None,
+    read: Callable[..., LogExcerpt],
+    show: Callable[..., str],
 ) -> str:
-    """Return the excerpts of the newest failed cells of a sweep, of all cells where none has failed."""
+    """Return the excerpts of the newest failed cells of a sweep, of all cells where none has failed, or a search."""
+    if grep is not None:
+        return _search_cells(
+            server, sweep, attempt, partial(read, parts=_MOST_CELLS), shorten_middle(grep, _WORDS_CHARS)
+        )
     runs = _list_cells(server, sweep)
     shown, left = runs[:_MOST_CELLS], [run.run_id for run in runs[_MOST_CELLS:]]
     part, texts = partial(read, parts=len(shown) or 1), []
@@ -107,6 +120,34 @@ def _read_cells(
             texts.append(show(run, attempt or run.attempt, part, whole=False))
     texts += [f"[{len(left)} more: {', '.join(left[:4])}]"] if left else []
     return "\n".join(texts) or f"[no cell of {sweep.run_id} has any output]"
+
+
+def _search_cells(server: ServerContext, sweep: Sweep, attempt: int | None, read: Reader, words: str) -> str:
+    """Return the matches in all cells and attempts of a sweep, of the newest that have any."""
+    found, searched, begun_s = [], 0, time.monotonic()
+    runs = [server.store.observe(cell.run_id) for cell in sweep.cells if cell.run_id]
+    logs = [
+        (run, number)
+        for run in sorted(runs, key=lambda run: run.ended_at or run.started_at or "", reverse=True)
+        for number in ([attempt] if attempt is not None else reversed(_list_attempts(server, run)))
+    ]
+    for run, number in logs:
+        if time.monotonic() - begun_s > SEARCH_S:
+            break
+        searched += 1
+        with contextlib.suppress(BadArgument):  # it has no output
+            note, excerpt = _read_attempt(server, run, number, read, whole=True)
+            found += [(note, excerpt, run.run_id)] if excerpt.body else []
+    texts = [
+        note + frame_output(excerpt.header, excerpt.body, server.environ, server.home.secrets)
+        for note, excerpt, _ in found[:_MOST_CELLS]
+    ]
+    cells = list(dict.fromkeys(run_id for *_, run_id in found[_MOST_CELLS:]))
+    left = f"; also in {len(found) - _MOST_CELLS} more logs, of {', '.join(cells[:_MOST_NAMED])}" if cells else ""
+    unread = f"; {len(logs) - searched} logs were not searched in {SEARCH_S:g} s" if searched < len(logs) else ""
+    where = f"{searched} logs of {len({run.run_id for run, _ in logs[:searched]})} cells, all attempts"
+    head = mask_secrets(f"[{words!r}: matches in {len(found)} of {where}{left}{unread}]")
+    return "\n".join([head, *texts])
 
 
 def _list_attempts(server: ServerContext, run: Run) -> list[int]:

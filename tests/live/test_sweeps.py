@@ -186,7 +186,10 @@ async def test_the_last_lines_of_all_failed_cells_come_in_one_answer(sandbox: Sa
         told = await agent.text("read_log", run_id="ends", tail=2)
         assert told.count("ValueError: bad seed") == 2
         assert "step 3/3" not in told, "two lines each"
-        assert (await agent.text("read_log", run_id="ends", grep="step 3/3")).count("1 match of") == 2, "of failed ones"
+        found = await agent.text("read_log", run_id="ends", grep="step 3/3")
+        assert found.startswith("['step 3/3': matches in 4 of 4 logs of 4 cells, all attempts]")
+        assert found.count("1 match of") == 4
+        assert "matches in 2 of 4 logs" in await agent.text("read_log", run_id="ends", grep="ValueError")
         by_id = await agent.text("read_log", run_id=sweep["sweep_id"], tail=2)
         assert by_id.count("ValueError: bad seed") == 2
 
