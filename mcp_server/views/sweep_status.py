@@ -119,7 +119,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
     best, failed = find_best(sweep), sweep.failed
     earlier = failed[:-_MOST_FAILED]
-    is_advised = any((cell.end.get("failure") or {}).get("advice") for cell in failed[-_MOST_FAILED:])
+    is_advised = any(cell.end.get("failure") for cell in failed[-_MOST_FAILED:])
     return SweepStatus(
         sweep_id=sweep.sweep_id,
         state=sweep.state,

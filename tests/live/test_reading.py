@@ -155,7 +155,7 @@ async def test_others_are_named_and_their_arguments_are_not(sandbox: Sandbox) ->
     assert run_id not in str(listed["others"])
     assert "s3cret" not in str(listed)
     assert "screen of tmux session theirs" in screen
-    assert "Run not found" in refused
+    assert "'theirs' is a tmux session that runward did not start, and no run." in refused
 
 
 async def test_lists_are_filtered(sandbox: Sandbox) -> None:
