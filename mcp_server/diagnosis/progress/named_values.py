@@ -148,6 +148,10 @@ def _is_mean(value: float, mean: float) -> bool:
 def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that are counts or metrics, in order."""
     values = []
+    if "{" in line and (scope := _RX.scope.search(line)) is not None:  # {"loss": 1.75, "eval": {"loss": 1.95}}
+        inner = find_named_values(scope["inner"])
+        outer = find_named_values(line[: scope.start()] + line[scope.end() :])
+        return outer + [(as_held_out(name, scope["data"].lower()), value, of) for name, value, of in inner]
     found = _find_values(line.partition("arameters: {")[0])  # "Trial 3 finished with value: 0.5 and parameters: {"
     has_meters = sum(mean != "" for *_, mean in found) > 1 if "(" in line else False
     for raw, value, power, of, mean in found:

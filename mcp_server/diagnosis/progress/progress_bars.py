@@ -89,7 +89,7 @@ def _find_rich_bar(line: str) -> ProgressBar | None:
     title, rest = match["title"], match["rest"]
     time = _TIME.search(rest)
     bar = _build_bar(
-        title,
+        f"{title}:",  # its number is of the epoch
         parse_integer(match["first"] or match["n"]),
         parse_integer(match["of_first"] or match["of"]),
         match["unit"] or "",
