@@ -12,6 +12,8 @@ from pydantic import Field, WithJsonSchema
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import RunwardError
+from mcp_server.record.code.code_snapshot import read_code_snapshot
+from mcp_server.record.code.drift import find_drift
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import RUN_ID, render
 from mcp_server.record.spec import LaunchRequest, RunSpec
@@ -19,7 +21,7 @@ from mcp_server.record.state import Run, RunState
 from mcp_server.results.memory.recall import find_tried
 from mcp_server.runs.code.code_sync import describe_code
 from mcp_server.runs.launch.launch import launch, rehearse
-from mcp_server.runs.launch.repeat import repeat
+from mcp_server.runs.launch.repeat import find_attempt, repeat
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import wait_for_runs
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
@@ -157,7 +159,8 @@ async def launch_run(
         step = "Nothing was started: call launch_run without dry_run."
         if RUN_ID in render(spec):
             step += f" {RUN_ID} becomes its id at the launch."
-        warnings = await _collect_warnings(spec, server)
+        drift = await run_in_thread(_find_drift, request, server)
+        warnings = [*drift, *(await _collect_warnings(spec, server) or ())] or None
         script = await run_in_thread(backend_of(spec).preview, spec) + render(spec)
         return Launched(
             name=spec.name,
@@ -167,7 +170,7 @@ async def launch_run(
             warnings=warnings,
             next_step=step,
         )
-    begun_at = now()
+    begun_at, drift = now(), await run_in_thread(_find_drift, request, server)
     approval = Approval(ctx, name_launch(request), answer, arguments["confirm_token"])
     try:
         launched = run = await launch(request, server.store, server.file_watch, server.environ, approval.check)
@@ -179,7 +182,7 @@ async def launch_run(
     # Of a run that still lives, this answer says no more than that it was launched.
     seen = {run.run_id: Cursor.at(run if run.ended else launched)}
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
-    warnings = await _collect_warnings(run.spec, server)
+    warnings = [*drift, *(await _collect_warnings(run.spec, server) or ())]
     repeated = run.spec.created_at < begun_at
     return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=arguments["verbose"])
 
@@ -196,9 +199,19 @@ def _describe_code(spec: RunSpec) -> str | None:
 
 async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
     if spec.mirror:  # they are about files of this machine
-        return None
+        far = f"{Path(spec.mirror).name} is another host: whether its packages and data are the same is not known."
+        return [far] if spec.like else None
     warnings = await run_in_thread(collect_warnings, spec, server.store, server.environ)
     return [*warnings, *await run_in_thread(find_tried, spec, server.store, server.scalars)] or None
+
+
+def _find_drift(request: LaunchRequest, server: ServerContext) -> list[str]:
+    """Return in what a repetition would differ from the former run, beside what the call changes. Blocks."""
+    if request.like is None or request.host is not None:
+        return []
+    run, attempt = find_attempt(request.like, server.store)
+    snapshot = read_code_snapshot(server.store.fetch_record(run), attempt)
+    return find_drift(snapshot, RunSpec(**vars(request)), server.environ)
 
 
 async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:

@@ -173,6 +173,40 @@ async def test_code_that_cannot_be_had_again_is_named_and_nothing_starts(sandbox
         assert not (sandbox.path / "state" / "code").exists()
 
 
+@pytest.mark.parametrize("uses_git", [True, False], ids=["git", "no git"])
+async def test_what_is_other_than_it_was_is_named_before_the_start(sandbox: Sandbox, uses_git: bool) -> None:
+    project, venv = sandbox.path / "project", sandbox.path / "venv"
+    write_project(project, uses_git=uses_git)
+    (project / "a.yaml").write_text("lr: 0.1\n")
+    (project / "train.jsonl").write_text("{}\n")
+    packages = venv / "lib" / "python3.11" / "site-packages"
+    for place in (packages / "kit-1.0.dist-info", venv / "bin"):
+        place.mkdir(parents=True)
+    (packages / "kit-1.0.dist-info" / "METADATA").write_text("Name: kit\nVersion: 1.0\n")
+    (venv / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\nversion = 3.11.1\n")
+    (venv / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    env = {"RECORDS": str(sandbox.path / "state" / "runs")}
+    command = [str(venv / "bin" / "python"), "train.py", "--config", "a.yaml", "--train_file", "train.jsonl"]
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.launch(command, cwd=str(project), name="cfm", env=env)
+        assert (await agent.end(first))["state"] == "finished", sandbox.log(first)
+        same = await agent.call("launch_run", like=first, dry_run=True)
+        drifts = ("Code", "Files", "Packages", "Data")
+        assert not [one for one in same.get("warnings", []) if one.startswith(drifts)]
+        (project / "part.py").write_text("WIDTH = 40\n")
+        (project / "a.yaml").write_text("lr: 0.2\n")
+        (project / "train.jsonl").write_text("{}\n{}\n")
+        (packages / "kit-1.0.dist-info").rename(packages / "kit-2.0.dist-info")
+        told = (await agent.call("launch_run", like=first, dry_run=True))["warnings"]
+        assert [one for one in told if one.startswith("Code differs: ") and "part.py" in one], told
+        assert "Files that the command names differ: a.yaml." in told
+        assert "Packages: kit 1.0 → 2.0." in told
+        assert f"Data file {project / 'train.jsonl'}: 3 B → 6 B." in told
+        kept = (await agent.call("launch_run", like=first, code="kept", dry_run=True))["warnings"]
+        assert not [one for one in kept if one.startswith(("Code", "Files"))]
+        assert "Packages: kit 1.0 → 2.0." in kept
+
+
 @needs_sshd
 @pytest.mark.parametrize("uses_git", [True, False], ids=["git", "no git"])
 async def test_the_code_of_a_run_on_another_host_is_laid_out_there(

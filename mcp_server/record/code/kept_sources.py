@@ -234,6 +234,23 @@ def _link(root: Path, there: Path, name: str) -> None:
         target.symlink_to(original)
 
 
+def list_changed_sources(snapshot: CodeSnapshot, root: Path) -> list[str]:
+    """Return the files of the archive that are others below ``root`` now, or gone."""
+    changed = []
+    with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(snapshot.directory / SOURCES_ARCHIVE) as archive:
+        for member in archive:
+            path, content = root / member.name, archive.extractfile(member) if member.isreg() else None
+            try:
+                if content is None:
+                    is_same = os.fspath(path.readlink()) == member.linkname
+                else:
+                    is_same = path.lstat().st_size == member.size and read_regular_file(path) == content.read()
+            except (OSError, ValueError):
+                is_same = False
+            changed += [] if is_same else [member.name]
+    return changed
+
+
 # --- git, with what it writes
 
 

@@ -16,9 +16,9 @@ from mcp_server.record.code.code_ignore import list_sources
 from mcp_server.record.code.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile
 from mcp_server.record.code.code_state import add_digests, read_code_state
 from mcp_server.record.code.kept_sources import keep_sources, look_at_inputs, read_driver
+from mcp_server.record.code.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.code.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.system import processes
 from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state

@@ -1,0 +1,101 @@
+"""Where the code, packages and data of an attempt differ from those of another one, or from those of now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mcp_server.command.python import find_python
+from mcp_server.record.code.code_snapshot import CodeSnapshot, NamedInput
+from mcp_server.record.code.code_state import find_change, load_code_state, name_below
+from mcp_server.record.code.kept_sources import list_changed_sources, look_at_inputs, read_driver
+from mcp_server.record.code.python_packages import read_packages
+from mcp_server.record.spec import RunSpec
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.git_state import read_git_state
+from mcp_server.text.formatting import format_size, join_some
+
+_MOST_NAMED, _COMMIT_CHARS = 6, 10
+
+
+def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
+    """Return in what a run that repeats ``former`` would differ from it on this machine, as ``spec`` starts it now.
+
+    Reads files, and starts git. What was not kept of ``former`` is said to be unknown.
+    """
+    if former is None:
+        return ["What ran was not kept: whether code, packages or data differ is not known."]
+    env = {**environ, **spec.env}
+    drift = [] if spec.keep_code else list(_compare_code(former, spec, env))
+    configs = [one for one in former.files if not spec.keep_code and one.sha256 and _digest(one.path) != one.sha256]
+    if configs:
+        names = [name_below(one.path, spec.cwd) for one in configs]
+        drift.append(f"Files that the command names differ: {join_some(names, _MOST_NAMED)}.")
+    python = find_python(spec.command, spec.cwd, env) or former.python
+    now = read_packages(python)
+    drift += compare_packages(former.read_packages(), now.packages)
+    if former.python_version and now.version and former.python_version != now.version:
+        drift.append(f"Python {former.python_version} → {now.version}.")
+    drift += compare_inputs(former.inputs, look_at_inputs(spec.command, spec.params, spec.cwd))
+    if former.driver and (driver := read_driver()) != former.driver:
+        drift.append(f"NVIDIA driver {former.driver} → {driver or 'none'}.")
+    return drift
+
+
+def _compare_code(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str]) -> Iterator[str]:
+    kept = former.archive
+    root = Path(spec.cwd or "/")
+    if kept.commit:
+        git = read_git_state(root, env)
+        if not git.commit:
+            yield f"Code: {spec.cwd} is in no git repository any more; it was at {kept.commit[:_COMMIT_CHARS]}."
+            return
+        if git.commit != kept.commit:
+            yield f"Code: commit {kept.commit[:_COMMIT_CHARS]} → {git.commit[:_COMMIT_CHARS]}."
+        known = {*former.git.changed, *former.git.untracked}
+        more = [name for name in (*git.changed, *git.untracked) if name not in known]
+        more += [name for name in kept.deleted if Path(git.root, name).exists()]
+        names = [*list_changed_sources(former, Path(git.root)), *more]
+    else:
+        state = load_code_state(former.directory)
+        below = {str(root / name) for name in list_changed_sources(former, root)}
+        names = [name_below(path, spec.cwd) for path in {*below, *(find_change(state, ()).changed if state else ())}]
+    if names:
+        yield f"Code differs: {join_some(sorted(set(names)), _MOST_NAMED)}."
+
+
+def compare_packages(former: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return a sentence about the packages that differ, where both are known."""
+    if not former or not now:
+        return []
+    names = sorted(name for name in {*former, *now} if former.get(name) != now.get(name))
+    each = [f"{name} {former.get(name, 'none')} → {now.get(name, 'none')}" for name in names]
+    return [f"Packages: {join_some(each, _MOST_NAMED)}."] if each else []
+
+
+def compare_inputs(former: Sequence[NamedInput], now: Sequence[NamedInput]) -> list[str]:
+    """Return a sentence for each data file, checkpoint or model of the former that is other now."""
+    present = {one.path: one for one in now}
+    return [
+        f"{one.kind.capitalize()} {one.path}: {_describe_input(one, other)}."
+        for one in former
+        if (other := present.get(one.path)) is not None and other != one
+    ]
+
+
+def _describe_input(one: NamedInput, other: NamedInput) -> str:
+    if other.size_bytes < 0:
+        return "gone"
+    if one.entries != other.entries:
+        return f"{one.entries} entries → {other.entries}"
+    if one.size_bytes != other.size_bytes:
+        return f"{format_size(one.size_bytes) if one.size_bytes >= 0 else 'none'} → {format_size(other.size_bytes)}"
+    return "written since, of the same size"
+
+
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(read_regular_file(Path(path))).hexdigest()
+    except (OSError, ValueError):
+        return "gone"
