@@ -12,6 +12,7 @@ from pathlib import Path
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.scalar_files import find_scalar_file
 from mcp_server.record.state import Run, posix
+from mcp_server.scalars.formats.appended_file import file_size
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
 from mcp_server.store.attribution.attribution import OwnFiles
@@ -22,6 +23,7 @@ _MOST_ROOTS, _MOST_BESIDE = 8, 64
 # Limits of the search for tables; a data set may be stored next to them.
 _DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 8, 1000, 20_000
 _FOREIGN = {"node_modules", "site-packages"}
+_FEWEST_BYTES = 512  # of an event file with a few points
 _SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
 
 
@@ -112,7 +114,10 @@ def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[Me
     """
     least = _find_least(own)
     for roots in _roots(run, own):
-        if locations := _locate_event_files(roots, lookups, own, least) or _locate_tables(roots, lookups, own, least):
+        events = _locate_event_files(roots, lookups, own, least)
+        # Writers keep their first points for minutes, and one file of hyperparameters says nothing.
+        has_points = any(file_size(one.path / name) >= _FEWEST_BYTES for one in events for name in one.attempts)
+        if locations := [*events, *([] if has_points else _locate_tables(roots, lookups, own, least))]:
             return locations
     return []
 
@@ -154,9 +159,7 @@ def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
     return [[path for path in dict.fromkeys(paths) if os.path.isdir(path)] for paths in (named, [*roots, *beside])]  # noqa: PTH112 - does not raise
 
 
-def _locate_event_files(
-    roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, least: Rank
-) -> list[MetricLocation]:
+def _locate_event_files(roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, least: Rank) -> list[EventFiles]:
     begun_s = own.claims.begun_s - SLACK_S if least < Rank.STATED else 0.0
     directories = {one.path: one for root in roots for one in lookups.get(find_event_locations, root)}
     facts: list[FileFacts] = []

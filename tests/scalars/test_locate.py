@@ -86,13 +86,17 @@ def test_the_directory_that_the_launch_names_is_first(tmp_path: Path) -> None:
     assert locate_run_scalars(named) == [tmp_path / "tb" / "new"]
 
 
-def test_tables_count_where_there_are_no_event_files(tmp_path: Path) -> None:
+def test_tables_count_where_there_are_no_event_files_with_points(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     for name, at_s in (("old/progress.csv", BEGUN_S - 100), ("progress.csv", BEGUN_S + 5)):
         (tmp_path / name).write_text("step,loss\n1,2\n")
         os.utime(tmp_path / name, (at_s, at_s))
     assert locate_run_scalars(a_run(tmp_path)) == [ScalarSource("csv", tmp_path / "progress.csv")]
-    events(tmp_path / "tb", BEGUN_S + 5)
+    file = events(tmp_path / "tb", BEGUN_S + 5)
+    both = [tmp_path / "tb", ScalarSource("csv", tmp_path / "progress.csv")]
+    assert locate_run_scalars(a_run(tmp_path)) == both, "it holds no points yet"
+    file.write_bytes(bytes(600))
+    os.utime(file, (BEGUN_S + 6, BEGUN_S + 6))
     assert locate_run_scalars(a_run(tmp_path)) == [tmp_path / "tb"]
 
 

@@ -66,7 +66,7 @@ def collect_columns(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, 
             if number is None and tag.lower() in TIME_KEYS:
                 number = parse_time(value)
             if number is not None:
-                tag = name_in_split(tag, scope)  # noqa: PLW2901
+                tag = name_in_split(tag, scope) if scope else tag  # noqa: PLW2901
                 rows[tag].append(row)
                 values[tag].append(number)
     return count, {tag: NumberColumn(np.array(rows[tag], np.int64), np.array(values[tag], np.float64)) for tag in rows}
