@@ -86,10 +86,10 @@ def reduce_series(series: Series, points: int) -> dict[str, Any]:
     shown = _thin(nan)
     chosen = np.concatenate([pick_finite(series, points), shown])
     chosen = chosen[series.steps[chosen].argsort(kind="stable")]
-    has_times = bool(np.isfinite(series.walls).all())
+    times = [round(at, 1) if math.isfinite(at) else None for at in series.walls[chosen].tolist()]
     return {
         "steps": series.steps[chosen].tolist(),
-        "times": [round(at, 1) for at in series.walls[chosen].tolist()] if has_times else None,
+        "times": times if any(at is not None for at in times) else None,
         "values": [None if math.isnan(value) else float(f"{value:.7g}") for value in series.values[chosen].tolist()],
         "nan": series.steps[shown].tolist(),
         "inf": series.steps[_thin(inf)].tolist(),

@@ -178,7 +178,7 @@ class _RunRoutes:
             return known
         here, own = run, server.scalars.attribution.of(run)
         if run.spec.mirror:
-            here, _ = show_far_files(run, own)
+            here, _ = show_far_files(run, own, pictures=True)
         found = [*find_pictures(here, own), *find_event_images(server.scalars.locate(run).locations)]
         while len(self._pictures) >= _MOST_KEPT:
             self._pictures.pop(next(iter(self._pictures)))

@@ -22,6 +22,7 @@ from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FL
 from mcp_server.record.state import Run
 from mcp_server.results.configuration import WRITTEN_CONFIGS
 from mcp_server.results.evaluations.evaluations import is_evaluation_name
+from mcp_server.results.pictures import PICTURE_ENDS
 from mcp_server.results.run_files import result_roots
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.store.attribution.claim_records import files_root, move_run
@@ -34,8 +35,11 @@ _DOCUMENT = re.compile(
 _TREES_WITHIN_S = 60.0
 
 
-def show_far_files(run: Run, own: OwnFiles) -> tuple[Run, str]:
-    """Bring what stands here of a far run up to date. Return the run as if it had been here, and what is missing."""
+def show_far_files(run: Run, own: OwnFiles, *, pictures: bool = False) -> tuple[Run, str]:
+    """Bring what stands here of a far run up to date. Return the run as if it had been here, and what is missing.
+
+    ``pictures``: with the content of those that are as small as other results.
+    """
     root, moved, channel = files_root(run.spec.mirror), move_run(run), channel_of(Path(run.spec.mirror))
     directories = {str(path) for path in result_roots(moved, own)}
     if isinstance(named := moved.progress.get("checkpoint"), str) and named and "\0" not in named:
@@ -44,7 +48,7 @@ def show_far_files(run: Run, own: OwnFiles) -> tuple[Run, str]:
     roots = sorted(path.removeprefix(root) or "/" for path in inside if path.startswith(f"{root}/"))
     try:
         answer, _ = channel.ask("trees", timeout_s=_TREES_WITHIN_S, roots=roots)
-        missing = _Tree(channel, Path(root)).update(roots, answer["directories"])
+        missing = _Tree(channel, Path(root), pictures).update(roots, answer["directories"])
     except HostUnreachable as error:
         return moved, f"{error.host} cannot be reached ({error.why}): its result files are as they were seen last."
     except OSError as error:
@@ -73,6 +77,7 @@ class _Tree:
 
     channel: Channel
     root: Path
+    pictures: bool
     _wanted: list[tuple[Path, str, int, int]] = field(default_factory=list)
     _missing: int = 0
 
@@ -95,13 +100,15 @@ class _Tree:
 
     def _place(self, directory: str, name: str, size: int, mtime_ns: int) -> bool:
         target = self.root / directory.lstrip("/") / name
-        is_result = is_evaluation_name(target) or name in _CONFIGS
+        is_picture = self.pictures and target.suffix.lower() in PICTURE_ENDS
+        is_result = is_picture or is_evaluation_name(target) or name in _CONFIGS
         if is_result and size > _MOST_FILE_BYTES:
             self._missing += 1
             return False
         with contextlib.suppress(FileNotFoundError):
             status = target.lstat()
-            if (status.st_size, status.st_mtime_ns) == (size, mtime_ns):
+            is_empty = is_picture and not status.st_blocks  # it stood here before anybody wanted to see it
+            if (status.st_size, status.st_mtime_ns) == (size, mtime_ns) and not is_empty:
                 return True
         if is_result:
             self._wanted.append((target, f"{directory}/{name}", size, mtime_ns))

@@ -22,7 +22,7 @@ from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.files import open_regular
 
-_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".mp4", ".webp")
+PICTURE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".mp4", ".webp")
 _MOST, _MOST_FILES = 200, 2_000
 _LARGEST = 32 << 20  # an image in an event file
 _SMALLEST = 100  # a record that holds an image
@@ -78,7 +78,7 @@ def find_pictures(run: Run, own: OwnFiles) -> list[Picture]:
     changed: dict[Path, float] = {}
     for root in result_roots(run, own):
         for _, entries in list_tree(limited_scan(), root):
-            changed |= {e.path: e.changed_s for e in entries if not e.is_dir and e.path.suffix.lower() in _ENDS}
+            changed |= {e.path: e.changed_s for e in entries if not e.is_dir and e.path.suffix.lower() in PICTURE_ENDS}
     newest = sorted(changed, key=lambda path: (-changed[path], path))[:_MOST_FILES]
     pictures = []
     for path in sorted(select_own(newest, own), key=lambda path: (-changed[path], path)):

@@ -77,7 +77,10 @@ class Machines:
         return {**facts, **_describe_gpus(state.snapshot, holders)}
 
     def _measure_idle(self, here: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:
-        """Return for how many of the last week's hours no run had each GPU of this machine, since the first run."""
+        """Return for how many of the last week's hours no run had each GPU of this machine, since the first run.
+
+        A free GPU that a run had gets ``idle_s``: how long that is ago.
+        """
         indices = [str(gpu["index"]) for gpu in here["gpus"]]
         runs = self.store.list_runs(RunQuery(mirror=""), _MOST_RUNS) if indices else []
         if not runs:
@@ -89,6 +92,10 @@ class Machines:
             span = _measure_span(run, begun_s, now_s)
             for name in run.gpu_names if span is not None else ():
                 spans.get(str(name), []).append(span or (0.0, 0.0))
+        for gpu in here["gpus"]:
+            ends = [posix(run.ended_at) for run in runs if run.ended_at and gpu["index"] in run.gpu_names]
+            if ends and gpu.get("lease") is None:
+                gpu["idle_s"] = round(max(0.0, now_s - max(ends)))
         return {HERE: {index: round((now_s - begun_s - _join_spans(own)) / 3600, 1) for index, own in spans.items()}}
 
 

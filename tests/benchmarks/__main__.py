@@ -16,6 +16,7 @@ import anyio
 
 from tests.benchmarks import (
     attribution,
+    browser,
     canary,
     day,
     flood,
@@ -84,6 +85,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "large_reads": large_reads.measure,
     "swarm": swarm.measure,
     "page": page.measure,
+    "browser": browser.measure,
     "sweeps": sweeps.measure,
     "tasks": tasks.measure,
     "attribution": attribution.measure,

@@ -34,7 +34,7 @@ async def measure(sandbox: Sandbox) -> Table:
     home = StateHome(sandbox.home)
     token = Tokens(home).add("caller")
     home.create()
-    with _live_runs(home) as run_ids:
+    with live_runs(home) as run_ids:
         async with serve(sandbox) as (url, pid):
             quiet = await measure_calls(sandbox, url, token, run_ids[0])
             before_mib = processes.memory_mib(pid)[0]
@@ -87,7 +87,8 @@ async def measure(sandbox: Sandbox) -> Table:
 
 
 @contextmanager
-def _live_runs(home: StateHome) -> Iterator[list[str]]:
+def live_runs(home: StateHome) -> Iterator[list[str]]:
+    """Yield the ids of runs that live by their record: this process holds their locks."""
     locks, run_ids = [], []
     for number in range(_RUNS):
         run_id = f"live-{number:04}"

@@ -31,11 +31,16 @@ function smooth(values, weight) {
 	})
 }
 
-const axisOf = ({ steps, times }, x) => (x === 'time' && times ? times.map((at) => at - times[0]) : steps)
+/** A series with its places on the axis. Over wall time those are its points with a time, in the order of that. */
+function arrange(one, x) {
+	if (x !== 'time') return { ...one, xs: one.steps }
+	const times = one.times || [], order = [...times.keys()].filter((i) => times[i] != null).sort((i, k) => times[i] - times[k]), begun = times[order[0]]
+	return { ...one, begun, xs: order.map((i) => times[i] - begun), values: order.map((i) => one.values[i]) }
+}
 
 /** Mean and deviation of several series, at 200 places that all of them reach. */
-function band(list, x) {
-	const axes = list.map((one) => axisOf(one, x))
+function band(list) {
+	const axes = list.map(({ xs }) => xs)
 	const from = Math.max(...axes.map((axis) => axis[0])), to = Math.min(...axes.map((axis) => axis.at(-1)))
 	if (!(to > from)) return null
 	const xs = Array.from({ length: 200 }, (_, i) => from + ((to - from) * i) / 199)
@@ -89,12 +94,12 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 		const tables = [], series = [{}], fills = []
 		const add = (xs, ys, stroke, label, width = 1.5) => { tables.push([xs, ys]); series.push({ stroke, label, width, points: { show: label && xs.length < 40 } }) }
 		for (const { label, color, series: found } of curves) {
-			const xs = axisOf(found, x)
+			const { xs } = found
 			if (weight) add(xs, found.values, pale(color, 0.3), null, 1)
 			add(xs, smooth(found.values, weight), color, label)
 		}
 		for (const { label, color, list } of bands) {
-			const found = list.length && band(list, x)
+			const found = list.length && band(list)
 			if (!found) continue
 			if (list.length > 1) {
 				for (const sign of [1, -1]) add(found.xs, found.mean.map((mean, i) => mean == null ? null : mean + sign * found.deviation[i]), 'transparent')
@@ -104,8 +109,8 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 		}
 		if (!tables.length) return
 		const isTime = x === 'time', shown = (value) => (isTime ? duration(value) : value >= 1e5 ? value / 1000 + 'k' : value), stroke = css('muted'), grid = { stroke: css('line'), width: 1 }, several = curves.length + bands.length > 1
-		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, ...mark }) => ({ ...mark, x: isTime ? series.times && time - series.times[0] : step }))).filter((mark) => mark.x != null)
-		const nans = curves.flatMap(({ series, color }) => axisOf(series, x).filter((_, i) => series.values[i] == null).map((x) => ({ x, tone: several ? color : css('bad') })))
+		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, ...mark }) => ({ ...mark, x: isTime ? time && time - series.begun : step }))).filter((mark) => mark.x != null)
+		const nans = curves.flatMap(({ series, color }) => series.xs.filter((_, i) => series.values[i] == null).map((x) => ({ x, tone: several ? color : css('bad') })))
 		const [min, max] = zoom.current || []
 		plot.current = new uPlot({
 			width: place.current.clientWidth, height: HEIGHT, series, bands: fills, legend: { show: false },
@@ -143,17 +148,17 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 		<div ref=${place} role="img" aria-label=${'Curve of ' + tag}></div></figure>`
 }
 
-function TagPanel({ tag, runs, groups, found, ...rest }) {
+function TagPanel({ tag, runs, groups, found, x, ...rest }) {
 	const drawn = useRef({})
-	if (drawn.current.found !== found || drawn.current.groups !== groups) { // else the panel stays as it is
-		const of = (id) => found[id] && found[id].series.find((one) => one.tag === tag && one.steps.length)
-		drawn.current = { found, groups,
+	if (drawn.current.found !== found || drawn.current.groups !== groups || drawn.current.x !== x) { // else the panel stays as it is
+		const of = (id) => (found[id] ? found[id].series : []).filter((one) => one.tag === tag).map((one) => arrange(one, x)).find(({ xs }) => xs.length)
+		drawn.current = { found, groups, x,
 			curves: groups ? [] : runs.map(({ id, label }, i) => ({ label, color: hue(i), series: of(id), marks: runs.length > 1 ? [] : marksOf(found[id]) })).filter(({ series }) => series),
 			bands: (groups || []).map(({ label, ids }, i) => ({ label, color: hue(i), list: ids.map(of).filter(Boolean) })) }
 	}
 	const { curves, bands } = drawn.current
-	return curves.length || bands.some(({ list }) => list.length) ? html`<${Panel} tag=${tag} curves=${curves} bands=${bands} ...${rest} />`
-		: html`<figure class="panel"><figcaption>${tag}</figcaption>${empty(Object.keys(found).length ? 'No values' : 'Reading …')}</figure>`
+	return curves.length || bands.some(({ list }) => list.length) ? html`<${Panel} tag=${tag} curves=${curves} bands=${bands} x=${x} ...${rest} />`
+		: html`<figure class="panel"><figcaption>${tag}</figcaption>${empty(Object.keys(found).length ? (x === 'time' ? 'No wall times' : 'No values') : 'Reading …')}</figure>`
 }
 
 const secondsOf = (at) => (typeof at === 'string' ? Date.parse(at) / 1000 : at)
