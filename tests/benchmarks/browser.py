@@ -28,8 +28,8 @@ const painted = (then) => requestAnimationFrame(() => setTimeout(then))
 new MutationObserver((changes) => {
     if (!window.rowsAt && document.querySelector("[data-id]")) painted(() => (window.rowsAt ??= performance.now()))
     for (const { target } of changes) {
-        const row = (target.parentElement || target).closest("[data-id]")
-        if (row) window.seen.push([row.dataset.id, row.querySelector(".state").textContent, Date.now()])
+        const row = (target.parentElement || target).closest?.("[data-id]")
+        if (row) window.seen.push([row.dataset.id, row.querySelector(".state")?.textContent || "", Date.now()])
     }
 }).observe(document, { subtree: true, childList: true, characterData: true })
 window.timed = async (act, isDone) => {
@@ -46,7 +46,7 @@ FILTER = """(text) => timed(() => {
     window.before = rows
 }, () => document.querySelectorAll("[data-id]").length !== window.before)"""
 OPEN = """(id) => timed(() => document.querySelector(`[data-id="${id}"] a`).click(),
-    () => document.querySelector(".detail .events li"))"""
+    () => document.querySelector(".detail h1")?.textContent === id && document.querySelector(".detail .events li"))"""
 ANSWERED = """(part) => performance.getEntriesByType("resource").filter(({ name }) => name.includes(part)).at(-1)"""
 
 
@@ -67,7 +67,10 @@ async def measure(sandbox: Sandbox) -> Table:
             await page.wait_for_function("() => window.rowsAt")
             answer = await page.evaluate(ANSWERED, "/api/runs")
             first_ms = await page.evaluate("window.rowsAt") - answer["responseEnd"]
-            typed = [await page.evaluate(FILTER, f"ended-{'0' * (number % 2)}") for number in range(_TYPED)]
+            while await page.locator("[data-id]").count() <= _ENDED + len(live):  # and the curve's
+                await page.get_by_role("button", name="Load older ones").click()
+                await page.wait_for_timeout(300)
+            typed = [await page.evaluate(FILTER, f"ended-{'00' * (number % 2)}") for number in range(_TYPED)]
             await page.evaluate(FILTER, "")
             opened = [await page.evaluate(OPEN, f"ended-{number:04}") for number in _spread(_ENDED)]
             await page.goto(f"{url}/")
@@ -75,9 +78,9 @@ async def measure(sandbox: Sandbox) -> Table:
             first_kib, last_kib = await _wear(page, home, live)
             drawn_ms, wire = await _draw(page, url, curve)
     rows = (
-        measured("1,000 runs: data → painted", first_ms, "ms", at_most=300),
-        measured("a filter typed → painted, p50", median(typed[1:]), "ms"),
-        measured("a filter typed → painted, longest", max(typed[1:]), "ms", at_most=100),
+        measured("the newest 500 of 1,000 runs: data → painted", first_ms, "ms", at_most=300),
+        measured("a filter typed over 1,000 rows → painted, p50", median(typed[1:]), "ms"),
+        measured("a filter typed over 1,000 rows → painted, longest", max(typed[1:]), "ms", at_most=100),
         measured("a run opened → its events painted, p50", median(opened[1:]), "ms", at_most=200),
         measured("event in the record → in the document, p50", median(news), "ms"),
         measured("event in the record → in the document, p99", percentile(news, 99), "ms", at_most=500),

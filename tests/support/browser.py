@@ -34,7 +34,7 @@ async def browse(**context: Any) -> AsyncIterator[Any]:
             errors: list[str] = []
             tab.on("weberror", lambda error: errors.append(str(error.error)))
             yield tab
-            assert errors == []
+            assert errors == [], errors
         finally:
             await browser.close()
 

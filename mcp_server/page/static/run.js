@@ -53,14 +53,14 @@ function Overview({ row, run }) {
 			${failure.line && html`<${Go} class="proofline" to=${{ tab: 'log', line: failure.line_number }}><code>${failure.line}</code> <small>line ${failure.line_number} of the log</small><//>`}
 			${failure.context && failure.context.length > 0 && html`<pre>${failure.context.join('\n')}</pre>`}
 			${failure.advice && html`<p>${failure.advice}</p>`}</div>`
-		: row.cause && html`<div class=${'why' + (row.live ? ' warn' : '')}>${row.cause}</div>`}
+		: row.cause && !(notes[0] && row.state === 'finished') && html`<div class=${'why' + (row.live ? ' warn' : '')}>${row.cause}</div>`}
 		${row.live && row.line && html`<p class="last"><small>last line</small> <code>${row.line}</code></p>`}
 		<${Facts} rows=${[
 			['Step', row.step != null && number(row.step) + (row.total ? ' of ' + number(row.total) : '')],
 			['Left', row.live && (row.eta_at ? ticking((at) => duration((Date.parse(row.eta_at) - at) / 1000)) : duration(row.eta_s))],
 			['A step takes', row.step_s && number(row.step_s) + ' s'],
 			row.metric ? [row.metric.tag, number(row.metric.value)] : [],
-			['Running for', row.live ? row.started_at && ticking((at) => duration(since(row.started_at, at))) : duration(row.elapsed_s)],
+			[row.live ? 'Running for' : 'Ran for', row.live ? row.started_at && ticking((at) => duration(since(row.started_at, at))) : duration(row.elapsed_s)],
 			['Last output', row.live && row.last_output_at && ticking((at) => ago(row.last_output_at, at))],
 			['Attempt', row.attempt > 1 && row.attempt + (row.earlier ? ` (${row.earlier})` : '')],
 			['GPUs', row.gpus && row.gpus.join(', ')], ['Backend', row.backend], ['Job', row.job_id], ['Place in the queue', row.queue_position],
