@@ -28,7 +28,7 @@ from mcp_server.record.curves.tails import CurveRow
 _MOST_FILES, _MOST_TAGS, _MOST_METRICS, _MOST_STEPS = 200, 1_000, 4, 2_000
 _OTHER_AXES = frozenset({"time", "iter", "frame"})  # over which rl_games and rsl_rl write a metric again
 _OF_MACHINE = re.compile(r"(?:^|[/._])(?:system|hardware|gpu|cpu|memory|disk|network)[/._]|^time/", re.IGNORECASE)
-_HELD_OUT_DIRECTORY = re.compile(r"val|valid|validation|eval|evaluation|test|dev", re.IGNORECASE)
+_HELD_OUT_WORD = re.compile(r"val|valid|validation|eval|evals|evaluation|evaluations|test|dev", re.IGNORECASE)
 _SHOWN = (LOSS, REWARD, QUALITY, HELD_OUT)  # what a metric without a usual name measures, the most telling first
 _APART_S = 0.05
 _ENOUGH = 10  # a step that log and file share by chance is smaller
@@ -65,17 +65,16 @@ class FileProgress:
 
         ``at_s``: now in monotonic seconds, ``wall_s``: the same in POSIX time.
         """
-        label = path.rpartition("/")[0].rpartition("/")[2]
-        is_held_out = _HELD_OUT_DIRECTORY.fullmatch(label) is not None
+        label = _find_held_out(path)
         advanced = False
         for row in rows:
             values = {
-                f"{label}/{tag}" if is_held_out else tag: value
+                f"{label}/{tag}" if label else tag: value
                 for tag, value in row.values.items()
                 if tag.rpartition("/")[2] not in _OTHER_AXES
             }
             curves = self._files.get(path)
-            shows_training = not is_held_out and _shows_training(row.step, values)
+            shows_training = not label and _shows_training(row.step, values)
             if curves is None and not shows_training and len(self._files) >= _MOST_FILES:
                 continue
             if curves is None:
@@ -132,6 +131,16 @@ class FileProgress:
     def counts_like(self, step: int) -> bool:
         """Return whether a step of the output is one of the files' as well: both count the same."""
         return step >= min(_ENOUGH, self.step or 0) and step in self._steps
+
+
+def _find_held_out(path: str) -> str:
+    """Return the word by which a directory or a table is one of held-out data, empty without: `eval_results.json`."""
+    directory, _, name = path.rpartition("/")
+    words = [directory.rpartition("/")[2]]
+    if "tfevents" not in name and not name.endswith(".wandb"):  # these hold the names of hosts and runs
+        words += re.split(r"[^a-zA-Z]+", name)
+    found = [word for word in words if _HELD_OUT_WORD.fullmatch(word)]
+    return found[0] if found and "train" not in words else ""
 
 
 def _shows_training(step: int, values: Mapping[str, float]) -> bool:

@@ -56,6 +56,14 @@ def test_a_directory_of_held_out_data_gives_no_step_and_says_so_in_the_name() ->
     assert progress.metrics["val_loss"] == 3.0
 
 
+@pytest.mark.parametrize("path", ["out/eval_results.json", "out/val_log.csv", "eval/metrics.csv"])
+def test_a_table_of_an_evaluation_is_no_training(path: str) -> None:
+    progress = reading((path, [row(500, accuracy=0.8)]))
+    assert (progress.step, list(progress.metrics)) == (None, [f"{'val' if '/val_' in path else 'eval'}/accuracy"])
+    assert reading(("out/train_val_log.csv", [row(500, accuracy=0.8)])).step == 500
+    assert reading(("runs/events.out.tfevents.1.test.2.0", [row(500, accuracy=0.8)])).step == 500
+
+
 def test_the_pace_is_that_of_the_times_in_the_file_where_it_is_written_seldom() -> None:
     rows = [row(step, WALL_S - 60 + step / 2, loss=1.0) for step in range(100)]
     assert reading(("a", rows)).speed.step_s == pytest.approx(0.5)
