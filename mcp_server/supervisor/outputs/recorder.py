@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +62,7 @@ _EVENT_FILES_S, _LEAST_WORK_S = 30.0, 0.05  # nobody who used less processor tim
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
+_TEMPORARY = "/tmp"  # noqa: S108 - watched, never written: tempfile would make a file there to try it
 # Below directories of outputs that exist, new ones are expected: logs/train/runs/DATE. One with more directories in it
 # holds the runs themselves.
 _OUTPUT_DEPTH, _MOST_BESIDE, _NEW_DEPTH = 3, 12, 6
@@ -162,7 +162,7 @@ class OutputRecorder(threading.Thread):
             self._name_directories()
             self._watch_outputs(self._real_cwd, _OUTPUT_DEPTH)
             self._watch()
-            self._temporary.add(tempfile.gettempdir())
+            self._temporary.add(os.environ.get("TMPDIR", _TEMPORARY))
             self._sample_until_end()
             self._outsiders.inspect_processes((), time.time())  # first: meanwhile what was written last settles
             self._files.close(self._pids)
