@@ -60,6 +60,7 @@ _SLOW_PATTERN = (
 
 _TABLE_SIGNS = "│┃|"
 _CELLS = compile_lazily(f"[{_TABLE_SIGNS}]")
+_WORKER = compile_lazily(r"^\s*\([^()]* pid=\d+[^()]*\)")  # of Ray, before a line of its
 _LINES_AFTER_TITLE = 6  # without a table: the title was of something else
 
 LogPoints = list[tuple[int | None, float]]
@@ -238,6 +239,7 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
 
 def _find_own_names(line: str) -> dict[str, float]:
     """Return the numbers of ``line`` by its own names, the first of each; neither its settings nor a model's size."""
+    line = _WORKER.sub("", line, count=1)
     cells = [cell.strip() for cell in _CELLS.split(line) if cell.strip()] if is_row(line) else []
     line = ": ".join(cells) if len(cells) == 2 else line  # noqa: PLR2004 - a name and its number
     named: dict[str, float] = {}

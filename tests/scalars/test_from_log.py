@@ -139,6 +139,15 @@ def test_a_number_is_known_by_the_name_that_the_program_prints(tmp_path: Path) -
     assert printed["Mean reward"][0][1] == 3.5
 
 
+def test_the_worker_that_ray_puts_before_a_line_is_no_name(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path)
+    rundir.log(1).parent.mkdir(parents=True)
+    rundir.log(1).write_text("(TaskRunner pid=123, ip=10.0.0.3) step:1 - critic/score/mean:0.25 - own_figure:7\n")
+    printed = read_log_metrics(make_run(), rundir).printed
+    assert printed["own_figure"] == [(1, 7.0)]
+    assert not [name for name in printed if "pid" in name or "ip" in name.split()]
+
+
 def test_redirected_output_is_read_where_nobody_else_has_written_it(tmp_path: Path) -> None:
     rundir, log = RunDir(tmp_path / "r"), tmp_path / "train.log"
     rundir.log(1).parent.mkdir(parents=True)
