@@ -65,3 +65,4 @@ class Comparison(Answer):
     findings: list[str] | None = None  # what was concluded of a run, its results document, its page in a tracker
     more: str | None = None
     notes: list[str] | None = None
+    diff: list[str] | None = None

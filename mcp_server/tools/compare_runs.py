@@ -9,6 +9,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.compare import build_comparison
 from mcp_server.results.outcome_answers import Comparison
+from mcp_server.results.run_differences import describe_run_differences
 from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.sweeps.tables.comparison import compare_sweeps
 from mcp_server.threads import run_in_thread
@@ -28,6 +29,7 @@ async def compare_runs(
         Field(description="Scalar names or globs, best:TAG, mean10%:TAG, TAG@STEP, first:TAG<X. None: the main ones"),
     ] = None,
     markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
+    diff: Annotated[bool, Field(description="All that differs between two runs: code, packages, data too")] = False,
 ) -> Comparison:
     """Compare runs in one table.
 
@@ -39,7 +41,18 @@ async def compare_runs(
             raise BadArgument("sweep", "stands alone: leave run_ids and tags out.", "Nothing was compared.")
         names = [sweep] if isinstance(sweep, str) else sweep
         return await run_in_thread(_compare_sweeps, server, names, metrics or (), markdown)
-    return await run_in_thread(_compare_runs, server, run_ids or (), tags or (), metrics or (), markdown)
+    answer = await run_in_thread(_compare_runs, server, run_ids or (), tags or (), metrics or (), markdown)
+    if diff:
+        lines = await run_in_thread(_find_differences, server, run_ids or ())
+        answer = answer.model_copy(update={"diff": lines})
+    return answer
+
+
+def _find_differences(server: ServerContext, run_ids: Sequence[str]) -> list[str]:
+    runs = server.store.resolve(run_ids)
+    if len(runs) != 2:  # noqa: PLR2004 - a difference
+        raise BadArgument("diff", f"is of two runs, and run_ids names {len(runs)}.", "Name two.")
+    return describe_run_differences(server.store, *runs)
 
 
 def _compare_runs(

@@ -202,6 +202,14 @@ async def test_what_is_other_than_it_was_is_named_before_the_start(sandbox: Sand
         assert "Files that the command names differ: a.yaml." in told
         assert "Packages: kit 1.0 → 2.0." in told
         assert f"Data file {project / 'train.jsonl'}: 3 B → 6 B." in told
+        again = await repeat(agent, like=first, change={"$SHADE": "b", "dropout": 3})
+        assert (await agent.end(again))["state"] == "finished"
+        diff = (await agent.call("compare_runs", run_ids=[first, again], diff=True))["diff"]
+        assert {"dropout: none → 3", "Variables: $SHADE.", "Packages: kit 1.0 → 2.0."} <= {*diff}, diff
+        assert [one for one in diff if one.endswith("lr: 0.1 → 0.2")], diff
+        assert [one for one in diff if "part.py" in one or one == "Changed or untracked files differ."]
+        assert f"Data file {project / 'train.jsonl'}: 3 B → 6 B." in diff
+        assert "is of two runs" in await agent.refusal("compare_runs", run_ids=[first], diff=True)
         kept = (await agent.call("launch_run", like=first, code="kept", dry_run=True))["warnings"]
         assert not [one for one in kept if one.startswith(("Code", "Files"))]
         assert "Packages: kit 1.0 → 2.0." in kept
