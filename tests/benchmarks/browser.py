@@ -41,10 +41,10 @@ window.timed = async (act, isDone) => {
 }
 """
 FILTER = """(text) => timed(() => {
-    const input = document.getElementById("search"), rows = document.querySelectorAll("[data-id]").length
+    const input = document.getElementById("search")
+    window.before = document.querySelector("[role=table]").ariaRowCount
     Object.assign(input, { value: text }).dispatchEvent(new Event("input", { bubbles: true }))
-    window.before = rows
-}, () => document.querySelectorAll("[data-id]").length !== window.before)"""
+}, () => document.querySelector("[role=table]").ariaRowCount !== window.before)"""
 OPEN = """(id) => timed(() => document.querySelector(`[data-id="${id}"] a`).click(),
     () => document.querySelector(".detail h1")?.textContent === id && document.querySelector(".detail .events li"))"""
 ANSWERED = """(part) => performance.getEntriesByType("resource").filter(({ name }) => name.includes(part)).at(-1)"""
@@ -67,12 +67,16 @@ async def measure(sandbox: Sandbox) -> Table:
             await page.wait_for_function("() => window.rowsAt")
             answer = await page.evaluate(ANSWERED, "/api/runs")
             first_ms = await page.evaluate("window.rowsAt") - answer["responseEnd"]
-            while await page.locator("[data-id]").count() <= _ENDED + len(live):  # and the curve's
+            while await page.get_by_role("button", name="Load older ones").count():
                 await page.get_by_role("button", name="Load older ones").click()
                 await page.wait_for_timeout(300)
             typed = [await page.evaluate(FILTER, f"ended-{'00' * (number % 2)}") for number in range(_TYPED)]
             await page.evaluate(FILTER, "")
-            opened = [await page.evaluate(OPEN, f"ended-{number:04}") for number in _spread(_ENDED)]
+            await page.evaluate("window.scrollTo(0, 1e6)")
+            drawn = await page.locator("[data-id^=ended]").evaluate_all(
+                "(rows) => rows.map(({ dataset }) => dataset.id)"
+            )
+            opened = [await page.evaluate(OPEN, drawn[number]) for number in _spread(len(drawn))]
             await page.goto(f"{url}/")
             news = await _follow(page, home, live)
             first_kib, last_kib = await _wear(page, home, live)

@@ -52,7 +52,6 @@ export const now = signal(Date.now()) // by the server's clock, each second whil
 export const minute = computed([now], (at) => Math.floor(at / 60000) * 60000)
 const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']]
 
-/** A length of time in two units: 42 s, 3 min 20 s, 5 h 10 min, 2 d 3 h. */
 export function duration(s) {
 	if (s == null || !isFinite(s)) return ''
 	s = Math.max(0, Math.round(s))
@@ -75,7 +74,6 @@ export function clock(iso) {
 	return day + date.toLocaleTimeString(undefined, { hour: two, minute: two, second: two })
 }
 
-/** A number in four significant digits, whole numbers whole. The server says nan and inf as words. */
 export function number(value) {
 	if (typeof value !== 'number') return value == null ? '' : String(value)
 	if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString('en').replaceAll(',', '\u202f')

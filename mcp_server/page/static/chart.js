@@ -20,7 +20,6 @@ function css(name) {
 const hue = (i) => css('line-' + ((i % 8) + 1))
 const pale = (color, share) => color.replace('(', 'a(').replace(')', `, ${share})`)
 
-/** An average that forgets, without the pull of its first value. NaN stays NaN. */
 function smooth(values, weight) {
 	let sum = 0, norm = 0
 	return values.map((value) => {
@@ -80,7 +79,6 @@ const drawMarks = (nans, lines) => ({ ctx, bbox, valToPos }) => {
 	ctx.restore()
 }
 
-/** The value at an index, or the nearest before it that is no gap of the alignment. */
 function nearest(values, i) {
 	for (let k = i; k >= 0 && k > i - 50; k--) if (values[k] !== undefined) return values[k]
 }

@@ -13,7 +13,6 @@ export function State({ row }) {
 	return html`<span class=${'state ' + tone.join('')}><i aria-hidden="true">${sign}</i> ${words(row.state)}</span>`
 }
 
-// ---- filters: all words must stand in the row; owner:ada asks one field
 const TEXTS = ['id', 'name', 'state', 'cause', 'kind', 'line', 'owner', 'host', 'sweep', 'cell', 'project', 'backend', 'verdict', 'tag']
 const GROUPS = {
 	live: (row) => row.live && row.state !== 'queued',
@@ -38,7 +37,6 @@ const matches = (row, query) => query.every(([field, value]) => field
 	? [valueOf(row, field)].flat().some((one) => one != null && String(one).toLowerCase().includes(value))
 	: textOf(row).includes(value))
 
-// ---- order: what lives, what waits, what has ended
 const rank = (row) => (row.state === 'queued' ? 1 : row.live ? 0 : 2)
 const KEYS = {
 	state: (row) => rank(row) + row.state,
@@ -60,7 +58,6 @@ function comparison(order) {
 	}
 }
 
-/** The rows as they are shown: {row, depth, isOpen}. */
 export const shown = computed([address, runs, sweeps], ({ q, state, sort = '', open = [] }, runs, sweeps) => {
 	const query = readQuery(q), group = GROUPS[state], fits = (row) => (!group || group(row)) && matches(row, query)
 	const cells = new Map(), top = []
@@ -87,7 +84,6 @@ const spread = computed([runs], (runs) => {
 	return found
 })
 
-// ---- small curves of the rows that are seen
 const sparks = signal(new Map()), seen = new Set(), asked = new Map()
 let sparkTimer
 
@@ -117,7 +113,6 @@ function Spark({ values, tag }) {
 	return html`<svg class="spark" viewBox="0 0 80 20" role="img" aria-label=${tag}><path d=${path} /></svg>`
 }
 
-// ---- rows
 const cell = (name, content, title) => html`<span role="cell" class=${name} title=${title}>${content}</span>`
 const line = (row, isAt, depth, cells) => html`<div role="row" class=${`row${depth ? ' inner' : ''}${isAt ? ' at' : ''}${row.live ? '' : ' over'}`} data-id=${row.id}>${cells}</div>`
 
@@ -173,15 +168,27 @@ function toggle(name, id) {
 }
 export const pick = (id) => toggle('sel', id)
 
+// Rows beyond these are drawn once somebody scrolls near to them.
+const FEW = 100, room = signal(FEW)
+const grower = globalThis.IntersectionObserver && new IntersectionObserver((ends) => { if (ends.some((end) => end.isIntersecting)) room.value += FEW }, { rootMargin: '900px' })
+class More extends Steady {
+	componentDidMount() { grower?.observe(this.base) }
+	componentWillUnmount() { grower?.unobserve(this.base) }
+	render() { return html`<p />` }
+}
+
 export const at = signal(null)
 export function move(by) {
 	const list = shown.value, index = list.findIndex(({ row }) => row.id === at.value)
 	const next = list[Math.max(0, Math.min(list.length - 1, index < 0 ? 0 : index + by))]
 	if (!next) return
 	at.value = next.row.id
-	const own = document.querySelector(`[data-id="${CSS.escape(next.row.id)}"]`)
-	own.scrollIntoView({ block: 'nearest' })
-	own.querySelector('a').focus({ preventScroll: true })
+	room.value = Math.max(room.value, list.indexOf(next) + 9)
+	requestAnimationFrame(() => {
+		const own = document.querySelector(`[data-id="${CSS.escape(next.row.id)}"]`)
+		own.scrollIntoView({ block: 'nearest' })
+		own.querySelector('a').focus({ preventScroll: true })
+	})
 }
 export function openAt() {
 	if (runs.value.has(at.value)) go(only({ run: at.value }))
@@ -201,7 +208,7 @@ export function Filters() {
 	const { q = '', state } = use(address), found = use(counts), fields = use(spread), said = q.split(/\s+/)
 	const choose = (field) => (event) => set({ q: [...said.filter((word) => !word.startsWith(field + ':')), event.target.value && field + ':' + event.target.value].filter(Boolean).join(' ') })
 	return html`<div class="filters">
-		<input id="search" type="search" placeholder="Filter: words, owner:ada, tag:ppo  ( / )" aria-label="Filter runs" value=${q} onInput=${typed((q) => set({ q }))} />
+		<input id="search" type="search" placeholder="Filter: words, owner:ada, tag:ppo  ( / )" aria-label="Filter runs" value=${q} onInput=${typed((q) => { room.value = FEW; set({ q }) })} />
 		<div class="chips" role="group" aria-label="State"><button aria-pressed=${!state} onClick=${() => set({ state: null })}>All</button>
 			${Object.keys(GROUPS).map((name) => html`<button aria-pressed=${state === name} onClick=${() => set({ state: state === name ? null : name })}>${name} <small>${found[name]}</small></button>`)}</div>
 		${named(fields).map(([field, values]) => values.size > 1 && html`<select aria-label=${'Only one ' + field} onChange=${choose(field)}><option value="">${field}</option>${[...values].sort().slice(0, 200).map((value) => html`<option value=${value} selected=${said.includes(field + ':' + value)}>${value}</option>`)}</select>`)}
@@ -209,13 +216,13 @@ export function Filters() {
 }
 
 export function List() {
-	const list = use(shown), { sort, sel = [], run } = use(address), curves = use(sparks), current = use(at), fields = use(spread), count = use(total), known = use(runs)
+	const list = use(shown), { sort, sel = [], run } = use(address), curves = use(sparks), current = use(at), fields = use(spread), count = use(total), known = use(runs), most = use(room)
 	const picked = useMemo(() => new Set(sel), [sel])
 	if (!use(loaded)) return empty('Loading …')
 	if (!known.size && !list.length) return html`<div class="empty"><h2>No runs yet</h2><p>An agent starts one with <code>launch_run</code>; in a terminal, <code>runward demo</code> starts a small real training.</p></div>`
 	return html`<div role="table" aria-label="Runs" aria-rowcount=${list.length} class=${`list${fields.host.size < 2 && fields.host.has('here') ? ' no-host' : ''}${fields.owner.size < 2 ? ' no-owner' : ''}`}><${Head} sort=${sort} />
-		${list.map(({ row, depth, isOpen }) => row.cells ? html`<${SweepRow} key=${row.id} row=${row} isOpen=${isOpen} isAt=${current === row.id} />`
+		${list.slice(0, most).map(({ row, depth, isOpen }) => row.cells ? html`<${SweepRow} key=${row.id} row=${row} isOpen=${isOpen} isAt=${current === row.id} />`
 			: html`<${RunRow} key=${row.id} row=${row} depth=${depth} isPicked=${picked.has(row.id)} isAt=${current === row.id || run === row.id} spark=${curves.get(row.id)} />`)}</div>
-	${!list.length && empty(html`Nothing matches. <button onClick=${() => set({ q: null, state: null })}>Show all</button>`)}
+	${list.length > most && html`<${More} key=${most} />`}${!list.length && empty(html`Nothing matches. <button onClick=${() => set({ q: null, state: null })}>Show all</button>`)}
 	${known.size < count && empty(html`${number(known.size)} of ${number(count)} runs are loaded. <button onClick=${loadOlder}>Load older ones</button>`)}`
 }

@@ -1,7 +1,6 @@
 // What the page knows: its address, the runs and sweeps, and the one stream that keeps them new.
 import { html, signal, now, say, useState, useEffect } from './base.js'
 
-// ---- the address: the whole view can be sent to somebody else
 const LISTS = ['open', 'sel', 'tags']
 const readAddress = () => Object.fromEntries([...new URLSearchParams(location.search)].map(([key, value]) => [key, LISTS.includes(key) ? value.split(',').filter(Boolean) : value]))
 export const address = signal({ ...globalThis.RUNWARD_EXPORT?.start, ...readAddress() })
@@ -73,7 +72,6 @@ export function useAnswer(path, ...keys) {
 	return answer && answer.path === path ? answer : {}
 }
 
-// ---- runs and sweeps
 export const access = signal('unknown') // unknown, needed, given
 export const me = signal({})
 export const runs = signal(new Map())
