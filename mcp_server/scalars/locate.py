@@ -15,7 +15,7 @@ from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.appended_file import file_size
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
-from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.attribution import OwnFiles, is_root
 from mcp_server.store.attribution.claims import SLACK_S, FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
@@ -154,9 +154,11 @@ def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
     roots = [*([cwd] if cwd != Path("/") else []), *own.roots()[:_MOST_ROOTS]]
     # Where its processes had a file with scalars open, or changed one, nothing need be searched.
     known = [path.rpartition("/") for path in (*claims.written, *(claims.listed or ()))]
-    held = [place for place, _, name in known if "tfevents" in name or find_scalar_file(name) is not None]
-    beside = [Path(place) for place in [*dict.fromkeys(reversed(held))][:_MOST_BESIDE]]
-    return [[path for path in dict.fromkeys(paths) if os.path.isdir(path)] for paths in (named, [*roots, *beside])]  # noqa: PTH112 - does not raise
+    held = [one for one in known if "tfevents" in one[2] or find_scalar_file(one[2]) is not None]
+    # Below /tmp and its like are the files of all: there the file itself alone.
+    places = [place if is_root(place) else f"{place}/{name}" for place, _, name in reversed(held)]
+    beside = [Path(place) for place in [*dict.fromkeys(places)][:_MOST_BESIDE]]
+    return [[path for path in dict.fromkeys(paths) if os.path.exists(path)] for paths in (named, [*roots, *beside])]  # noqa: PTH110 - does not raise
 
 
 def _locate_event_files(roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, least: Rank) -> list[EventFiles]:

@@ -430,7 +430,7 @@ def _event(event: Mapping[str, Any]) -> Event:
     text, then = str(event.get("text", "")), str(event.get("then") or "")
     if then and text.endswith(f" {then}"):
         happened = text.removesuffix(f" {then}")
-        fewest = _STALL_CHARS if event["kind"] == "stalled" else _FEWEST_EVENT_CHARS
+        fewest = _STALL_CHARS if event["kind"] in ("stalled", "first_step_timeout") else _FEWEST_EVENT_CHARS
         text = f"{shorten_facts(happened, max(fewest, _EVENT_CHARS - len(then) - 1))} {then}"
     else:
         text = shorten_facts(text, _EVENT_CHARS)

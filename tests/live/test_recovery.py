@@ -170,7 +170,7 @@ if os.environ["RAY_PORT"] == "21379":
         assert (port != "21379", directory, address) == (True, "/tmp/ray-a-2", f"127.0.0.1:{port}")
         unmoved = await agent.end(await agent.launch(script(sandbox, code), env=env, cwd=str(sandbox.path)))
         assert unmoved["failure"]["action"] == "retry_other_port"
-        assert "--port=$RAY_PORT" in unmoved["failure"]["advice"]
+        assert "again with a free --port and a --temp-dir of its own" in unmoved["failure"]["advice"]
 
 
 async def test_a_stall_is_stopped_and_tried_again_if_the_policy_says_so(sandbox: Sandbox) -> None:

@@ -66,7 +66,7 @@ async def test_a_run_is_one_line_per_tag(read_tb: Tool, logs: Path) -> None:
     answer = await read_tb(logdir=str(logs / "two"))
     assert (answer["source"], answer["step"]) == (str(logs / "two"), 99)
     reward, loss, lr = answer["tags"]
-    assert reward.startswith("Train/reward 49.5 ↑500 0@0 49.5@99 0")
+    assert reward.startswith("Train/reward 49.5 ↑5 0@0 49.5@99 0")
     assert "1e6@50" in loss
     assert loss.endswith("1 NaN from 70")
     assert lr == f"lr 0.001 ~ 0.001@0 0.001@0 {'5' * 32}"
@@ -76,13 +76,8 @@ async def test_named_tags_are_shown_in_full_with_points(read_tb: Tool, logs: Pat
     answer = await read_tb(logdir=str(logs / "two"), tags=["loss", "*reward"])
     loss, reward = answer["values"]["loss"], answer["values"]["Train/reward"]
     assert (loss["last_step"], loss["count"], loss["nan"], loss["first_nan_step"], loss["max"]) == (99, 100, 1, 70, 1e6)
-    assert (reward["slope"], reward["trend"], reward["min"], reward["first"], reward["mean"]) == (
-        500,
-        "up",
-        0,
-        0,
-        24.75,
-    )
+    assert (reward["slope"], reward["slope_steps"], reward["trend"]) == (5, 10, "up")
+    assert (reward["min"], reward["first"], reward["mean"]) == (0, 0, 24.75)
     assert len(loss["points"]) <= 20
     assert [50, 1e6] in loss["points"]
     assert "points" not in (await read_tb(logdir=str(logs / "two"), tags="lr", points=0))["values"]["lr"]
@@ -96,8 +91,8 @@ async def test_several_runs_are_listed_newest_first_or_compared(read_tb: Tool, l
     assert (await read_tb(logdir=f"{logs}/latest"))["source"] == str(logs / "one")
     compared = await read_tb(compare=[str(logs / "one"), str(logs / "two")], tags=["Train/reward"])
     assert compared["runs"] == ["one", "two"]
-    assert compared["tags"][0].startswith("Train/reward | 99@99 ↑1000 0..99 0")
-    assert " | 49.5@99 ↑500 0..49.5 0" in compared["tags"][0]
+    assert compared["tags"][0].startswith("Train/reward | 99@99 ↑10 0..99 0")
+    assert " | 49.5@99 ↑5 0..49.5 0" in compared["tags"][0]
     assert (await read_tb(logdir=str(logs), tags=["Train/reward"]))["tags"] == compared["tags"]
 
 

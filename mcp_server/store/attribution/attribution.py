@@ -100,7 +100,7 @@ class OwnFiles:
         claims = self.claims
         paths = [*claims.tensorboard, *claims.results, *sorted(claims.named), *sorted(claims.beside)]
         paths += sorted(claims.mentioned)
-        outside = [path for path in dict.fromkeys(paths) if not is_within(path, claims.cwd) and _is_root(path)]
+        outside = [path for path in dict.fromkeys(paths) if not is_within(path, claims.cwd) and is_root(path)]
         return [Path(path) for path in outside if not any(path != one and is_within(path, one) for one in outside)]
 
     def describe_places(self) -> str:
@@ -138,7 +138,8 @@ def describe_uncertain(paths: Sequence[str]) -> str | None:
     return f"Left out, since it is uncertain which run wrote them: {names}{more} in {root}."
 
 
-def _is_root(path: str) -> bool:
+def is_root(path: str) -> bool:
+    """Return whether a search below a directory finds the files of few: not below /, /tmp or the home directory."""
     return path not in ("/", "/tmp", "/var/tmp", "/dev/shm", str(Path.home()))  # noqa: S108
 
 

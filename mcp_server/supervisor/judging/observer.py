@@ -379,7 +379,7 @@ class Observer:
         """Return where a step was looked for, and what was found."""
         if self._reader.files.step is not None:
             return f"first_step_pattern has matched no line, while {self._reader.files.path} is at {self._reader.place}"
-        return f"looked at its output, and {self._describe_empty() or 'for files with curves of its own: none'}"
+        return f"looked at its output, and {self._describe_empty() or 'it has no curve files'}"
 
     def _describe_empty(self) -> str:
         return "; ".join(f"{self._shorten(path)}: nothing written yet" for path in self.list_empty_files())

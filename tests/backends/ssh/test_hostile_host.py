@@ -93,6 +93,7 @@ def test_no_more_is_unpacked_than_was_asked_for() -> None:
 ANSWERS: list[tuple[str, dict[str, Any], bytes]] = [
     ("ping", {"time": 1.5}, b""),
     ("withdraw", {"withdrawn": True}, b""),
+    ("code_restore", {"directory": "/home/ada/code/cfm-7kqz"}, b""),
     ("interrupt", {"reached": False}, b""),
     ("reap", {"signals_sent": ["SIGINT"], "survivors": [[7, "python"]], "unsupervised": False}, b""),
     ("leftovers", {"processes": [[7, "python"]]}, b""),
