@@ -180,6 +180,8 @@ def find_unrecorded(runs: Path) -> Iterator[tuple[str, processes.Process]]:
         with contextlib.suppress(OSError):  # another user's, or another's words
             if not run_id or (runs / run_id / "spec.json").is_file():
                 continue
+            if supervised_run(processes.command_words(process.parent)) == run_id:  # its guard, which was just forked
+                continue
             files = [str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir()]
             if any(file.startswith(f"{runs.resolve()}/{run_id}/") for file in files):
                 yield run_id, process
