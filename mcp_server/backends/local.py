@@ -48,7 +48,7 @@ from mcp_server.system.starter_client import start_supervisor
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
-_DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
+DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
 _POLL_S = 0.01
 _PROBES_S = 0.1  # longer than readers hold a lock
 _F_SETPIPE_SZ = 1031
@@ -125,7 +125,7 @@ class LocalBackend(Backend):
     @override
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove directory and session of a refused launch, waiting up to 2 s for its supervisor to exit."""
-        with anyio.move_on_after(_DISCARDED_WITHIN_S):
+        with anyio.move_on_after(DISCARDED_WITHIN_S):
             while await run_in_thread(may_be_locked, directory.lock):  # noqa: ASYNC110 - no event announces that
                 await anyio.sleep(_POLL_S)
             await tmux_client.query_in_thread(partial(tmux_client.close_session, spec.session, socket=spec.tmux_socket))

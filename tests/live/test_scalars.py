@@ -111,7 +111,7 @@ SLOWLY_NOTED = """
 import time
 for step in range(1, 401):
     print(f"step {step}/400 - train/loss:{1 / step:.4f} - critic/score/mean:{step / 400:.4f}", flush=True)
-    time.sleep(0.02)
+    time.sleep(0.02 if step < 340 else 0.5)
 """
 
 

@@ -15,7 +15,7 @@ import anyio
 from typing_extensions import override
 
 from mcp_server.backends.base import Backend, ListEnded, ScheduledGpus
-from mcp_server.backends.local import supervisor_argv
+from mcp_server.backends.local import DISCARDED_WITHIN_S, supervisor_argv
 from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.arrays import Element
 from mcp_server.errors import HostUnreachable, RunwardError, ScreenNotFound
@@ -92,7 +92,9 @@ class SlurmBackend(ScheduledGpus, Backend):
     @override
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         del spec
-        await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+        with anyio.move_on_after(DISCARDED_WITHIN_S):
+            while await run_in_thread(directory.path.exists):  # a job that has begun writes there
+                await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
     @override
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:

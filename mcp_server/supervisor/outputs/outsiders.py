@@ -105,7 +105,9 @@ class OutsiderWatch:
         if not is_below or processes.is_tmux_server(one) or _has_supervisor(one, supervised):
             if is_below and _is_of_another_run(one):
                 self._neighbours[one] = cwd, time.time()
-            if is_below or time.time() - processes.started_at_s(one) > _SETTLES_S:
+            # A command has its supervisor's words until it begins.
+            is_settled = is_below and supervised_run(processes.command_words(one.pid)) is None
+            if is_settled or time.time() - processes.started_at_s(one) > _SETTLES_S:
                 self._known.add(numbers)
             return None
         words = processes.command_words(one.pid)
