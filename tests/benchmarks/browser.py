@@ -142,6 +142,9 @@ def _write_event(home: StateHome, run_id: str, seq: int) -> str:
 async def _follow(page: Any, home: StateHome, live: list[str]) -> list[float]:
     """Return how long each of some events took until its row said so, in ms."""
     await page.get_by_text("● live").wait_for()
+    while await page.locator("[data-id]").count() <= len(live):  # rows are drawn as far as somebody scrolls
+        await page.evaluate("window.scrollTo(0, 1e6)")
+        await page.wait_for_timeout(200)
     found = []
     for run_id in live[:_NEWS]:
         written_ms = time.time() * 1000
