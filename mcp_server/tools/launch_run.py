@@ -29,7 +29,7 @@ from mcp_server.runs.warnings.warning_inputs import collect_warnings
 from mcp_server.store.page_servers import find_server
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
-from mcp_server.tools.support.context import Call, ServerContext, caller, server_of, when_answered
+from mcp_server.tools.support.context import Call, ServerContext, caller, identity, server_of, when_answered
 from mcp_server.tools.support.launch_approval import (
     Approval,
     ask_about_launch,
@@ -160,7 +160,7 @@ async def launch_run(
         if RUN_ID in render(spec):
             step += f" {RUN_ID} becomes its id at the launch."
         drift = await run_in_thread(_find_drift, request, server)
-        warnings = [*drift, *(await _collect_warnings(spec, server) or ())] or None
+        warnings = [*drift, *(await _collect_warnings(ctx, spec) or ())] or None
         script = await run_in_thread(backend_of(spec).preview, spec) + render(spec)
         return Launched(
             name=spec.name,
@@ -182,7 +182,7 @@ async def launch_run(
     # Of a run that still lives, this answer says no more than that it was launched.
     seen = {run.run_id: Cursor.at(run if run.ended else launched)}
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
-    warnings = [*drift, *(await _collect_warnings(run.spec, server) or ())]
+    warnings = [*drift, *(await _collect_warnings(ctx, run.spec) or ())]
     repeated = run.spec.created_at < begun_at
     return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=arguments["verbose"])
 
@@ -197,12 +197,13 @@ def _describe_code(spec: RunSpec) -> str | None:
     return describe_code(spec.code, Path(spec.mirror).name)
 
 
-async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
+async def _collect_warnings(ctx: Call, spec: RunSpec) -> list[str] | None:
+    server = server_of(ctx)
     if spec.mirror:  # they are about files of this machine
         far = f"{Path(spec.mirror).name} is another host: whether its packages and data are the same is not known."
         return [far] if spec.like else None
     warnings = await run_in_thread(collect_warnings, spec, server.store, server.environ)
-    return [*warnings, *await run_in_thread(find_tried, spec, server.store, server.scalars)] or None
+    return [*warnings, *await run_in_thread(find_tried, spec, server.store, server.scalars, identity(ctx))] or None
 
 
 def _find_drift(request: LaunchRequest, server: ServerContext) -> list[str]:

@@ -141,7 +141,9 @@ async def launch_sweep(
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
         lines = describe_plan(planned)
-        tried = await run_in_thread(find_tried_cells, list_launches(planned), server.store, server.scalars)
+        tried = await run_in_thread(
+            find_tried_cells, list_launches(planned), server.store, server.scalars, identity(ctx)
+        )
         hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store, former)
         goes_on = ""
         if former is not None:

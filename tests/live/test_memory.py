@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from mcp_server.tools import find_runs, launch_run
 from tests.support.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
@@ -66,3 +67,18 @@ async def test_a_launch_that_was_tried_before_is_told_so(sandbox: Sandbox) -> No
     assert f"{other} ran these settings with other code (train.py changed since)" in changed
     (cells,) = (text for text in rehearsed["warnings"] if text.startswith("Tried before"))
     assert cells.startswith(f"Tried before, 1 of 3 cells: lr1: {other} ran exactly this, launched ")
+
+
+async def test_a_token_hears_of_no_run_of_another_owner(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    (sandbox.path / "train.py").write_text(TRAINING)
+    launch = {"command": [sys.executable, "train.py", "--lr", "1"], "cwd": str(sandbox.path), "name": "try"}
+    async with sandbox.agent_in_process() as agent:
+        first = (await agent.call("launch_run", owner="ada", **launch))["run_id"]
+        await agent.end(first)
+        for module in (launch_run, find_runs):
+            monkeypatch.setattr(module, "identity", lambda _: "bob")
+        again = await agent.call("launch_run", dry_run=True, **launch)
+        assert not any(text.startswith("Tried before") for text in again.get("warnings", ()))
+        assert (await agent.call("find_runs", query="lr=1"))["total"] == 0
+        monkeypatch.setattr(find_runs, "identity", lambda _: "ada")
+        assert (await agent.call("find_runs", query="lr=1"))["total"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 
 from mcp_server.errors import RunNotFound, RunUnreadable
@@ -19,20 +18,26 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import join_some
 
 _READ_S = 0.2  # of a launch, for what the memory lacks
+_UNKNOWN = "What was tried before could not be found out: {!r}."
 _MOST_FILES, _MOST_COMPARED, _MOST_CELLS, _MOST_LOOKED_AT = 3, 20, 100, 3
 
 
-def find_tried(spec: RunSpec, store: RunStore, scalars: Scalars) -> list[str]:
+def find_tried(spec: RunSpec, store: RunStore, scalars: Scalars, owner: str | None = None) -> list[str]:
     """Return what to know of former trainings with these settings, in one sentence or none. Reads files: use a thread.
 
     A run counts that made a step. ``spec``: of a launch, or of a run that has begun, which does not count itself.
+    ``owner``: only runs of this one, whose token asks.
     """
-    same, alike = sign(command_text(spec), spec.cwd, spec.env)
     try:
-        Searcher(store, scalars, spec.cwd, read_s=_READ_S).remember_all()
-        hits = _select(("alike", alike), spec.host, store)
-    except sqlite3.Error:
-        return []
+        return _find_tried(spec, store, scalars, owner)
+    except Exception as error:  # a launch never fails for a warning
+        return [_UNKNOWN.format(error)]
+
+
+def _find_tried(spec: RunSpec, store: RunStore, scalars: Scalars, owner: str | None) -> list[str]:
+    same, alike = sign(command_text(spec), spec.cwd, spec.env)
+    Searcher(store, scalars, spec.cwd, read_s=_READ_S).remember_all()
+    hits = _select({"alike": alike, "host": spec.host, "owner": owner}, store)
     hits = {hit: own for hit, own in hits.items() if hit.run_id != spec.run_id}
     exact = [hit for hit, own in hits.items() if own.get(":same") == same]
     if not exact:
@@ -46,26 +51,29 @@ def find_tried(spec: RunSpec, store: RunStore, scalars: Scalars) -> list[str]:
 
 
 def find_tried_cells(
-    launches: Mapping[str, tuple[str, str, Mapping[str, str]]], store: RunStore, scalars: Scalars, host: str = ""
+    launches: Mapping[str, tuple[str, str, Mapping[str, str]]],
+    store: RunStore,
+    scalars: Scalars,
+    owner: str | None = None,
 ) -> list[str]:
     """Return which cells of a plan have run before, with the same code, in one sentence or none."""
     told = []
     try:
         Searcher(store, scalars, "", read_s=_READ_S).remember_all()
         for name, (command, cwd, env) in list(launches.items())[:_MOST_CELLS]:
-            hits = _select(("same", sign(command, cwd, env)[0]), host, store)
+            hits = _select({"same": sign(command, cwd, env)[0], "owner": owner}, store)
             unchanged = [hit for hit in list(hits)[:_MOST_LOOKED_AT] if _find_changed(hit, store) == []]
             if unchanged:
                 told.append(f"{name}: {_tell(unchanged, 'ran exactly this')}")
-    except sqlite3.Error:
-        return []
+    except Exception as error:  # as above
+        return [_UNKNOWN.format(error)]
     count = f"{len(told)} of {len(launches)} cells"
     return [f"Tried before, {count}: {join_some(told, _MOST_FILES)}."] if told else []
 
 
-def _select(part: tuple[str, str], host: str, store: RunStore) -> dict[Hit, dict[str, str]]:
+def _select(parts: Mapping[str, str | None], store: RunStore) -> dict[Hit, dict[str, str]]:
     """Return the runs with a signature that made a step, with their settings, the newest first."""
-    asked = Question(fields=(part, ("host", host)) if host else (part,))
+    asked = Question(fields=tuple((name, value) for name, value in parts.items() if value))
     hits = store.ask(lambda index: Memory.of(index).select(asked))[:_MOST_COMPARED]
     known = store.ask(lambda index: [Memory.of(index).read(hit)[0] for hit in hits])
     return {hit: own for hit, own in zip(hits, known, strict=True) if ":step" in own}
