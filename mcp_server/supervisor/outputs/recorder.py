@@ -62,7 +62,6 @@ _EVENT_FILES_S, _LEAST_WORK_S = 30.0, 0.05  # nobody who used less processor tim
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
-_SEEN_LATE_NS = 3 * 10**9
 _TEMPORARY = "/tmp"  # noqa: S108 - watched, never written: tempfile would make a file there to try it
 # Below directories of outputs that exist, new ones are expected: logs/train/runs/DATE. One with more directories in it
 # holds the runs themselves.
@@ -114,7 +113,7 @@ class OutputRecorder(threading.Thread):
         self._tails, self._temporary = ScalarTails(self._is_own, on_rows), TemporaryFiles(self._inotify)
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
         self._of_others: set[str] = set()  # paths with curves that others may have written
-        self._of_nobody_else: set[str] = set()  # seen as they changed, while nobody else was there
+        self._looked_ns: dict[str, int] = {}  # when one was first seen while nobody else was there
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
@@ -369,10 +368,8 @@ class OutputRecorder(threading.Thread):
         if self._outsiders.work_at(above, self._living):
             self._of_others.add(path)  # also once they are gone
             return False
-        if path not in self._of_nobody_else and time.time_ns() - os.stat(path).st_mtime_ns > _SEEN_LATE_NS:  # noqa: PTH116
-            return False  # who wrote it may be gone by now
-        self._of_nobody_else.add(path)
-        return True
+        # Who wrote it first may be gone by now; who writes it again, after that look, would have been seen.
+        return os.stat(path).st_mtime_ns > self._looked_ns.setdefault(path, time.time_ns())  # noqa: PTH116 - hot path
 
     def _is_of_record(self, path: str) -> bool:
         if path == f"{self._run_path}stop.json":
