@@ -186,6 +186,7 @@ async def test_who_has_no_link_logs_in_with_a_token_and_stops_its_own_runs_alone
             await page.get_by_role("alert").wait_for()
             await page.get_by_label("Or a token").fill(adas)
             await page.get_by_role("button", name="Enter").click()
+            await page.locator(f'[data-id="{hers}"]').wait_for()  # logged in: leaving earlier would break that off
             for run_id, count in ((hers, 1), (his, 0)):
                 await page.goto(f"http://127.0.0.1:{service.port}/?run={run_id}")
                 await page.get_by_role("button", name="Note …").wait_for()
