@@ -167,7 +167,7 @@ class Sandbox:
                 environ = Path(f"/proc/{p.pid}/environ").read_bytes().decode(errors="replace")
                 shown = [environ, p.command]
                 if p.command.startswith("runward-"):  # a fork of another process, whose environment it shows
-                    shown += [str(fd.readlink()) for fd in Path(f"/proc/{p.pid}/fd").iterdir()]
+                    shown += [name for fd in Path(f"/proc/{p.pid}/fd").iterdir() if (name := _target(fd))]
                 if any(mark in each for each in shown) and p.pid != os.getpid():
                     mine.append(p)
         return mine
@@ -177,6 +177,14 @@ class Sandbox:
         for p in self.own_processes():
             processes.send_signal(p, signal.SIGKILL)
         Path(f"/tmp/tmux-{os.getuid()}/{self.socket}").unlink(missing_ok=True)
+
+
+def _target(link: Path) -> str:
+    """The file behind a descriptor; empty for one that was closed meanwhile, which hides no other."""
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
 
 
 def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
