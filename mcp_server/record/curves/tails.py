@@ -59,6 +59,7 @@ class Tail(ABC):
         head = os.pread(fd, min(_HEAD_BYTES, status.st_size), 0)
         if identity != self._identity or status.st_size < self.offset or not head.startswith(self._head):
             self.offset = 0
+        if not self.offset:  # also where the last read met an empty file, or half of its first line
             self.begin(head)
         self._identity = identity
         if status.st_size - self.offset > _MOST_BYTES:

@@ -51,7 +51,7 @@ _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
 _LOOKED_S, _MOST_LOOKED = 5.0, 1000  # growing files
 _QUIET_S, _LONGEST_QUIET_S = 0.05, 0.4  # after events that are no news: another run that lists a directory wakes all
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
-_FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
+_FLUSH_S, _FINISH_S = 1.0, 3.0  # the end waits so long for what was seen, and afterwards for the listing
 # Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
 # An idle attempt rarely looks: where an outsider writes, inotify says so, and a look at each new process of a busy
 # machine is the most that a silent run costs.
@@ -137,7 +137,7 @@ class OutputRecorder(threading.Thread):
             self._wake()
 
     def flush(self) -> None:
-        """Write what was seen: call it when the attempt's processes have ended. Waits 0.25 s at most."""
+        """Write what was seen: call it when the attempt's processes have ended. Waits 1 s at most."""
         self.hears_stop_requests = False
         self._ending.set()
         self._wake()

@@ -177,3 +177,17 @@ def test_random_bytes_never_raise(tmp_path: Path) -> None:
             path = tmp_path / f"{number}{name}"
             path.write_bytes(bytes(data))
             read(path)
+
+
+@pytest.mark.parametrize("between", [b"", b"st", b"step,loss"])
+def test_a_table_that_is_met_while_it_is_written_anew_is_read_afterwards(tmp_path: Path, between: bytes) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"step,loss\n1,3\n")
+    tail = tail_of(path)
+    assert read(path, tail) == [(1, {"loss": 3.0})]
+    path.write_bytes(between)
+    assert read(path, tail) == []
+    path.write_bytes(b"step,loss\n1,3\n2,2\n")
+    assert read(path, tail) == [(1, {"loss": 3.0}), (2, {"loss": 2.0})]
+    path.write_bytes(b"step,loss\n1,3\n2,2\n3,1\n")
+    assert read(path, tail) == [(3, {"loss": 1.0})]
