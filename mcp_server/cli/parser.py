@@ -100,10 +100,15 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     kill.add_argument("run_id", metavar="RUN|SWEEP")
     kill.add_argument("--reason", default="", help="kept with the run")
 
+    show = verbs.add_parser("show", help="one run in one read: what ran, its settings and code, where its results are")
+    show.add_argument("run_id", metavar="RUN")
+
     note = verbs.add_parser("note", help="keep a note on a run or sweep: in its events, and in a sweep's tables")
     note.add_argument("run_id", metavar="RUN|SWEEP|SWEEP/CELL")
     note.add_argument("verdict", choices=["keep", "discard", "inconclusive"], metavar="keep|discard|inconclusive")
     note.add_argument("text", nargs="*", help="why")
+    for verb in (show, note):
+        verb.set_defaults(module="records")
 
     diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
     diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
@@ -122,7 +127,7 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
     tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
-    return wait, logs, kill, note, diagnose, gpu, hosts, tb
+    return wait, logs, kill, show, note, diagnose, gpu, hosts, tb
 
 
 def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:

@@ -1,9 +1,8 @@
 """The resources with a name in their URI: agents, guides, blueprints (of the project, of runs), runs and sweeps."""
 
 import difflib
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,18 +10,16 @@ from pathlib import Path
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
-from mcp_server.answer import Answer
 from mcp_server.blueprints.apply import read_blueprint_text
 from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
 from mcp_server.hosts.environment import list_known_secrets
-from mcp_server.record.code.code_snapshot import CodeSnapshot, KeptFile, read_code_snapshot
-from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.resources.page_document import write_runs_app
 from mcp_server.results.figures import Figure, measure
+from mcp_server.results.ran_status import describe_ran
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.log import SweepLog
@@ -31,78 +28,8 @@ from mcp_server.tools.support.context import ServerContext
 from mcp_server.tools.support.schema import RUNS_APP
 from mcp_server.views.log_excerpt import MAX_BYTES, tail_lines
 from mcp_server.views.program_output import FRAME_BYTES, frame_output
-from mcp_server.views.run_status import RunStatus, add_command, status_of
+from mcp_server.views.run_status import status_of
 from mcp_server.views.sweep_status import observe_live_cells
-
-_DIGEST_CHARS = 12
-_MOST_FILES = 12
-
-
-class CodeDigests(Answer):
-    """The code of the newest attempt, as it was at its start. Digests: the first 12 digits of SHA-256.
-
-    ``changes``: of the uncommitted changes, "none" without any. ``untracked``: how many source files git does not know.
-    ``scripts``: of the files that the command names. ``sources``: of all ``files`` source files, by path and
-    content; absent where one could not be read, and where git tells. ``copy``: of the copy that was sent or kept.
-    """
-
-    commit: str | None = None
-    changes: str | None = None
-    untracked: int | None = None
-    scripts: dict[str, str] | None = None
-    sources: str | None = None
-    files: int | None = None
-    copy_hash: str | None = None
-
-
-class RanStatus(RunStatus):
-    """The state of one run, its command as it ran, and what it ran. ``configs``: digests of its configuration files."""
-
-    configs: dict[str, str] | None = None
-    code: CodeDigests | None = None
-
-
-def describe_ran(store: RunStore, run: Run) -> RanStatus:
-    """Return the status of ``run`` with what it ran. Reads files: call it in a thread."""
-    status = add_command(status_of(store, run), run)
-    snapshot = read_code_snapshot(store.fetch_record(run), run.attempt)
-    copy_hash = str((run.spec.code or {}).get("hash", ""))[:_DIGEST_CHARS] or None
-    configs, code = None, CodeDigests(copy_hash=copy_hash) if copy_hash else None
-    if snapshot is not None:
-        configs = _list_digests(run, [one for one in snapshot.files if not one.path.endswith(SOURCES)])
-        code = _describe_code(run, snapshot, copy_hash)
-    facts = {name: getattr(status, name) for name in type(status).model_fields}
-    return RanStatus(**facts, configs=configs or None, code=code)
-
-
-def _list_digests(run: Run, files: Sequence[KeptFile]) -> dict[str, str]:
-    known = [one for one in files if one.sha256][:_MOST_FILES]
-    return {name_below(one.path, run.spec.cwd): one.sha256[:_DIGEST_CHARS] for one in known}
-
-
-def _describe_code(run: Run, snapshot: CodeSnapshot, copy_hash: str | None) -> CodeDigests | None:
-    state, diff = load_code_state(snapshot.directory), snapshot.read_diff()
-    sources = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES)} if state else {}
-    lines = [f"{name_below(path, run.spec.cwd)}\0{digest}" for path, digest in sorted(sources.items())]
-    git = snapshot.git
-    is_known = bool(git.commit) and not git.problem and not git.cut
-    untracked = sum(name.endswith(SOURCES) for name in git.untracked)
-    unchanged = "none in files that git knows" if untracked else "none"
-    code = CodeDigests(
-        commit=git.commit or None,
-        changes=(_digest(diff) if diff else unchanged) if is_known else None,
-        untracked=untracked or None,
-        scripts=_list_digests(run, [one for one in snapshot.files if one.path.endswith(SOURCES)]) or None,
-        sources=_digest("\n".join(sorted(lines))) if lines and all(sources.values()) else None,
-        files=len(lines) or None,
-        copy_hash=copy_hash,
-    )
-    return code if code != CodeDigests() else None
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
-
 
 _LOG_LINES = 200
 _MOST_CELLS = 200
@@ -146,11 +73,12 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
     @server.resource(
         "run://{run_id}",
         title="Run",
-        description="The RunStatus of a run, its command as it ran, digests of its configs and code",
+        description="A run: its RunStatus, command as it ran, settings, params by attempt, code, where its results are",
         mime_type=JSON,
     )
     def read_run(run_id: str) -> str:
-        return _answer(lambda: describe_ran(context.store, context.store.find(run_id)).model_dump_json())
+        store = context.store
+        return _answer(lambda: describe_ran(store, context.scalars, store.find(run_id)).model_dump_json())
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:

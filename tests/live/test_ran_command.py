@@ -66,6 +66,11 @@ async def test_the_command_of_a_retry_is_that_of_its_attempt(sandbox: Sandbox) -
         await agent.end(run_id)
         status = json.loads(text_in(await agent.client.read_resource(f"run://{run_id}")))
     assert status["command"] == f"{sys.executable} train.py --logdir runs/2 --retry --num_envs 4"
+    first, second = status["attempts"]
+    assert first == {"attempt": 1, "params": {"num_envs": 8}, "ended": "oom_gpu"}
+    assert second == {"attempt": 2, "params": {"num_envs": 4}}
+    assert status["settings"]["num_envs"] == "4"
+    assert status["results"]["log"] == str(sandbox.rundir(run_id).log(2))
     scripts = [sandbox.rundir(run_id).script, sandbox.rundir(run_id).attempt(2) / "run.sh"]
     logdirs = [line for script in scripts for line in script.read_text().splitlines() if "--logdir" in line]
     assert [line.partition("--logdir ")[2] for line in logdirs] == ['runs/1 --retry "$@"', 'runs/2 --retry "$@"']

@@ -1,20 +1,53 @@
-"""`runward note`: keep a verdict on a run, a sweep or a cell, with the reason."""
+"""`runward show`, `runward note`: one run in one read, and a verdict on a run, a sweep or a cell with the reason."""
 
 import argparse
 import os
+from collections.abc import Iterator
+from typing import Any
 
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.results.notes import tell_note
 from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.results.ran_status import describe_ran
+from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.log import keep_note
+from mcp_server.text.formatting import printable
+
+_INDENT = "  "
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Keep the note, and return 0."""
+    """Do what the verb says, and return 0."""
     store = RunStore(StateHome.of(os.environ))
+    return {"show": _show, "note": _note}[arguments.command](store, arguments)
+
+
+def _show(store: RunStore, arguments: argparse.Namespace) -> int:
+    status = describe_ran(store, Scalars(store.home, store), store.find(arguments.run_id))
+    facts = status.model_dump(mode="json")
+    if arguments.json:
+        print_json(facts)
+    else:
+        print("\n".join(_lay_out(facts)))
+    return 0
+
+
+def _lay_out(value: Any, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a value: a name and its text a line, and what is inside of it below."""
+    pairs = value.items() if isinstance(value, dict) else (("-", each) for each in value)
+    for name, each in pairs:
+        label = f"{indent}{printable(str(name))}{'' if name == '-' else ':'}"
+        if isinstance(each, dict | list) and each:
+            yield label
+            yield from _lay_out(each, indent + _INDENT)
+        else:
+            yield f"{label} {printable(str(each))}"
+
+
+def _note(store: RunStore, arguments: argparse.Namespace) -> int:
     noted, by = _find(store, arguments.run_id), f"{store.home.owner(os.environ)}, on a terminal"
     note = keep_note(store, noted, arguments.verdict, " ".join(arguments.text), by, os.environ)
     if arguments.json:

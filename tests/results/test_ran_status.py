@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mcp_server.__main__ import main
 from mcp_server.record.code.code_snapshot import DIFF, SNAPSHOT
-from mcp_server.resources.templates import describe_ran
+from mcp_server.results.ran_status import describe_ran
 from tests.support.ended_runs import Runs
 
 COMMIT = "176cbbca001b37617043f199196ca159d1309ae4"
@@ -19,7 +22,8 @@ def read_code(runs: Runs, run_id: str, diff: str = "", **git: Any) -> dict[str, 
     script = {"path": str(cwd / "train.py"), "kept": "files/train.py", "sha256": "ab" * 32}
     (code / SNAPSHOT).write_text(json.dumps({"git": {"commit": COMMIT, **git}, "files": [script]}))
     (code / DIFF).write_text(diff)
-    told: dict[str, Any] = describe_ran(runs.store, runs.store.observe(run_id)).model_dump()["code"]
+    told: dict[str, Any] = describe_ran(runs.store, runs.scalars, runs.store.observe(run_id)).model_dump()["code"]
+    assert told.pop("kept_in") == str(code)
     return told
 
 
@@ -44,3 +48,22 @@ def test_of_an_unknown_state_nothing_is_said(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     assert "changes" not in read_code(runs, "a-1", problem="git did not answer")
     assert "changes" not in read_code(runs, "b-2", "x" * 50, cut=True)
+
+
+def test_people_read_the_same_by_one_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(tmp_path)
+    cwd = runs.add("a-1", params={"seed": 3}, why="the baseline", secrets=["WANDB_API_KEY"])
+    (cwd / "metrics.csv").write_text("step,loss\n1,0.5\n2,0.25\n")
+    (runs.home.runs / "a-1" / "attribution.json").write_text(json.dumps({"tensorboard": [str(cwd)]}))
+    monkeypatch.setenv("RUNWARD_HOME", str(runs.home.path))
+    assert main(["show", "a-1"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "command: python train.py --lr 1e-4 --seed 3" in told
+    assert "why: the baseline" in told
+    assert told[told.index("settings:") + 1 :][:2] == ["  lr: 1e-4", "  seed: 3"]
+    assert told[told.index("  curves:") + 1] == f"    - {cwd}/metrics.csv"
+    assert main(["show", "a-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["secrets"] == ["WANDB_API_KEY"]
+    assert main(["show", "no-such"]) == 2
