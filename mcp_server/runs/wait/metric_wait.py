@@ -95,11 +95,12 @@ class MetricWait:
         return True
 
     def describe_unmet(self, runs: Sequence[Watched], *, ended: bool) -> str | None:
-        """Return why the condition is not met, of live runs only where none has the metric, or none ever will."""
+        """Return why the condition is not met: the newest values, or that no run has the metric, or none ever will."""
         if not ended and (why := find_impossible(self._condition, runs)) is not None:
             return f"It is never met: {why}."
         checks = list(self._checks.values())
-        if ended and (values := [check.newest for check in checks if check.newest]):
+        tells = ended or self._condition.tag.lower() not in FACTS  # of live runs the answer has these anyway
+        if tells and (values := [check.newest for check in checks if check.newest]):
             return f"Not met: {', '.join(values[:_MOST_VALUES])}."
         other_tags = [check.other_tags for check in checks]
         if not all(tags is not None for tags in other_tags):
@@ -215,11 +216,17 @@ class MetricCheck:
     def _check_sweep(self, run: Sweep, facts: Mapping[str, float]) -> str | None:
         """Return which share of its cells have ended, or its time. Its end, due once all have, is no condition."""
         name, done = self._condition.tag.lower(), sum(cell.done for cell in run.cells)
-        if name not in facts or run.ended or done == len(run.cells) or not self._condition.is_reached(facts[name]):
+        if name not in facts:
             return None
-        if name == conditions.PROGRESS:
-            return f"{done} of {len(run.cells)} cells have ended"
-        return conditions.describe_value(name, facts[name], None)
+        is_share = name == conditions.PROGRESS
+        self.newest = (
+            f"{done} of {len(run.cells)} cells have ended"
+            if is_share
+            else (conditions.describe_value(name, facts[name], None))
+        )
+        if run.ended or done == len(run.cells) or not self._condition.is_reached(facts[name]):
+            return None
+        return self.newest
 
     def _check_log(self, run: Run, others: Sequence[str]) -> str | None:
         """Check the numbers that a run prints under names of its own. A long log is read seldom."""

@@ -152,7 +152,7 @@ async def test_a_missing_tag_is_named_with_similar_ones(tmp_path: Path) -> None:
     assert wait.describe_unmet([], ended=True) == "No 'lss' in it. Present: loss, reward."
     wait = MetricWait(scalars, parse_condition("loss < 1"), ["cfm-7kqz"], {})
     assert await wait.check([run]) is None
-    assert wait.describe_unmet([], ended=False) is None
+    assert wait.describe_unmet([], ended=False) == "Not met: loss = 3 at step 1."
 
 
 async def test_a_wait_continues_at_its_callers_positions_and_another_caller_starts_at_the_newest_point(
@@ -274,6 +274,13 @@ def test_what_no_run_can_meet_is_refused(tmp_path: Path) -> None:
     check_possible(parse_condition("step >= 1000"), [replace(run, state="finished"), replace(run, progress={})])
 
 
+async def test_a_step_that_a_live_run_shows_anyway_is_told_at_its_end_alone(tmp_path: Path) -> None:
+    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("step >= 9"), ["cfm-7kqz"], {})
+    assert await wait.check([replace(live(tmp_path), progress={"step": 7}, events=(STEPPED,))]) is None
+    assert wait.describe_unmet([], ended=False) is None
+    assert wait.describe_unmet([], ended=True) == "Not met: step = 7."
+
+
 async def test_a_share_of_steps_without_a_total_is_said_to_be_unknown(tmp_path: Path) -> None:
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("50%"), ["cfm-7kqz"], {})
     assert await wait.check([replace(live(tmp_path), progress={"step": 7}, events=(STEPPED,))]) is None
@@ -284,7 +291,7 @@ async def test_a_run_that_ends_first_says_what_its_metric_was(tmp_path: Path) ->
     csv(tmp_path, "step,reward", "1,3", "2,4")
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"), ["cfm-7kqz"], {})
     assert await wait.check([live(tmp_path)]) is None
-    assert wait.describe_unmet([], ended=False) is None
+    assert wait.describe_unmet([], ended=False) == "Not met: reward = 4 at step 2."
     assert wait.describe_unmet([], ended=True) == "Not met: reward = 4 at step 2."
 
 
