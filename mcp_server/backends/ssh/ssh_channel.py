@@ -188,11 +188,6 @@ class Channel:
         with self._changed:
             return 0.0 if self._is_open else max(0.0, time.time() - self._last_contact_s())
 
-    @property
-    def clock_offset_s(self) -> float:
-        """How far the host's clock is ahead of this one's, as it was when the connection was made. Only for showing."""
-        return float((read_json(self.mirror.path / _HOST_FILE) or {}).get("clock_offset_s") or 0.0)
-
     def close(self) -> None:
         """End the connection."""
         with self._changed:
