@@ -43,6 +43,7 @@ preflight
 """,
     "sweeps": """
 sources
+trials
 plan
 tables
 conductor

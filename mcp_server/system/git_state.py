@@ -161,7 +161,9 @@ def read_git(
 def quote_git_failure(error_output: str) -> str:
     """Return the line of git's stderr that says why it failed; hints may follow it."""
     lines = error_output.strip().splitlines() or ["git failed"]
-    cause = next((line for line in reversed(lines) if line.startswith(("fatal: ", "error: "))), lines[-1])
+    causes = [line for line in lines if line.startswith(("fatal: ", "error: "))]
+    place = next((line for line in causes if line.startswith("error: patch failed: ")), None)  # with the line's number
+    cause = place or (causes or lines)[-1]
     return cause.removeprefix("fatal: ")[:300]
 
 

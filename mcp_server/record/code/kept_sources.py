@@ -268,10 +268,10 @@ def run_git_unfiltered(directory: str, *words: str, data: bytes = b"") -> bytes:
     return run_git(directory, *list_filter_options(Path(directory), os.environ), *words, data=data)
 
 
-def run_git(directory: str, *words: str, data: bytes = b"") -> bytes:
+def run_git(directory: str, *words: str, data: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
     """Return the output of git. OSError, subprocess.SubprocessError: it failed, with the line that says why."""
     # GIT_DIR and its like would lead git to another repository than `directory`.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, **(env or {})}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}
     command = [*_GIT, "-C", directory, *words]
     process = subprocess.run(command, input=data, capture_output=True, check=False, env=env, timeout=_GIT_S)

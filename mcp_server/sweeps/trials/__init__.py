@@ -1,0 +1,1 @@
+"""Trials of an open sweep: proposed changes, measured and judged."""

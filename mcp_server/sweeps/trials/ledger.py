@@ -1,0 +1,96 @@
+"""The table of an open sweep's trials in the project, by default `results.tsv`: whole at any moment, ignored by git.
+
+Its first columns are those of the public research loops, so that their notebooks read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.code.kept_sources import run_git
+from mcp_server.system.files import open_regular, read_end, write_atomic
+
+_LAST = ("trial", "base", "by", "n", "sd", "gain_sd", "steps", "runs")
+_STATUS = {"kept": "keep", "discarded": "discard", "timed_out": "crash", "no_metric": "crash", "not_finite": "crash"}
+_MOST_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One trial. ``gain_sd``: how much better than its base, in units of the noise. None: not measured."""
+
+    trial: str
+    verdict: str
+    description: str
+    commit: str = ""
+    base: str = ""
+    by: str = ""
+    mean: float | None = None
+    memory_gib: float | None = None
+    n: int = 0
+    sd: float | None = None
+    gain_sd: float | None = None
+    steps: int | None = None
+    runs: int = 0
+
+
+def check_ledger(repository: Path, name: str) -> None:
+    """BadArgument: a sweep may not write this file: it is a person's."""
+    path = repository / name
+    remedy = 'Pass "ledger": "OTHER.tsv", or false for none.'
+    if Path(name).is_absolute() or ".." in Path(name).parts or not path.parent.is_dir() or not name.endswith(".tsv"):
+        raise BadArgument("ledger", f"{name[:80]!r} is no .tsv file below {repository}.", remedy)
+    if not os.path.lexists(path):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        with open_regular(path, follow_links=False) as file:
+            head = file.readline(_MOST_HEAD_BYTES)
+        if head.rstrip(b"\n").split(b"\t")[5:] == [column.encode() for column in _LAST]:
+            return
+    raise BadArgument("ledger", f"{path} is there, and no sweep wrote it.", remedy)
+
+
+def write_ledger(repository: Path, name: str, metric: str, rows: Sequence[LedgerRow]) -> None:
+    """Write the table in one step, and have git ignore it in this clone alone. OSError: it cannot be written."""
+    _ignore(repository, name)
+    write_atomic(repository / name, render_ledger(metric, rows).encode(), mode=0o644, durable=False)
+
+
+def render_ledger(metric: str, rows: Sequence[LedgerRow]) -> str:
+    """Return the table as tab-separated text, one trial a line."""
+    columns = ("commit", metric, "memory_gb", "status", "description", *_LAST)
+    return "".join("\t".join(" ".join(cell.split()) for cell in line) + "\n" for line in (columns, *map(_cells, rows)))
+
+
+def _cells(row: LedgerRow) -> tuple[str, ...]:
+    return (
+        *(row.commit[:7], _number(row.mean, ".6f"), _number(row.memory_gib, ".1f")),
+        *(_STATUS.get(row.verdict, row.verdict), row.description),
+        *(row.trial, row.base, row.by, str(row.n), _number(row.sd, ".4g"), _number(row.gain_sd, ".2f")),
+        *("" if row.steps is None else str(row.steps), str(row.runs)),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _ignore(repository: Path, name: str) -> None:
+    """Name the file in `info/exclude`, unless git ignores it already or there is no repository."""
+    git = str(repository)
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        run_git(git, "check-ignore", "--quiet", "--no-index", name)
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        words = ("--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
+        exclude, prefix, *_ = [*os.fsdecode(run_git(git, "rev-parse", *words)).splitlines(), ""]
+        Path(exclude).parent.mkdir(exist_ok=True)
+        with Path(exclude).open("ab") as file:
+            ends = not file.tell() or read_end(Path(exclude), 1) == b"\n"
+            file.write(f"{'' if ends else chr(10)}/{prefix}{name}\n".encode())

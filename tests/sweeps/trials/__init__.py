@@ -1,0 +1,1 @@
+"""Trials of an open sweep, against real git repositories."""
