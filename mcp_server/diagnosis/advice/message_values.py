@@ -255,10 +255,9 @@ def explain_service(scene: Scene) -> NextStep | None:
         is_known = bool(_RX.private.match(host)) and scene.log.count(address) > text.count(address)
         if is_known or _RX.this_host.match(host):
             return _blame(scene, address, answered)
-    requests = (
-        _RX.request.findall(scene.near) if answered else []
-    )  # a client logs the address that its error leaves out
-    host = requests[-1].rpartition(":")[0] if requests else ""
+    # A client logs the address that its error leaves out, or the log names one server only.
+    requests = _RX.request.findall(scene.near) if answered else list({*_RX.url.findall(scene.log)})
+    host = requests[-1].rpartition(":")[0] if requests and (answered or len(requests) == 1) else ""
     return _blame(scene, requests[-1], answered) if _RX.private.match(host) or _RX.this_host.match(host) else None
 
 

@@ -85,7 +85,7 @@ def name_unknown(scene: Scene) -> NextStep | None:
 # --- a remedy that the message names itself
 
 _NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
-_SENTENCES = compile_lazily(r"(?<=[.!?])\s+|\n+")
+_SENTENCES = compile_lazily(r"(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)(?<!\betc\.)(?<!\bvs\.)\s+|\n+")
 _SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
     r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"

@@ -30,7 +30,7 @@ _VAGUE = frozenset({"python_error", "other"})
 _NODE = compile_lazily(r"\s*\[\[\{\{node")
 _TUNE = compile_lazily(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
 _REPRESENTED = compile_lazily(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
-_CALL_LINES = 4
+_CALL_LINES, _REPORT_LINES = 4, 2
 _TRIAL_EXCEPTION = compile_lazily(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _BY_TEXT = "by text"  # the explaining line decides the kind
 _GENERAL = [dict(block) for block in read_blocks("diagnosis/failure/general")]
@@ -76,8 +76,8 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
         child = next((one for one in causes if one.child), None)
         chosen = child or causes[-1]
         if chosen.kind in {"cuda_error", *_VAGUE}:
-            return next((one for one in causes if _RX.physx_memory.match(one.text)), chosen)
-        return chosen
+            chosen = next((one for one in causes if _RX.physx_memory.match(one.text)), chosen)
+        return _find_first_report(causes, chosen)
     if causes[0].kind in _VAGUE and not causes[0].tag:
         causes = [one for one in causes if one.child] or causes  # the actor's error caused the driver's
     rank = next((m[1] for line in reversed(lines[-400:]) if (m := _RX.root_rank.search(line.text[:200]))), None)
@@ -88,6 +88,15 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
         if matches:
             return _prefer_what(matches[0], matches)
     return _prefer_what(causes[0], causes)
+
+
+def _find_first_report(causes: Sequence[FailureEvidence], chosen: FailureEvidence) -> FailureEvidence:
+    """Return the first of the adjacent lines with which one native library reports the same failure."""
+    for one in reversed(causes[: next(n for n, each in enumerate(causes) if each is chosen)]):
+        if one.kind != chosen.kind or one.frames or chosen.frames or chosen.start - one.end > _REPORT_LINES:
+            break
+        chosen = one
+    return chosen
 
 
 def _prefer_what(first: FailureEvidence, causes: Sequence[FailureEvidence]) -> FailureEvidence:
@@ -222,12 +231,13 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
 
 
 def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text: str) -> FailureEvidence:
-    after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if evidence.kind == "ray_error" else ()
-    near = [*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after]
+    above = range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1)
+    below = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines)))
     for one in _GENERAL:
         if one.get("kind", evidence.kind) != evidence.kind or not compile_once(one.get("line", "")).match(text):
             continue
-        for at in near:
+        is_below = evidence.kind == "ray_error" or one.get("where") == "below"
+        for at in (*above, *(below if is_below else ())):
             text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
             if compile_once(one["cause"]).match(text_near):
                 proof = match_error_kind(text_near) if one.get("as") == _BY_TEXT else one.get("as")

@@ -31,7 +31,8 @@ _THREAD = compile_lazily(r"(?:Exception|Unhandled exception) in thread ")
 _ECHO_TYPES = frozenset(
     """ChildFailedError CalledProcessError ProcessRaisedException ProcessExitedException RayTaskError TuneError
     EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
-    ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
+    ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError
+    PapermillExecutionError CellExecutionError""".split()  # noqa: SIM905 - a list of words
 )
 _PIPE_TYPES = frozenset(
     {"EOFError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "OSError"}

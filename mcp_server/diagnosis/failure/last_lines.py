@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mcp_server.diagnosis.failure import tracebacks
-from mcp_server.diagnosis.failure.statements import TEXT_CHARS, match_error_kind
+from mcp_server.diagnosis.failure.statements import TEXT_CHARS, match_error_kind, parse_statement
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
@@ -76,8 +76,11 @@ def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str |
     if _RX.usage_error.match(text) and has_usage(lines[max(at - _USAGE_LINES, 0) : at]):
         return "config_error"
     kind = match_error_kind(text)
-    if kind and _RX.tool.match(text) and at >= len(lines) - _LAST_OF_SHELL:
-        return kind
+    if _RX.tool.match(text) and at >= len(lines) - _LAST_OF_SHELL:
+        is_last = not any(line.text.strip() for line in lines[at + 1 :])
+        stated = parse_statement(text) if is_last and not kind else None
+        if kind or stated:
+            return stated.kind if stated else kind
     if kind and _RX.fatal_line.match(whole):
         return kind
     if kind in _ERROR_KINDS and _RX.plain_error.match(whole):

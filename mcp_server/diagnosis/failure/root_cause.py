@@ -30,7 +30,8 @@ _PYTHON_EXCEPTION = compile_lazily(
 _LAST_HINTS = 20
 _NOTICE_KINDS = frozenset({"ray_error", "other", "killed", "python_error", "segfault"})
 _NO_NOTICE_BY_ITSELF = frozenset({"segfault", "python_error", "other"})
-_AFTER_NOTICE_LINES = 20
+_TELLING = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict"})
+_AFTER_NOTICE_LINES, _NEAR_LINES = 20, 8
 _LOGGED_LINES = 60  # above a notice
 _FLUSHED_LINES = 3  # of work that a dying process may still print
 _NAMED = compile_lazily(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception))(?:: .*|$)")
@@ -55,6 +56,8 @@ def find_root_cause(
 
 def _is_notice(one: FailureEvidence) -> bool:
     """Return whether a line speaks of another process, or of a place, and so names no cause itself."""
+    if _RX.bare_notice.match(one.text[:FIRST_CHARS]):
+        return one.kind in _NOTICE_KINDS
     if one.kind not in _NOTICE_KINDS or (one.weight >= Weight.CRASH and one.kind in _NO_NOTICE_BY_ITSELF):
         return False
     return one.weight in (Weight.ECHO, Weight.ABORT) or bool(_RX.notice.search(one.text[:FIRST_CHARS]))
@@ -71,7 +74,9 @@ def _find_cause_behind(
 ) -> FailureEvidence | None:
     """Return the cause that the last lines of any stream state, up to some lines after ``notice``: the strongest."""
     until = notice.end + _AFTER_NOTICE_LINES
-    near = [one for one in evidence if one.at <= until and one.kind != notice.kind and not _is_notice(one)]
+    is_bare = bool(_RX.bare_notice.match(notice.text[:FIRST_CHARS]))
+    near = [one for one in evidence if one.at <= until and (is_bare or one.kind != notice.kind)]
+    near = [one for one in near if not _is_notice(one)]
     raised = [one for one in near if one.weight >= Weight.PEER and _is_last_of_stream(lines, one, until)]
     if strongest := [one for one in raised if one.weight == Weight.OWN] or raised:
         return replace(choose_cause(lines, strongest), sure=True)
@@ -79,19 +84,28 @@ def _find_cause_behind(
     logged += [
         one
         for at in range(max(notice.start - _LOGGED_LINES, 0), min(until, len(lines)))
-        if (one := _read_logged(lines, at))
+        if (one := _read_logged(lines, at, is_near=0 < notice.start - at <= _NEAR_LINES))
     ]
     logged = [one for one in logged if one.kind not in _NOTICE_KINDS and _is_last_of_stream(lines, one, until)]
-    nearest = min(logged, key=lambda one: (one.at > notice.at, abs(one.at - notice.at)), default=None)
+    vague = "cuda_error"  # a library that aborts says so after the reason
+    nearest = min(
+        logged, key=lambda one: (one.at > notice.at, one.kind == vague, abs(one.at - notice.at)), default=None
+    )
     return replace(nearest, weight=Weight.OWN, sure=True) if nearest else None
 
 
-def _read_logged(lines: Sequence[Line], at: int) -> FailureEvidence | None:
-    """Return the evidence of a line that a logger calls an error, where it names an exception or a known message."""
+def _read_logged(lines: Sequence[Line], at: int, *, is_near: bool) -> FailureEvidence | None:
+    """Return the evidence of a line that a logger calls an error, where it names an exception or a known message.
+
+    ``is_near``: right above the notice. There a line needs no logger, if its words are rarely about anything else.
+    """
     text = lines[at].text[:FIRST_CHARS]
     level = _RX.logged.search(text)
-    if level is None or tracebacks.is_echoed_code(lines, at) or _RX.goes_on.search(text):
+    if tracebacks.is_echoed_code(lines, at) or _RX.goes_on.search(text):
         return None
+    if level is None:
+        kind = match_error_kind(text) if is_near else None
+        return hint_at(at, kind, text.strip(), _read_stream(text)) if kind in _TELLING else None
     said = text[level.end() :]
     raised = _NAMED.search(said)
     kind = exception_kind(raised["name"], raised[0]) if raised else match_error_kind(said)
@@ -198,7 +212,9 @@ def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
     after = count_work(lines, final_line.at + 1, len(lines))
     before = count_work(lines, max(final_line.at - _LAST_HINT_LINES, 0), final_line.at)
     is_noise = final_line.plain and before.bars + before.lines > 0
-    if after.bars or after.lines or after.is_over or before.is_over or is_noise:
+    is_telling = final_line.kind != "other" and not final_line.plain  # a few lines of the shutdown may follow
+    flushed = after.lines > _FLUSHED_LINES if is_telling else after.lines
+    if after.bars or flushed or after.is_over or before.is_over or is_noise:
         return None
     return hint_at(final_line.at, final_line.kind, final_line.text, final_line.tag)
 
