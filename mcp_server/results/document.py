@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.record.code.code_snapshot import FILES, PACKAGES, CodeSnapshot
+from mcp_server.record.code.code_snapshot import PACKAGES, SOURCES_ARCHIVE, CodeSnapshot
 from mcp_server.record.code.code_state import load_code_state
 from mcp_server.record.results.result_directory import read_origin
 from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
@@ -314,9 +314,8 @@ def _kept_files(code: GitState, snapshot: CodeSnapshot | None) -> Iterator[str]:
         digests = sorted(f"{path} {one.sha256}" for path, one in state.files.items() if one.sha256)
         digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
         yield f"- Source files below the working directory: {len(digests)}, together sha256 {digest}"
-    kept = sum(bool(one.kept) for one in snapshot.sources)
-    if kept:
-        yield f"- Copies of {kept} source files below the working directory: `{snapshot.directory / FILES}`"
+    if kept := snapshot.archive.files:
+        yield f"- Copies of {kept} files of code below the working directory: `{snapshot.directory / SOURCES_ARCHIVE}`"
     yield f"- {'Files outside that it imported, and data' if kept else 'Other files'} that it read, are not known."
 
 

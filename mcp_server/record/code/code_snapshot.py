@@ -60,14 +60,12 @@ class NamedInput:
 class CodeSnapshot:
     """The code that ran. ``python``: the path of the command's Python, or empty. ``packages``: how many it has.
 
-    ``sources``: the source files below the working directory, where no commit has them. ``notes``: what could not be
-    kept, and why. ``git.diff`` is empty: see ``read_diff``.
+    ``notes``: what could not be kept, and why. ``git.diff`` is empty: see ``read_diff``.
     """
 
     taken_at: str = ""
     git: GitState = field(default_factory=GitState)
     files: tuple[KeptFile, ...] = ()
-    sources: tuple[KeptFile, ...] = ()
     python: str = ""
     python_version: str = ""
     packages: int = 0
@@ -104,7 +102,7 @@ def read_code_snapshot(rundir: RunDir, attempt: int) -> CodeSnapshot | None:
     if facts is None:
         return None
     snapshot = decode(CodeSnapshot, facts)
-    return replace(snapshot, files=_check(snapshot.files), sources=_check(snapshot.sources), directory=directory)
+    return replace(snapshot, files=_check(snapshot.files), directory=directory)
 
 
 def _check(files: tuple[KeptFile, ...]) -> tuple[KeptFile, ...]:

@@ -1,8 +1,8 @@
 """The source files of an attempt, byte for byte: kept beside its commit when it started, and laid out again.
 
 `sources.tar.gz` in the attempt's `code/` has the files that its commit lacks: changed, and unknown to git; without a
-repository all code of the working directory. Files with secrets, data, and files beyond the limits are left out, and
-named.
+repository all code of the working directory, of a large one its source files. Data and files beyond the limits are
+left out, and named; so are files with secrets, of which a masked copy is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcp_server.command.inputs import find_inputs, find_param_inputs
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.code_directory import read_code_directory
-from mcp_server.record.code.code_ignore import stays_behind
+from mcp_server.record.code.code_ignore import list_sources, stays_behind
 from mcp_server.record.code.code_snapshot import SOURCES_ARCHIVE, CodeSnapshot, KeptSources, NamedInput
 from mcp_server.record.code.code_state import SOURCES
 from mcp_server.system.files import open_private, read_regular_file
@@ -32,6 +32,7 @@ from mcp_server.system.git_state import GitState, list_filter_options, quote_git
 from mcp_server.text.secret_patterns import mask_source
 
 _MOST_FILE_BYTES, _MOST_BYTES, _MOST_FILES = 4 << 20, 8 << 20, 2_000
+_MASKED = ": holds a secret"  # a file, of which the archive has a masked copy
 _GIT_S, _MOST_LINKS = 120.0, 2_000
 _MOST_INPUTS, _MOST_ENTRIES = 50, 10_000
 # No hook, monitor or garbage collection of the repository is started, and a person's settings change no file.
@@ -52,10 +53,7 @@ def keep_sources(
         names = [*tracked, *(name for name in git.untracked if _is_code(Path(git.root), name))]
         left_out = [] if not git.problem else [f"files: {git.problem}"]
     else:
-        try:
-            names = [file.path for file in read_code_directory(cwd, _MOST_BYTES).files]
-        except BadArgument as error:
-            return KeptSources(str(cwd), left_out=(str(error),))
+        names, left_out = _list_code(cwd)
     with (
         open(directory / SOURCES_ARCHIVE, "wb", opener=open_private) as file,
         tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as archive,
@@ -69,6 +67,7 @@ def keep_sources(
             elif member is None:
                 deleted += [name] if name in tracked else []
             else:
+                left_out += [f"{name}{_MASKED}"] if member[2] else []
                 count, left_bytes = count + 1, left_bytes - member[0].size
                 sha.update(
                     f"{name}\0{member[0].mode}\0{member[0].linkname}\0{member[0].size}\0".encode(errors="replace")
@@ -76,6 +75,16 @@ def keep_sources(
                 sha.update(member[1])
                 archive.addfile(member[0], io.BytesIO(member[1]))
     return KeptSources(str(root), git.commit, count, sha.hexdigest(), tuple(left_out), tuple(deleted))
+
+
+def _list_code(cwd: Path) -> tuple[list[str], list[str]]:
+    """Return the files of the code in a directory without git, and why they are not all: then its source files."""
+    try:
+        return [file.path for file in read_code_directory(cwd, _MOST_BYTES).files], []
+    except BadArgument as error:
+        found, is_cut = list_sources(cwd)
+        more = [f"more than {len(found):,} source files"] if is_cut else []
+        return [str(path.relative_to(cwd)) for path in found], [str(error), *more]
 
 
 def _is_below(path: Path, directories: Sequence[str]) -> bool:
@@ -93,14 +102,14 @@ def _is_code(root: Path, name: str) -> bool:
 
 def _read_member(
     root: Path, name: str, secrets: Mapping[str, str], left_bytes: int
-) -> tuple[tarfile.TarInfo, bytes] | str | None:
-    """Return a file or link with its content; None where it is gone; else the name and why it is left out."""
+) -> tuple[tarfile.TarInfo, bytes, bool] | str | None:
+    """Return a file or link, its content and whether secrets are masked in it; None: it is gone; else why it is not."""
     path, member = root / name, tarfile.TarInfo(name)
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)  # noqa: PTH115 - a text, not a path
-            return member, b""
+            return member, b"", False
         if not stat.S_ISREG(status.st_mode):
             return None if stat.S_ISDIR(status.st_mode) else f"{name}: no regular file"
         if status.st_size > min(_MOST_FILE_BYTES, left_bytes):
@@ -111,10 +120,12 @@ def _read_member(
     except (OSError, ValueError) as error:
         return f"{name}: {getattr(error, 'strerror', None) or error}"
     text = data.decode("latin-1")
-    if mask_source(text, secrets) != text:
-        return f"{name}: holds a secret"
+    is_masked = (shown := mask_source(text, secrets)) != text
+    if is_masked and not name.endswith(SOURCES):
+        return f"{name}{_MASKED}"
+    data = shown.encode("latin-1", "replace") if is_masked else data
     member.size, member.mode = len(data), 0o755 if status.st_mode & stat.S_IXUSR else 0o644
-    return member, data
+    return member, data, is_masked
 
 
 # --- laid out again
@@ -239,6 +250,8 @@ def list_changed_sources(snapshot: CodeSnapshot, root: Path) -> list[str]:
     changed = []
     with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(snapshot.directory / SOURCES_ARCHIVE) as archive:
         for member in archive:
+            if f"{member.name}{_MASKED}" in snapshot.archive.left_out:
+                continue
             path, content = root / member.name, archive.extractfile(member) if member.isreg() else None
             try:
                 if content is None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from mcp_server.command.configs import find_config_files
 from mcp_server.command.outputs import find_in_command
 from mcp_server.command.python import find_python
-from mcp_server.record.code.code_ignore import list_sources
-from mcp_server.record.code.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile
+from mcp_server.record.code.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile, KeptSources
 from mcp_server.record.code.code_state import add_digests, read_code_state
 from mcp_server.record.code.kept_sources import keep_sources, look_at_inputs, read_driver
 from mcp_server.record.code.python_packages import PythonPackages, find_running_python, read_packages
@@ -25,8 +24,7 @@ from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.secret_patterns import mask_secrets, mask_source
 
 _PYTHON_WAIT_S, _PYTHON_CHECK_S = 15.0, 0.5  # for a Python that only the running processes show
-_MOST_FILE_BYTES, _MOST_BYTES, _MOST_SOURCE_BYTES = 1_000_000, 5_000_000, 64 * 2**20
-_MOST_NOTES = 5
+_MOST_FILE_BYTES, _MOST_BYTES = 1_000_000, 5_000_000
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     files = find_config_files(attempt.spec.command, cwd, attempt.env, attempt.arguments)
     if attempt.spec.blueprint:
         files.insert(0, Path(attempt.spec.blueprint))
-    copies, notes = _copy_files(attempt, files, directory, _MOST_BYTES)
+    copies, notes = _copy_files(attempt, files, directory)
     write_json(directory / SNAPSHOT, replace(snapshot, files=copies, notes=(*notes, *snapshot.notes)).facts())
     git = _read_git([Path(cwd), *(path.parent for path in files)], attempt.env)
     _write(directory / DIFF, mask_source(git.diff, attempt.secrets))
@@ -59,12 +57,16 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     outputs = [path for path in find_in_command(attempt.spec.command, cwd, attempt.spec.params) if path != cwd]
     copy = (attempt.spec.code or {}).get("to")  # a repository around it is not its own
     own = git if not copy or os.path.realpath(copy) == git.root else GitState()
-    snapshot = replace(snapshot, archive=keep_sources(Path(cwd), own, directory, attempt.secrets, outputs))
+    home = attempt.env.get("HOME") or "/"
+    if not own.commit and Path(cwd) in (Path("/"), Path("/tmp"), Path(home)):  # noqa: S108 - everybody's files
+        why = f"The sources below {cwd} were not kept: it is nobody's project."
+        snapshot = replace(snapshot, archive=KeptSources(cwd, left_out=(why,)), notes=(*snapshot.notes, why))
+    else:
+        snapshot = replace(snapshot, archive=keep_sources(Path(cwd), own, directory, attempt.secrets, outputs))
     inputs = look_at_inputs(attempt.spec.command, attempt.spec.params, cwd)
     snapshot = replace(snapshot, inputs=inputs, driver=read_driver())
     if not git.commit:  # else the commit and its changes say what the modules were
         add_digests(read_code_state([cwd], files)).write(directory)
-        snapshot = _keep_sources(attempt, snapshot, directory)
     python = find_python(attempt.spec.command, cwd, attempt.env)
     snapshot = _keep_packages(directory, snapshot, python)
     on_done()
@@ -76,12 +78,12 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
 
 
 def _copy_files(
-    attempt: KeptAttempt, files: Sequence[Path], directory: Path, most_bytes: int
+    attempt: KeptAttempt, files: Sequence[Path], directory: Path
 ) -> tuple[tuple[KeptFile, ...], tuple[str, ...]]:
     """Copy ``files`` with secrets masked, and return them and a note for each one that is not there whole."""
     copies: list[KeptFile] = []
     notes: list[str] = []
-    left_bytes = most_bytes
+    left_bytes = _MOST_BYTES
     for path in files:
         try:
             data = read_regular_file(path)
@@ -100,20 +102,6 @@ def _copy_files(
             notes.append(f"{path} was not kept: it has {len(data):,} bytes.")
         copies.append(one)
     return tuple(copies), tuple(notes)
-
-
-def _keep_sources(attempt: KeptAttempt, snapshot: CodeSnapshot, directory: Path) -> CodeSnapshot:
-    """Add the source files below the working directory to ``snapshot``: the run may import any of them."""
-    cwd = Path(attempt.spec.cwd or "/")
-    if cwd in (Path("/"), Path("/tmp"), Path(attempt.env.get("HOME") or "/")):  # noqa: S108 - everybody's files
-        note = f"The sources below {cwd} were not kept: it is nobody's project."
-        return replace(snapshot, notes=(*snapshot.notes, note))
-    found, is_cut = list_sources(cwd)
-    known = {one.path for one in snapshot.files}
-    paths = [path for path in found if str(path) not in known]
-    copies, notes = _copy_files(attempt, paths, directory, _MOST_SOURCE_BYTES)
-    cut = (f"Not all sources below {cwd} were kept: there are more than {len(found):,}.",) if is_cut else ()
-    return replace(snapshot, sources=copies, notes=(*snapshot.notes, *notes[:_MOST_NOTES], *cut))
 
 
 def _name_copy(path: Path, cwd: str) -> str:

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.code.code_snapshot import SOURCES_ARCHIVE, CodeSnapshot, read_code_snapshot
+from mcp_server.record.code.kept_sources import list_changed_sources
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.code import keep_code as module
@@ -117,9 +119,25 @@ def test_without_a_commit_all_sources_that_the_run_could_import_are_kept(rundir:
     (code / "study.ipynb").write_text('{"cells": []}')
     snapshot = kept(rundir, code, "papermill study.ipynb out.ipynb")
     assert [one.kept for one in snapshot.files] == ["files/study.ipynb"]
-    assert [one.kept for one in snapshot.sources] == ["files/data/loader.py", "files/pkg/model.py", "files/train.py"]
-    assert snapshot.read_file(snapshot.sources[2]) == "name = 'train.py'\nkey = '[secret:HF]'\n"
+    sources = ["data/loader.py", "pkg/model.py", "train.py"]
+    with tarfile.open(snapshot.directory / SOURCES_ARCHIVE) as archive:
+        assert [name for name in archive.getnames() if name.endswith(".py")] == sources
+        content = archive.extractfile("train.py")
+        assert content is not None
+        assert content.read() == b"name = 'train.py'\nkey = '[secret:HF]'\n"
+    assert [one for one in snapshot.archive.left_out if ".py" in one] == [f"{one}: holds a secret" for one in sources]
     assert snapshot.notes == ()
+    assert list_changed_sources(snapshot, code) == []
+
+
+def test_of_a_large_directory_without_a_commit_the_sources_are_kept(rundir: RunDir, code: Path) -> None:
+    (code / "train.py").write_text("x = 1\n")
+    for n in range(3):
+        (code / f"table{n}.txt").write_bytes(b"x" * (3 << 20))
+    snapshot = kept(rundir, code, "python train.py")
+    with tarfile.open(snapshot.directory / SOURCES_ARCHIVE) as archive:
+        assert archive.getnames() == ["train.py"]
+    assert "9 MiB to send" in snapshot.archive.left_out[0]
 
 
 def test_nobodys_project_is_not_copied(rundir: RunDir, code: Path) -> None:
@@ -128,7 +146,5 @@ def test_nobodys_project_is_not_copied(rundir: RunDir, code: Path) -> None:
     keep_code(KeptAttempt(rundir, spec, 1, [], {"HOME": str(code)}, {}, 0))
     snapshot = read_code_snapshot(rundir, 1)
     assert snapshot is not None
-    assert (snapshot.sources, snapshot.notes) == (
-        (),
-        (f"The sources below {code} were not kept: it is nobody's project.",),
-    )
+    why = (f"The sources below {code} were not kept: it is nobody's project.",)
+    assert (snapshot.archive.files, snapshot.archive.left_out, snapshot.notes) == (0, why, why)
