@@ -10,7 +10,7 @@ from mcp_server import __version__
 # As mcp_server.record.state defines them; importing that takes longer than printing the help.
 _STATES = (
     *("queued", "starting", "running", "stalled", "retrying"),
-    *("finished", "failed", "killed", "timed_out", "lost"),
+    *("finished", "failed", "killed", "timed_out", "lost", "imported"),
 )
 
 
@@ -107,7 +107,12 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     note.add_argument("run_id", metavar="RUN|SWEEP|SWEEP/CELL")
     note.add_argument("verdict", choices=["keep", "discard", "inconclusive"], metavar="keep|discard|inconclusive")
     note.add_argument("text", nargs="*", help="why")
-    for verb in (show, note):
+
+    importing = verbs.add_parser("import", help="trainings that runward did not start, as runs: curves, settings, logs")
+    importing.add_argument("paths", nargs="+", metavar="DIR", help="TensorBoard, wandb, mlruns, Trackio, CSV, logs")
+    importing.add_argument("--owner", metavar="NAME", help="whose they are (you)")
+    importing.add_argument("--dry-run", action="store_true", help="only list what would be imported")
+    for verb in (show, note, importing):
         verb.set_defaults(module="records")
 
     diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
@@ -127,7 +132,7 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
     tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
-    return wait, logs, kill, show, note, diagnose, gpu, hosts, tb
+    return wait, logs, kill, show, note, importing, diagnose, gpu, hosts, tb
 
 
 def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:

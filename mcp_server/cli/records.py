@@ -1,14 +1,18 @@
-"""`runward show`, `runward note`: one run in one read, and a verdict on a run, a sweep or a cell with the reason."""
+"""`runward show`, `note`, `import`: one run in one read, a verdict with its reason, records of others' trainings."""
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.results.notes import tell_note
 from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.results.memory.imports import import_trainings
 from mcp_server.results.ran_status import describe_ran
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -17,12 +21,13 @@ from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.text.formatting import printable
 
 _INDENT = "  "
+_DID = {"new": "imported", "again": "renewed", "known": "known", "run": "a run's"}  # written by a run of runward
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the verb says, and return 0."""
     store = RunStore(StateHome.of(os.environ))
-    return {"show": _show, "note": _note}[arguments.command](store, arguments)
+    return {"show": _show, "note": _note, "import": _import}[arguments.command](store, arguments)
 
 
 def _show(store: RunStore, arguments: argparse.Namespace) -> int:
@@ -32,6 +37,23 @@ def _show(store: RunStore, arguments: argparse.Namespace) -> int:
         print_json(facts)
     else:
         print("\n".join(_lay_out(facts)))
+    return 0
+
+
+def _import(store: RunStore, arguments: argparse.Namespace) -> int:
+    owner, roots = arguments.owner or store.home.owner(os.environ), [Path(path) for path in arguments.paths]
+    if not arguments.dry_run:
+        store.home.create()
+    scalars = Scalars(store.home, store)
+    done, notes = import_trainings(roots, store, scalars, owner, dry_run=arguments.dry_run)
+    if arguments.json:
+        print_json({"trainings": [asdict(one) for one in done], "notes": notes})
+        return 0
+    for one in done:
+        name = "" if arguments.dry_run and one.did == "new" else f" {one.run_id}"
+        print(f"{_DID[one.did]:<9}{name} {printable(one.source)}")
+    counts = Counter(_DID[one.did] for one in done)
+    print(*notes, ", ".join(f"{count} {did}" for did, count in counts.items()) or "Nothing imported.", sep="\n")
     return 0
 
 

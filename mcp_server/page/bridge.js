@@ -1,5 +1,5 @@
 // The page as MCP App (io.modelcontextprotocol/ui, 2026-01-26): the host hands over a tool's answer, and asks tools for it.
-const pending = new Map(), ENDED = ['finished', 'failed', 'killed', 'timed_out', 'lost'], FIRST_MS = 2000
+const pending = new Map(), ENDED = ['finished', 'failed', 'killed', 'timed_out', 'lost', 'imported'], FIRST_MS = 2000
 let asked = 0, looks = 0, input = {}, own, pushed, hear, most = 720
 const send = (message) => parent.postMessage({ jsonrpc: '2.0', ...message }, '*')
 const request = (method, params) => new Promise((answer, refuse) => {

@@ -107,6 +107,7 @@ class RunSpec(LaunchRequest):
     code: dict[str, str] | None = None  # of code that was sent: sync, from, to, commit, hash
     mirror: str = ""  # of a run on a far host: what this host knows of that host, `hosts/NAME` in the state directory
     run_dir: str = ""  # where this host has its record
+    imported: dict[str, Any] | None = None  # of a training that runward did not start: key, locations, seen
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:

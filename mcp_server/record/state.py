@@ -17,9 +17,10 @@ from mcp_server.record.script import ATTEMPT, AttemptInputs, command_text, name_
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.formatting import parse_time
 
-EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
+EndedState = Literal["finished", "failed", "killed", "timed_out", "lost", "imported"]
 RunState = Literal[LiveState, EndedState]
 ENDED: frozenset[str] = frozenset(get_args(EndedState))
+IMPORTED: EndedState = "imported"  # nobody supervised it: its end is known as far as its tracker or log says
 
 # A launcher and a supervisor need well under a second; a supervisor that is not there by then does not come.
 STARTING_S = 15.0
@@ -253,7 +254,11 @@ def fold(evidence: Evidence) -> Run:
         exit_code=end.get("exit_code") if end_is_known else None,
         signal=end.get("signal") if end_is_known else None,
         started_at=starts[0].get("at") or end.get("started_at"),
-        ended_at=(ended_at or carried_out.get("at") or (by_job.ended_at if by_job else None)) if end_is_known else None,
+        ended_at=end.get("ended_at")
+        if state == IMPORTED
+        else (ended_at or carried_out.get("at") or (by_job.ended_at if by_job else None))
+        if end_is_known
+        else None,
         reason=None if is_pending else reason,
         at_start=next((e["at_start"] for e in reversed(evidence.events) if "at_start" in e), {}),
         attempt=attempt,
@@ -346,7 +351,7 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     if ends and ends[-1].get("state") in ENDED and doubt is None:
         if ends[-1]["state"] == "lost" and ((evidence.stop or {}).get("carried_out") or {}).get("far_side_ended"):
             return "killed", None
-        return ends[-1]["state"], ends[-1].get("then") if ends[-1]["state"] == "lost" else None
+        return ends[-1]["state"], ends[-1].get("then") if ends[-1]["state"] in ("lost", IMPORTED) else None
     newest: RunState | None = next(
         (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.scalar_files import find_scalar_file
@@ -186,6 +187,16 @@ def _locate_tables(roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, l
             if own.judge(FileFacts.of(table.path, table.path.stat()), least)[0] is Verdict.OWN:
                 tables.append(table.location)
     return tables
+
+
+def read_imported(imported: Mapping[str, Any]) -> tuple[MetricLocation, ...]:
+    """Return the locations that the specification of an imported run names."""
+    return tuple(
+        EventFiles(Path(one["path"]), dict.fromkeys(one["files"], 1))
+        if one["kind"] == "events"
+        else ScalarSource(one["kind"], Path(one["path"]), one["name"])
+        for one in imported["locations"]
+    )
 
 
 def run_span(run: Run) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from mcp_server.scalars.locate import (
     find_run_files,
     find_scalars,
     locate_run_scalars,
+    read_imported,
     run_span,
 )
 from mcp_server.scalars.reading import ScalarReader
@@ -123,6 +124,8 @@ class Scalars:
         """Return where a run writes its scalars, and what was left out because it may be another run's."""
         if run.spec.mirror:
             return _locate_far(run)
+        if run.spec.imported is not None:
+            return RunLocations(read_imported(run.spec.imported), places="looked where it was imported from")
         key = run.attempt, run.ended, self.attribution.stamp(run)
         begun_s = time.monotonic()
         with self._lock:

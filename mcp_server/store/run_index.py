@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mcp_server import __version__
-from mcp_server.record.state import Run, posix
+from mcp_server.record.state import IMPORTED, Run, posix
 from mcp_server.store.attribution.claims import SLACK_S
 from mcp_server.system.files import is_shared_filesystem
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
         texts += [spec.mirror, spec.session, spec.cwd, spec.result_dir, spec.tensorboard, spec.blueprint]
         return cls(
             inode,
-            run.started_at is not None,
+            run.started_at is not None and run.state != IMPORTED,  # which claims no files of others
             posix(begun) if begun else None,
             posix(run.ended_at) if run.ended_at else None,
             is_cut_off,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import secrets as random
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mcp_server.errors import ConfigInvalid, StateUnusable
 from mcp_server.record.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
 from mcp_server.record.run_directory import path_below
+from mcp_server.record.script import slug
 from mcp_server.system.files import is_shortage, read_configuration
 from mcp_server.system.lock_files import user_name
 
@@ -96,6 +98,7 @@ class Config(BaseModel):
         return [value] if isinstance(value, dict) else value
 
 
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
@@ -146,6 +149,12 @@ class StateHome:
             return sorted(path for path in self.hosts.iterdir() if not path.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def choose_id(self, name: str) -> str:
+        """Return an id for a run or sweep of this name that none has, here or in a mirror."""
+        kept = (self.runs, self.sweeps, *(path / "runs" for path in self.list_mirrors()))
+        ids = iter(lambda: f"{slug(name)}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}", "")
+        return next(one for one in ids if not any((place / one).exists() for place in kept))
 
     def create(self) -> None:
         """Create the directories, with access for their owner alone.

@@ -60,14 +60,14 @@ async def list_runs(
     ctx: Call,
     state: Annotated[
         RunState | Literal["live", "ended"] | None,
-        Field(description="A state, or live / ended for all such"),
+        Field(description="A state, or live / ended"),
     ] = None,
     owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
     tag: Annotated[str | None, Field(description="Launched with this tag")] = None,
     sweep: Annotated[str | None, Field(description="Cells of this sweep (id or name)")] = None,
     name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
     host: Annotated[str | None, Field(description="Runs there")] = None,
-    before: Annotated[str | None, Field(description="Only runs launched before this run: the next page")] = None,
+    before: Annotated[str | None, Field(description="Launched before this run: the next page")] = None,
     limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
     others: Annotated[
         bool, Field(description="Also tmux sessions, trainings, evaluations, vLLM, Ray that are not ours")

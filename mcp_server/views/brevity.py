@@ -21,7 +21,10 @@ MANY_TOKENS = 1900  # of an answer about any number of runs
 FULL_TOKENS = 1200  # of them for statuses in full
 _TAIL_CHARS = 40
 _MINUTE = len("2026-11-27T05:10")
-_URGENCY = ("failed", "lost", "killed", "timed_out", "stalled", "running", "retrying", "starting", "queued", "finished")
+_URGENCY = (
+    *("failed", "lost", "killed", "timed_out", "stalled", "running", "retrying", "starting", "queued", "finished"),
+    "imported",
+)
 
 
 def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStatus, float | None]:

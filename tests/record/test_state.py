@@ -284,7 +284,7 @@ def test_neither_a_queue_nor_silence_ends_a_run(liveness: Liveness, events: tupl
 
 def test_the_states_are_the_contracts() -> None:
     assert set(get_args(LiveState)) == {"queued", "starting", "running", "stalled", "retrying"}
-    assert set(ENDED) == {"finished", "failed", "killed", "timed_out", "lost"}
+    assert set(ENDED) == {"finished", "failed", "killed", "timed_out", "lost", "imported"}
 
 
 def test_the_start_is_told_from_its_event() -> None:

@@ -5,7 +5,7 @@ import { address, go, set, only, Go, runs, sweeps, loaded, total, loadOlder, ask
 // A sign and a tone for each state: never the colour alone.
 const STATES = {
 	running: '●good', starting: '◔good', stalled: '▲warn', retrying: '↻warn', queued: '◌calm', finished: '✓done',
-	failed: '✕bad', timed_out: '◷bad', lost: '?bad', killed: '■calm', stopped: '■calm',
+	failed: '✕bad', timed_out: '◷bad', lost: '?bad', killed: '■calm', stopped: '■calm', imported: '↧calm',
 }
 
 export function State({ row }) {

@@ -10,15 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.events import LiveState
+from mcp_server.record.state import EndedState
 from mcp_server.text.durations import find_duration
 from mcp_server.text.rows import read_blocks
 
 Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 
-STATES = ("queued", "starting", "running", "stalled", "retrying", "finished", "failed", "killed", "timed_out", "lost")
+STATES = (*get_args(LiveState), *get_args(EndedState))
 GROUPS = ("live", "ended")
 FIELDS = ("owner", "tag", "host", "name", "sweep", "command", "commit", "why", "verdict", "note", "cwd", "backend")
 _SILENT_BLOCK, _STATE_BLOCK, *_SIGN_BLOCKS = map(dict, read_blocks("results/memory/question"))

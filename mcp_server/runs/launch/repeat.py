@@ -21,7 +21,7 @@ from mcp_server.record.code.code_state import name_below
 from mcp_server.record.run_directory import read_json
 from mcp_server.record.script import RUN_ID, write_value
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.record.state import Run
+from mcp_server.record.state import IMPORTED, Run
 from mcp_server.recovery.changes import is_near
 from mcp_server.runs.code.code_sync import KINDS
 from mcp_server.store.run_store import RunStore
@@ -45,6 +45,9 @@ def repeat(request: LaunchRequest, store: RunStore) -> LaunchRequest:
             raise BadArgument("change", "changes the run that like names.", "Pass like too.")
         return request
     run, attempt = find_attempt(request.like, store)
+    if run.state == IMPORTED:
+        remedy = f"Its command: {run.command}." if run.command else "Pass command and cwd."
+        raise BadArgument("like", f"{run.run_id} was imported: where its command ran is not known.", remedy)
     if request.params_file is not None:
         raise BadArgument("params", "beside like is a table: the parameters that are other.")
     given = {

@@ -6,7 +6,6 @@ way of a launch. Nothing is written. Reading may block, so ``resolve`` runs in a
 
 import os
 import re
-import secrets as random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from mcp_server.hosts.path_checks import find_foreign_paths, find_foreign_variab
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, boot_id, now
-from mcp_server.record.script import LONGEST_NAME, name_of, slug
+from mcp_server.record.script import LONGEST_NAME, name_of
 from mcp_server.record.service import find_service_port, parse_need
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
@@ -43,7 +42,6 @@ from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
 from mcp_server.text.formatting import printable
 
-_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _MOST_NEEDS = 16
 # What a service that is a Ray head has of its environment, and its drivers and workers need.
 _RAY_VARIABLES = ("RAY_ADDRESS", "RAY_PORT", "RAY_NAMESPACE", "RLINF_NAMESPACE")
@@ -84,9 +82,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     if not (request.like and request.keep_code):  # its files lie in the record
         site.check_inputs(request, command)
     name = request.name or printable(name_of(command, request.params), "")[:LONGEST_NAME]
-    kept = (home.runs, *(path / "runs" for path in home.list_mirrors()))
-    ids = iter(lambda: f"{slug(name)}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}", "")
-    run_id = next(run_id for run_id in ids if not any((runs / run_id).exists() for runs in kept))
+    run_id = home.choose_id(name)
     config, (request, code) = home.read_config(), site.plan_code(request, run_id, _find_former_code(request, home))
     request = replace(
         request,

@@ -76,6 +76,26 @@ def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
         return kind, list(_runs(path, database)) if kind else []
 
 
+def read_database_facts(path: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return what a database says of a run beside its curves: ``run`` (its row), ``params`` and ``tags``."""
+    facts: dict[str, dict[str, Any]] = {"run": {}, "params": {}, "tags": {}}
+    with _connected(path) as database:
+        database.row_factory = sqlite3.Row
+        run, kind = _runs(path, database)[name], _kind(database)
+        tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if kind == "mlflow":
+            facts["run"] = dict(database.execute("SELECT * FROM runs WHERE run_uuid = ?", (run,)).fetchone())
+            for table in tables & {"params", "tags"}:
+                query = f"SELECT key, value FROM {table} WHERE run_uuid = ?"  # noqa: S608 - one of two names
+                facts[table] = {str(key): str(value) for key, value in database.execute(query, (run,))}
+        elif "configs" in tables:
+            query = f"SELECT config, created_at FROM configs WHERE {_run_column(database)} = ?"  # noqa: S608
+            if row := database.execute(query, (run,)).fetchone():
+                facts["run"], config = dict(row), json.loads(row["config"])
+                facts["params"] = config if isinstance(config, dict) else {}
+    return facts
+
+
 class DatabaseRun(WholeSource):
     """One run in a database of Trackio or MLflow."""
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import re
-import secrets as random
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file
 from mcp_server.record.handover import base_environment
 from mcp_server.record.run_directory import now
-from mcp_server.record.script import LONGEST_NAME, command_text, slug
+from mcp_server.record.script import LONGEST_NAME, command_text
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
@@ -60,7 +59,6 @@ from mcp_server.sweeps.plan.values import SweepRefused, begin_cell, check_values
 from mcp_server.sweeps.sources.source import GpuCount, read_source
 from mcp_server.threads import run_in_thread
 
-_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _LONGEST_SWEEP_NAME = 40
 _LONGEST_METRIC = 200
 LIMITS = ("max_parallel", "max_failures", "cell_failures")  # of a sweep, which may be others where it goes on
@@ -221,7 +219,7 @@ def make_spec(
     _check_numbers(request)
     if former is not None and request.max_parallel is None:
         request = replace(request, max_parallel=former.max_parallel)
-    sweep_id = _choose_id(request.name, store) if former is None else former.sweep_id
+    sweep_id = store.home.choose_id(request.name[: LONGEST_NAME - 5]) if former is None else former.sweep_id
     only = {name: getattr(request, name) for name in DEFINING}
     phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
     if phases[0].promote == BEST:
@@ -377,14 +375,6 @@ def _count_gpus(gpus: Any) -> GpuCount:
     if request.ids:
         return "all" if request.ids == ALL else 1 if request.is_mig else len(request.ids)
     return request.count
-
-
-def _choose_id(name: str, store: RunStore) -> str:
-    label = slug(name)[: LONGEST_NAME - 5]
-    while True:
-        sweep_id = f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
-        if not (store.home.sweeps / sweep_id).exists() and not (store.home.runs / sweep_id).exists():
-            return sweep_id
 
 
 def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:

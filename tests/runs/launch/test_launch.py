@@ -86,6 +86,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
     assert replace(request) == request  # frozen, and unchanged
     assert {k: v for k, v in spec.facts().items() if k not in ("created_at", "host", "boot_id")} == {
         "layout": 3,
+        "imported": None,
         "run_id": spec.run_id,
         "name": "cfm v2",
         "command": ["python", "train.py"],
