@@ -23,6 +23,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from mcp_server.diagnosis.live.loss_trends import Grade, LossHistory, RuleResult, Sign, SkippedSteps
+from mcp_server.diagnosis.progress.named_values import measures_loss
 from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 from mcp_server.text.regex import compile_lazily
@@ -90,7 +91,7 @@ _SPLIT = compile_lazily(r"[^a-z0-9]+")
 def _role_of(name: str) -> _Role:
     words = [word for word in _SPLIT.split(name.lower().replace("\u635f\u5931", " loss ")) if word]
     kinds = frozenset(words)
-    if any(word.endswith(("loss", "losses")) or word == "nll" for word in words):
+    if measures_loss(name) or any(word.endswith(("loss", "losses")) for word in words):
         if kinds & _SETTING_WORDS:
             return _Role.NONE
         if kinds & _HELD_OUT_WORDS:
@@ -166,7 +167,8 @@ class DivergenceDetector:
         self._roles: dict[str, _Role] = {}
         self._streaks: dict[str, _Streak] = {}
         self._signs: dict[str, tuple[frozenset[Sign], str]] = {}  # by rule, with its sentence
-        self._last_loss: float | None = None
+        self._last_loss: float | None = None  # the total; where none is printed, a component, finite if any is
+        self._has_total = False
         self._lines_since_finite = _TOTAL_COUNTS
         self._finite_components: dict[str, bool] = {}
         self._is_rl = False
@@ -239,8 +241,9 @@ class DivergenceDetector:
         self._is_rl = self._is_rl or bool(values_by_role[_Role.RL] or values_by_role[_Role.REWARD])
         totals, components = values_by_role[_Role.TOTAL_LOSS], values_by_role[_Role.LOSS_COMPONENT]
         finite = [value for value in totals.values() if math.isfinite(value)]
-        if totals:
-            self._last_loss = finite[0] if finite else next(iter(totals.values()))
+        self._has_total = self._has_total or bool(totals)
+        if losses := totals if self._has_total else components:
+            self._last_loss = next(filter(math.isfinite, losses.values()), next(iter(losses.values())))
         self._lines_since_finite = 0 if finite else self._lines_since_finite + 1
         if totals:
             name, value = next(iter(totals.items()))

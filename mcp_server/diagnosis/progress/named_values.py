@@ -81,6 +81,11 @@ def classify_name(raw: str) -> ValueName | None:
     return name
 
 
+def measures_loss(name: str) -> bool:
+    """Return whether a metric of this name is a loss, of training or held out, whatever its words: `denoise_mse`."""
+    return next((bit for bit, pattern in _MEASURES if pattern.search(name.lower())), 0) == LOSS
+
+
 def _count_name(text: str) -> ValueName | None:
     words = text.replace("-", " ").split()
     scope, _, last = words[-1].rpartition("/") if words else ("", "", "")

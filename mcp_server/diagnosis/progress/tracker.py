@@ -456,6 +456,8 @@ class ProgressTracker:
 
     def _take_metrics(self, values: list[NamedValue], line: str, *, is_counted: bool) -> dict[str, float]:
         metrics = {}
+        losses = [name.text for name, _, _ in values if name.bits & LOSS]
+        own_loss = losses[0] if len(losses) == 1 and "loss" not in self.metrics else None  # `denoise_mse`
         for name, value, _ in values:
             # A number that is neither NaN nor infinite minus itself is 0.
             if name.bits & COUNTS or (value - value != 0 and is_remark(line, name.text)):
@@ -468,8 +470,9 @@ class ProgressTracker:
                 is_test = "test" in name.text or ("test" in line.lower() and "val" not in line.lower())
                 is_last = is_test and self._has_validation  # of the best model, after training
                 self._has_validation = self._has_validation or not is_test
-            if name.headline and not is_last and (is_counted or name.headline != "error"):
-                self._keep_headline(name.headline, value)
+            shown = name.headline or (own_loss if name.text == own_loss and is_counted else None)
+            if shown and not is_last and (is_counted or shown != "error"):
+                self._keep_headline(shown, value)
         return metrics
 
     def _epoch_named_elsewhere(self, reading: StepReading, line: str) -> NamedEpoch | None:
@@ -488,8 +491,8 @@ class ProgressTracker:
     def _keep_headline(self, headline: str, value: float) -> None:
         self.metrics[headline] = value
         if len(self.metrics) > _MAX_HEADLINES:
-            names = [name for name in HEADLINES if name in self.metrics][:_MAX_HEADLINES]
-            self.metrics = {name: self.metrics[name] for name in names}
+            names = dict.fromkeys([*(name for name in HEADLINES if name in self.metrics), *self.metrics])
+            self.metrics = {name: self.metrics[name] for name in list(names)[:_MAX_HEADLINES]}
 
     def _note_first_step(self, line: str) -> None:
         if not self.first_step_seen:

@@ -33,7 +33,10 @@ def losses(*values: float, name: str = "loss", **others: float) -> list[MetricLi
 
 @pytest.mark.parametrize(
     "name",
-    ["loss", "lm loss", "train/loss", "train_loss", "total_loss", "value_loss", "loss_cls", "actor/pg_loss", "NLL"],
+    [
+        *("loss", "lm loss", "train/loss", "train_loss", "total_loss", "value_loss", "loss_cls", "actor/pg_loss"),
+        *("NLL", "denoise_mse", "recon_rmse", "xent", "train/elbo"),
+    ],
 )
 def test_a_loss_that_is_nan_five_times_in_a_row_is_proof_and_three_times_at_the_end(name: str) -> None:
     healthy, ended = losses(2.0, 1.9, NAN, NAN, name=name), losses(2.0, 1.9, NAN, NAN, NAN, name=name)
@@ -55,6 +58,18 @@ def test_the_proof_of_a_stop_says_what_held_with_its_count_and_nothing_else() ->
         "loss has been nan in 7 readings in a row, since step 3. "
         "The gradient norm has been nan in 7 readings in a row while the loss is nan, since step 3."
     )
+
+
+def test_a_loss_by_a_name_of_its_own_with_its_gradient_is_proof_and_beside_a_finite_total_none() -> None:
+    ill = [row(n, {"denoise_mse": NAN, "gnorm": NAN}) for n in range(3, 9)]
+    both = after(row(1, {"denoise_mse": 0.4, "gnorm": 1.0}), row(2, {"denoise_mse": 0.3, "gnorm": 1.0}), *ill)
+    assert both.is_certain
+    assert both.proof == (
+        "denoise_mse has been nan in 6 readings in a row, since step 3. "
+        "The gradient norm has been nan in 6 readings in a row while the loss is nan, since step 3."
+    )
+    beside = after(*[row(n, {"denoise_mse": NAN, "gnorm": NAN, "loss": 1 / n}) for n in range(1, 99)])
+    assert (beside.text, beside.line) == (None, None)
 
 
 def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_shows_it() -> None:
