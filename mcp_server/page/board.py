@@ -186,7 +186,7 @@ class Board:
         others = store.list_runs(RunQuery("live")) if before is None else []
         shown = {run.run_id: run for run in (*newest, *others)}
         for run in shown.values():
-            self._put(run)
+            self._put(run, is_news=run.run_id not in self._present)
         self._present |= store.list_present()
         sweeps = [] if before is not None else self._look_at_sweeps(None)
         self._drop_surplus(set(shown))
@@ -196,7 +196,7 @@ class Board:
         watched = self._server.store.observe_any(run_id)
         if isinstance(watched, Sweep):
             return self._put_sweep(watched)
-        return self._put(watched, anew=anew)
+        return self._put(watched, anew=anew, is_news=anew or run_id not in self._present)
 
     def _look(self, changed: Iterable[Path] | None, parents: Iterable[Path]) -> set[Path]:
         """Bring the rows of these directories up to date, without any the next of the round; return those to watch."""
@@ -249,18 +249,20 @@ class Board:
             self._put_sweep(sweep)
         return [sweep.sweep_id for sweep in sweeps]
 
-    def _put(self, run: Run, *, anew: bool = False) -> _Entry:
+    def _put(self, run: Run, *, anew: bool = False, is_news: bool = True) -> _Entry:
+        """Keep the row of a run; a run that was there before is no news to the pages that did not ask for its row."""
         former = self._runs.get(run.run_id)
         is_final = self._server.store.is_final(run)
         if former is not None and former.is_final and not anew and former.source.spec.created_at == run.spec.created_at:
             return former
         output_at_s = self._server.store.output_at_s(run)
-        if former is not None and former.source is run and former.output_at_s == output_at_s and not run.spec.mirror:
+        is_steady = not (anew or run.spec.mirror)
+        if is_steady and former is not None and former.source is run and former.output_at_s == output_at_s:
             return former  # all that is new of it is its age
         facts = describe_run_row(self._server.store, run)
         directory = self._server.store.record_of(run).path if former is None else former.directory
         entry = _Entry(self.version, facts, "", run, directory, output_at_s, is_final)
-        return self._keep(self._runs, entry, former)
+        return self._keep(self._runs, entry, former, is_news=is_news)
 
     def _put_sweep(self, sweep: Sweep) -> _Entry:
         former = self._sweeps.get(sweep.sweep_id)
@@ -272,9 +274,11 @@ class Board:
         entry = _Entry(self.version, facts, "", sweep, directory, is_final=sweep.ended)
         return self._keep(self._sweeps, entry, former)
 
-    def _keep(self, kept: dict[str, _Entry], entry: _Entry, former: _Entry | None) -> _Entry:
-        is_same = former is not None and _steady(former.facts) == _steady(entry.facts)
-        entry.version = former.version if is_same and former is not None else self.version + 1
+    def _keep(self, kept: dict[str, _Entry], entry: _Entry, former: _Entry | None, *, is_news: bool = True) -> _Entry:
+        if former is not None and _steady(former.facts) == _steady(entry.facts):
+            entry.version = former.version
+        else:
+            entry.version = self.version + 1 if is_news or former is not None else 0
         entry.text = to_json(entry.facts)[:-1]
         kept[entry.source.run_id] = entry
         self.version = max(self.version, entry.version)  # last: who sees a version finds what it stands for

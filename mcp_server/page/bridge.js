@@ -66,7 +66,7 @@ function sweepRowOf({ sweep_id: id, state, cells, best, metric, failed = [], ...
 }
 
 async function look(before) {
-	if (before) return listed(factsOf(await call('list_runs', { ...input, before })))
+	if (before) return listed(factsOf(await call('list_runs', { ...input, before })), M['state.js'].runs.value.size)
 	if (!looks++ && !pushed) await new Promise((heard) => { hear = heard; setTimeout(heard, FIRST_MS) })
 	hear = null
 	await first
@@ -75,7 +75,7 @@ async function look(before) {
 	own ??= facts.total === undefined && facts.runs.map(({ run_id }) => run_id)
 	return listed(facts)
 }
-const listed = ({ runs, sweep, total = runs.length }) => ({ now: new Date().toISOString(), total, runs: runs.map(rowOf), sweeps: sweep ? [sweepRowOf(sweep)] : [] })
+const listed = ({ runs, sweep, total = runs.length }, known = 0) => ({ now: new Date().toISOString(), total, older: runs.length > 0 && known + runs.length < total, runs: runs.map(rowOf), sweeps: sweep ? [sweepRowOf(sweep)] : [] })
 
 /** The runs of a wait by list_runs, which hands out no news: those are the agent's. */
 async function lookAgain() {

@@ -101,7 +101,7 @@ async def export_html(server: ServerContext, names: Iterable[str]) -> str:
 
 async def _keep_run(reader: _Reader, run_id: str, answers: dict[str, Any], keep: Any) -> None:
     base = f"/runs/{run_id}"
-    for part in ("log", "diff", "gpus"):
+    for part in ("results", "log", "diff", "gpus"):
         await keep(f"{base}/{part}")
     if f"{base}/log" in answers:
         log = answers[f"{base}/log"]

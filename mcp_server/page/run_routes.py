@@ -35,7 +35,6 @@ from mcp_server.views.machine_report import Machines, read_usage_curves
 from mcp_server.views.people_rows import format_posix
 
 Act = Callable[[Request, Visitor], Awaitable[Response]]
-_RESULTS_S = 1.0  # a look through directories that takes longer is left out
 _MOST_SPARKS, _SPARKS_S, _SPARKS_AT_ONCE = 60, 3.0, 4
 _REASON_CHARS = 500
 _KEEP_S, _MOST_KEPT = 10.0, 20  # lists of pictures
@@ -52,6 +51,7 @@ def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act,
     routes = _RunRoutes(server, board)
     return [
         ("/api/runs/{run_id}", routes.describe, "GET"),
+        ("/api/runs/{run_id}/results", routes.describe_results, "GET"),
         ("/api/runs/{run_id}/log", routes.read_log, "GET"),
         ("/api/runs/{run_id}/scalars", routes.read_scalars, "GET"),
         ("/api/runs/{run_id}/files", routes.list_files, "GET"),
@@ -89,11 +89,10 @@ class _RunRoutes:
     async def describe(self, request: Request, visitor: Visitor) -> Response:
         run = await self._find(request)
         row = await self._board.read_row(run.run_id, visitor)
-        facts = await self._ask(run, describe_details)
-        results: dict[str, Any] = {"later": True}
-        with anyio.move_on_after(_RESULTS_S):
-            results = await self._ask(run, describe_results, visitor)
-        return answer_json({"row": row, **facts, **results})
+        return answer_json({"row": row, **await self._ask(run, describe_details)})
+
+    async def describe_results(self, request: Request, visitor: Visitor) -> Response:
+        return answer_json(await self._ask(await self._find(request), describe_results, visitor))
 
     async def read_log(self, request: Request, _: Visitor) -> Response:
         run, attempt = await self._find(request), read_number(request, "attempt")

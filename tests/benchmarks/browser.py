@@ -47,6 +47,7 @@ FILTER = """(text) => timed(() => {
 }, () => document.querySelector("[role=table]").ariaRowCount !== window.before)"""
 OPEN = """(id) => timed(() => document.querySelector(`[data-id="${id}"] a`).click(),
     () => document.querySelector(".detail h1")?.textContent === id && document.querySelector(".detail .events li"))"""
+OLDER = """(known) => [...document.querySelectorAll("[data-known]")].every(({ dataset }) => dataset.known !== known)"""
 ANSWERED = """(part) => performance.getEntriesByType("resource").filter(({ name }) => name.includes(part)).at(-1)"""
 
 
@@ -67,12 +68,12 @@ async def measure(sandbox: Sandbox) -> Table:
             await page.wait_for_function("() => window.rowsAt")
             answer = await page.evaluate(ANSWERED, "/api/runs")
             first_ms = await page.evaluate("window.rowsAt") - answer["responseEnd"]
-            while await page.get_by_role("button", name="Load older ones").count():
-                await page.get_by_role("button", name="Load older ones").click()
-                await page.wait_for_timeout(300)
+            older = page.get_by_role("button", name="Load older ones")
+            while await older.count():
+                known = await older.get_attribute("data-known")
+                await older.click()
+                await page.wait_for_function(OLDER, arg=known)
             typed = [await page.evaluate(FILTER, f"ended-{'00' * (number % 2)}") for number in range(_TYPED)]
-            await page.evaluate(FILTER, "")
-            await page.evaluate("window.scrollTo(0, 1e6)")
             drawn = await page.locator("[data-id^=ended]").evaluate_all(
                 "(rows) => rows.map(({ dataset }) => dataset.id)"
             )

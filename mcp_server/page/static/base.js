@@ -76,7 +76,7 @@ export function clock(iso) {
 
 export function number(value) {
 	if (typeof value !== 'number') return value == null ? '' : String(value)
-	if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString('en').replaceAll(',', '\u202f')
+	if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value).replace(/\B(?=(\d{3})+$)/g, '\u202f')
 	const size = Math.abs(value)
 	return size >= 1e-3 && size < 1e6 ? String(+value.toPrecision(4)) : value.toExponential(2).replace('e+', 'e')
 }

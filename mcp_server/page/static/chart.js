@@ -10,14 +10,15 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => sche
 
 // A canvas knows no names of colours: ask an element.
 const probe = document.createElement('i')
-function css(name) {
+function css(color) {
 	document.body.append(probe)
-	probe.style.color = `var(--${name})`
+	probe.style.color = color
 	const found = getComputedStyle(probe).color
 	probe.remove()
 	return found
 }
-const hue = (i) => css('line-' + ((i % 8) + 1))
+const HUES = [211, 22, 135, 268, 325, 48, 188, 0]
+const hue = (i) => `light-dark(hsl(${HUES[i % 8]} 75% 38%),hsl(${HUES[i % 8]} 85% 70%))`
 const pale = (color, share) => color.replace('(', 'a(').replace(')', `, ${share})`)
 
 function smooth(values, weight) {
@@ -85,19 +86,19 @@ function nearest(values, i) {
 
 const HEIGHT = 230
 
-/** `curves`: [{label, color, series, marks}]; `bands`: [{label, color, list}], a mean over seeds each. */
+/** `curves`: [{label, hue, series, marks}]; `bands`: [{label, hue, list}], a mean over seeds each. */
 function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 	const place = useRef(), read = useRef(), plot = useRef(), zoom = useRef(), colours = use(scheme)
 	const draw = () => {
 		const tables = [], series = [{}], fills = []
 		const add = (xs, ys, stroke, label, width = 1.5) => { tables.push([xs, ys]); series.push({ stroke, label, width, points: { show: label && xs.length < 40 } }) }
-		for (const { label, color, series: found } of curves) {
-			const { xs } = found
+		for (const { label, hue, series: found } of curves) {
+			const { xs } = found, color = css(hue)
 			if (weight) add(xs, found.values, pale(color, 0.3), null, 1)
 			add(xs, smooth(found.values, weight), color, label)
 		}
-		for (const { label, color, list } of bands) {
-			const found = list.length && band(list)
+		for (const { label, hue, list } of bands) {
+			const found = list.length && band(list), color = css(hue)
 			if (!found) continue
 			if (list.length > 1) {
 				for (const sign of [1, -1]) add(found.xs, found.mean.map((mean, i) => mean == null ? null : mean + sign * found.deviation[i]), 'transparent')
@@ -106,9 +107,12 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 			add(found.xs, found.mean, color, `${label} (n ${list.length})`, 2)
 		}
 		if (!tables.length) return
-		const isTime = x === 'time', shown = (value) => (isTime ? duration(value) : value >= 1e5 ? value / 1000 + 'k' : value), stroke = css('muted'), grid = { stroke: css('line'), width: 1 }, several = curves.length + bands.length > 1
-		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, ...mark }) => ({ ...mark, x: isTime ? time && time - series.begun : step }))).filter((mark) => mark.x != null)
-		const nans = curves.flatMap(({ series, color }) => series.xs.filter((_, i) => series.values[i] == null).map((x) => ({ x, tone: several ? color : css('bad') })))
+		const isTime = x === 'time', shown = (value) => (isTime ? duration(value) : value >= 1e5 ? value / 1000 + 'k' : value), stroke = css('var(--muted)'), warn = css('var(--warn)'), grid = { stroke: css('var(--line)'), width: 1 }, several = curves.length + bands.length > 1
+		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, label }) => ({ label, tone: warn, x: isTime ? time && time - series.begun : step }))).filter((mark) => mark.x != null)
+		const nans = curves.flatMap(({ series, hue }) => {
+			const tone = css(several ? hue : 'var(--bad)')
+			return series.xs.filter((_, i) => series.values[i] == null).map((x) => ({ x, tone }))
+		})
 		const [min, max] = zoom.current || []
 		plot.current = new uPlot({
 			width: place.current.clientWidth, height: HEIGHT, series, bands: fills, legend: { show: false },
@@ -151,8 +155,8 @@ function TagPanel({ tag, runs, groups, found, x, ...rest }) {
 	if (drawn.current.found !== found || drawn.current.groups !== groups || drawn.current.x !== x) { // else the panel stays as it is
 		const of = (id) => (found[id] ? found[id].series : []).filter((one) => one.tag === tag).map((one) => arrange(one, x)).find(({ xs }) => xs.length)
 		drawn.current = { found, groups, x,
-			curves: groups ? [] : runs.map(({ id, label }, i) => ({ label, color: hue(i), series: of(id), marks: runs.length > 1 ? [] : marksOf(found[id]) })).filter(({ series }) => series),
-			bands: (groups || []).map(({ label, ids }, i) => ({ label, color: hue(i), list: ids.map(of).filter(Boolean) })) }
+			curves: groups ? [] : runs.map(({ id, label }, i) => ({ label, hue: hue(i), series: of(id), marks: runs.length > 1 ? [] : marksOf(found[id]) })).filter(({ series }) => series),
+			bands: (groups || []).map(({ label, ids }, i) => ({ label, hue: hue(i), list: ids.map(of).filter(Boolean) })) }
 	}
 	const { curves, bands } = drawn.current
 	return curves.length || bands.some(({ list }) => list.length) ? html`<${Panel} tag=${tag} curves=${curves} bands=${bands} x=${x} ...${rest} />`
@@ -161,7 +165,7 @@ function TagPanel({ tag, runs, groups, found, x, ...rest }) {
 
 const secondsOf = (at) => (typeof at === 'string' ? Date.parse(at) / 1000 : at)
 const marksOf = ({ attempts = [], events = [] } = {}) => [...attempts.filter(({ n }) => n > 1).map((one) => ({ ...one, label: 'try ' + one.n })), ...events.map((one) => ({ ...one, label: words(one.kind) }))]
-	.map(({ step, at, label }) => ({ step, time: secondsOf(at), label, tone: css('warn') }))
+	.map(({ step, at, label }) => ({ step, time: secondsOf(at), label }))
 
 /** Curves of one run or several, with what is drawn in the address. `runs`: [{id, label, tag, live, progress}]. */
 export function Curves({ runs, groups }) {
@@ -199,6 +203,6 @@ export function Curves({ runs, groups }) {
 			<label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${typed((smooth) => set({ smooth }))} /> ${(+weight).toFixed(2)}</label>
 			<label><input type="checkbox" checked=${!!log} onChange=${() => set({ log: log ? null : 1 })} /> log scale</label>
 			${range && html`<button onClick=${() => setRange()}>Whole run</button>`}</div>
-			${(groups || runs).length > 1 && html`<p class="key">${(groups || runs).map(({ label }, i) => html`<span style=${{ '--key': `var(--line-${(i % 8) + 1})` }}>${label}</span>`)}</p>`}
+			${(groups || runs).length > 1 && html`<p class="key">${(groups || runs).map(({ label }, i) => html`<span style=${{ '--key': hue(i) }}>${label}</span>`)}</p>`}
 			<div class="panels">${shown.map((tag) => html`<${TagPanel} key=${tag} tag=${tag} runs=${runs} groups=${groups} found=${found} x=${x} isLog=${!!log} weight=${+weight} onZoom=${setRange} />`)}</div></div></div>`
 }

@@ -1,6 +1,6 @@
 // Stop, note, log in, the list of keys.
 import { html, use, useEffect, useRef, useState, signal, say, typed } from './base.js'
-import { ask as call, access, start } from './state.js'
+import { ask as call, start } from './state.js'
 
 export const dialog = signal(null)
 export const ask = (kind, row) => (dialog.value = { kind, row })

@@ -1,6 +1,6 @@
 // The first screen: runs and sweeps in a table, filters and order in the address.
 import { html, use, useMemo, Steady, signal, computed, duration, since, ago, number, large, words, named, Clock, empty, typed } from './base.js'
-import { address, go, set, only, Go, runs, sweeps, loaded, total, loadOlder, ask, isExport } from './state.js'
+import { address, go, set, only, Go, runs, sweeps, loaded, total, older, loadOlder, ask, isExport } from './state.js'
 
 // A sign and a tone for each state: never the colour alone.
 const STATES = {
@@ -17,7 +17,7 @@ const TEXTS = ['id', 'name', 'state', 'cause', 'kind', 'line', 'owner', 'host', 
 const GROUPS = {
 	live: (row) => row.live && row.state !== 'queued',
 	queued: (row) => row.state === 'queued',
-	failed: (row) => ['failed', 'lost', 'timed_out'].includes(row.state),
+	failed: (row) => /failed|lost|timed_out/.test(row.state),
 	finished: (row) => row.state === 'finished',
 }
 
@@ -113,6 +113,7 @@ function Spark({ values, tag }) {
 	return html`<svg class="spark" viewBox="0 0 80 20" role="img" aria-label=${tag}><path d=${path} /></svg>`
 }
 
+export const left = (row) => row.live && (row.eta_at ? html`<${Clock} of=${(at) => duration(-since(row.eta_at, at))} />` : duration(row.eta_s))
 const cell = (name, content, title) => html`<span role="cell" class=${name} title=${title}>${content}</span>`
 const line = (row, isAt, depth, cells) => html`<div role="row" class=${`row${depth ? ' inner' : ''}${isAt ? ' at' : ''}${row.live ? '' : ' over'}`} data-id=${row.id}>${cells}</div>`
 
@@ -127,7 +128,7 @@ class RunRow extends Steady {
 			cell('c-name', html`<${Go} to=${only({ run: row.id })} title=${row.id}>${(depth && row.cell) || row.name}<//>${row.attempt > 1 && html`<small title=${row.earlier}> try ${row.attempt}</small>`}${(row.tags || []).slice(0, 3).map((tag) => html` <em class="tag">${tag}</em>`)}${row.verdict && html` <em class=${'tag ' + row.verdict}>${row.verdict}</em>`}`),
 			cell('c-text', row.kind && row.line ? html`<b>${row.cause}</b> <code>${row.line}</code>` : row.cause || row.line, [row.cause, row.line].filter(Boolean).join('\n')),
 			cell('c-step', row.step != null && html`<span class="progress"><span>${large(row.step)}${row.total ? html`<small> / ${large(row.total)}</small>` : ''}</span>${share != null && html`<i style=${{ '--share': share }}></i>`}</span>`),
-			cell('c-left', row.live && (row.eta_at ? html`<${Clock} of=${(at) => duration((Date.parse(row.eta_at) - at) / 1000)} />` : duration(row.eta_s))),
+			cell('c-left', left(row)),
 			cell('c-metric', metric && html`<small>${metric.tag.split('/').pop()}</small><b>${number(metric.value)}</b>${spark && html`<${Spark} ...${spark} />`}`, metric && metric.tag),
 			cell('c-gpus', (row.gpus || []).join(' ')),
 			cell('c-host', html`${row.host}${row.host && row.heard_s != null && html`<small> ${duration(row.heard_s)}</small>`}`, row.host && (row.unreachable || `heard ${duration(row.heard_s)} ago`)),
@@ -146,7 +147,7 @@ class SweepRow extends Steady {
 			cell('c-name', html`<${Go} to=${only({ sweep: row.id })} title=${row.id}>${row.name}<//> <em class="tag">sweep</em>`),
 			cell('c-text', best ? html`best <b>${number(best.value)}</b> ${best.cell}` : row.cause || named(row.causes).map(([kind, n]) => n + ' ' + words(kind)).join(', ')),
 			cell('c-step', html`<${Cells} cells=${row.cells} />`),
-			cell('c-left', row.live && duration(row.eta_s)),
+			cell('c-left', left(row)),
 			cell('c-metric', best && html`<small>${best.metric}</small>`),
 			cell('c-gpus'), cell('c-host', row.host), cell('c-owner', row.owner),
 			cell('c-when', html`<${Clock} slow of=${(at) => ago(row.ended_at || row.created_at, at)} />`),
@@ -169,8 +170,8 @@ function toggle(name, id) {
 export const pick = (id) => toggle('sel', id)
 
 // Rows beyond these are drawn once somebody scrolls near to them.
-const FEW = 100, room = signal(FEW)
-const grower = globalThis.IntersectionObserver && new IntersectionObserver((ends) => { if (ends.some((end) => end.isIntersecting)) room.value += FEW }, { rootMargin: '900px' })
+const FEW = 40, MORE = 100, room = signal(FEW)
+const grower = globalThis.IntersectionObserver && new IntersectionObserver((ends) => { if (ends.some((end) => end.isIntersecting)) room.value += MORE }, { rootMargin: '400px' })
 class More extends Steady {
 	componentDidMount() { grower?.observe(this.base) }
 	componentWillUnmount() { grower?.unobserve(this.base) }
@@ -216,7 +217,7 @@ export function Filters() {
 }
 
 export function List() {
-	const list = use(shown), { sort, sel = [], run } = use(address), curves = use(sparks), current = use(at), fields = use(spread), count = use(total), known = use(runs), most = use(room)
+	const list = use(shown), { sort, sel = [], run } = use(address), curves = use(sparks), current = use(at), fields = use(spread), count = use(total), known = use(runs), most = use(room), isMore = use(older)
 	const picked = useMemo(() => new Set(sel), [sel])
 	if (!use(loaded)) return empty('Loading …')
 	if (!known.size && !list.length) return html`<div class="empty"><h2>No runs yet</h2><p>An agent starts one with <code>launch_run</code>; in a terminal, <code>runward demo</code> starts a small real training.</p></div>`
@@ -224,5 +225,5 @@ export function List() {
 		${list.slice(0, most).map(({ row, depth, isOpen }) => row.cells ? html`<${SweepRow} key=${row.id} row=${row} isOpen=${isOpen} isAt=${current === row.id} />`
 			: html`<${RunRow} key=${row.id} row=${row} depth=${depth} isPicked=${picked.has(row.id)} isAt=${current === row.id || run === row.id} spark=${curves.get(row.id)} />`)}</div>
 	${list.length > most && html`<${More} key=${most} />`}${!list.length && empty(html`Nothing matches. <button onClick=${() => set({ q: null, state: null })}>Show all</button>`)}
-	${known.size < count && empty(html`${number(known.size)} of ${number(count)} runs are loaded. <button onClick=${loadOlder}>Load older ones</button>`)}`
+	${isMore && empty(html`${number(known.size)} of ${number(count)} runs are loaded. <button data-known=${known.size} onClick=${loadOlder}>Load older ones</button>`)}`
 }

@@ -3,7 +3,7 @@ import { html, use, useEffect, useLayoutEffect, useRef, useState, empty, typed }
 import { address, go, set, ask, useAnswer, isExport } from './state.js'
 
 const CUBE = [0, 95, 135, 175, 215, 255]
-const NAMES = ['text', 'bad', 'good', 'warn', 'accent', 'line-5', 'line-7', 'text', 'muted']
+const NAMES = ['text', 'bad', 'good', 'warn', 'accent', 'pink', 'cyan', 'text', 'muted']
 /** One of 256 colours: the first 16 are the theme's, the rest as they are. */
 const palette = (n) => (n < 16 ? `var(--${NAMES[n] || NAMES[n - 8]})` : n > 231 ? `rgb(${Array(3).fill((n - 232) * 10 + 8)})` : `rgb(${[36, 6, 1].map((size) => CUBE[Math.floor((n - 16) / size) % 6])})`)
 const SIMPLE = { 1: 'bold', 2: 'dim' }

@@ -1,9 +1,8 @@
 // GPUs with their holders, the queue, jobs of Slurm and Ray.
 import { html, useEffect, useState, duration, number, words, Table, empty } from './base.js'
-import { ask, only, Go, runs } from './state.js'
+import { ask, RunLink } from './state.js'
 
 const Bar = ({ share, label }) => html`<span class="bar"><i style=${{ '--share': share }}></i><span>${label}</span></span>`
-const RunLink = ({ id }) => html`<${Go} to=${only({ run: id })}>${(runs.value.get(id) || {}).name || id}<//>`
 const gib = (mib, digits) => (mib / 1024).toFixed(digits)
 
 function Gpu({ gpu, idle }) {

@@ -1,7 +1,7 @@
 // One run: why it ended or how it stands, curves, log, files, code, configuration.
-import { html, use, useEffect, useMemo, useState, duration, since, ago, clock, number, large, words, named, copy, Clock, Table, empty } from './base.js'
+import { html, use, useMemo, useState, duration, since, ago, clock, number, large, words, named, copy, Clock, Table, empty } from './base.js'
 import { address, only, Go, Back, runs, useAnswer, isExport, isApp } from './state.js'
-import { State } from './list.js'
+import { State, left } from './list.js'
 import { Curves } from './chart.js'
 import { Log } from './log.js'
 import { Markdown, Diff, Out } from './text.js'
@@ -10,10 +10,9 @@ import { ask as askFor } from './dialogs.js'
 const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictures and files', code: 'Code', config: 'Configuration' }
 
 export function RunView({ id }) {
-	const [again, ask] = useState(0), known = use(runs).get(id), tab = use(address).tab || 'overview', { seq, state, notes } = known || {}
-	const { found: run, failure } = useAnswer('/runs/' + id, seq, state, notes, again)
+	const known = use(runs).get(id), tab = use(address).tab || 'overview', { seq, state, notes } = known || {}
+	const { found: run, failure } = useAnswer('/runs/' + id, seq, state, notes), { found: results = {} } = useAnswer(`/runs/${id}/results`, seq, state)
 	const row = known || (run && run.row)
-	useEffect(() => { if (run && run.later) setTimeout(ask, 3000, again + 1) }, [run]) // a slow disk: the rest comes later
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
 	const { agent = {}, attempts, failure: why } = run || {}
 	return html`<section class="detail" aria-label=${'Run ' + row.name}>
@@ -29,11 +28,11 @@ export function RunView({ id }) {
 		<div role="tabpanel">${
 			tab === 'curves' ? html`<${RunCurves} row=${row} />`
 			: tab === 'log' ? html`<${Log} row=${row} attempts=${attempts} proof=${why && why.line_number} />`
-			: tab === 'files' ? html`<${Files} row=${row} run=${run} />`
+			: tab === 'files' ? html`<${Files} row=${row} results=${results} />`
 			: !run ? empty(failure || 'Loading …')
 			: tab === 'code' ? html`<${Code} row=${row} run=${run} />`
 			: tab === 'config' ? html`<${Config} row=${row} run=${run} />`
-			: html`<${Overview} row=${row} run=${run} />`}</div></section>`
+			: html`<${Overview} row=${row} run=${run} results=${results} />`}</div></section>`
 }
 
 function RunCurves({ row }) {
@@ -44,8 +43,8 @@ function Facts({ rows }) {
 	return html`<dl class="facts">${rows.filter(([, value]) => value != null && value !== '' && value !== false).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`
 }
 
-function Overview({ row, run }) {
-	const { failure, notes = [], evaluations = [], events = [], tracker, commit } = run, scores = [...new Set(evaluations.flatMap(({ values }) => Object.keys(values)))]
+function Overview({ row, run, results: { evaluations = [], results_md } }) {
+	const { failure, notes = [], events = [], tracker, commit } = run, scores = [...new Set(evaluations.flatMap(({ values }) => Object.keys(values)))]
 	const ticking = (of) => html`<${Clock} of=${of} />`
 	return html`
 		${row.unreachable && html`<div class="why warn"><h2>The host does not answer</h2>${row.unreachable}. The state is the last that was known.</div>`}
@@ -57,7 +56,7 @@ function Overview({ row, run }) {
 		${row.live && row.line && html`<p class="last"><small>last line</small> <code>${row.line}</code></p>`}
 		<${Facts} rows=${[
 			['Step', row.step != null && number(row.step) + (row.total ? ' of ' + number(row.total) : '')],
-			['Left', row.live && (row.eta_at ? ticking((at) => duration((Date.parse(row.eta_at) - at) / 1000)) : duration(row.eta_s))],
+			['Left', left(row)],
 			['A step takes', row.step_s && number(row.step_s) + ' s'],
 			row.metric ? [row.metric.tag, number(row.metric.value)] : [],
 			[row.live ? 'Running for' : 'Ran for', row.live ? row.started_at && ticking((at) => duration(since(row.started_at, at))) : duration(row.elapsed_s)],
@@ -69,14 +68,13 @@ function Overview({ row, run }) {
 			['Page', tracker && html`<${Out} to=${tracker.url || tracker.directory || ''} />`],
 		]} />
 		${notes.length > 0 && html`<h2>Notes</h2><ul class="notes">${notes.map(({ verdict, text, by, at }) => html`<li>${verdict && html`<b class=${'verdict ' + verdict}>${verdict}</b>`} ${text} <small>${by}, ${clock(at)}</small></li>`)}</ul>`}
-		${run.results_md && html`<details open><summary>results.md</summary><${Markdown} text=${run.results_md} /></details>`}
+		${results_md && html`<details open><summary>results.md</summary><${Markdown} text=${results_md} /></details>`}
 		${scores.length > 0 && html`<h2>Evaluations</h2><${Table} head=${['', ...scores]} rows=${evaluations.map(({ name, values }) => [name, ...scores.map((score) => number(values[score]))])} />`}
 		<h2>What happened</h2>
 		<ol class="events">${[...events].reverse().map(({ seq, at, kind, attempt, text }) => html`<li key=${seq + kind + at}><time title=${at}>${clock(at)}</time> <b>${words(kind)}</b>${attempt > 1 && html` <small>try ${attempt}</small>`} ${text}</li>`)}</ol>`
 }
 
-function Files({ row, run }) {
-	const { checkpoints = [] } = run || {}
+function Files({ row, results: { checkpoints = [] } }) {
 	const { found, failure } = useAnswer(`/runs/${row.id}/files`, row.live ? Math.floor((row.progress || 0) * 50) : 'over'), [shown, show] = useState()
 	if (!found) return empty(failure || 'Looking for pictures …')
 	const all = [...found.pictures, ...(found.images || []).map((one) => ({ name: one.tag, ...one }))]

@@ -1,6 +1,6 @@
 // Several runs beside each other, and a sweep's table.
 import { html, use, useMemo, useState, duration, number, words, named, Table, empty, typed } from './base.js'
-import { address, set, only, Go, Back, runs, sweeps, isExport, useAnswer } from './state.js'
+import { address, set, only, Go, Back, RunLink, runs, sweeps, isExport, useAnswer } from './state.js'
 import { State, Cells } from './list.js'
 import { Curves } from './chart.js'
 import { Diff } from './text.js'
@@ -24,7 +24,7 @@ export function Compare() {
 	const name = (id) => (known.get(id) || {}).name || id, [first = sel[0], second = sel[1]] = pair
 	const list = useMemo(() => ids.map((id) => ({ id, label: name(id), tag: (known.get(id)?.metric || {}).tag })), [String(ids), known.size])
 	const groups = useMemo(() => seeds && groupSeeds(ids, settings), [seeds, String(ids), found])
-	const table = (values, show) => html`<${Table} head=${['', ...sel.map((id) => html`<${Go} to=${only({ run: id })}>${name(id)}<//>`)]} rows=${named(values).map(([key, value]) => [key, ...sel.map((id) => show(value[id]))])} />`
+	const table = (values, show) => html`<${Table} head=${['', ...sel.map((id) => html`<${RunLink} id=${id} />`)]} rows=${named(values).map(([key, value]) => [key, ...sel.map((id) => show(value[id]))])} />`
 	const choose = (value, change) => html`<select aria-label="Run" value=${value} onChange=${typed(change)}>${sel.map((id) => html`<option value=${id}>${name(id)}</option>`)}</select>`
 	return html`<section class="detail" aria-label="Comparison"><header><div class="title"><${Back} /><h1>${sel.length} runs</h1>
 			<span class="actions"><label><input type="checkbox" checked=${!!seeds} onChange=${() => set({ seeds: seeds ? null : 1 })} /> mean ± deviation over seeds</label>

@@ -4,7 +4,7 @@ import { html, signal, now, say, useState, useEffect } from './base.js'
 const LISTS = ['open', 'sel', 'tags']
 const readAddress = () => Object.fromEntries([...new URLSearchParams(location.search)].map(([key, value]) => [key, LISTS.includes(key) ? value.split(',').filter(Boolean) : value]))
 export const address = signal({ ...globalThis.RUNWARD_EXPORT?.start, ...readAddress() })
-addEventListener('popstate', () => (address.value = readAddress()))
+addEventListener('popstate', () => { clearTimeout(writing); writing = null; address.value = readAddress() })
 
 const NOTHING = { run: null, sweep: null, view: null, tab: null, line: null, attempt: null }
 /** The changes that open one thing and close what was open. */
@@ -17,15 +17,24 @@ function linkTo(changes) {
 	return query.length ? '/?' + query.join('&') : '/'
 }
 
+let writing
+function write() {
+	clearTimeout(writing)
+	if (!kept && writing) history.replaceState(null, '', linkTo())
+	writing = null
+}
+
 export function go(changes) {
+	write()
 	if (!kept) history.pushState(null, '', linkTo(changes))
 	address.value = { ...address.value, ...changes }
 }
 
-/** Changes what is seen without a step for the browser's Back. */
+/** Changes what is seen without a step for the browser's Back; its bar says so once a person pauses. */
 export function set(changes) {
-	if (!kept) history.replaceState(null, '', linkTo(changes))
 	address.value = { ...address.value, ...changes }
+	clearTimeout(writing)
+	writing = setTimeout(write, 150)
 }
 
 /** A link inside the page; with Ctrl it opens in a tab of its own. */
@@ -38,6 +47,7 @@ export function Go({ to, children, ...rest }) {
 	return html`<a href=${kept ? '#' : linkTo(to)} onClick=${open} ...${rest}>${children}</a>`
 }
 
+export const RunLink = ({ id }) => html`<${Go} to=${only({ run: id })}>${(runs.value.get(id) || {}).name || id}<//>`
 export const Back = () => html`<${Go} class="back" to=${only({})} aria-label="Back to the list">←<//>`
 
 // ---- questions to the server; an exported file holds the answers itself
@@ -77,9 +87,10 @@ export const me = signal({})
 export const runs = signal(new Map())
 export const sweeps = signal(new Map())
 export const total = signal(0)
+export const older = signal(false) // whether there are runs older than those that are loaded
 export const stream = signal({}) // live, or behind since when
 export const loaded = signal(false)
-let cursor, source, timer, pause = 1000, skew = 0
+let cursor, begun, source, timer, pause = 1000, skew = 0
 
 function put({ runs: rows, sweeps: groups, gone = [], now }) {
 	const merge = (old, rows = []) => (rows.length + gone.length ? new Map([...old, ...rows.map((row) => [row.id, row])].filter(([id]) => !gone.includes(id))) : old)
@@ -106,6 +117,8 @@ export async function load() {
 	runs.value = sweeps.value = new Map()
 	put(page)
 	total.value = page.total
+	older.value = page.older
+	begun = page.now
 	loaded.value = true
 	if (kept) stream.value = { at: page.now }
 	connect()
@@ -113,7 +126,9 @@ export async function load() {
 
 export async function loadOlder() {
 	const oldest = [...runs.value.values()].reduce((a, b) => (a.created_at < b.created_at ? a : b))
-	put(await ask('/runs?before=' + oldest.id))
+	const page = await ask('/runs?before=' + oldest.id)
+	put(page)
+	older.value = page.older
 }
 
 function setClock(iso) {
@@ -125,9 +140,10 @@ let waiting = []
 function apply() {
 	const changes = waiting
 	waiting = []
-	const size = runs.value.size, of = (name) => changes.flatMap((change) => change[name] || [])
-	put({ runs: of('runs'), sweeps: of('sweeps'), gone: of('gone'), now: changes.at(-1).now })
-	total.value += runs.value.size - size
+	const known = runs.value, of = (name) => changes.flatMap((change) => change[name] || []), gone = of('gone')
+	put({ runs: of('runs'), sweeps: of('sweeps'), gone, now: changes.at(-1).now })
+	const fresh = [...runs.value.values()].filter(({ id, created_at }) => created_at > begun && !known.has(id))
+	total.value += fresh.length - gone.filter((id) => known.has(id)).length
 }
 
 function connect() {
