@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from mcp_server.cli.parser import make_parser
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.system.own_process import close_memory, take_umask
-from mcp_server.text.invisible import escape_unencodable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words and not sys.stdin.isatty():
         words = ["serve"]  # how MCP clients start a server
-    parser = make_parser()
+    if words == [
+        "hook"
+    ]:  # before each command of an agent: without the arguments of other verbs it takes half the time
+        gc.disable()
+        return int(import_module("mcp_server.cli.setup.hook").run())
+    parser = import_module("mcp_server.cli.parser").make_parser()
     arguments = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()
@@ -69,7 +72,8 @@ def _print_odd_names_readably() -> None:
 
 def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)  # noqa: S101 - only output is written with it
-    return escape_unencodable(error.object[error.start : error.end]), error.end
+    escape = import_module("mcp_server.text.invisible").escape_unencodable
+    return str(escape(error.object[error.start : error.end])), error.end
 
 
 def _import_server(name: str) -> ModuleType:

@@ -67,6 +67,11 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("runs", nargs="+", metavar="RUN", help="run or sweep, by id or name")
     export.add_argument("-o", "--output", required=True, metavar="FILE", help="the file, e.g. report.html")
 
+    hook = verbs.add_parser(
+        "hook", help="what Claude Code and Codex ask before a command of their shell; they start it"
+    )
+    hook.set_defaults(module="setup.hook")
+
     demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
     demo.set_defaults(module="setup.demo")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from mcp_server.command.programs import CONTAINERS, ENDS_OTHERS, SHELLS, TEXT_PROGRAMS
-from mcp_server.command.python import find_programs_of_python
+from mcp_server.command.python_texts import find_programs_of_python
 from mcp_server.command.shell import parse
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import Program, find_programs
@@ -26,6 +26,7 @@ _OTHERS = "it ends processes of other runs and people on this host too. A run's 
 _OF_RAY = "it stops every Ray of this user on this host, also those of other runs. A run's own Ray ends with it."
 # These find processes by what they are, not by who started them.
 _FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat", "screen"})
+ENDS_ALL = frozenset({"killall5", "reboot", "shutdown", "poweroff", "halt", "init", "telinit"})
 _NO = frozenset({"false", "0", "no", "off", "none"})
 _OF_SCHEDULERS = frozenset({"scancel", "bkill", "qdel", "condor_rm", "kubectl"})
 NAME_CHARS = 15  # of a process
@@ -85,25 +86,45 @@ class Killer:
 
     def hits(self, name: str, command: str) -> bool:
         """Return whether it may end a process of this name and command line; true wherever that is not certain."""
+        return self._match(name, command) is not False
+
+    def surely_hits(self, pid: int, name: str, command: str) -> bool:
+        """Return whether it ends this process, as far as its words alone prove that."""
+        words = self.program.words
+        if self.program.name != "kill":
+            return self.program.name in ENDS_ALL or self._match(name, command) is True
+        if str(pid) in words[1:] or "-1" in words[2:]:
+            return True
+        searches = (*self.program.substituted, *(self.program.before if self.program.by_xargs else ()))
+        for search in searches:
+            is_search = search[:1] == ("pgrep",)
+            pattern = (
+                ("pkill", *search[1:]) if is_search else ("pkill", "-f", *search[-1:]) if "grep" in search[0] else ()
+            )
+            if pattern and "-v" not in search:
+                return Killer(Program("pkill", pattern), "").surely_hits(pid, name, command)
+        return False
+
+    def _match(self, name: str, command: str) -> bool | None:
         words = self.program.words
         if self.program.by_xargs or self.program.substituted or not {"pkill", "killall"} & {self.program.name}:
-            return True
+            return None
         options = {word for word in words[1:] if word.startswith("-")}
         named = [word for word in words[1:] if not word.startswith("-")]
         if not named or any(re.search(r"[$`{}]", word) for word in named):
-            return True
+            return None
         if not all(_RX.plain_option.fullmatch(option) for option in options):
-            return True
+            return None
         if self.program.name == "killall":
             return any(name[:NAME_CHARS] == word[:NAME_CHARS] for word in named)
         if len(named) != 1:
-            return True
+            return None
         is_full = any(option == "--full" or re.fullmatch(r"-[a-z]*f[a-z]*", option) for option in options)
         is_loose = any(re.fullmatch(r"-[a-z]*i[a-z]*", option) for option in options)
         try:
             pattern = re.compile(named[0], re.IGNORECASE if is_loose else 0)
         except re.error:
-            return True
+            return None
         return pattern.search(command if is_full else name) is not None
 
 

@@ -23,6 +23,7 @@ REPORTS, SETTINGS, PAUSES = _SORTS["report"], _SORTS["setting"], _SORTS["pause"]
 MAKES_NO_FILES = REPORTS | SETTINGS | {"mkdir", "rm", "chmod"}
 PREPARES = REPORTS | SETTINGS | PAUSES | _SORTS["prepare"]
 LOG_VIEWERS = _SORTS["viewer"]
+TASK_RUNNERS = _SORTS["task"]
 # By program: the arguments with which it ends processes or jobs of others, each with a blank behind it.
 ENDS_OTHERS = {name: block.get("args", "") for block in _BLOCKS for name in block.get("ends", "").split()}
 

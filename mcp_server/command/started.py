@@ -35,7 +35,8 @@ class Program:
 
     ``line``: from 1. ``separator``: the operator that ends it. ``before``: the programs whose output it reads, the
     nearest last. ``substituted``: those of ``$(…)`` in its arguments. ``is_last``: nothing follows. ``by_xargs``:
-    arguments come from its input. ``code``: the Python text that it runs, where the command holds it.
+    arguments come from its input. ``code``: the Python text that it runs, where the command holds it. ``wrappers``: the
+    words in front of it, such as ``nohup`` and ``watch -n 5``.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Program:
     is_last: bool = False
     by_xargs: bool = False
     code: str = ""
+    wrappers: tuple[str, ...] = ()
 
 
 @dataclass
@@ -153,6 +155,7 @@ class _Reader:
                 stage.is_last,
                 by_xargs,
                 self._find_code(words, stage.stdin or self._bodies.get(line)),
+                simple.words[: max(0, len(simple.words) - len(words))],
             )
         if self._depth >= _DEEPEST:
             return

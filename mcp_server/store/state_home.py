@@ -20,7 +20,7 @@ from mcp_server.errors import ConfigInvalid, StateUnusable
 from mcp_server.record.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
 from mcp_server.record.run_directory import path_below
 from mcp_server.record.script import slug
-from mcp_server.system.files import is_shortage, read_configuration
+from mcp_server.system.files import is_shortage, read_configuration, state_directory
 from mcp_server.system.lock_files import user_name
 
 
@@ -79,6 +79,7 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kill_policy: Literal["confirm", "human"] = "confirm"
+    hook: Literal["nudge", "block", "off"] = "nudge"  # of `runward hook`, which reads it itself
     owner: str = ""
     stop_grace_s: float = Field(default=5.0, ge=0, le=3600)
     repair_grace_s: float = Field(default=0.0, ge=0, le=86400)
@@ -126,15 +127,10 @@ class StateHome:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> StateHome:
         """Return ``$RUNWARD_HOME``, else ``$XDG_STATE_HOME/runward``, else ``~/.local/state/runward``."""
-        if home := environ.get("RUNWARD_HOME"):
-            return cls(Path(home).expanduser().absolute())
-        state = Path(environ.get("XDG_STATE_HOME") or "")
-        if not state.is_absolute():  # the XDG specification says to ignore a relative path
-            try:
-                state = Path.home() / ".local" / "state"
-            except RuntimeError as error:
-                raise StateUnusable(Path("~"), "this user has no home directory") from error
-        return cls(state / "runward")
+        try:
+            return cls(state_directory(environ))
+        except RuntimeError as error:
+            raise StateUnusable(Path("~"), "this user has no home directory") from error
 
     runs = path_below("runs")  # one directory per run
     sweeps = path_below("sweeps")  # one directory per sweep

@@ -12,7 +12,7 @@ import functools
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -193,3 +193,17 @@ def find_archive() -> Path | None:
     """Return the zip file that this module was imported from, or None where it is an ordinary file."""
     archive = getattr(globals().get("__loader__"), "archive", None)
     return Path(archive) if isinstance(archive, str) else None
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Return ``$RUNWARD_HOME``, else ``$XDG_STATE_HOME/runward``, else ``~/.local/state/runward``.
+
+    Raises:
+        RuntimeError: this user has no home directory.
+    """
+    if home := environ.get("RUNWARD_HOME"):
+        return Path(home).expanduser().absolute()
+    state = Path(environ.get("XDG_STATE_HOME") or "")
+    if not state.is_absolute():  # the XDG specification says to ignore a relative path
+        state = Path.home() / ".local" / "state"
+    return state / "runward"

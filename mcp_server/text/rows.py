@@ -55,13 +55,20 @@ def read_patterns(name: str, module: str) -> Patterns:
     Several lines of a block are alternatives, and ``{pattern}`` in one is an earlier pattern of the module.
     """
     patterns, texts = {}, dict[str, str]()
+    for key, line in _read_lines(name)[module]:
+        texts[key] = _PART.sub(lambda part: texts.get(part[1], part[0]), line)
+        patterns[key] = compile_lazily(texts[key])
+    return Patterns(patterns)
+
+
+@cache
+def _read_lines(name: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the name and the alternatives of each pattern in a file, by the module."""
+    lines: dict[str, list[tuple[str, str]]] = {}
     for block in read_blocks(name):
         owner, _, key = block[0][1].partition(".")
-        if owner == module:
-            line = "|".join(value for kind, value in block if kind == "line")
-            texts[key] = _PART.sub(lambda part: texts.get(part[1], part[0]), line)
-            patterns[key] = compile_lazily(texts[key])
-    return Patterns(patterns)
+        lines.setdefault(owner, []).append((key, "|".join(value for kind, value in block if kind == "line")))
+    return lines
 
 
 @cache

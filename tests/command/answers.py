@@ -24,10 +24,10 @@ from mcp_server.command.outputs import configuration_words, find_in_command, fin
 from mcp_server.command.shell import find_directory, leave_out_helpers, name_helpers, parse
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import Program, find_programs
+from mcp_server.command.trainings import classify, name_program
 from mcp_server.record.script import name_of, takes_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.warnings.warning_inputs import _list_names, _list_scripts, computes, find_pins
-from mcp_server.store.attribution.other_trainings import _name_program, classify
 from mcp_server.supervisor.outputs.outsiders import _may_train
 from mcp_server.sweeps.sources.run_name import propose_run_name
 
@@ -99,7 +99,7 @@ _OF_ANY: dict[str, Callable[[Command], Any]] = {
     "without_helpers": lambda c: "" if leave_out_helpers(c) == c else leave_out_helpers(c),
     "helpers": name_helpers,
     "directory": lambda c: find_directory(c, "").strip("."),
-    "programs": lambda c: [_write_program(each) for each in find_programs(c)],
+    "programs": lambda c: [_write_program(dataclasses.replace(each, wrappers=())) for each in find_programs(c)],
     "warnings": find_warnings,
     "killers": lambda c: len(find_killers(c, closes_sessions=True)),
     "pins": lambda c: [[pin.text, pin.is_absolute] for pin in find_pins(c)],
@@ -126,7 +126,7 @@ _OF_ANY: dict[str, Callable[[Command], Any]] = {
     "takes_arguments": lambda c: takes_arguments(parse(c)),
     "proposed": lambda c: propose_run_name(c, {}),
     "class": _simple(classify),
-    "class_name": _simple(lambda words: _name_program(words) if classify(words) else ""),
+    "class_name": _simple(lambda words: name_program(words) if classify(words) else ""),
     "may_train": _simple(lambda words: _may_train(list(words))),
 }
 _OF_TEXT: dict[str, Callable[[str], Any]] = {

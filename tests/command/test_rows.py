@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from mcp_server.command.habits import classify_launch
 from mcp_server.command.inputs import find_named_files
 from mcp_server.command.killers import find_killers
 from mcp_server.command.outputs import is_output_place, may_name_an_output, names_an_output
 from mcp_server.command.programs import find_entry, find_main, keeps_path, list_assignments, unwrap
 from mcp_server.command.shell import leave_out_helpers, parse
+from mcp_server.command.started import find_programs
 from mcp_server.text.rows import read_blocks
 
 PROGRAMS = [dict(block) for block in read_blocks("command/programs")]
@@ -40,6 +42,7 @@ SORTS: dict[str, Callable[[Sequence[str]], bool]] = {
     "path": lambda words: not keeps_path(words[0], words),
     "cluster": starts_python,
     "runner": starts_python,
+    "task": lambda words: classify_launch(find_programs(words)[0]) == "training",
     "elsewhere": lambda words: starts_python(words) and find_main(words) == 0,
 }
 OPTION_SORTS: dict[str, Callable[[str], bool]] = {

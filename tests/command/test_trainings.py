@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from mcp_server.store.attribution import other_trainings
-from mcp_server.store.attribution.other_trainings import classify
+from mcp_server.command import trainings
+from mcp_server.command.trainings import classify
 
 FOUND = """
 training | python train.py --task cube
@@ -60,6 +60,11 @@ python -m mcp_server
 python -m ipykernel_launcher -f x.json
 python -m tensorboard.main --logdir runs/train
 python plot.py train.csv
+python scripts/prepare_train_data.py
+python -m mypkg.data.split_train_val
+python tests/test_trainer.py
+python plot-training-curves.py runs
+python train_utils.py
 python -u - train
 runward serve
 runward-supervisor t.r.a.i.n.-.7.k.q.z
@@ -90,7 +95,7 @@ def test_a_process_without_words_is_nothing() -> None:
     assert classify([""]) is None
 
 
-@pytest.mark.parametrize("block", [block for block in other_trainings._BLOCKS if "seen" in block], ids=str)
+@pytest.mark.parametrize("block", [block for block in trainings._BLOCKS if "seen" in block], ids=str)
 def test_each_pattern_wins_on_the_name_that_it_was_seen_with(block: dict[str, str]) -> None:
     words = ["-m", block["seen"]] if block["of"] == "module" else [f"{block['seen']}.py"]
-    assert other_trainings.classify(["python", *words]) == block["kind"]
+    assert classify(["python", *words]) == (None if block["kind"] == "other" else block["kind"])
