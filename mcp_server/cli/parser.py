@@ -117,7 +117,16 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     importing.add_argument("paths", nargs="+", metavar="DIR", help="TensorBoard, wandb, mlruns, Trackio, CSV, logs")
     importing.add_argument("--owner", metavar="NAME", help="whose they are (you)")
     importing.add_argument("--dry-run", action="store_true", help="only list what would be imported")
-    for verb in (show, note, importing):
+    pruning = verbs.add_parser("prune", help="list the records of ended runs that may go; --yes removes them")
+    pruning.add_argument("runs", nargs="*", metavar="RUN|SWEEP", help="these; else all that the flags mean together")
+    pruning.add_argument("--older", metavar="TIME", help="ended longer ago: 90d, 12h")
+    pruning.add_argument("--failed", action="store_true", help="failed, killed or lost")
+    pruning.add_argument("--keep-best", type=_count, metavar="N", help="but for the best N of each directory")
+    pruning.add_argument("--metric", metavar="TAG", help="by which they are best (the one that most have)")
+    pruning.add_argument("--checkpoints", action="store_true", help="the runs' checkpoints too, which else stay")
+    pruning.add_argument("--yes", action="store_true", help="remove what is listed without it")
+
+    for verb in (show, note, importing, pruning):
         verb.set_defaults(module="records")
 
     diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
@@ -137,7 +146,7 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
     tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
-    return wait, logs, kill, show, note, importing, diagnose, gpu, hosts, tb
+    return wait, logs, kill, show, note, importing, pruning, diagnose, gpu, hosts, tb
 
 
 def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:

@@ -1,7 +1,8 @@
-"""`runward show`, `note`, `import`: one run in one read, a verdict with its reason, records of others' trainings."""
+"""`runward show`, `note`, `import`, `prune`: records are read, noted on, made of others' trainings, and removed."""
 
 import argparse
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,12 +14,14 @@ from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.results.notes import tell_note
 from mcp_server.record.sweeps.sweep_state import Watched
 from mcp_server.results.memory.imports import import_trainings
+from mcp_server.results.memory.pruning import PruneSelection, plan_prune, prune
 from mcp_server.results.ran_status import describe_ran
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.log import keep_note
-from mcp_server.text.formatting import printable
+from mcp_server.text.durations import find_duration
+from mcp_server.text.formatting import format_size, printable
 
 _INDENT = "  "
 _DID = {"new": "imported", "again": "renewed", "known": "known", "run": "a run's"}  # written by a run of runward
@@ -27,7 +30,7 @@ _DID = {"new": "imported", "again": "renewed", "known": "known", "run": "a run's
 def run(arguments: argparse.Namespace) -> int:
     """Do what the verb says, and return 0."""
     store = RunStore(StateHome.of(os.environ))
-    return {"show": _show, "note": _note, "import": _import}[arguments.command](store, arguments)
+    return {"show": _show, "note": _note, "import": _import, "prune": _prune}[arguments.command](store, arguments)
 
 
 def _show(store: RunStore, arguments: argparse.Namespace) -> int:
@@ -55,6 +58,37 @@ def _import(store: RunStore, arguments: argparse.Namespace) -> int:
     counts = Counter(_DID[one.did] for one in done)
     print(*notes, ", ".join(f"{count} {did}" for did, count in counts.items()) or "Nothing imported.", sep="\n")
     return 0
+
+
+def _prune(store: RunStore, arguments: argparse.Namespace) -> int:
+    older_s = find_duration(arguments.older) if arguments.older else None
+    if arguments.older and (older_s is None or older_s < 0):
+        raise BadArgument("--older", f"{arguments.older!r} is no time; times are 90d, 12h.")
+    facts = {name: getattr(arguments, name) for name in ("failed", "keep_best", "metric", "checkpoints")}
+    selection = PruneSelection(tuple(arguments.runs), older_s, **facts)
+    plan = plan_prune(selection, store, Scalars(store.home, store))
+    failures = prune(plan, store) if arguments.yes else []
+    if arguments.json:
+        paths = {str(path): size for path, size in plan.paths.items()}
+        checkpoints = list(map(str, plan.checkpoints))
+        told = {"removed" if arguments.yes else "would_remove": paths, "checkpoints": checkpoints, "kept": plan.kept}
+        print_json({**told, "failures": failures})
+        return 1 if failures else 0
+    for run in plan.runs:
+        print(f"{run.run_id} {run.state} {run.ended_at or run.spec.created_at}")
+    for path in plan.checkpoints:
+        print(f"checkpoint {printable(str(path))}")
+    for run_id, why in plan.kept.items():
+        print(f"stays: {run_id} ({printable(why)})")
+    size = format_size(sum(plan.paths.values()))
+    print(
+        f"{len(plan.runs)} runs, {len(plan.sweeps)} sweeps, {len(plan.checkpoints)} checkpoints, {size} of records",
+        end="",
+    )
+    print(" removed." if arguments.yes else ". Nothing was removed: the same with --yes does it.")
+    for failure in failures:
+        print(f"Not removed: {printable(failure)}.", file=sys.stderr)
+    return 1 if failures else 0
 
 
 def _lay_out(value: Any, indent: str = "") -> Iterator[str]:
