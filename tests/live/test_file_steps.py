@@ -72,6 +72,27 @@ PROGRAMS = {
         'f.write(json.dumps({"step": step, "losses/loss": loss}) + "\\n"); f.flush()',
     ),
     "a log of wandb": (WANDB, WANDB_ADD),
+    "the state of HF's Trainer, written anew": (
+        'os.makedirs("out"); rows = []',
+        'rows += [{"step": at, "losses/loss": 5 / at} for at in (step, step + 5)]\n'
+        '    with open("out/new", "w") as f: json.dump({"global_step": step, "log_history": rows}, f, indent=2)\n'
+        '    os.replace("out/new", "out/trainer_state.json")',
+    ),
+    "MLflow's database": (
+        "import sqlite3\n"
+        'db = sqlite3.connect("mlflow.db")\n'
+        'db.execute("CREATE TABLE runs (run_uuid)"); db.execute("CREATE TABLE experiments (experiment_id)")\n'
+        'db.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan)")',
+        'row = ("losses/loss", loss, int(time.time() * 1000), "r", step, 0)\n'
+        '    db.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", row); db.commit()',
+    ),
+    "Trackio's database, whose newest rows are beside it": (
+        "import sqlite3, datetime\n"
+        'db = sqlite3.connect("demo.db"); db.execute("PRAGMA journal_mode = wal")\n'
+        'db.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp, run_name, step, metrics)")',
+        'row = (None, datetime.datetime.now().isoformat(), "r", step, json.dumps({"losses/loss": loss}))\n'
+        '    db.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", row); db.commit()',
+    ),
     "files of MLflow": (
         MLFLOW,
         'open("mlruns/0/abc/metrics/losses/loss", "a").write(f"{int(time.time() * 1000)} {loss} {step}\\n")',

@@ -19,8 +19,6 @@ from mcp_server.record.curves.protobuf import Malformed
 from mcp_server.record.curves.tracker_records import BLOCK_BYTES, DAMAGE, flatten, iter_records, read_history
 from mcp_server.record.scalar_files import (
     TIME_KEYS,
-    holds_json_lines,
-    is_log,
     is_split,
     name_in_split,
     parse_number,
@@ -45,7 +43,9 @@ class CurveRow(NamedTuple):
 
 
 class Tail(ABC):
-    """One growing file. ``offset``: up to where it was read."""
+    """One growing file. ``offset``: up to where it was read. ``is_certain``: it is a curve, also while it is empty."""
+
+    is_certain = True
 
     def __init__(self) -> None:
         self.offset = 0
@@ -239,56 +239,6 @@ class MlflowTail(Tail):
                 at_ms, value, step = (number or 0.0 for number in numbers)
                 rows.append(CurveRow(int(step), at_ms / 1000, {self._tag: value}))
         return end, rows
-
-
-def open_tail(path: str, head: bytes) -> Tail | None:
-    """Return a tail of the file at ``path`` that begins with ``head``, None where it holds no curve with steps.
-
-    Raises:
-        EOFError: too little has been written to say.
-    """
-    directory, _, name = path.rpartition("/")
-    if "tfevents" in name:
-        return EventTail()
-    if name.endswith(".wandb"):
-        return WandbTail()
-    if (metric := _find_mlflow_metric(directory, name)) is not None:
-        return MlflowTail(metric)
-    if b"\0" in head:
-        return None
-    if b"\n" not in head:
-        if len(head) < _HEAD_BYTES:
-            raise EOFError
-        return None
-    if head.startswith(b"{") or (is_log(name) and holds_json_lines(head, name, is_sure=False)):
-        return _open_json(head, name)
-    try:
-        header = read_header(head)
-    except csv.Error:
-        return None
-    names = header.names if header else []
-    if len(names) < 2 or all(rank_step(one) is None for one in names):  # noqa: PLR2004
-        return None
-    return None if any(parse_number(one) is not None for one in names) else TableTail()
-
-
-def _open_json(head: bytes, name: str) -> JsonTail | None:
-    first, _, others = head.partition(b"\n")
-    if not is_log(name) and read_json_line(first, is_log=False) is None:
-        return None
-    if name.endswith(".json") and not others:  # one object is an evaluation
-        raise EOFError
-    # The first object may be settings: whether a later one has a step is seen as they come.
-    return JsonTail(is_in_log=is_log(name))
-
-
-def _find_mlflow_metric(directory: str, name: str) -> str | None:
-    run, found, below = (
-        directory.rpartition("/metrics") if directory.endswith("/metrics") else directory.partition("/metrics/")
-    )
-    if found and os.path.isfile(f"{run}/meta.yaml"):  # noqa: PTH113 - hot path
-        return f"{below}/{name}" if below else name
-    return None
 
 
 def _make_crc_table() -> list[int]:

@@ -1,9 +1,4 @@
-"""Reads scalars from the SQLite databases of Trackio and MLflow, and from MLflow's file store.
-
-Writers go on, and no file beside is created or changed. Measured in WAL mode with SQLite 3.40: ``mode=ro`` alone
-creates or touches -wal and -shm, ``readonly_shm=1`` does not, ``immutable=1`` does not see rows that are still in the
-WAL.
-"""
+"""Reads scalars from the SQLite databases of Trackio and MLflow, and from MLflow's file store."""
 
 from __future__ import annotations
 
@@ -12,23 +7,30 @@ import math
 import os
 import shutil
 import sqlite3
-import sys
 import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
+from mcp_server.record.curves.databases import (
+    MAGIC,
+    DatabaseKind,
+    decode_value,
+    find_run_column,
+    find_uri,
+    name_companion,
+    read_kind,
+)
 from mcp_server.record.curves.tracker_records import flatten
 from mcp_server.record.scalar_files import parse_number
 from mcp_server.scalars.formats.appended_file import (
     WholeSource,
-    file_signature,
     file_size,
     open_scalar_file,
     unreadable_error,
@@ -38,11 +40,8 @@ from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, Scalars
 from mcp_server.text.formatting import join_some
 from mcp_server.threads import is_abandoned, stop_if_abandoned
 
-DatabaseKind = Literal["trackio", "mlflow"]
-
 _BUSY_S = 1.0
-_MAGIC = b"SQLite format 3\0"
-_HEADER_BYTES, _WAL_MODE = 100, 2  # at byte 18 of the header
+_HEADER_BYTES = 100
 _MOST_COPIED_BYTES = 2**30
 _MOST_STORE_BYTES = 64 * 2**20  # as Python objects a point takes five times as much
 _MOST_POINTS = 2_000_000  # of a run: what so many bytes of the file store hold
@@ -65,14 +64,14 @@ _RUNS = {
 def is_database(path: Path) -> bool:
     """Return whether a regular file begins with the magic bytes of SQLite."""
     with suppress(ScalarsUnreadable), open_scalar_file(path) as fd:
-        return os.pread(fd, len(_MAGIC), 0) == _MAGIC
+        return os.pread(fd, len(MAGIC), 0) == MAGIC
     return False
 
 
 def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
     """Return the program of a database, None for another one, and its runs as project/run, oldest first."""
     with _connected(path) as database:
-        kind = _kind(database)
+        kind = read_kind(database)
         return kind, list(_runs(path, database)) if kind else []
 
 
@@ -81,7 +80,7 @@ def read_database_facts(path: Path, name: str) -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = {"run": {}, "params": {}, "tags": {}}
     with _connected(path) as database:
         database.row_factory = sqlite3.Row
-        run, kind = _runs(path, database)[name], _kind(database)
+        run, kind = _runs(path, database)[name], read_kind(database)
         tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if kind == "mlflow":
             facts["run"] = dict(database.execute("SELECT * FROM runs WHERE run_uuid = ?", (run,)).fetchone())
@@ -89,7 +88,7 @@ def read_database_facts(path: Path, name: str) -> dict[str, dict[str, Any]]:
                 query = f"SELECT key, value FROM {table} WHERE run_uuid = ?"  # noqa: S608 - one of two names
                 facts[table] = {str(key): str(value) for key, value in database.execute(query, (run,))}
         elif "configs" in tables:
-            query = f"SELECT config, created_at FROM configs WHERE {_run_column(database)} = ?"  # noqa: S608
+            query = f"SELECT config, created_at FROM configs WHERE {find_run_column(database)} = ?"  # noqa: S608
             if row := database.execute(query, (run,)).fetchone():
                 facts["run"], config = dict(row), json.loads(row["config"])
                 facts["params"] = config if isinstance(config, dict) else {}
@@ -105,7 +104,7 @@ class DatabaseRun(WholeSource):
 
     @override
     def list_files(self) -> list[Path]:
-        return [self.path, _companion(self.path, "-wal")]
+        return [self.path, Path(name_companion(self.path, "-wal"))]
 
     @override
     def read_whole(self) -> RunScalars:
@@ -114,7 +113,7 @@ class DatabaseRun(WholeSource):
             if self._name not in runs and (self._name or len(runs) != 1):
                 raise unreadable_error(self.path, _no_such_run(self._name, list(runs)))
             run = runs[self._name or next(iter(runs))]
-            kind = _kind(database)
+            kind = read_kind(database)
             series, notes = (_trackio if kind == "trackio" else _mlflow)(database, run)
         return RunScalars(series, notes)
 
@@ -172,7 +171,7 @@ def _series_of_columns(columns: Sequence[Sequence[float]]) -> Series:
 
 
 def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], tuple[str, ...]]:
-    rows, column = Rows(step_key="step"), _run_column(database)
+    rows, column = Rows(step_key="step"), find_run_column(database)
     query = "SELECT count(*), coalesce(sum(length(metrics)), 0) FROM metrics WHERE {run} = ?"
     [(count, size)] = database.execute(query.format(run=column), (run,))
     left_out = max(0, count - _MOST_POINTS, math.ceil(count * (1 - _MOST_STORE_BYTES / size)) if size else 0)
@@ -227,7 +226,7 @@ def _mlflow(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], 
                 tags_left_out.add(hash(tag))
                 continue
             of_tag = points.setdefault(tag, (array("d"), array("d"), array("d")))
-            for column, number in zip(of_tag, (step, wall_ms / 1000, _decode_value(value, bool(is_nan))), strict=True):
+            for column, number in zip(of_tag, (step, wall_ms / 1000, decode_value(value, bool(is_nan))), strict=True):
                 column.append(number)
     notes = [
         *([f"The {left_out:,} oldest points are left out, the newest {_MOST_POINTS:,} are kept."] if left_out else []),
@@ -236,37 +235,12 @@ def _mlflow(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], 
     return {tag: _series_of_columns(columns) for tag, columns in points.items()}, tuple(notes)
 
 
-def _decode_value(value: float, is_nan: bool) -> float:
-    """Return the value that was logged: MLflow stores NaN as 0, and an infinity as the largest number."""
-    if is_nan:
-        return float("nan")
-    if abs(value) >= sys.float_info.max:
-        return float("inf") if value > 0 else float("-inf")
-    return value
-
-
-def _kind(database: sqlite3.Connection) -> DatabaseKind | None:
-    # Tables only: a view may be a query that never ends.
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")} if "metrics" in tables else set()
-    if {"run_name", "step", "timestamp", "metrics", "id"} <= columns:
-        return "trackio"
-    if {"run_uuid", "key", "value", "timestamp", "step", "is_nan"} <= columns and {"runs", "experiments"} <= tables:
-        return "mlflow"
-    return None
-
-
-def _run_column(database: sqlite3.Connection) -> str:
-    columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")}
-    return "run_id" if "run_id" in columns else "run_name"  # before Trackio 0.20 a run had only a name
-
-
 def _runs(path: Path, database: sqlite3.Connection) -> dict[str, str]:
     """Return the id of each run by its name. Runs with the same name get a part of their id as suffix."""
-    kind = _kind(database)
+    kind = read_kind(database)
     if kind is None:
         raise unreadable_error(path, "it holds no metrics of Trackio or MLflow")
-    query = _RUNS[kind].format(run=_run_column(database))
+    query = _RUNS[kind].format(run=find_run_column(database))
     rows = [(str(run), f"{project or path.stem}/{name}") for run, project, name in database.execute(query)]
     counts = Counter(name for _, name in rows)
     return {name if counts[name] == 1 else f"{name}-{run[:8]}": run for run, name in rows}
@@ -277,20 +251,16 @@ def _no_such_run(name: str, runs: list[str]) -> str:
     return f"it has no run {name!r}, but {listed or 'none at all'}" if name else f"name one of its runs: {listed}"
 
 
-def _companion(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
 @contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a database for reading; no file beside it is created or changed. All errors are ScalarsUnreadable."""
     path = path.resolve() if path.exists() else path  # the WAL is next to the file that a link points to
     with open_scalar_file(path) as fd:
         header = os.pread(fd, _HEADER_BYTES, 0)
-    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
+    if not header.startswith(MAGIC) or len(header) < _HEADER_BYTES:
         raise unreadable_error(path, "it is not an SQLite database")
     try:
-        with _readable(path, header[18] == _WAL_MODE) as uri, closing(_open(uri)) as database:
+        with _readable(path, header) as uri, closing(_open(uri)) as database:
             yield database
     except (sqlite3.Error, OSError, UnicodeError, MemoryError) as error:  # the last two from damaged databases
         stop_if_abandoned()  # which interrupts a query
@@ -305,21 +275,17 @@ def _open(uri: str) -> sqlite3.Connection:
 
 
 @contextmanager
-def _readable(path: Path, wal_mode: bool) -> Iterator[str]:
+def _readable(path: Path, header: bytes) -> Iterator[str]:
     """Yield the URI with which SQLite reads a database and leaves the files next to it unchanged."""
-    uri = path.as_uri() + "?mode=ro"
-    wal = _companion(path, "-wal")
-    if not wal_mode:
+    if (uri := find_uri(str(path), header)) is not None:
         yield uri
-    elif not file_signature(wal):
-        yield uri + "&immutable=1"
-    elif file_signature(_companion(path, "-shm")):
-        yield uri + "&readonly_shm=1"
-    else:  # left by a writer that died, or copied in this state; a live writer would have a -shm
-        if path.stat().st_size + wal.stat().st_size > _MOST_COPIED_BYTES:
-            raise unreadable_error(path, "it has a -wal file without a -shm, and is too large to be copied for that")
-        with tempfile.TemporaryDirectory(prefix="runward-") as directory:
-            copy = Path(directory, "copy.db")
-            shutil.copyfile(path, copy)
-            shutil.copyfile(wal, _companion(copy, "-wal"))
-            yield copy.as_uri()
+        return
+    # Left by a writer that died, or copied in this state; a live writer would have a -shm.
+    wal = Path(name_companion(path, "-wal"))
+    if path.stat().st_size + wal.stat().st_size > _MOST_COPIED_BYTES:
+        raise unreadable_error(path, "it has a -wal file without a -shm, and is too large to be copied for that")
+    with tempfile.TemporaryDirectory(prefix="runward-") as directory:
+        copy = Path(directory, "copy.db")
+        shutil.copyfile(path, copy)
+        shutil.copyfile(wal, name_companion(copy, "-wal"))
+        yield copy.as_uri()

@@ -110,7 +110,8 @@ class OutputRecorder(threading.Thread):
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
         self._files = SeenFiles(self._sessions, self._inotify, self._take_events)
-        self._tails, self._temporary = ScalarTails(self._is_own, on_rows), TemporaryFiles(self._inotify)
+        self._tails = ScalarTails(self._is_own, on_rows, self._begun_ns / 1e9)
+        self._temporary = TemporaryFiles(self._inotify)
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
         self._of_others: set[str] = set()  # paths with curves that others may have written
         self._looked_ns: dict[str, int] = {}  # when one was first seen while nobody else was there

@@ -13,7 +13,8 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.record.curves.tails import CurveRow, Tail, open_tail
+from mcp_server.record.curves.follow import open_tail
+from mcp_server.record.curves.tails import CurveRow, Tail
 from mcp_server.record.scalar_files import find_scalar_file, parse_event_name
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import open_regular_file
@@ -24,10 +25,12 @@ _FIRST_S, _SLOWER, _LONGEST_S = 0.2, 1.5, 3.0  # between two reads of a file tha
 _SHARE = 50
 _AGAIN_S = 10.0  # until it is asked again whose a file is
 _MOST_FILES, _HEAD_BYTES, _MOST_NAMED = 300, 4096, 2
+_WAL = "-wal"  # beside a database, which grows only later
 
 
 def may_hold_curve(path: str) -> bool:
     """Return whether a file of this name is worth a look."""
+    path = path.removesuffix(_WAL)
     return "tfevents" in path or "/metrics/" in path or find_scalar_file(path.rpartition("/")[2]) is not None
 
 
@@ -43,23 +46,32 @@ class _Followed:
     asked_s: float = -math.inf
     has_rows: bool = False
     is_empty: bool = False
+    changed: str = ""  # the file that did, which may be the one beside a database
 
 
 class ScalarTails:
-    """The files of one attempt. ``is_own`` says whose a file is, ``take`` gets the path and the new rows."""
+    """The files of one attempt, begun at ``begun_wall_s`` (POSIX).
 
-    def __init__(self, is_own: Callable[[str], bool], take: Callable[[str, list[CurveRow]], None]) -> None:
+    ``is_own`` says whose a file is, ``take`` gets the path and the new rows.
+    """
+
+    def __init__(
+        self, is_own: Callable[[str], bool], take: Callable[[str, list[CurveRow]], None], begun_wall_s: float = 0.0
+    ) -> None:
         self.due_s = math.inf
+        self._begun_wall_s = begun_wall_s
         self._is_own, self._take = is_own, take
         self._files: dict[str, _Followed] = {}
 
     def note_change(self, path: str, *, is_new: bool = False) -> None:
         """Note that a file has changed; ``is_new``: it may be another one than before."""
+        changed, path = path, path.removesuffix(_WAL)
         file = self._files.get(path)
         if file is None:
             if not may_hold_curve(path) or len(self._files) >= _MOST_FILES:
                 return
             file = self._files[path] = _Followed(math.inf)
+        file.changed = changed
         file.is_none = file.is_none and not is_new
         if not file.is_none and file.due_s == math.inf:
             file.due_s = time.monotonic() + (file.pause_s if file.has_rows else 0.0)
@@ -82,14 +94,14 @@ class ScalarTails:
     def _read(self, path: str, file: _Followed) -> None:
         begun_s = time.monotonic()
         if not file.is_own or begun_s - file.asked_s > _AGAIN_S:
-            file.is_own, file.asked_s = self._is_own(path), begun_s
+            file.is_own, file.asked_s = self._is_own(file.changed), begun_s
         if not file.is_own:
             return
         fd = open_regular_file(path)  # type: ignore[arg-type] # as os.open takes it
         try:
             if file.tail is None:
                 try:
-                    file.tail = open_tail(path, os.pread(fd, _HEAD_BYTES, 0))
+                    file.tail = open_tail(path, os.pread(fd, _HEAD_BYTES, 0), self._begun_wall_s)
                 except EOFError:
                     file.is_empty = True
                     return
@@ -97,7 +109,7 @@ class ScalarTails:
             rows = file.tail.read(fd) if file.tail is not None else []
         finally:
             os.close(fd)
-        file.is_empty = not rows and not file.has_rows
+        file.is_empty = not rows and not file.has_rows and file.tail is not None and file.tail.is_certain
         if rows:
             file.has_rows, file.pause_s = True, min(_LONGEST_S, file.pause_s * _SLOWER)
             self._take(path, rows)

@@ -1,7 +1,10 @@
 """Tails of growing files: their newest rows, by value, whole, in pieces, damaged and written anew."""
 
+import json
 import math
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from mcp_server.record.curves.tails import CurveRow, Tail, open_tail
+from mcp_server.record.curves.follow import open_tail
+from mcp_server.record.curves.tails import CurveRow, Tail
 from tests.support.scalar_files import chunked_log, field
 
 Row = tuple[int, dict[str, float]]
@@ -19,7 +23,7 @@ Row = tuple[int, dict[str, float]]
 def read(path: Path, tail: Tail | None = None) -> list[Row]:
     fd = os.open(path, os.O_RDONLY)
     try:
-        tail = tail or open_tail(str(path), os.pread(fd, 4096, 0))
+        tail = tail or open_tail(str(path), os.pread(fd, 4096, 0), 0.0)
         assert tail is not None
         return [(row.step, dict(row.values)) for row in tail.read(fd)]
     finally:
@@ -27,7 +31,7 @@ def read(path: Path, tail: Tail | None = None) -> list[Row]:
 
 
 def tail_of(path: Path) -> Tail:
-    tail = open_tail(str(path), path.read_bytes()[:4096])
+    tail = open_tail(str(path), path.read_bytes()[:4096], 0.0)
     assert tail is not None
     return tail
 
@@ -113,12 +117,12 @@ def test_a_table_is_read_by_the_column_that_counts_steps(tmp_path: Path, case: s
 
 @pytest.mark.parametrize("text", ["id,label,score\n1,2,0.3\n", "1,2\n3,4\n", "Hello, world\n", "step\n1\n"])
 def test_a_table_without_steps_is_no_curve(text: str) -> None:
-    assert open_tail("/x/metrics.csv", text.encode()) is None
+    assert open_tail("/x/metrics.csv", text.encode(), 0.0) is None
 
 
 def test_too_little_says_nothing() -> None:
     with pytest.raises(EOFError):
-        open_tail("/x/metrics.csv", b"step,lo")
+        open_tail("/x/metrics.csv", b"step,lo", 0.0)
 
 
 def test_a_table_that_is_written_anew_with_another_column_is_read_anew(tmp_path: Path) -> None:
@@ -191,3 +195,54 @@ def test_a_table_that_is_met_while_it_is_written_anew_is_read_afterwards(tmp_pat
     assert read(path, tail) == [(1, {"loss": 3.0}), (2, {"loss": 2.0})]
     path.write_bytes(b"step,loss\n1,3\n2,2\n3,1\n")
     assert read(path, tail) == [(3, {"loss": 1.0})]
+
+
+def test_a_document_that_is_written_anew_gives_the_rows_that_are_new(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-20" / "trainer_state.json"
+    path.parent.mkdir()
+    history: list[dict[str, float]] = []
+    tail = None
+    for step in (10, 20, 30):
+        history.append({"epoch": step / 100, "loss": 1 / step, "step": step})
+        state = {"best_metric": None, "global_step": step, "log_history": history, "train_batch_size": 8}
+        path.write_text(json.dumps(state, indent=2))
+        if step > 10:  # a single row may be a part of any file
+            tail = tail or tail_of(path)
+            rows = read(path, tail)
+            assert [at for at, _ in rows] == ([10, 20] if step == 20 else [30])
+            assert rows[-1][1] == {"loss": 1 / step}
+    path.write_text('{"log_history": [')
+    assert read(path, tail) == []
+    for n in (2, 4):
+        (tmp_path / "history.json").write_text(json.dumps({"loss": [0.5] * n, "val_loss": [0.6] * n}))
+        assert [step for step, _ in read(tmp_path / "history.json")] == list(range(1, n + 1))
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"layers": [1, 2, 3]}, "lr": 0.1}, indent=1))
+    assert read(tmp_path / "config.json") == []
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_of_a_database_the_newest_run_is_followed(tmp_path: Path, journal: str) -> None:
+    mlflow, trackio = tmp_path / "mlflow.db", tmp_path / "demo.db"
+    with closing(sqlite3.connect(mlflow)) as one, closing(sqlite3.connect(trackio)) as other:
+        for database in (one, other):
+            database.execute(f"PRAGMA journal_mode = {journal}")
+        one.execute("CREATE TABLE runs (run_uuid)")
+        one.execute("CREATE TABLE experiments (experiment_id)")
+        one.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan)")
+        other.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp, run_name, step, metrics)")
+        one.execute("INSERT INTO metrics VALUES ('loss', 9.0, 1000, 'old', 900, 0)")
+        one.commit()
+        other.commit()
+        tails = [open_tail(str(path), b"SQLite format 3\0", 5000.0) for path in (mlflow, trackio)]
+        for step in (10, 20):
+            one.execute("INSERT INTO metrics VALUES ('loss', ?, ?, 'new', ?, ?)", (1 / step, step * 10**6, step, 0))
+            metrics = json.dumps({"train": {"loss": 1 / step}})
+            other.execute(
+                "INSERT INTO metrics VALUES (NULL, ?, 'run', ?, ?)", (f"2026-01-01T00:00:{step}", step, metrics)
+            )
+            one.commit()
+            other.commit()
+            for n, path in enumerate((mlflow, trackio)):
+                assert read(path, tails[n]) == [(step, {"train/loss" if n else "loss": 1 / step})]
+        assert read(mlflow, tails[0]) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.db", "mlflow.db"]
