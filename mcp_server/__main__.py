@@ -56,6 +56,8 @@ def _serve(address: str | None, *, is_open: bool) -> int:
         _import_server("mcp_server.serve.http").serve_http(address, is_open=is_open)
     elif is_open:
         raise BadArgument("--open", "it belongs to --http HOST:PORT.")
+    elif (status := import_module("mcp_server.system.server_keeper").keep_server()) is not None:
+        return int(status)
     else:
         _import_server("mcp_server.serve.app").serve_stdio()
     return 0

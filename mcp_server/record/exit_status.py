@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_server.record.run_directory import Facts
 from mcp_server.system.files import sync_directory
-from mcp_server.system.wait_status import read_status
+from mcp_server.system.own_process import read_status
 from mcp_server.text.formatting import clock
 
 _COLOURS = {"finished": "32", "failed": "31"}

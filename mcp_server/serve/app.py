@@ -12,15 +12,16 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self
 
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError
+from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification
 
 from mcp_server import __version__
 from mcp_server.backends.zipapp import read_sources
@@ -28,6 +29,7 @@ from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import Apps, ResourceServer
 from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
+from mcp_server.system.server_keeper import kept_fd
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
 from mcp_server.text.rows import keep_texts
 from mcp_server.threads import is_idle, run_in_thread, stop_if_abandoned
@@ -62,10 +64,11 @@ class _Requests:
     """The messages of a client over stdio. A request that is no JSON is answered: the SDK says nothing, and it waits.
 
     A client writes such a one by right: half an emoji, as cutting a text leaves it, has no JSON that is read here.
+    ``cut`` hears of requests that the client gives up, also of answered ones.
     """
 
-    def __init__(self, messages: Any, answers: Any) -> None:
-        self._messages, self._answers = messages, answers
+    def __init__(self, messages: Any, answers: Any, cut: Callable[[str], None]) -> None:
+        self._messages, self._answers, self._cut = messages, answers, cut
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._messages, name)
@@ -85,6 +88,9 @@ class _Requests:
             if (number := _read_request_id(str(found["input"]))) is not None:
                 error = ErrorData(code=PARSE_ERROR, message=f"{found['msg']}. Nothing was done. Send it corrected.")
                 await self._answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
+        message = item.message
+        if isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._cut(json.dumps((message.params or {}).get("requestId")))
         return item
 
 
@@ -106,7 +112,8 @@ class _Server(ResourceServer):
     async def run_stdio_async(self) -> None:
         async with stdio_server() as (messages, answers):
             server = self._lowlevel_server
-            await server.run(_Requests(messages, answers), answers, server.create_initialization_options())
+            requests = _Requests(messages, answers, self._context.calls.cut)
+            await server.run(requests, answers, server.create_initialization_options())
 
 
 def build(environ: Mapping[str, str], context: ServerContext | None = None) -> MCPServer[ServerContext]:
@@ -136,6 +143,7 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         tools=list_tools(),
         extensions=[Tasks(context), Apps()],
         middleware=[escape_answers, refuse_undeclared_subscriptions],
+        request_state_security=RequestStateSecurity(keys=[context.secret]),
     )
 
 
@@ -185,7 +193,10 @@ def serve_stdio() -> None:
     configure_logging()
     status = 1
     try:
-        build(os.environ).run()
+        context = ServerContext.of(os.environ)
+        if (fd := kept_fd()) is not None:
+            context.resume(fd)
+        build(os.environ, context).run()
         status = 0
     except BaseException as error:  # it is written, and the process ends
         if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is None:

@@ -14,8 +14,7 @@ import os
 import termios
 import time
 
-from mcp_server.system.own_process import restore_limit
-from mcp_server.system.wait_status import read_status
+from mcp_server.system.own_process import read_status, restore_limit
 
 TYPE_CHECKING = False  # without the module `typing`, which takes 0.4 MB
 if TYPE_CHECKING:

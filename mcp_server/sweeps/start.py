@@ -67,7 +67,8 @@ async def start_sweep(
         if key is not None and (sweep_id := key.read()) in await run_in_thread(store.sweeps.list_ids):
             first = await run_in_thread(store.sweeps.observe, sweep_id)
             await _continue_unless_ended(first, store, file_watch, environ)
-            return StartedSweep(await run_in_thread(store.sweeps.observe, sweep_id), "repeated")
+            first = await run_in_thread(store.sweeps.observe, sweep_id)
+            return StartedSweep(first, "repeated" if own_key is not None else "started")
         former = await run_in_thread(_find_former, request, store, environ)
         if former is not None and request.resume != "wipe":
             return await _continue(request, former, store, file_watch, environ, approve)

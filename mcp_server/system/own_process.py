@@ -8,6 +8,7 @@ Their command keeps its own limits.
 
 from __future__ import annotations
 
+import _signal
 import os
 import resource
 
@@ -31,6 +32,7 @@ _NO_CORE = 1
 _PR_SET_DUMPABLE = 4
 _former_limits: list[tuple[int, int]] = []
 _OWNER_BITS = 0o700
+_SHELL_SIGNAL_BASE = 128
 _withheld = [0]  # bits of the umask
 
 
@@ -155,3 +157,27 @@ def take_umask(umask: int | None = None) -> None:
 def complete_umask(present: int) -> int:
     """Return the umask that ``take_umask`` was given, where it is ``present`` now."""
     return present | _withheld[0]
+
+
+# --- raw wait statuses
+
+
+def read_status(status: int) -> tuple[int | None, str | None]:
+    """Return exit code and signal. A shell reports 128 + n for a child that died of signal n: then both are set."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return None, name_signal(-code)
+    return code, name_signal(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
+
+
+def name_signal(number: int) -> str | None:
+    """Return the name of a signal, or None where there is none of that number, e.g. for exit code 255."""
+    if number not in _signal.valid_signals():
+        return None
+    if number > _signal.SIGRTMIN:
+        return f"SIGRTMIN+{number - _signal.SIGRTMIN}"
+    return min(str(name) for name, value in vars(_signal).items() if value == number and _is_signal(name))
+
+
+def _is_signal(name: str) -> bool:
+    return name.startswith("SIG") and not name.startswith("SIG_")

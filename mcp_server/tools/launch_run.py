@@ -22,6 +22,7 @@ from mcp_server.results.memory.recall import find_tried
 from mcp_server.runs.code.code_sync import describe_code
 from mcp_server.runs.launch.launch import launch, rehearse
 from mcp_server.runs.launch.repeat import find_attempt, repeat
+from mcp_server.runs.wait.client_calls import waited_before
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import wait_for_runs
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
@@ -183,7 +184,7 @@ async def launch_run(
     seen = {run.run_id: Cursor.at(run if run.ended else launched)}
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = [*drift, *(await _collect_warnings(ctx, run.spec) or ())]
-    repeated = run.spec.created_at < begun_at
+    repeated = run.spec.created_at < begun_at and request.idempotency_key is not None
     return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=arguments["verbose"])
 
 
@@ -231,6 +232,7 @@ async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
             until="end",
             timeout_s=wait_s,
             report=report,
+            waited_s=waited_before(),
         )
     (ended,) = outcome.runs
     return ended if isinstance(ended, Run) else run

@@ -13,6 +13,7 @@ from pydantic import Field
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import ENDED, Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
+from mcp_server.runs.wait.client_calls import waited_before
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.metric_wait import MetricWait, check_possible
 from mcp_server.runs.wait.selection import WaitSpec, look_once, select
@@ -79,9 +80,10 @@ async def wait_run(
         if outcome is None and await offer.accept(noted.to_facts(), runs):
             return WaitResult(reason="heartbeat", runs=[], waited_s=0, next_timeout_s=0)  # the task answers instead
     delivery = delivery_of(ctx)
+    waited_s = waited_before()
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
-            outcome = outcome or await _block(ctx, spec, metric, timeout_s)
+            outcome = outcome or await _block(ctx, spec, metric, timeout_s, waited_s)
             if outcome.runs and isinstance(outcome.runs[0], Sweep) and outcome.reason not in ("ended", "heartbeat"):
                 await anyio.sleep(_COALESCE_S)
                 together = await _block(ctx, spec, metric, 0)
@@ -107,7 +109,9 @@ async def wait_run(
     return answer
 
 
-async def _block(ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s: float | None) -> WaitOutcome:
+async def _block(
+    ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s: float | None, waited_s: float = 0.0
+) -> WaitOutcome:
     server = server_of(ctx)
 
     async def report(waited_s: float, limit_s: float, runs: Sequence[Watched]) -> None:
@@ -145,6 +149,7 @@ async def _block(ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s
             report=report,
             check_condition=metric.check if metric is not None else None,
             is_unknown=metric.tell_unknown if metric is not None else lambda _: False,
+            waited_s=waited_s,
         )
 
 

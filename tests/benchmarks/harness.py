@@ -84,7 +84,8 @@ async def connect(parameters: StdioServerParameters, log: Path) -> AsyncIterator
     before = set(processes.children(os.getpid()))
     with log.open("a") as errors:
         async with Client(stdio_client(parameters, errlog=errors)) as client:
-            (pid,) = set(processes.children(os.getpid())) & set(processes.carrying(home)) - before
+            (parent,) = set(processes.children(os.getpid())) & set(processes.carrying(home)) - before
+            (pid,) = processes.children(parent)
             yield Server(client, pid)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_server.runs.wait.cursors import MOST_ALIKE
+from mcp_server.system import processes
 from tests.support import hostile_requests
 from tests.support.sandbox import COLD, PATIENCE_S, Agent, Sandbox, until, until_async
 from tests.support.service import Service, serve, tokens
@@ -237,8 +238,12 @@ def test_a_search_ends_with_its_client_without_a_word(sandbox: Sandbox) -> None:
         server.stdin.flush()
     server.stdout.readline()
     endless = os.path.realpath(sandbox.path / "endless.log")
-    descriptors = Path(f"/proc/{server.pid}/fd")
-    until(lambda: endless in [os.path.realpath(each) for each in descriptors.iterdir()], "the search")
+
+    def is_searched() -> bool:
+        descriptors = [each for p in processes.descendants(server.pid) for each in Path(f"/proc/{p.pid}/fd").iterdir()]
+        return endless in map(os.path.realpath, descriptors)
+
+    until(is_searched, "the search")
     server.stdin.close()
     server.stdout.close()
     with server.stderr:

@@ -11,9 +11,17 @@ from pathlib import Path
 import anyio
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, StateUnusable
+from mcp_server.errors import (
+    HostUnreachable,
+    LaunchFailed,
+    LaunchUnanswered,
+    RunNotFound,
+    RunwardError,
+    StateUnusable,
+)
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
+from mcp_server.runs.wait.client_calls import current_call, keep_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_private, read_regular_file
@@ -27,9 +35,12 @@ _UNUSABLE = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """A key that this launch has locked. ``file`` holds the id of the run that has the key."""
+    """A key that this launch has locked. ``file`` holds the id of the run that has the key.
 
-    file: Path
+    None: the key is the present call of a client, which is repeated where its server dies.
+    """
+
+    file: Path | None
 
     async def find_run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
         """Return the first run with this key, unless its launch was cut off. LaunchUnanswered: only its host knows."""
@@ -49,25 +60,30 @@ class IdempotencyKey:
             return None  # refused
         # Nothing is started twice: the former launch never starts from now on, or it is the run.
         try:
-            return run if await backend_of(run.spec).settle_launch(directory, run.spec) else None
+            if await backend_of(run.spec).settle_launch(directory, run.spec):
+                return run
         except HostUnreachable as error:
             raise LaunchUnanswered(error.host, run_id, error.why) from error
+        with contextlib.suppress(OSError, RunwardError):
+            await backend_of(run.spec).discard(directory, run.spec)
+        return None
 
     def read(self) -> str:
         """Return the id that this key has, or empty where it has none."""
-        return _read_run_id(self.file)
+        return _read_run_id(self.file) if self.file is not None else _run_of_call()
 
     def remember(self, run_id: str) -> None:
         """Write which run has this key. The file is not replaced: its lock belongs to the inode."""
-        self.file.write_text(run_id + "\n")
+        if self.file is not None:
+            self.file.write_text(run_id + "\n")
+        else:
+            keep_run(run_id)
 
 
 def find_run_of_key(store: RunStore, key: str | None) -> Run | None:
-    """Return the run that was started with this key, if there is one. Changes nothing."""
-    if key is None:
-        return None
+    """Return the run that was started with this key, or by the present call, if there is one. Changes nothing."""
     with contextlib.suppress(OSError, RunNotFound):
-        run = store.observe(_read_run_id(_key_file(store, key)))
+        run = store.observe(_run_of_call() if key is None else _read_run_id(_key_file(store, key)))
         return run if _was_accepted(run) else None
     return None
 
@@ -89,7 +105,7 @@ def has_key(store: RunStore, key: str | None) -> bool:
 async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[IdempotencyKey | None]:
     """Hold the key's lock during a launch. LaunchFailed: another has it for 30 s. StateUnusable: it cannot be kept."""
     if key is None:
-        yield None
+        yield IdempotencyKey(None) if current_call() is not None else None
         return
     path = _key_file(store, key)
     try:
@@ -121,6 +137,11 @@ def _was_accepted(run: Run) -> bool:
 
 def _key_file(store: RunStore, key: str) -> Path:
     return store.home.keys / hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
+
+
+def _run_of_call() -> str:
+    call = current_call()
+    return call.run_id if call is not None else ""
 
 
 def _read_run_id(file: Path) -> str:

@@ -93,14 +93,13 @@ async def launch(
             await run_in_thread(code.send)
         if spec.result_dir is not None and not spec.mirror:  # a far host writes its own
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
-        async with hold_quota(spec, store):
-            directory = await run_in_thread(create_directory, spec, store)
-        if key is not None:
+        if key is not None:  # before the directory is there, which would have no key if this server died in between
             try:
                 await run_in_thread(key.remember, spec.run_id)
             except OSError as error:  # the disk is full: launched without a key, it could be launched twice
-                await backend_of(spec).discard(directory, spec)
                 raise LaunchFailed(f"{store.home.path}: {error.strerror}.", "Nothing was started.") from error
+        async with hold_quota(spec, store):
+            directory = await run_in_thread(create_directory, spec, store)
         return await _start(directory, spec, handover, store, file_watch)
 
 

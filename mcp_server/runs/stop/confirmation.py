@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.run_processes import RunProcess
@@ -42,6 +43,15 @@ class Confirmations:
         self._of_launches = of_launches
         self._asked: dict[tuple[str | None, tuple[str, ...]], list[Named]] = {}
         self._granted: dict[str, tuple[tuple[str, ...], Named]] = {}
+
+    @property
+    def tables(self) -> tuple[Any, Any]:
+        """Open questions and tokens, for the next server of a client."""
+        return self._asked, self._granted
+
+    @tables.setter
+    def tables(self, tables: tuple[Any, Any]) -> None:
+        self._asked, self._granted = tables
 
     def ask(self, caller: str | None, key: Sequence[str], attempts: Mapping[str, int], question: str) -> None:
         """Note that ``caller`` is asked now."""

@@ -14,6 +14,7 @@ import anyio
 from mcp_server.record.events import NOTEWORTHY
 from mcp_server.record.state import ENDED, posix
 from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.runs.wait.client_calls import keep_value
 
 # What is repeated to a caller whose last answer may not have arrived.
 _REPEATED = frozenset(NOTEWORTHY) - {"first_step"}
@@ -113,6 +114,15 @@ class CallerCursors:
         self._cursors: dict[tuple[str, str], Cursor] = {}
         self._positions: dict[tuple[str, str, str], MetricPosition] = {}
 
+    @property
+    def tables(self) -> tuple[dict[Any, Any], ...]:
+        """Cursors and positions, for the next server of a client."""
+        return self._cursors, self._positions
+
+    @tables.setter
+    def tables(self, tables: tuple[dict[Any, Any], ...]) -> None:
+        self._cursors, self._positions = tables
+
     def recall(self, caller: str | None, run: Watched) -> Cursor:
         """Return what ``caller`` has seen of ``run``."""
         if caller is None:
@@ -130,7 +140,7 @@ class CallerCursors:
             return
         for run_id, cursor in cursors.items():
             _drop_oldest(self._cursors, _MOST_CURSORS)
-            self._cursors[caller, run_id] = cursor
+            keep_value(self._cursors, (caller, run_id), cursor)
 
     def remember_newer(self, caller: str | None, cursors: Mapping[str, Cursor]) -> None:
         """Keep those cursors that are ahead of what ``caller`` has seen through other answers since."""
@@ -155,7 +165,7 @@ class CallerCursors:
             return
         for run_id, position in positions.items():
             _drop_oldest(self._positions, _MOST_POSITIONS)
-            self._positions[caller, run_id, condition] = position
+            keep_value(self._positions, (caller, run_id, condition), position)
 
 
 def _drop_oldest(entries: dict[Any, Any], most: int) -> None:

@@ -183,18 +183,19 @@ async def wait_for_runs(
     report: Callable[[float, float, Sequence[Watched]], Awaitable[None]] | None = None,
     check_condition: CheckCondition | None = None,
     is_unknown: Callable[[Sequence[Watched]], bool] = lambda _: False,
+    waited_s: float = 0.0,
 ) -> WaitOutcome:
     """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
 
     ``observe`` returns these runs as they are now, and those that joined. ``timeout_s``: None takes the caller's
     schedule, 0 returns the state now. ``report``: called every 15 s with the seconds waited and to wait, and the runs.
     ``check_condition`` returns which value meets the caller's condition; ``is_unknown``, whether to say now that it
-    names nothing.
+    names nothing. ``waited_s``: so long the caller has waited already, for a server that has died.
     """
-    begun_s = anyio.current_time()
+    begun_s = anyio.current_time() - waited_s
     limit_s = _shortest(cursors.values()) if timeout_s is None else timeout_s
     settling = False
-    report_s = PROGRESS_S
+    report_s = PROGRESS_S * (waited_s // PROGRESS_S + 1)
     while True:
         runs = await _observe_patiently(run_ids, observe)
         waited_s = anyio.current_time() - begun_s

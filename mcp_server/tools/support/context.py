@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import shlex
 import sys
 import time
@@ -24,6 +26,7 @@ from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.launch.idempotency import find_owner_of_key
 from mcp_server.runs.stop.confirmation import Confirmations, check_owner
+from mcp_server.runs.wait.client_calls import ClientCalls, KeptState
 from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
 from mcp_server.store.attribution.read_roots import check_readable
 from mcp_server.store.cursor_files import CursorFiles
@@ -32,6 +35,7 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.wait_files import WaitFiles, WaitRecord
+from mcp_server.system.server_keeper import REPEATED
 from mcp_server.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -136,12 +140,25 @@ class ServerContext:
     confirmations: Confirmations = field(default_factory=Confirmations)
     launches_at_risk: Confirmations = field(default_factory=lambda: Confirmations(of_launches=True))
     open_waits: OpenWaits = field(default_factory=OpenWaits)
+    calls: ClientCalls = field(default_factory=ClientCalls)
+    secret: bytes = field(default_factory=lambda: os.urandom(32))  # seals what a client brings back
     wait_files: WaitFiles = field(init=False)
     cursor_files: CursorFiles = field(init=False)
 
     def __post_init__(self) -> None:
         self.wait_files = WaitFiles(self.home)
         self.cursor_files = CursorFiles(self.home)
+
+    def resume(self, fd: int) -> None:
+        """Go on where the former server of this client has died, and let the next one go on, by the file ``fd``."""
+        kept = KeptState(fd)
+        parts: list[tuple[Any, str]] = [(self, "secret"), (self.calls, "by_request")]
+        parts += [(each, "tables") for each in (self.cursors, self.confirmations, self.launches_at_risk)]
+        if (state := kept.read()) is not None:
+            for (owner, name), value in zip(parts, state, strict=True):
+                setattr(owner, name, value)
+        self.calls.keep = lambda: kept.write([getattr(owner, name) for owner, name in parts])
+        self.calls.keep()
 
     @cached_property
     def scalars(self) -> Scalars:
@@ -274,6 +291,18 @@ def delivery_of(ctx: Call) -> Delivery | None:
     """Return how the answer to this call reaches its caller, or None over stdio, where nobody knows."""
     request = ctx.request_context.request
     return Delivery.of(request.scope) if request is not None else None
+
+
+def opening_call(ctx: Call, *, changes: bool) -> contextlib.AbstractContextManager[None]:
+    """Keep, over stdio, what a call leaves in memory, for a later server that is asked the same once more."""
+    if ctx.headers is not None:
+        return contextlib.nullcontext()
+    context = ctx.request_context
+    repeated_s: Any = (context.meta or {}).get(REPEATED)
+    is_number = isinstance(repeated_s, int | float)
+    return context.lifespan_context.calls.open(
+        json.dumps(context.request_id), repeated_s if is_number else None, changes=changes
+    )
 
 
 def when_answered(ctx: Call, callback: Callable[[], None]) -> None:

@@ -21,7 +21,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import shorten_quotes
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread, use_threads_of
-from mcp_server.tools.support.context import ServerContext, caller, server_of
+from mcp_server.tools.support.context import ServerContext, caller, opening_call, server_of
 
 _PACKAGE = str(Path(__file__).parents[2])
 _PART_CHARS = 3_000  # of what went wrong, and of what to do: the language of recovery tables has 1,400
@@ -59,8 +59,12 @@ class RunwardTool(Tool):
         name = caller(context)
         if (refusal := _find_uncarriable(arguments)) is not None:
             raise ToolError(refusal)
+        server = server_of(context)
         try:
-            with use_threads_of(name, find_directories(self.name, arguments, server_of(context).store)):
+            with (
+                opening_call(context, changes=not (self.annotations and self.annotations.read_only_hint)),
+                use_threads_of(name, find_directories(self.name, arguments, server.store)),
+            ):
                 result = await super().run(arguments, context, convert_result)
         except ToolError as error:
             if (parts := _find_message(self.name, error)) is None:
@@ -69,7 +73,7 @@ class RunwardTool(Tool):
                 raise UnexpectedToolError(_describe_fault(self.name, error.__cause__)) from error.__cause__
             with use_threads_of(name):
                 # A secret is known by its whole value, so what is quoted is cut behind the masks.
-                masked = [await _mask(part, server_of(context)) for part in parts]
+                masked = [await _mask(part, server) for part in parts]
                 raise ToolError(" ".join(shorten_quotes(part, _PART_CHARS) for part in masked if part)) from error
         return _compact(result) if isinstance(result, CallToolResult) else result
 
