@@ -33,6 +33,9 @@ Noteworthy = Literal[
     "outputs_shared",  # live cells of a sweep write the same files
     "first_step_timeout",
     "judging_lost",  # for a time or for good: a stall or an error may go unseen
+    "verdict",  # on a trial of an open sweep
+    "budget_spent",  # of an open sweep: its running trials end
+    "wants_proposals",  # an open sweep: few proposals wait
     "metric_missing",
     "phase_done",
     "first_step",
@@ -62,6 +65,9 @@ EventKind = Literal[
     "cell_measured",
     "cell_resumed",  # after a stop: the cell is started again
     "rung_reached",  # of a halving: a live cell has a value that others are compared with
+    "proposed",  # a trial of an open sweep
+    "cell_added",  # a run of a trial is due
+    "tip",  # the trial that others have to beat is another one, once its verdict follows
 ]
 
 
@@ -165,6 +171,25 @@ class RecordEvent(_Numbered, total=False):
     why: str
     rung: int
     total: int  # cells that the end of a phase or of a sweep is about
+    # Of an open sweep; see sweeps/trials.
+    trial: str
+    role: str
+    against: str  # the trial in whose pair a run of the incumbent is
+    pair: int
+    by: str
+    base: str
+    commit: str
+    former: str
+    tree: str
+    patch_id: str
+    files: list[str]
+    origin: str
+    verdict: str
+    mean: float
+    sd: float
+    t: float
+    n: int
+    gain: float
     curves: str
     metrics: dict[str, Any]
     step_s: float

@@ -399,15 +399,15 @@ def compare_means(one: Sequence[float], other: Sequence[float]) -> Welch | None:
     t = (statistics.fmean(one) - statistics.fmean(other)) / math.sqrt(error)
     shares = [each / error for each in errors]  # not the squares of the errors: those may be too small for a float
     df = 1 / (shares[0] ** 2 / (len(one) - 1) + shares[1] ** 2 / (len(other) - 1))
-    return Welch(t, df, _beta_fraction(df / 2, 0.5, df / (df + t * t)))
+    return Welch(t, df, beta_fraction(df / 2, 0.5, df / (df + t * t)))
 
 
-def _beta_fraction(a: float, b: float, x: float) -> float:
+def beta_fraction(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function, by its continued fraction (Lentz)."""
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):  # beyond it the fraction converges slowly
-        return 1 - _beta_fraction(b, a, 1 - x)
+        return 1 - beta_fraction(b, a, 1 - x)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
     value, c, d = 1.0, 1.0, 0.0
     for number in range(_TERMS):

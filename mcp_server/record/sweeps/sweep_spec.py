@@ -70,6 +70,8 @@ class SweepSpec:
     goal: str = "max"
     searches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by phase
     halving: Mapping[str, Any] | None = None
+    # Of an open sweep, whose cells beyond the baseline its events add: see sweeps/trials/open_plan.
+    open: Mapping[str, Any] | None = None
     hosts: tuple[str, ...] = ()  # each cell runs on the first of them that has its GPUs free
     tmux_socket: str = "default"
     layout: int = 1
@@ -114,6 +116,8 @@ class SweepDir:
     requests = path_below("requests")  # directory of requests to the conductor, which watches it
     stop = path_below("requests/stop.json")  # who asked for a stop, and why
     notes = path_below("requests/notes.jsonl")  # about cells, one JSON object a line; agents and people append
+    trees = path_below("trees")  # work trees of the live cells of an open sweep
+    trials = path_below("trials")  # tN.diff: the change that a trial makes
 
     @property
     def sweep_id(self) -> str:

@@ -234,10 +234,16 @@ def fold_sweep(
     else:
         cells, state, new = list(former.cells), former.state, events[len(former.events) :]
         reason = former.reason if former.ended else None  # else it was about its conductor
-    positions = spec.positions
+        if len(former.cells) > len(spec.cells):  # which events have added
+            spec = replace(spec, cells=former.spec.cells)
+    positions, added = spec.positions, list[Cell]()
     for event in new:
         kind = event["kind"]
-        if kind == "conducting":
+        if kind == "cell_added" and spec.open is not None and event.get("cell", "") not in positions:
+            added.append(_add_cell(spec, event))
+            positions = {**positions, added[-1].name: len(cells)}
+            cells.append(_begin(added[-1], len(cells) + 1))
+        elif kind == "conducting":
             state, reason = "running", None
         elif kind == "ended":
             known = event.get("total", len(cells))  # of cells that are added later nobody has said that they are over
@@ -245,6 +251,8 @@ def fold_sweep(
             cells = [replace(c, state=SKIPPED) if c.state == WAITING and c.number <= known else c for c in cells]
         elif (position := positions.get(event.get("cell", ""))) is not None:
             cells[position] = _apply(cells[position], event)
+    if added:
+        spec = replace(spec, cells=(*spec.cells, *added))
     if state == "starting" and liveness is not Liveness.ALIVE:
         reason = "Its conductor has not begun."
     conducted = liveness is Liveness.ALIVE
@@ -256,6 +264,13 @@ def fold_sweep(
 def begins_with(events: Sequence[RecordEvent], first: Sequence[RecordEvent]) -> bool:
     """Return whether ``first`` are the first of ``events``, the same objects as a reader of a growing file keeps."""
     return len(events) >= len(first) and (not first or events[len(first) - 1] is first[-1])
+
+
+def _add_cell(spec: SweepSpec, event: RecordEvent) -> Cell:
+    """Return a run of a trial of an open sweep. Its launch is the baseline's, but for the code that it runs."""
+    trial = event.get("trial", "")
+    params = {"trial": trial, **(event.get("params") or {}), "seed": int(event["cell"].rpartition(".")[2] or 0)}
+    return Cell(event["cell"], spec.cells[0].phase, params, spec.cells[0].launch, variant=spec.cells[0].variant)
 
 
 def _begin(cell: Cell, number: int) -> CellState:

@@ -1,0 +1,419 @@
+"""An open sweep by its events: its trials, what they are compared with, and the next step. Pure.
+
+Whoever conducts it next comes to the same step, so that none is left out and none is done twice.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from mcp_server.record.events import RecordEvent
+from mcp_server.record.state import posix
+from mcp_server.record.sweeps.sweep_state import LIVE, SKIPPED, WAITING, CellState, Sweep
+from mcp_server.sweeps.trials.open_plan import OpenPlan
+from mcp_server.sweeps.trials.statistics import Noise, drifts, pool
+from mcp_server.sweeps.trials.verdicts import Evidence, Judgement, Rule, judge
+from mcp_server.text.formatting import shorten_facts, significant
+
+BASELINE = "t0"  # the name of the base itself
+ON_MERIT = ("kept", "discarded", "undecided", "behind")
+CLEARED = "cleared"  # of a suspect: somebody has read its diff
+APART = "apart"  # it does not merge with the tip: its base is what it can be compared with
+_CONTENDED, _MOST_AGAIN = 0.8, 2  # of the incumbent's steps; repeats of a run that made fewer, or that failed
+_MOST_IDLE = 12  # runs of the incumbent, up to which a free lease measures it once more
+_MOST_BAD = 2  # runs of the base without a value
+_LINE_CHARS = 200
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """A cell of a trial. ``role``: baseline, screen, pair, incumbent (in a pair of ``against``) or idle.
+
+    ``end``: None until it is over and measured; ``counted``, ``contended``, or the verdict that it means for its trial.
+    """
+
+    cell: CellState
+    trial: str
+    role: str
+    against: str = ""
+    pair: int = 0
+    end: str | None = None
+    why: str = ""
+
+    @property
+    def slot(self) -> tuple[str, str, str, int]:
+        """Its place in the comparison, which a repeated run has too."""
+        return self.trial, self.role, self.against, self.pair
+
+    @property
+    def value(self) -> float:
+        """Its value, where it counts."""
+        return self.cell.value if self.cell.value is not None else float("nan")
+
+
+@dataclass(frozen=True)
+class OpenTrial:
+    """A proposed change, and what became of it. ``origin``: the trial and tip that it was merged from."""
+
+    name: str
+    text: str = ""
+    by: str = ""
+    base: str = BASELINE
+    commit: str = ""
+    tree: str = ""
+    patch_id: str = ""
+    files: Sequence[str] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""
+    verdict: str | None = None
+    why: str = ""
+    mean: float | None = None
+    n: int | None = None
+    gain: float | None = None
+    is_cleared: bool = False
+    is_apart: bool = False
+    runs: tuple[TrialRun, ...] = ()
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for its first run."""
+        return self.verdict is None and not self.runs
+
+
+@dataclass(frozen=True)
+class AddRun:
+    """A run is due."""
+
+    trial: str
+    role: str
+    against: str = ""
+    pair: int = 0
+
+
+@dataclass(frozen=True)
+class Decide:
+    """A verdict is due. ``verdict`` better: the tip moves to the trial; behind: it is tried on the tip, if that merges."""
+
+    trial: str
+    verdict: str
+    why: str
+    judgement: Judgement | None = None
+
+
+@dataclass(frozen=True)
+class EndSweep:
+    """Nothing is left to do."""
+
+    state: str
+    text: str
+
+
+Step = AddRun | Decide | EndSweep
+
+
+@dataclass(frozen=True)
+class OpenSweep:
+    """All that the events say. ``pending``: a move of the tip that no verdict has settled. ``verdicts``: in their order."""
+
+    sweep: Sweep
+    plan: OpenPlan
+    trials: Mapping[str, OpenTrial]
+    tip: str = BASELINE
+    pending: RecordEvent | None = None
+    verdicts: Sequence[str] = ()
+
+    @property
+    def rule(self) -> Rule:
+        """How it judges."""
+        sign = 1 if self.sweep.spec.goal == "max" else -1
+        return Rule(sign, self.plan.repeats, self.plan.min_gain, self.plan.suspect_sd)
+
+    def list_counted(self, trial: str) -> list[float]:
+        """Return the values of a trial that count, in the order of its runs: the screen is none of them."""
+        runs = (run for run in self.trials[trial].runs if run.end == "counted")
+        return [run.value for run in runs if run.role != "screen" or self.plan.repeats == 0]
+
+    @cached_property
+    def noise(self) -> Noise:
+        """The deviation of single runs, pooled over all trials."""
+        return pool(self.list_counted(name) for name in self.trials)
+
+    @cached_property
+    def has_drift(self) -> bool:
+        """Whether the runs of those that were incumbents drift."""
+        return drifts(self.list_counted(name) for name in self.kept)
+
+    @cached_property
+    def kept(self) -> list[str]:
+        """The base and the trials that were kept, the oldest first."""
+        return [name for name, trial in self.trials.items() if name == BASELINE or trial.verdict == "kept"]
+
+    @property
+    def queued(self) -> list[OpenTrial]:
+        """The trials that wait for their first run."""
+        return [trial for trial in self.trials.values() if trial.is_queued]
+
+    @property
+    def started(self) -> list[OpenTrial]:
+        """The trials that have a run."""
+        return [trial for name, trial in self.trials.items() if trial.runs and name != BASELINE]
+
+    def is_spent(self, now_s: float) -> bool:
+        """Return whether no further trial begins: so many have, or the hours have passed."""
+        begun = [event["at"] for event in self.sweep.round_events[:1] if "at" in event]
+        hours = self.plan.hours
+        if hours is not None and begun and now_s - posix(begun[0]) >= 3600 * hours:
+            return True
+        return self.plan.budget is not None and len(self.started) >= self.plan.budget
+
+    def find_opponent(self, trial: OpenTrial) -> str:
+        """Return the trial that this one is compared with: its base, or the tip where the base was never kept."""
+        beside = self._beside.get(trial.name)
+        return beside[0].trial if beside else trial.base if trial.base in self.kept else self.tip
+
+    def list_pairs(self, trial: str) -> list[tuple[float, float | None]]:
+        """Return the pairs of a trial that are over: its value, and the incumbent's where that has one."""
+        own = {run.pair: run.value for run in self.trials[trial].runs if run.role == "pair" and run.end == "counted"}
+        beside = {run.pair: run.value for run in self._beside.get(trial, ()) if run.end == "counted"}
+        return [(value, beside.get(pair)) for pair, value in sorted(own.items())]
+
+    @cached_property
+    def _beside(self) -> Mapping[str, Sequence[TrialRun]]:
+        """The incumbents' runs in the pairs of each trial."""
+        found: dict[str, list[TrialRun]] = {}
+        for trial in self.trials.values():
+            for run in trial.runs:
+                if run.against:
+                    found.setdefault(run.against, []).append(run)
+        return found
+
+    @cached_property
+    def differences(self) -> Noise:
+        """The deviation of the differences of pairs, pooled over all trials."""
+        pairs = ([one - other for one, other in self.list_pairs(name) if other is not None] for name in self.trials)
+        return pool(pairs)
+
+
+def read_trials(sweep: Sweep) -> OpenSweep:
+    """Return the trials of an open sweep."""
+    plan = OpenPlan.of(sweep.spec)
+    base = OpenTrial(BASELINE, "the base", sweep.spec.owner, "", plan.base, verdict="kept")
+    trials, added, measured = {BASELINE: base}, dict[str, RecordEvent](), dict[str, RecordEvent]()
+    tip, pending, verdicts = BASELINE, None, list[str]()
+    for event in sweep.events:
+        kind, name = event["kind"], event.get("trial", "")
+        if kind == "proposed":
+            trials.setdefault(name, _propose(event))
+        elif kind == "cell_added":
+            added.setdefault(event.get("cell", ""), event)
+        elif kind == "cell_measured":
+            measured[event.get("run_id", "")] = event
+        elif kind == "tip":
+            pending = event
+        elif kind == "verdict" and name in trials:
+            verdict = event.get("verdict")
+            tip = name if verdict == "kept" else tip
+            pending = None if pending is not None and pending.get("trial") == name else pending
+            facts = {each: event.get(each) for each in ("mean", "n", "gain")}
+            trial = replace(trials[name], verdict=verdict, why=event.get("why", ""), **facts)
+            if verdict in (CLEARED, APART):
+                flags = {"is_cleared": verdict == CLEARED or trial.is_cleared}
+                trial = replace(trial, verdict=None, is_apart=verdict == APART or trial.is_apart, **flags)
+            else:
+                verdicts.append(str(verdict))
+            trials[name] = trial
+    runs: dict[str, list[TrialRun]] = {name: [] for name in trials}
+    is_timed = not any(cell.state == "finished" for cell in sweep.cells[: plan.baseline_runs])
+    for cell in sweep.cells:
+        event = added.get(cell.cell.name)
+        name = BASELINE if event is None else event.get("trial", "")
+        if name in runs:
+            facts = {} if event is None else {"against": event.get("against", ""), "pair": event.get("pair", 0)}
+            role = "baseline" if event is None else event.get("role", "")
+            end = _judge_end(cell, measured.get(cell.run_id or ""), plan, sweep.spec.metric or "", is_timed=is_timed)
+            runs[name].append(TrialRun(cell, name, role, **facts, end=end[0], why=end[1]))
+    found = {name: replace(trial, runs=_find_contended(runs[name], runs)) for name, trial in trials.items()}
+    return OpenSweep(sweep, plan, found, tip, pending, verdicts)
+
+
+def _propose(event: RecordEvent) -> OpenTrial:
+    names = ("text", "by", "base", "commit", "tree", "patch_id", "files", "params", "origin")
+    own: Mapping[str, Any] = event
+    return OpenTrial(event.get("trial", ""), **{name: own[name] for name in names if name in own})
+
+
+def _judge_end(
+    cell: CellState, measured: Mapping[str, Any] | None, plan: OpenPlan, metric: str, *, is_timed: bool
+) -> tuple[str | None, str]:
+    """Return what the end of a run means, and why, failures before values: one of a run that broke a rule is none.
+
+    ``is_timed``: every run of the base ended at its time limit, which is the length of a training then.
+    """
+    end = cell.end
+    if cell.state in (WAITING, LIVE, SKIPPED):
+        return None, ""
+    if cell.state not in ("finished", "timed_out"):
+        failure = end.get("failure") or {}
+        told = ": ".join(filter(None, (failure.get("kind"), failure.get("line"))))
+        why = " ".join(filter(None, (told or str(end.get("text") or cell.state), failure.get("advice"))))
+        return "crash", shorten_facts(why, _LINE_CHARS)
+    if measured is None:
+        return None, ""
+    if changed := measured.get("changed_files"):
+        return "invalid", f"changed while it ran: {', '.join(changed[:3])}"
+    peak, most = end.get("peak_mib"), plan.limits.get("peak_gpu_mib")
+    if most is not None and peak is not None and peak > most:
+        return "over_limit", f"peak GPU memory {peak:g} MiB, the limit is {most:g}"
+    if cell.bad_end:
+        return "not_finite", f"{metric} ended as {cell.bad_end}"
+    if cell.state == "timed_out" and not is_timed:
+        return "timed_out", "its time limit ended it; the base takes less"
+    if cell.value is None:
+        end_of = "timed_out" if cell.state == "timed_out" else "no_metric"
+        return end_of, f"it gave no {metric}. {measured.get('text', '')}"[:_LINE_CHARS]
+    return "counted", ""
+
+
+def _find_contended(own: Sequence[TrialRun], runs: Mapping[str, Sequence[TrialRun]]) -> tuple[TrialRun, ...]:
+    """Return runs of a trial, those that made fewer steps than the base as ``contended``, at most twice of a slot.
+
+    A trial whose whole runs all make fewer steps is slower by itself.
+    """
+    usual = _usual_steps([run for run in runs[BASELINE] if run.end == "counted"])
+    counts: dict[tuple[str, str, str, int], int] = {}
+    found: list[TrialRun] = []
+    for run in own:
+        if usual is None or run.end != "counted" or run.role == "baseline":
+            found.append(run)
+            continue
+        least = min(filter(None, (usual, _usual_steps([each for each in found if each.end == "counted"]))), default=None)
+        steps = run.cell.end.get("step")
+        is_slow = least is not None and isinstance(steps, int) and steps < _CONTENDED * least
+        if is_slow and counts.get(run.slot, 0) < _MOST_AGAIN:
+            counts[run.slot] = counts.get(run.slot, 0) + 1
+            run = replace(run, end="contended", why=f"{steps} steps, others {least:g}")  # noqa: PLW2901 - the same run
+        found.append(run)
+    return tuple(found)
+
+
+def _usual_steps(runs: Sequence[TrialRun]) -> float | None:
+    steps = [step for run in runs if isinstance(step := run.cell.end.get("step"), int)]
+    return statistics.median(steps) if steps else None
+
+
+def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = False) -> list[Step]:
+    """Return what is due now, verdicts first. ``room``: for so many runs a lease may be free; a pair counts as one.
+
+    ``is_idle``: a lease is free now.
+    """
+    if (end := _judge_baseline(seen)) is not None:
+        return [end]
+    if any(run.end is None for run in seen.trials[BASELINE].runs if run.role == "baseline"):
+        return []
+    due = [step for trial in seen.started if trial.verdict is None for step in _advance(seen, trial)]
+    if decisions := [step for step in due if isinstance(step, Decide)]:
+        return list(decisions)
+    if len(seen.verdicts) >= seen.plan.stop_after and not set(seen.verdicts[-seen.plan.stop_after :]) & {*ON_MERIT}:
+        return [EndSweep("failed", f"{seen.plan.stop_after} trials in a row had no verdict on merit.")]
+    is_spent = seen.is_spent(now_s)
+    if not is_spent:
+        begun = 0
+        for trial in seen.queued:
+            if seen.plan.budget is None or len(seen.started) + begun < seen.plan.budget:
+                due.append(AddRun(trial.name, "screen"))
+                begun += 1
+    chosen: list[Step] = []
+    for step in due:
+        room -= not (isinstance(step, AddRun) and step.role == "incumbent")
+        if room >= 0:
+            chosen.append(step)
+    if due or not is_spent:
+        return chosen or (_measure_idle(seen) if is_idle and not due else [])
+    is_over = all(run.end is not None for trial in seen.trials.values() for run in trial.runs)
+    return [EndSweep("finished", describe_spent(seen))] if is_over else []
+
+
+def describe_spent(seen: OpenSweep) -> str:
+    """Return that the budget is spent, and what is kept."""
+    best = seen.trials[seen.tip]
+    return f"The budget is spent: {len(seen.started)} trials, {len(seen.kept) - 1} kept; the best is {best.name}."
+
+
+def _judge_baseline(seen: OpenSweep) -> EndSweep | None:
+    runs = seen.trials[BASELINE].runs
+    bad = [run for run in runs if run.role == "baseline" and run.end not in (None, "counted")]
+    if len(bad) < min(_MOST_BAD, seen.plan.baseline_runs):
+        return None
+    return EndSweep("failed", f"{BASELINE} gave no {seen.sweep.spec.metric}: {bad[0].end}: {bad[0].why}")
+
+
+def _measure_idle(seen: OpenSweep) -> list[Step]:
+    is_measured = len(seen.trials[seen.tip].runs) >= _MOST_IDLE or seen.queued
+    return [] if is_measured else [AddRun(seen.tip, "idle")]
+
+
+def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
+    if seen.pending is not None and seen.pending.get("trial") == trial.name:
+        return  # its conductor settles it
+    bad = next((run for run in trial.runs if run.role in ("screen", "pair") and _is_failure(run)), None)
+    if bad is not None:
+        yield Decide(trial.name, str(bad.end), f"{bad.cell.cell.name}: {bad.why}")
+        return
+    screens = [run for run in trial.runs if run.role == "screen"]
+    opponent = seen.find_opponent(trial)
+    pairs, last = seen.list_pairs(trial.name), max((run.pair for run in trial.runs), default=0)
+    wanted = [AddRun(trial.name, "screen")]
+    if last:
+        wanted = [AddRun(trial.name, "pair", pair=last), AddRun(opponent, "incumbent", trial.name, last)]
+    due = [step for each in wanted for step in _repeat(seen, each)]
+    yield from due
+    if due or any(_list_slot(seen, each)[-1].end is None for each in wanted):
+        return
+    screen = next(run.value for run in reversed(screens) if run.end == "counted")
+    found = judge(
+        seen.rule,
+        Evidence(
+            screen,
+            seen.list_counted(opponent),
+            seen.noise,
+            pairs,
+            seen.differences,
+            seen.has_drift,
+            trial.is_cleared,
+        ),
+        opponent,
+    )
+    if found.kind == "pair" and not pairs and opponent != seen.tip and not trial.is_apart:
+        yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)
+    elif found.kind == "pair":
+        yield AddRun(trial.name, "pair", pair=last + 1)
+        yield AddRun(opponent, "incumbent", trial.name, last + 1)
+    elif found.kind == "better" and opponent != seen.tip:
+        yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)
+    else:
+        yield Decide(trial.name, found.kind, found.why, found)
+
+
+def _is_failure(run: TrialRun) -> bool:
+    return run.end not in (None, "counted", "contended")
+
+
+def _list_slot(seen: OpenSweep, place: AddRun) -> list[TrialRun]:
+    slot = (place.trial, place.role, place.against, place.pair)
+    return [run for run in seen.trials[place.trial].runs if run.slot == slot]
+
+
+def _repeat(seen: OpenSweep, place: AddRun) -> Iterator[AddRun]:
+    """Yield the run of a place in the comparison that is missing, or whose last one does not count."""
+    runs = _list_slot(seen, place)
+    if not runs or (runs[-1].end not in (None, "counted") and len(runs) <= _MOST_AGAIN):
+        yield place
+
+
+def name_cell(seen: OpenSweep, trial: str, further: int = 0) -> str:
+    """Return the name of a trial's next cell, behind ``further`` ones that are added with it."""
+    return f"{trial}.{len(seen.trials[trial].runs) + further}"

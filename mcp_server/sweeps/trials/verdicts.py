@@ -1,0 +1,114 @@
+"""The verdict on a trial by its runs and those of the incumbent, the trial that it has to beat. Pure.
+
+A first run, the screen, only says whether more are worth their time: the best of many screens is lucky, so it never
+counts. Then the trial and the incumbent run in pairs, side by side. From the second pair on, the trial is kept once its
+mean is better than that of all runs of the incumbent by more than chance: one-sided t, the deviation pooled over all
+trials, 5 % divided over the looks. Where the machine drifts, older runs of the incumbent say nothing about now, and the
+differences of pairs count alone.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mcp_server.sweeps.trials.statistics import Noise, find_quantile
+from mcp_server.text.formatting import significant
+
+CHANCE = 0.05  # of a trial that is no better, over all looks
+_LEAST_SD = 0.5  # by so much a trial has to be better at every look, else it is not worth more runs
+_NEAR = 3  # runs of a drifting incumbent, the newest, which a screen is compared with
+_FEWEST = 2  # pairs before a trial is kept
+
+Kind = Literal["pair", "better", "discarded", "undecided", "suspect"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a sweep judges. ``sign``: 1 where more is better, else -1."""
+
+    sign: int = 1
+    repeats: int = 4
+    min_gain: float = 0.0
+    suspect_sd: float = 8.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The values of a trial and of its incumbent, in the order in which the runs began.
+
+    ``pairs``: the trial's value and the incumbent's beside it, None where that run failed. ``differences``: the noise of
+    these differences over all trials. ``is_cleared``: somebody looked at a gain that was too good.
+    """
+
+    screen: float
+    incumbent: Sequence[float]
+    noise: Noise
+    pairs: Sequence[tuple[float, float | None]] = ()
+    differences: Noise = Noise()
+    has_drift: bool = False
+    is_cleared: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The next thing to do with a trial: another ``pair``, or an end. ``gain``: how much better, in the metric."""
+
+    kind: Kind
+    why: str
+    mean: float
+    n: int
+    gain: float
+    t: float | None = None
+
+
+def judge(rule: Rule, seen: Evidence, name: str = "the incumbent") -> Judgement:
+    """Return what follows for a trial that was screened, and whose pairs so far have all ended."""
+    if not seen.pairs:
+        return _judge_screen(rule, seen, name)
+    own, looks = [one for one, _ in seen.pairs], len(seen.pairs)
+    differences = [one - other for one, other in seen.pairs if other is not None]
+    if seen.has_drift and differences:
+        gain, noise, share = rule.sign * statistics.fmean(differences), seen.differences, 1 / len(differences)
+    else:
+        gain = rule.sign * (statistics.fmean(own) - statistics.fmean(seen.incumbent))
+        noise, share = seen.noise, 1 / looks + 1 / len(seen.incumbent)
+    mean = statistics.fmean(own)
+    error = noise.sd * math.sqrt(share)
+    above = gain - rule.min_gain
+    t = above / error if error else math.copysign(math.inf, above) if above else 0.0
+    most = find_quantile(CHANCE / max(1, rule.repeats - _FEWEST + 1), noise.df) if noise.df else math.inf
+    told = _tell(rule, seen, name, mean, looks, gain)
+    if above <= 0 or gain <= _LEAST_SD * seen.noise.sd:
+        return Judgement("discarded", f"{told}: not better by {_LEAST_SD:g} sd", mean, looks, gain, t)
+    if looks >= min(_FEWEST, rule.repeats) and noise.df and t >= most:
+        return Judgement("better", f"{told}, t {t:.3g} of {most:.3g}", mean, looks, gain, t)
+    if looks >= rule.repeats:
+        return Judgement("undecided", f"{told}, t {t:.3g} of {most:.3g} after {looks} pairs", mean, looks, gain, t)
+    return Judgement("pair", told, mean, looks, gain, t)
+
+
+def _judge_screen(rule: Rule, seen: Evidence, name: str) -> Judgement:
+    near = seen.incumbent[-_NEAR:] if seen.has_drift else seen.incumbent
+    gain = rule.sign * (seen.screen - statistics.fmean(near))
+    told = _tell(rule, seen, name, seen.screen, 1, gain)
+    if seen.noise.sd and gain > rule.suspect_sd * seen.noise.sd and not seen.is_cleared:
+        return Judgement("suspect", f"{told}, above {rule.suspect_sd:g} sd: too good", seen.screen, 1, gain)
+    if rule.repeats == 0:
+        is_better = gain > rule.min_gain
+        return Judgement("better" if is_better else "discarded", f"{told}, by one run", seen.screen, 1, gain)
+    if gain <= max(rule.min_gain, _LEAST_SD * seen.noise.sd):
+        return Judgement("discarded", f"{told}: its first run is not better by {_LEAST_SD:g} sd", seen.screen, 1, gain)
+    return Judgement("pair", told, seen.screen, 1, gain)
+
+
+def _tell(rule: Rule, seen: Evidence, name: str, mean: float, n: int, gain: float) -> str:
+    """Return both means, n, and the gain in units of the noise."""
+    sd = seen.noise.sd
+    by = f"{gain / sd:+.2g} sd" if sd else f"{significant(rule.sign * gain):+g}, noise 0"
+    drift = ", by pairs alone: the incumbent drifts" if seen.has_drift else ""
+    other = statistics.fmean(seen.incumbent)
+    return f"{significant(mean):g} (n {n}) against {name} {significant(other):g} (n {len(seen.incumbent)}): {by}{drift}"
