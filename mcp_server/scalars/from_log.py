@@ -104,6 +104,27 @@ def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
     return LogMetrics({}, notes)
 
 
+def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
+    """Return the last number that a log has by this name, with or without steps; ``after``: below this line alone.
+
+    None without any, or where the log cannot be read. NaN and infinity are numbers here.
+    """
+    try:
+        with open_regular(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
+            lines = list(split_lines(file.read(_MOST_BYTES).decode(errors="replace")))
+    except OSError:
+        return None
+    if after:
+        marks = [number for number, line in enumerate(lines) if line.strip() == after]
+        lines = lines[marks[-1] + 1 :] if marks else []
+    for line in reversed(lines):
+        named = _find_own_names(line)
+        if found := match_tags(name, named):
+            return named[found[-1]]
+    return None
+
+
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:
     """Return the files that hold output of an attempt, by its command, and that no one else has written since."""
     targets = {Path(target).name for target in list_redirected(run.command, run.spec.cwd)}

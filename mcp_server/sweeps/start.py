@@ -32,6 +32,8 @@ from mcp_server.sweeps.plan.planning import (
     make_spec,
     plan_sweep,
 )
+from mcp_server.sweeps.trials.open_plan import OpenPlan, change_open
+from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.system.files import whole_directory
 from mcp_server.threads import run_in_thread
 
@@ -101,6 +103,9 @@ async def rehearse_sweep(
         if former is not None:
             _check_wipe(former)
         return await _plan_new(request, store, environ), None
+    if former.spec.open is not None:
+        cause = "dry_run shows the plan of a new open sweep; this one goes on by its name."
+        raise BadArgument("dry_run", cause)
     added = await _find_added(request, former, store, environ)
     new, told = _find_limits(request, former)
     spec = replace(former.spec if added is None else added, **new)  # type: ignore[arg-type]  # all are whole numbers
@@ -186,6 +191,11 @@ async def _continue(
     """Continue a sweep by a plan that contains its own; one under way goes on as it is, with the cells that are new."""
     warnings: tuple[str, ...] = ()
     added = ""
+    if former.spec.open is not None:
+        warnings = await run_in_thread(_change_open, request, former, store)
+        former = await run_in_thread(store.sweeps.observe, former.sweep_id)
+        await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
+        return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued", warnings)
     if (extended := await _find_added(request, former, store, environ)) is not None:
         planned = await _check_added(extended, former, store, environ)
         if approve is not None:
@@ -223,6 +233,25 @@ async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, envi
         f"Phase {phase} has run, and does not run again for the new cells." for phase in after if phase not in runs_on
     ]
     return replace(planned, warnings=(*planned.warnings, *notes))
+
+
+def _change_open(request: SweepRequest, former: Sweep, store: RunStore) -> tuple[str, ...]:
+    """Give an open sweep the limits that a call names; return which are changed. BadArgument: another plan."""
+    plan = OpenPlan.of(former.spec)
+    named = {name for name in (*DEFINING, "phases", "halving") if getattr(request, name)} - {"search"}
+    if difference := _name_changed(request, former.spec) or (named and f"it is open, and takes no {min(named)}"):
+        raise BadArgument("resume", f"{former.sweep_id} has another plan: {difference}.", "Pass its name and search.")
+    changed = change_open(plan, request.search or {}) if request.search else plan
+    spec = replace(former.spec, cells=former.spec.cells[: plan.baseline_runs])
+    limits, told = _find_limits(request, former)
+    if former.ended and replace(read_trials(former), plan=changed).is_budget_spent:
+        cause = f"the budget of {former.sweep_id} is spent: {changed.budget} trials."
+        raise BadArgument("search", cause, 'Pass a bigger one: {"strategy": "open", "budget": …}.')
+    if limits or changed != plan:
+        spec = replace(spec, open=changed.facts(), **limits)  # type: ignore[arg-type]  # whole numbers
+        write_json(store.sweeps.files_of(former).spec, spec.facts())
+    were, are = vars(plan), vars(changed)
+    return (*told, *(f"{name} is {are[name]} now, it was {were[name]}." for name in are if are[name] != were[name]))
 
 
 def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: RunStore) -> tuple[str, ...]:

@@ -88,7 +88,8 @@ async def launch_sweep(
         _Object,
         Field(
             description='{"budget": 40, "space": {"lr": {"low": 1e-5, "high": 1e-2, "log": true}, '
-            '"opt": ["adam", "sgd"]}, "strategy": "random" | "tpe"}'
+            '"opt": ["adam", "sgd"]}, "strategy": "random" | "tpe"}. Or {"strategy": "open", "budget": 100, "hours": '
+            '8, "protect": ["eval.py"], "measure": "python eval.py"}: then propose'
         ),
     ] = None,
     halving: Annotated[

@@ -25,10 +25,11 @@ SWEEP_TOKENS = 600
 _FRAME_TOKENS = 30  # of the reason and the times around it, and of the names of the tails
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS, _MOST_SHARED = 3, 4, 4, 1
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
-_BEST_CHARS = 400  # of a phase's end: the best, the next, and the test between them
+_BEST_CHARS = 400  # of a phase's end: the best, the next, and the test between them; of a verdict with its why
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
 _SHOWN = frozenset(
     {"stalled", "error_seen", "retrying", "gpu_deviation", "first_step_timeout", "metric_missing", "phase_done"}
+    | {"verdict", "budget_spent"}
 )
 
 
@@ -70,6 +71,26 @@ class FailedCell(Answer):
     tail: list[str] | None = None
 
 
+class KeptTrial(Answer):
+    """The trial of an open sweep that others have to beat: its mean over ``n`` runs, ``sd`` of single runs."""
+
+    trial: str
+    commit: str | None = None
+    mean: float | None = None
+    sd: float | None = None
+    n: int
+
+
+class TrialsStatus(Answer):
+    """The trials of an open sweep: ``counts`` by verdict, the noise of single runs, seconds in which none ran."""
+
+    counts: dict[str, int]
+    kept: KeptTrial
+    noise_sd: float | None = None
+    note: str | None = None
+    idle_s: float | None = None
+
+
 class SweepStatus(Answer):
     """The state of a sweep. ``cells`` counts them by state. ``failed``: the newest; ``live``: cell, run and step.
 
@@ -83,6 +104,7 @@ class SweepStatus(Answer):
     cells: dict[str, int]
     metric: str | None = None
     best: BestCell | None = None
+    trials: TrialsStatus | None = None
     failed: list[FailedCell] | None = None
     failed_more: str | None = None
     live: list[str] | None = None
@@ -117,7 +139,8 @@ def _read_cell_tail(run_id: str | None, store: RunStore) -> list[str]:
 
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
-    best, failed = find_best(sweep), sweep.failed
+    is_open = sweep.spec.open is not None  # its verdicts say what is best, and what failed
+    best, failed = (None, ()) if is_open else (find_best(sweep), sweep.failed)
     earlier = failed[:-_MOST_FAILED]
     is_advised = any(cell.end.get("failure") for cell in failed[-_MOST_FAILED:])
     return SweepStatus(
@@ -131,7 +154,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         failed_more=f"{len(earlier)} before these: {count_kinds(earlier)}" if earlier else None,
         live=_describe_live_cells(live) or None,
-        eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
+        eta_s=None if is_open else round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
         warnings=list(sweep.shared_outputs.values())[:_MOST_SHARED] or None,
         hint=" ".join(_explain_failed(sweep, is_advised=is_advised)) or None,
@@ -270,6 +293,8 @@ def _describe_events(sweep: Sweep, since: int) -> list[str]:
     news = [event for event in sweep.round_events if event["seq"] > since and event["kind"] in _SHOWN]
     newest = sorted(news, key=lambda event: (event["kind"] != "retrying", event["seq"]))[-_MOST_EVENTS:]
     return [
-        shorten_facts(str(e.get("text", e["kind"])), _BEST_CHARS if e["kind"] == "phase_done" else _EVENT_CHARS)
+        shorten_facts(
+            str(e.get("text", e["kind"])), _BEST_CHARS if e["kind"] in ("phase_done", "verdict") else _EVENT_CHARS
+        )
         for e in sorted(newest, key=lambda event: event["seq"])
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ def draw_normal(chance: random.Random) -> float:
 
 def draw_heavy(chance: random.Random) -> float:
     """Student's t with 4 degrees of freedom, scaled to a deviation of 1."""
-    return chance.gauss(0, 1) / (chance.gammavariate(2, 0.5)) ** 0.5 / 2**0.5
+    return float(chance.gauss(0, 1) / chance.gammavariate(2, 0.5) ** 0.5 / 2**0.5)
 
 
 KINDS: dict[str, tuple[Callable[[random.Random], float], float]] = {
@@ -98,7 +98,9 @@ class Session:
             while left and len(seen.queued) < AHEAD:
                 self.propose(seen, left.pop(0))
                 seen = self.look()
-            steps = find_steps(seen, max(0, self.slots - len(live) - sum(c.state == "waiting" for c in seen.sweep.cells)), 0.0)
+            steps = find_steps(
+                seen, max(0, self.slots - len(live) - sum(c.state == "waiting" for c in seen.sweep.cells)), 0.0
+            )
             if any(isinstance(step, EndSweep) for step in steps):
                 return seen
             if steps:
@@ -107,7 +109,9 @@ class Session:
             waiting = [cell.cell for cell in seen.sweep.cells if cell.state == "waiting"]
             for cell in waiting[: max(0, self.slots - len(live))]:
                 self.note("cell_started", cell=cell.name, run_id=f"r-{cell.name}")
-                heapq.heappush(live, (self.now_s + self.machine.chance.uniform(0.95, 1.05), cell.name, str(cell.params["trial"])))
+                heapq.heappush(
+                    live, (self.now_s + self.machine.chance.uniform(0.95, 1.05), cell.name, str(cell.params["trial"]))
+                )
             if not live:
                 return seen
             end_s, name, trial = heapq.heappop(live)
@@ -125,7 +129,9 @@ class Session:
                 cell = name_cell(seen, step.trial, added[step.trial])
                 added[step.trial] += 1
                 facts = {"against": step.against or None, "pair": step.pair or None}
-                self.note("cell_added", cell=cell, trial=step.trial, role=step.role, **{n: v for n, v in facts.items() if v})
+                self.note(
+                    "cell_added", cell=cell, trial=step.trial, role=step.role, **{n: v for n, v in facts.items() if v}
+                )
                 continue
             assert isinstance(step, Decide)
             if step.verdict == "suspect":  # its diff is read, and is what it says
@@ -154,7 +160,7 @@ class Count:
 def count(seed: int, kind: str, sessions: int, share: float, gain: float, trials: int = TRIALS, **plan: Any) -> Count:
     total = Count()
     for number in range(sessions):
-        chance = random.Random(f"{seed} {kind} {share} {number}")  # noqa: S311 - reproducible
+        chance = random.Random(f"{seed} {kind} {share} {number}")
         draw, load = KINDS[kind]
         machine = Machine(chance, draw, load)
         gains = [gain if chance.random() < share else 0.0 for _ in range(trials)]

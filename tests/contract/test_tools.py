@@ -74,7 +74,7 @@ async def test_all_schemas_together_cost_few_tokens(tmp_path: Path) -> None:
         return int(openai.o200k_base().count(json.dumps(tools, ensure_ascii=False, separators=(",", ":"))))
 
     assert tokens([tool for tool in seen if tool["name"] in CORE]) <= 2500
-    assert tokens(seen) <= 4500
+    assert tokens(seen) <= 4800
 
 
 async def test_every_argument_of_every_tool_is_described(tmp_path: Path) -> None:

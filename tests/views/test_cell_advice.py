@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose
-from mcp_server.diagnosis.advice.propose import propose_next_step
+from mcp_server.diagnosis.advice.next_action import propose_next_step
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.views.run_status import advise_on_cell
 

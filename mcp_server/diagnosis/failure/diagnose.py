@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.advice.blocks import Scene
-from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step
+from mcp_server.diagnosis.advice.next_action import propose_for_case, propose_next_step
 from mcp_server.diagnosis.failure import kinds, last_lines, log_shapes, ordinary_work, root_cause, tracebacks, user_code
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.statements import Weight

@@ -236,13 +236,12 @@ def fold_sweep(
         reason = former.reason if former.ended else None  # else it was about its conductor
         if len(former.cells) > len(spec.cells):  # which events have added
             spec = replace(spec, cells=former.spec.cells)
-    positions, added = spec.positions, list[Cell]()
+    spec = _with_added(spec, new)
+    positions = spec.positions
     for event in new:
         kind = event["kind"]
-        if kind == "cell_added" and spec.open is not None and event.get("cell", "") not in positions:
-            added.append(_add_cell(spec, event))
-            positions = {**positions, added[-1].name: len(cells)}
-            cells.append(_begin(added[-1], len(cells) + 1))
+        if kind == "cell_added" and positions.get(event.get("cell", "")) == len(cells):
+            cells.append(_begin(spec.cells[len(cells)], len(cells) + 1))
         elif kind == "conducting":
             state, reason = "running", None
         elif kind == "ended":
@@ -251,8 +250,6 @@ def fold_sweep(
             cells = [replace(c, state=SKIPPED) if c.state == WAITING and c.number <= known else c for c in cells]
         elif (position := positions.get(event.get("cell", ""))) is not None:
             cells[position] = _apply(cells[position], event)
-    if added:
-        spec = replace(spec, cells=(*spec.cells, *added))
     if state == "starting" and liveness is not Liveness.ALIVE:
         reason = "Its conductor has not begun."
     conducted = liveness is Liveness.ALIVE
@@ -266,11 +263,17 @@ def begins_with(events: Sequence[RecordEvent], first: Sequence[RecordEvent]) -> 
     return len(events) >= len(first) and (not first or events[len(first) - 1] is first[-1])
 
 
-def _add_cell(spec: SweepSpec, event: RecordEvent) -> Cell:
-    """Return a run of a trial of an open sweep. Its launch is the baseline's, but for the code that it runs."""
-    trial = event.get("trial", "")
-    params = {"trial": trial, **(event.get("params") or {}), "seed": int(event["cell"].rpartition(".")[2] or 0)}
-    return Cell(event["cell"], spec.cells[0].phase, params, spec.cells[0].launch, variant=spec.cells[0].variant)
+def _with_added(spec: SweepSpec, events: Sequence[RecordEvent]) -> SweepSpec:
+    """Return a spec with the runs of trials that events add: with the baseline's launch, but for the code they run."""
+    found: dict[str, Cell] = {}
+    for event in events if spec.open is not None else ():
+        first = spec.cells[0]
+        name = event.get("cell", "")
+        if event["kind"] == "cell_added" and name not in spec.positions:
+            number = name.rpartition(".")[2]
+            params = {"trial": event.get("trial", ""), **(event.get("params") or {}), "seed": int(number or 0)}
+            found.setdefault(name, Cell(name, first.phase, params, first.launch))
+    return replace(spec, cells=(*spec.cells, *found.values())) if found else spec
 
 
 def _begin(cell: Cell, number: int) -> CellState:

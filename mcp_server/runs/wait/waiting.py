@@ -29,6 +29,7 @@ _SETTLED_BY_AN_ATTEMPT: tuple[Noteworthy, ...] = ("error_seen", "stalled", "firs
 _DECISIONS: tuple[Noteworthy, ...] = (
     *(*_SETTLED_BY_AN_ATTEMPT, "gpu_deviation", "judging_lost"),
     *("cell_failed", "launch_refused", "outputs_shared", "metric_missing", "phase_done"),  # of a sweep
+    *("verdict", "budget_spent", "wants_proposals"),  # of an open one
 )
 _ALIKE = 2  # failures of cells for one cause that are told one by one
 
@@ -117,7 +118,9 @@ def find_decisions(run: Watched, cursor: Cursor) -> set[Noteworthy]:
     """
     known = _find_known_failures(run.news)
     unseen = (event for event in run.news if event["seq"] > cursor.seq and event["seq"] not in known)
-    return _unsettled(unseen, run.stop_on)
+    # A failed cell of an open sweep has its verdict.
+    told = {"cell_failed"} if isinstance(run, Sweep) and run.spec.open is not None else set()
+    return _unsettled(unseen, run.stop_on) - told
 
 
 def _find_known_failures(events: Iterable[RecordEvent]) -> set[int]:

@@ -34,6 +34,7 @@ from mcp_server.runs.launch.launch import launch, launch_array
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_together, find_array, place_of
+from mcp_server.sweeps.conductor.trial_watch import prepare_trial
 from mcp_server.sweeps.plan.plan import apply_overrides, fill_names, make_request, name_arguments
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.plan.search import Trial, TrialState, parse_search, propose
@@ -165,6 +166,8 @@ class CellLauncher:
                 free = {name: value for name, value in inherited.items() if name not in cell.fixed}
                 cell = replace(cell, params=params, launch=apply_overrides(cell.launch, free))
                 cell = spell_switches(fill_names(cell, sweep.sweep_id))
+            if sweep.spec.open is not None:
+                cell = await run_in_thread(prepare_trial, sweep, cell, self.store.sweeps.files_of(sweep))
             run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
         except LaunchUnanswered as error:
             self._doubt(cell, error)

@@ -50,6 +50,7 @@ from mcp_server.sweeps.conductor.decide import (
     judge_end,
 )
 from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
+from mcp_server.sweeps.conductor.trial_watch import TrialWatch, list_resumed
 from mcp_server.sweeps.plan.cell_code import number_code
 from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.text.formatting import clock, printable, significant
@@ -149,6 +150,7 @@ class Conductor:
         self.screen, self.log = Screen(), SweepLog(self.directory, self._measure_live)
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
         self.halving: HalvingWatch | None = None
+        self.trials: TrialWatch | None = None
         self._newest: Sweep | None = None
         self._show_lock, self._is_display_faulty = threading.Lock(), False
 
@@ -157,6 +159,9 @@ class Conductor:
         self._showing, self._has_news = anyio.CancelScope(), anyio.Event()
         await run_in_thread(self._begin)
         await run_in_thread(self.launcher.doubt_former, self.read())
+        if self.read().spec.open is not None:
+            self.trials = TrialWatch(self.directory, self.store, self.scalars, self.events, self.read)
+            await run_in_thread(self.trials.tidy)
         if (facts := self.read().spec.halving) is not None:
             self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars, self.events, self.read)
         async with anyio.create_task_group() as group:
@@ -235,7 +240,7 @@ class Conductor:
                     self._unmeasured.append((cell, self.store.observe(cell.run_id)))
         if before.is_paused and before.stop is None:  # it had ended, and is continued
             # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
-            for cell in find_started(before):
+            for cell in find_started(before) if before.spec.open is None else list_resumed(before):
                 again = " again" if cell.runs else ""
                 self._note("cell_resumed", f"{cell.cell.name} is started{again}.", cell=cell.cell.name)
         how = "Another conductor takes over." if before.events else "The sweep begins."
@@ -255,6 +260,7 @@ class Conductor:
             await self._follow_stop(sweep.stop)
         if self.events.behind:
             return sweep, False
+        sweep = await self._advance_trials(sweep)
         # First of all, a GPU that is free gets its next cell; ends between two launches are noted before the second.
         if await self._launch_due(sweep, group):
             if self._unmeasured:
@@ -267,9 +273,22 @@ class Conductor:
             return await run_in_thread(self.read), True
         await run_in_thread(self._note_phases, sweep)
         is_settled = not self._launching and not self.launcher.in_doubt
-        if is_settled and (end := find_end(sweep)) is not None and not sweep.ended:
+        if (
+            is_settled
+            and (end := (find_end if self.trials is None else self.trials.find_end)(sweep)) is not None
+            and not sweep.ended
+        ):
             await run_in_thread(self._end, sweep, *end)
         return await run_in_thread(self.read), False
+
+    async def _advance_trials(self, sweep: Sweep) -> Sweep:
+        """Note what is due in an open sweep, once all that has ended is measured: a verdict needs it."""
+        if self.trials is None:
+            return sweep
+        while self._unmeasured:
+            await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
+        await run_in_thread(self.trials.advance, self.live)
+        return await run_in_thread(self.read)
 
     def _end(self, sweep: Sweep, state: str, text: str) -> None:
         total = len(sweep.cells)  # those that are added meanwhile are not over
@@ -373,7 +392,9 @@ class Conductor:
             is_reaped=why == REAPED,
         )
         kind, text, facts = describe_end(cell, run, end, why if end.state in (STOPPED, "killed") else "")
-        code = number_code(cell, run.run_id, run.attempt, self.read().cells, self.store.home.path)
+        code = None  # of a trial its commit says that
+        if sweep.spec.open is None:
+            code = number_code(cell, run.run_id, run.attempt, self.read().cells, self.store.home.path)
         self._note(kind, text, **facts, code=code)
 
     def _measure_live(self, run: Run) -> Figure:
@@ -383,7 +404,11 @@ class Conductor:
     def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> None:
         spec, name = sweep.spec, cell.cell.name
         with contextlib.suppress(RunwardError, OSError):
-            figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
+            more: dict[str, Any] = {}
+            if self.trials is not None:
+                figure, more = self.trials.measure(sweep, cell, run)
+            else:
+                figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
             text = f"{name}: no value."
             if figure.value is not None:
                 text = f"{name}: {spec.ranked_by} {figure.value:g}"
@@ -399,6 +424,7 @@ class Conductor:
                 figures=dict(figure.figures) or None,
                 bad_end=figure.bad_end,
                 curves=figure.curves,
+                **more,
             )
             self._note_missing_metric(sweep, cell, run, figure)
 
@@ -427,6 +453,8 @@ class Conductor:
         if together := await self.launcher.launch_array(sweep):
             self.live |= {cell: run for cell, run in together.items() if not run.ended}
             return True
+        if self.trials is not None and self.trials.ending is not None:
+            return False
         is_held = partial(self.launcher.is_held, sweep.spec)
         due = find_next(sweep, self.live, self._launching, self.launcher.in_doubt.keys() - self._launching, is_held)
         due = self.launcher.choose(sweep.spec, due)

@@ -33,6 +33,7 @@ from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan.cell_code import plan_copies
 from mcp_server.sweeps.plan.halving import parse_halving
+from mcp_server.sweeps.plan.open_cells import list_baseline, plan_open
 from mcp_server.sweeps.plan.plan import (
     ALWAYS_FILLED,
     DEFINING,
@@ -57,6 +58,7 @@ from mcp_server.sweeps.plan.plan_checks import (
 from mcp_server.sweeps.plan.search import parse_search
 from mcp_server.sweeps.plan.values import SweepRefused, begin_cell, check_values
 from mcp_server.sweeps.sources.source import GpuCount, read_source
+from mcp_server.sweeps.trials.open_plan import is_open
 from mcp_server.threads import run_in_thread
 
 _LONGEST_SWEEP_NAME = 40
@@ -220,6 +222,8 @@ def make_spec(
     if former is not None and request.max_parallel is None:
         request = replace(request, max_parallel=former.max_parallel)
     sweep_id = store.home.choose_id(request.name[: LONGEST_NAME - 5]) if former is None else former.sweep_id
+    if is_open(request.search):
+        return _make_open_spec(request, sweep_id, store, environ)
     only = {name: getattr(request, name) for name in DEFINING}
     phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
     if phases[0].promote == BEST:
@@ -257,6 +261,24 @@ def make_spec(
         hosts=tuple(request.hosts),
         searches=searches,
         halving=request.halving,
+        tmux_socket=tmux_socket(environ),
+    )
+
+
+def _make_open_spec(request: SweepRequest, sweep_id: str, store: RunStore, environ: Mapping[str, str]) -> SweepSpec:
+    plan = plan_open(vars(request), request.common, request.name)
+    metric, ranking = parse_ranking(request.metric or "")
+    return SweepSpec(
+        sweep_id=sweep_id,
+        name=request.name,
+        owner=request.owner or store.home.owner(environ),
+        created_at=now(),
+        cells=list_baseline(plan, sweep_id, request.max_parallel),
+        max_parallel=request.max_parallel,
+        metric=metric,
+        ranking=ranking,
+        goal=request.goal or "min",
+        open=plan.facts(),
         tmux_socket=tmux_socket(environ),
     )
 

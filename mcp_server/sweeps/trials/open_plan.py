@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
@@ -12,17 +12,20 @@ from mcp_server.record.codec import decode
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.text.near_names import find_near_names
 
-OPEN = "open"
+OPEN, NO_GIT = "open", "none"
 _MOST_TRIALS, _MOST_RUNS = 1000, 20
-LANGUAGE = 'E.g. {"strategy": "open", "budget": 100, "hours": 8, "protect": ["prepare.py"], "measure": "python evaluate.py"}.'
+LANGUAGE = (
+    'E.g. {"strategy": "open", "budget": 100, "hours": 8, "protect": ["prepare.py"], "measure": "python evaluate.py"}.'
+)
 
 
 @dataclass(frozen=True)
 class OpenPlan:
-    """What the call says, and from ``repository`` on what was found.
+    """The fields of the call, and from ``repository`` on those of the project.
 
-    ``ledger``: the path of results.tsv in the project, empty for none. ``base``: a commit. ``folder``: of the cells
-    below the root. ``common``: their launch, with its placeholders.
+    ``ledger``: the path of results.tsv in the project, empty for none. ``base``: a commit, empty in a directory without
+    git, where parameters alone are tried. ``branch``: below ``runward/``. ``common``: the launch of cells, with its
+    placeholders.
     """
 
     budget: int | None = None
@@ -41,7 +44,7 @@ class OpenPlan:
     ledger: str = "results.tsv"
     stop_after: int = 20
     repository: str = ""
-    folder: str = ""
+    branch: str = ""
     common: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -75,6 +78,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
+_CHANGEABLE = ("budget", "hours", "stop_after", "ahead")  # where a sweep goes on
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "budget": (_is_whole(1, _MOST_TRIALS), f"a number of trials, 1 to {_MOST_TRIALS:,}"),
     "hours": (lambda value: _is_number(value) and value > 0, "a number above 0"),
@@ -88,7 +92,9 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "suspect_sd": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "steps": (_is_text, "the name of a printed count"),
     "limits": (
-        lambda value: isinstance(value, Mapping) and {*value} <= {"peak_gpu_mib"} and all(map(_is_number, value.values())),
+        lambda value: (
+            isinstance(value, Mapping) and {*value} <= {"peak_gpu_mib"} and all(map(_is_number, value.values()))
+        ),
         'an object such as {"peak_gpu_mib": 46000}',
     ),
     "ahead": (_is_whole(0, _MOST_TRIALS), "a number of proposals"),
@@ -108,17 +114,31 @@ def parse_open(search: Mapping[str, Any]) -> OpenPlan:
         if name not in _CHECKS:
             near = ", ".join(find_near_names(name, list(_CHECKS)))
             remedy = "An open sweep has no space: its agents propose." if name == "space" else near and f"Near: {near}."
-            raise BadArgument("search", f"strategy open has no field {name[:40]!r}; there are {', '.join(_CHECKS)}.", remedy)
+            raise BadArgument(
+                "search", f"strategy open has no field {name[:40]!r}; there are {', '.join(_CHECKS)}.", remedy
+            )
         check, meant = _CHECKS[name]
         if not check(value):
             raise BadArgument("search", f"{name} must be {meant}, not {value!r:.60}.", LANGUAGE)
     if "budget" not in given and "hours" not in given:
         raise BadArgument("search", "strategy open needs budget (trials) or hours: either ends it.", LANGUAGE)
     if given.get("repeats") == 1:
-        raise BadArgument("search", "repeats: 1 pair proves nothing.", "At least 2 pairs keep a trial; 0: one run decides.")
-    given |= {"ledger": given["ledger"] or ""} if "ledger" in given else {}
-    lists = {name: tuple(given[name]) for name in ("paths", "protect") if name in given}
-    return OpenPlan(**{**given, **lists})
+        raise BadArgument(
+            "search", "repeats: 1 pair proves nothing.", "At least 2 pairs keep a trial; 0: one run decides."
+        )
+    if "ledger" in given:
+        given["ledger"] = given["ledger"] or ""
+    return OpenPlan(**given | {name: tuple(given[name]) for name in ("paths", "protect") if name in given})
 
 
-CHANGEABLE = tuple(one.name for one in fields(OpenPlan) if one.name in ("budget", "hours", "stop_after", "ahead"))
+def change_open(plan: OpenPlan, search: Mapping[str, Any]) -> OpenPlan:
+    """Return a plan with the limits that a call says. BadArgument: it says something else than they."""
+    if not is_open(search):
+        raise BadArgument("search", "the sweep is of strategy open, and stays so.")
+    said = parse_open({"budget": plan.budget, "hours": plan.hours, **search})
+    for name in search.keys() - {"strategy", *_CHANGEABLE}:
+        own, new = getattr(plan, name), getattr(said, name)
+        if new != own and not (name == "base" and own.startswith(new)):
+            cause = f"{name} is {own!r:.60} there, {new!r:.60} in this call; {', '.join(_CHANGEABLE)} may change."
+            raise BadArgument("search", cause, "Another name starts another sweep.")
+    return replace(plan, **{name: getattr(said, name) for name in _CHANGEABLE if name in search})

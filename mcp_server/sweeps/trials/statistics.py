@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mcp_server.record.sweeps.sweep_ranking import beta_fraction
 
@@ -37,7 +38,7 @@ def drifts(groups: Iterable[Sequence[float]]) -> bool:
     """
     groups = list(groups)
     noise = pool(groups)
-    steps = [later - earlier for values in groups for earlier, later in zip(values, values[1:], strict=False)]
+    steps = [later - earlier for values in groups for earlier, later in pairwise(values)]
     if len(steps) < _FEWEST_STEPS:
         return False
     return noise.sd**2 > _DRIFT * math.fsum(step * step for step in steps) / (2 * len(steps))

@@ -5,8 +5,9 @@ Whoever conducts it next comes to the same step, so that none is left out and no
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,13 +17,14 @@ from mcp_server.record.state import posix
 from mcp_server.record.sweeps.sweep_state import LIVE, SKIPPED, WAITING, CellState, Sweep
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.statistics import Noise, drifts, pool
-from mcp_server.sweeps.trials.verdicts import Evidence, Judgement, Rule, judge
-from mcp_server.text.formatting import shorten_facts, significant
+from mcp_server.sweeps.trials.verdicts import Judgement, Rule, TrialEvidence, judge
+from mcp_server.text.formatting import shorten_facts
 
 BASELINE = "t0"  # the name of the base itself
 ON_MERIT = ("kept", "discarded", "undecided", "behind")
 CLEARED = "cleared"  # of a suspect: somebody has read its diff
 APART = "apart"  # it does not merge with the tip: its base is what it can be compared with
+_FLAGS: Mapping[str, str] = {CLEARED: "is_cleared", APART: "is_apart"}  # after these the trial goes on
 _CONTENDED, _MOST_AGAIN = 0.8, 2  # of the incumbent's steps; repeats of a run that made fewer, or that failed
 _MOST_IDLE = 12  # runs of the incumbent, up to which a free lease measures it once more
 _MOST_BAD = 2  # runs of the base without a value
@@ -43,6 +45,7 @@ class TrialRun:
     pair: int = 0
     end: str | None = None
     why: str = ""
+    steps: int | None = None
 
     @property
     def slot(self) -> tuple[str, str, str, int]:
@@ -74,6 +77,7 @@ class OpenTrial:
     mean: float | None = None
     n: int | None = None
     gain: float | None = None
+    sd: float | None = None
     is_cleared: bool = False
     is_apart: bool = False
     runs: tuple[TrialRun, ...] = ()
@@ -96,7 +100,7 @@ class AddRun:
 
 @dataclass(frozen=True)
 class Decide:
-    """A verdict is due. ``verdict`` better: the tip moves to the trial; behind: it is tried on the tip, if that merges."""
+    """A verdict is due. ``better``: the tip moves to the trial; ``behind``: it is tried on the tip, if that merges."""
 
     trial: str
     verdict: str
@@ -117,7 +121,7 @@ Step = AddRun | Decide | EndSweep
 
 @dataclass(frozen=True)
 class OpenSweep:
-    """All that the events say. ``pending``: a move of the tip that no verdict has settled. ``verdicts``: in their order."""
+    """All that the events say. ``pending``: a move of the tip without a verdict yet. ``verdicts``: all, in order."""
 
     sweep: Sweep
     plan: OpenPlan
@@ -154,8 +158,8 @@ class OpenSweep:
 
     @property
     def queued(self) -> list[OpenTrial]:
-        """The trials that wait for their first run."""
-        return [trial for trial in self.trials.values() if trial.is_queued]
+        """The trials that wait for their first run, first of all those that were merged: the tip may move again."""
+        return sorted((trial for trial in self.trials.values() if trial.is_queued), key=lambda trial: not trial.origin)
 
     @property
     def started(self) -> list[OpenTrial]:
@@ -168,6 +172,11 @@ class OpenSweep:
         hours = self.plan.hours
         if hours is not None and begun and now_s - posix(begun[0]) >= 3600 * hours:
             return True
+        return self.is_budget_spent
+
+    @property
+    def is_budget_spent(self) -> bool:
+        """Return whether as many trials have begun as the plan has."""
         return self.plan.budget is not None and len(self.started) >= self.plan.budget
 
     def find_opponent(self, trial: OpenTrial) -> str:
@@ -203,11 +212,12 @@ def read_trials(sweep: Sweep) -> OpenSweep:
     plan = OpenPlan.of(sweep.spec)
     base = OpenTrial(BASELINE, "the base", sweep.spec.owner, "", plan.base, verdict="kept")
     trials, added, measured = {BASELINE: base}, dict[str, RecordEvent](), dict[str, RecordEvent]()
-    tip, pending, verdicts = BASELINE, None, list[str]()
+    tip, verdicts = BASELINE, list[str]()
+    pending: RecordEvent | None = None
     for event in sweep.events:
         kind, name = event["kind"], event.get("trial", "")
         if kind == "proposed":
-            trials.setdefault(name, _propose(event))
+            trials.setdefault(name, make_trial(name, event))
         elif kind == "cell_added":
             added.setdefault(event.get("cell", ""), event)
         elif kind == "cell_measured":
@@ -218,32 +228,43 @@ def read_trials(sweep: Sweep) -> OpenSweep:
             verdict = event.get("verdict")
             tip = name if verdict == "kept" else tip
             pending = None if pending is not None and pending.get("trial") == name else pending
-            facts = {each: event.get(each) for each in ("mean", "n", "gain")}
+            own: Mapping[str, Any] = event
+            facts: dict[str, Any] = {each: own.get(each) for each in ("mean", "n", "gain", "sd")}
             trial = replace(trials[name], verdict=verdict, why=event.get("why", ""), **facts)
-            if verdict in (CLEARED, APART):
-                flags = {"is_cleared": verdict == CLEARED or trial.is_cleared}
-                trial = replace(trial, verdict=None, is_apart=verdict == APART or trial.is_apart, **flags)
-            else:
-                verdicts.append(str(verdict))
-            trials[name] = trial
-    runs: dict[str, list[TrialRun]] = {name: [] for name in trials}
-    is_timed = not any(cell.state == "finished" for cell in sweep.cells[: plan.baseline_runs])
-    for cell in sweep.cells:
-        event = added.get(cell.cell.name)
-        name = BASELINE if event is None else event.get("trial", "")
-        if name in runs:
-            facts = {} if event is None else {"against": event.get("against", ""), "pair": event.get("pair", 0)}
-            role = "baseline" if event is None else event.get("role", "")
-            end = _judge_end(cell, measured.get(cell.run_id or ""), plan, sweep.spec.metric or "", is_timed=is_timed)
-            runs[name].append(TrialRun(cell, name, role, **facts, end=end[0], why=end[1]))
+            flags: dict[str, Any] = {_FLAGS[str(verdict)]: True, "verdict": None} if verdict in _FLAGS else {}
+            trials[name] = replace(trial, **flags)
+            verdicts += [] if flags else [str(verdict)]
+    runs = _list_runs(sweep, plan, trials, added, measured)
     found = {name: replace(trial, runs=_find_contended(runs[name], runs)) for name, trial in trials.items()}
     return OpenSweep(sweep, plan, found, tip, pending, verdicts)
 
 
-def _propose(event: RecordEvent) -> OpenTrial:
+def _list_runs(
+    sweep: Sweep,
+    plan: OpenPlan,
+    trials: Iterable[str],
+    added: Mapping[str, RecordEvent],
+    measured: Mapping[str, RecordEvent],
+) -> dict[str, list[TrialRun]]:
+    """Return the runs of each trial; ``added``: the events of cells, ``measured``: those of runs."""
+    runs: dict[str, list[TrialRun]] = {name: [] for name in trials}
+    is_timed = not any(cell.state == "finished" for cell in sweep.cells[: plan.baseline_runs])
+    for cell in sweep.cells:
+        place: Mapping[str, Any] = added.get(cell.cell.name, {"trial": BASELINE, "role": "baseline"})
+        name = place.get("trial", "")
+        if name in runs:
+            role, against, pair = place.get("role", ""), place.get("against", ""), place.get("pair", 0)
+            figure: Mapping[str, Any] | None = measured.get(cell.run_id or "")
+            end = _judge_end(cell, figure, plan, sweep.spec.metric or "", is_timed=is_timed)
+            steps = (figure or {}).get("step", cell.end.get("step"))
+            runs[name].append(TrialRun(cell, name, role, against, pair, *end, steps))
+    return runs
+
+
+def make_trial(name: str, facts: Mapping[str, Any]) -> OpenTrial:
+    """Return a trial as it was proposed: the facts of its file, or of the event that reports it."""
     names = ("text", "by", "base", "commit", "tree", "patch_id", "files", "params", "origin")
-    own: Mapping[str, Any] = event
-    return OpenTrial(event.get("trial", ""), **{name: own[name] for name in names if name in own})
+    return OpenTrial(name, **{each: facts[each] for each in names if facts.get(each) is not None})
 
 
 def _judge_end(
@@ -290,18 +311,19 @@ def _find_contended(own: Sequence[TrialRun], runs: Mapping[str, Sequence[TrialRu
         if usual is None or run.end != "counted" or run.role == "baseline":
             found.append(run)
             continue
-        least = min(filter(None, (usual, _usual_steps([each for each in found if each.end == "counted"]))), default=None)
-        steps = run.cell.end.get("step")
-        is_slow = least is not None and isinstance(steps, int) and steps < _CONTENDED * least
+        least = min(
+            filter(None, (usual, _usual_steps([each for each in found if each.end == "counted"]))), default=None
+        )
+        is_slow = least is not None and run.steps is not None and run.steps < _CONTENDED * least
         if is_slow and counts.get(run.slot, 0) < _MOST_AGAIN:
             counts[run.slot] = counts.get(run.slot, 0) + 1
-            run = replace(run, end="contended", why=f"{steps} steps, others {least:g}")  # noqa: PLW2901 - the same run
+            run = replace(run, end="contended", why=f"{run.steps} steps, others {least:g}")  # noqa: PLW2901 - the same run
         found.append(run)
     return tuple(found)
 
 
 def _usual_steps(runs: Sequence[TrialRun]) -> float | None:
-    steps = [step for run in runs if isinstance(step := run.cell.end.get("step"), int)]
+    steps = [run.steps for run in runs if run.steps is not None]
     return statistics.median(steps) if steps else None
 
 
@@ -321,11 +343,10 @@ def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = Fals
         return [EndSweep("failed", f"{seen.plan.stop_after} trials in a row had no verdict on merit.")]
     is_spent = seen.is_spent(now_s)
     if not is_spent:
-        begun = 0
-        for trial in seen.queued:
-            if seen.plan.budget is None or len(seen.started) + begun < seen.plan.budget:
-                due.append(AddRun(trial.name, "screen"))
-                begun += 1
+        left = None if seen.plan.budget is None else seen.plan.budget - len(seen.started)
+        due += [step for trial in seen.queued[:left] for step in _begin(seen, trial)]
+        if moved := [step for step in due if isinstance(step, Decide)]:
+            return list(moved)
     chosen: list[Step] = []
     for step in due:
         room -= not (isinstance(step, AddRun) and step.role == "incumbent")
@@ -334,13 +355,12 @@ def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = Fals
     if due or not is_spent:
         return chosen or (_measure_idle(seen) if is_idle and not due else [])
     is_over = all(run.end is not None for trial in seen.trials.values() for run in trial.runs)
-    return [EndSweep("finished", describe_spent(seen))] if is_over else []
+    return [EndSweep("finished", f"The budget is spent: {describe_kept(seen)}")] if is_over else []
 
 
-def describe_spent(seen: OpenSweep) -> str:
-    """Return that the budget is spent, and what is kept."""
-    best = seen.trials[seen.tip]
-    return f"The budget is spent: {len(seen.started)} trials, {len(seen.kept) - 1} kept; the best is {best.name}."
+def describe_kept(seen: OpenSweep) -> str:
+    """Return how many trials ran, how many are kept, and which is the best."""
+    return f"{len(seen.started)} trials, {len(seen.kept) - 1} kept; the best is {seen.tip}."
 
 
 def _judge_baseline(seen: OpenSweep) -> EndSweep | None:
@@ -363,7 +383,6 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     if bad is not None:
         yield Decide(trial.name, str(bad.end), f"{bad.cell.cell.name}: {bad.why}")
         return
-    screens = [run for run in trial.runs if run.role == "screen"]
     opponent = seen.find_opponent(trial)
     pairs, last = seen.list_pairs(trial.name), max((run.pair for run in trial.runs), default=0)
     wanted = [AddRun(trial.name, "screen")]
@@ -373,11 +392,11 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     yield from due
     if due or any(_list_slot(seen, each)[-1].end is None for each in wanted):
         return
-    screen = next(run.value for run in reversed(screens) if run.end == "counted")
+    screens = [run.value for run in trial.runs if run.role == "screen" and run.end == "counted"]
     found = judge(
         seen.rule,
-        Evidence(
-            screen,
+        TrialEvidence(
+            screens[-1] if screens else math.nan,
             seen.list_counted(opponent),
             seen.noise,
             pairs,
@@ -396,6 +415,18 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
         yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)
     else:
         yield Decide(trial.name, found.kind, found.why, found)
+
+
+def _begin(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
+    """Yield the first runs of a trial: a screen, or where one was merged that has passed it, a pair."""
+    opponent = seen.find_opponent(trial)
+    if not trial.origin:
+        yield AddRun(trial.name, "screen")
+    elif opponent != seen.tip and not trial.is_apart:
+        yield Decide(trial.name, "behind", f"the tip is {seen.tip} now")
+    else:
+        yield AddRun(trial.name, "pair", pair=1)
+        yield AddRun(opponent, "incumbent", trial.name, 1)
 
 
 def _is_failure(run: TrialRun) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mcp_server.sweeps.trials.statistics import Noise, find_quantile
@@ -37,18 +37,18 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TrialEvidence:
     """The values of a trial and of its incumbent, in the order in which the runs began.
 
-    ``pairs``: the trial's value and the incumbent's beside it, None where that run failed. ``differences``: the noise of
-    these differences over all trials. ``is_cleared``: somebody looked at a gain that was too good.
+    ``pairs``: the trial's value and the incumbent's beside it, None where that run failed. ``differences``: the noise
+    of these differences over all trials. ``is_cleared``: somebody looked at a gain that was too good.
     """
 
     screen: float
     incumbent: Sequence[float]
     noise: Noise
     pairs: Sequence[tuple[float, float | None]] = ()
-    differences: Noise = Noise()
+    differences: Noise = field(default_factory=Noise)
     has_drift: bool = False
     is_cleared: bool = False
 
@@ -65,7 +65,7 @@ class Judgement:
     t: float | None = None
 
 
-def judge(rule: Rule, seen: Evidence, name: str = "the incumbent") -> Judgement:
+def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judgement:
     """Return what follows for a trial that was screened, and whose pairs so far have all ended."""
     if not seen.pairs:
         return _judge_screen(rule, seen, name)
@@ -91,7 +91,7 @@ def judge(rule: Rule, seen: Evidence, name: str = "the incumbent") -> Judgement:
     return Judgement("pair", told, mean, looks, gain, t)
 
 
-def _judge_screen(rule: Rule, seen: Evidence, name: str) -> Judgement:
+def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
     near = seen.incumbent[-_NEAR:] if seen.has_drift else seen.incumbent
     gain = rule.sign * (seen.screen - statistics.fmean(near))
     told = _tell(rule, seen, name, seen.screen, 1, gain)
@@ -105,7 +105,7 @@ def _judge_screen(rule: Rule, seen: Evidence, name: str) -> Judgement:
     return Judgement("pair", told, seen.screen, 1, gain)
 
 
-def _tell(rule: Rule, seen: Evidence, name: str, mean: float, n: int, gain: float) -> str:
+def _tell(rule: Rule, seen: TrialEvidence, name: str, mean: float, n: int, gain: float) -> str:
     """Return both means, n, and the gain in units of the noise."""
     sd = seen.noise.sd
     by = f"{gain / sd:+.2g} sd" if sd else f"{significant(rule.sign * gain):+g}, noise 0"

@@ -18,7 +18,7 @@ from mcp_server.tools.support.schema import RunwardTool
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 NAMES = (
     *("launch_run", "wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "read_tb", "kill_run"),
-    *("check_blueprint", "preflight", "finish_blueprint", "compare_runs", "launch_sweep", "find_runs"),
+    *("check_blueprint", "preflight", "finish_blueprint", "compare_runs", "launch_sweep", "propose", "find_runs"),
 )
 
 

@@ -18,6 +18,7 @@ from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
+from mcp_server.tools.support.trial_answer import describe_trials
 from mcp_server.views import brevity
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import RunStatus, status_of
@@ -121,6 +122,8 @@ def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome,
     is_heartbeat = outcome.reason == "heartbeat"
     # Its counts and lists are told anew each time: nothing is repeated in case that an answer was lost.
     status = describe_sweep(run, server.store, since=find_cursor(spec.cursors, run).seq)
+    if run.spec.open is not None:
+        status = status.model_copy(update={"trials": describe_trials(run)})
     answer = WaitResult(
         reason=outcome.reason,
         runs=[],

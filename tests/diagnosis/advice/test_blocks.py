@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, NextStep, Scene
-from mcp_server.diagnosis.advice.propose import propose_next_step
+from mcp_server.diagnosis.advice.next_action import propose_next_step
 from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 

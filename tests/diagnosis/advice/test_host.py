@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.advice.blocks import Scene
-from mcp_server.diagnosis.advice.propose import propose_next_step
+from mcp_server.diagnosis.advice.next_action import propose_next_step
 
 
 @pytest.fixture

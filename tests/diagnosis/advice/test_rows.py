@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.diagnosis.advice import FILES, names, shown
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, Advice, NextStep, Scene
-from mcp_server.diagnosis.advice.propose import propose_for_case, propose_next_step, read_files
+from mcp_server.diagnosis.advice.next_action import propose_for_case, propose_next_step, read_files
 from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.statements import match_error_kind

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from mcp_server.diagnosis.advice.blocks import Scene
-from mcp_server.diagnosis.advice.propose import propose_next_step
+from mcp_server.diagnosis.advice.next_action import propose_next_step
 from mcp_server.diagnosis.failure.diagnose import Diagnosis, diagnose
 from mcp_server.text.lines import number_lines
 from tests.diagnosis.advice.test_blocks import assert_advice_agrees

@@ -1,0 +1,322 @@
+"""An open sweep under way: takes its proposals, adds the runs that are due, notes verdicts and moves the tip.
+
+What is due follows from the events alone, so it is done again without harm by the conductor after one that died.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument, LaunchFailed
+from mcp_server.record.events import EventLog
+from mcp_server.record.results.notes import read_notes
+from mcp_server.record.run_directory import read_json, write_json
+from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir
+from mcp_server.record.sweeps.sweep_state import LIVE, SKIPPED, WAITING, CellState, Sweep
+from mcp_server.results.figures import Figure, measure
+from mcp_server.scalars.from_log import read_printed_value
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.conductor.decide import AHEAD
+from mcp_server.sweeps.plan.open_cells import MEASURED, fill_trial
+from mcp_server.sweeps.trials import proposals, protection
+from mcp_server.sweeps.trials.open_plan import OpenPlan
+from mcp_server.sweeps.trials.proposal_files import add_proposal, list_proposals
+from mcp_server.sweeps.trials.trials import (
+    APART,
+    BASELINE,
+    CLEARED,
+    AddRun,
+    Decide,
+    EndSweep,
+    OpenSweep,
+    describe_kept,
+    find_steps,
+    name_cell,
+    read_trials,
+)
+
+
+@dataclass
+class TrialWatch:
+    """``read``: returns the sweep as its directory proves it now. ``ending``: how it ends once no run lives."""
+
+    directory: SweepDir
+    store: RunStore
+    scalars: Scalars
+    events: EventLog
+    read: Callable[[], Sweep]
+    ending: EndSweep | None = None
+
+    def advance(self, live: Mapping[str, Run]) -> None:
+        """Take proposals and notes, and do what is due. OSError: not all of it could be done; it stays due."""
+        try:
+            self._take_proposals()
+            if self.read().stop is None:
+                self._advance(live)
+        except subprocess.SubprocessError as error:
+            raise OSError(f"git: {error}") from error
+
+    def _advance(self, live: Mapping[str, Run]) -> None:
+        while (seen := read_trials(self.read())) and not self.events.behind:
+            if seen.pending is not None:
+                self._settle_tip(seen)
+                continue
+            if self._clear_suspects(seen):
+                continue
+            room, is_idle = _count_room(seen.sweep, live)
+            steps = find_steps(seen, room, time.time(), is_idle=is_idle)
+            self.ending = next((step for step in steps if isinstance(step, EndSweep)), None)
+            self._note_wishes(seen)
+            if not steps or self.ending is not None:
+                return
+            added: Counter[str] = Counter()
+            for step in steps:
+                if isinstance(step, AddRun):
+                    self._add_run(seen, step, added)
+                elif isinstance(step, Decide) and not self._decide(seen, step):
+                    break  # what others are compared with is another one now
+
+    def find_end(self, sweep: Sweep) -> tuple[str, str] | None:
+        """Return the state in which the sweep ends now, and the reason, or None."""
+        if any(cell.state == LIVE for cell in sweep.cells):
+            return None
+        if sweep.stop is not None:
+            return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {describe_kept(read_trials(sweep))}"
+        return None if self.ending is None else (self.ending.state, self.ending.text)
+
+    def _take_proposals(self) -> None:
+        noted = {event.get("trial") for event in self.read().events if event["kind"] == "proposed"}
+        told = {event.get("trial") for event in self.read().events if event["kind"] == "verdict"}
+        for name, facts in list_proposals(self.directory).items():
+            verdict, why = facts.pop("verdict", None), facts.pop("why", "")
+            if name not in noted:
+                self.events.append("proposed", str(facts.pop("text", "")), **{**facts, "trial": name})
+            if verdict is not None and name not in told:
+                self.events.append("verdict", f"{name} {verdict}: {why}", trial=name, verdict=verdict, why=why)
+
+    def _clear_suspects(self, seen: OpenSweep) -> bool:
+        """Note what somebody else than its proposer said of a gain that was too good."""
+        notes = {one.get("cell"): one for one in read_notes(self.directory.notes)}
+        for trial in seen.trials.values():
+            note = notes.get(trial.name, {})
+            said, by = note.get("note", "").strip(), note.get("by", "unknown")
+            word = next((word for word in ("keep", "discard") if said.lower().startswith(word)), None)
+            if trial.verdict == "suspect" and word is not None:
+                verdict, why = CLEARED if word == "keep" else "discarded", f"{said} ({by})"
+                self.events.append(
+                    "verdict", f"{trial.name} {verdict}: {why}", trial=trial.name, verdict=verdict, why=why
+                )
+                return True
+        return False
+
+    def _note_wishes(self, seen: OpenSweep) -> None:
+        kinds = [event["kind"] for event in seen.sweep.round_events]
+        if seen.is_spent(time.time()):
+            if "budget_spent" not in kinds:
+                self.events.append("budget_spent", f"The budget is spent: {describe_kept(seen)} Running trials end.")
+            return
+        last = next((kind for kind in reversed(kinds) if kind in ("proposed", "wants_proposals")), "")
+        if len(seen.queued) < seen.plan.ahead and last != "wants_proposals":
+            self.events.append("wants_proposals", f"{len(seen.queued)} proposals wait, {seen.plan.ahead} are enough.")
+
+    def _add_run(self, seen: OpenSweep, step: AddRun, added: Counter[str]) -> None:
+        name = name_cell(seen, step.trial, added[step.trial])
+        added[step.trial] += 1
+        beside = f" beside {step.against}" if step.against else ""
+        params = dict(seen.trials[step.trial].params) or None
+        facts = {"against": step.against or None, "pair": step.pair or None, "params": params}
+        text = f"{name}: {step.role}{beside}."
+        self.events.append("cell_added", text, cell=name, trial=step.trial, role=step.role, **facts)
+
+    def _decide(self, seen: OpenSweep, step: Decide) -> bool:
+        """Note a verdict; return False where the tip moves."""
+        if step.verdict == "better":
+            self._begin_keep(seen, step)
+            return False
+        verdict, why = step.verdict, step.why
+        if verdict == "behind":
+            merged = self._merge(seen, step.trial)
+            if merged is None and step.judgement is not None and step.judgement.kind != "better":
+                verdict, why = APART, f"{why}, and both change the same lines: it is compared with its base"
+            else:
+                next_step = "both change the same lines: propose it anew on the tip" if merged is None else merged
+                why = f"{why}; {next_step}"
+        self._note_verdict(seen, step, verdict, why)
+        return True
+
+    def _note_verdict(self, seen: OpenSweep, step: Decide, verdict: str, why: str) -> None:
+        found, facts = step.judgement, {}
+        if found is not None:
+            facts = {"mean": found.mean, "n": found.n, "gain": found.gain, "t": found.t, "sd": seen.noise.sd}
+        text = f"{step.trial} {verdict}: {why}"
+        facts = {name: value for name, value in facts.items() if value is None or abs(value) < float("inf")}
+        self.events.append("verdict", text, trial=step.trial, verdict=verdict, why=why, **facts)
+
+    def _merge(self, seen: OpenSweep, name: str) -> str | None:
+        """Propose a trial's change on the tip; return which trial that is, None where both change the same lines."""
+        trial, tip, plan = seen.trials[name], seen.trials[seen.tip], seen.plan
+        origin = f"{name} on {seen.tip}"
+        if former := next(
+            (t for t, facts in list_proposals(self.directory).items() if facts.get("origin") == origin), ""
+        ):
+            return f"{former} is {origin}"
+        base = seen.trials[trial.base]
+        own = {key: value for key, value in trial.params.items() if base.params.get(key, self) != value}
+        facts: dict[str, Any] = {"text": f"{origin}: {trial.text}"[:200], "by": trial.by, "base": seen.tip}
+        facts |= {
+            "origin": origin,
+            "params": {**tip.params, **own},
+            "commit": tip.commit,
+            "tree": tip.tree,
+            "files": [],
+        }
+        diff = ""
+        if plan.base and trial.commit != base.commit:
+            repository = Path(plan.repository)
+            commit = proposals.merge(repository, base.commit, tip.commit, trial.commit, text=facts["text"])
+            if commit is None:
+                return None
+            try:
+                proposal = proposals.capture(
+                    repository, tip.commit, commit=commit, paths=plan.paths, protect=plan.protect, text=facts["text"]
+                )
+            except BadArgument:
+                return None
+            diff = proposal.diff
+            facts |= {"commit": proposal.commit, "tree": proposal.tree, "patch_id": proposal.patch_id}
+            facts["files"] = list(proposal.files)
+        number = add_proposal(self.directory, facts, diff)
+        if plan.base:
+            proposals.save_ref(Path(plan.repository), plan.branch, number, facts["commit"])
+        self._take_proposals()
+        return f"{number} is {origin}"
+
+    def _begin_keep(self, seen: OpenSweep, step: Decide) -> None:
+        plan, found = seen.plan, step.judgement
+        actual = proposals.tip(Path(plan.repository), plan.branch) if plan.base else None
+        if actual is not None and actual not in {seen.trials[name].commit for name in seen.kept}:
+            why = f"{step.why}, but somebody has moved runward/{plan.branch} to {actual[:7]}"
+            self._note_verdict(seen, step, "behind", why)
+            return
+        facts = {"mean": found.mean, "n": found.n, "gain": found.gain, "sd": seen.noise.sd} if found is not None else {}
+        commit = seen.trials[step.trial].commit
+        text = f"{step.trial} is better than {seen.tip}: the tip moves."
+        self.events.append("tip", text, trial=step.trial, commit=commit, former=actual, why=step.why, **facts)
+
+    def _settle_tip(self, seen: OpenSweep) -> None:
+        """Move the branch, or see that it is moved, and say so."""
+        event: Mapping[str, Any] = seen.pending or {}
+        plan, trial, commit, former = seen.plan, event["trial"], event.get("commit", ""), event.get("former")
+        verdict, why, branch = "kept", event.get("why", ""), f"refs/heads/runward/{plan.branch}"
+        if plan.base:
+            repository = Path(plan.repository)
+            actual = proposals.tip(repository, plan.branch)
+            if actual != commit and not proposals.move_tip(repository, plan.branch, commit, former):
+                if proposals.tip(repository, plan.branch) == former:
+                    why += f"; {branch} is checked out, so it waits: git update-ref {branch} {commit}"
+                else:
+                    verdict, why = "behind", f"{why}, but somebody has moved {branch}"
+        facts = {name: event[name] for name in ("mean", "n", "gain", "sd") if name in event}
+        text = f"{trial} {verdict}: {why}"
+        self.events.append("verdict", text, trial=trial, verdict=verdict, why=why, commit=commit, **facts)
+
+    def measure(self, sweep: Sweep, cell: CellState, run: Run) -> tuple[Figure, dict[str, Any]]:
+        """Return the figure of a run that has ended, with what it changed and its steps. Drops its worktree."""
+        spec, plan = sweep.spec, OpenPlan.of(sweep.spec)
+        log = self.store.run_directory(run.run_id).log(run.attempt)
+        figure = Figure()
+        if not plan.measure:
+            figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
+        if figure.value is None and not figure.bad_end:
+            value = read_printed_value(log, spec.metric or "", MEASURED if plan.measure else "")
+            figure = replace(figure, value=value)
+            if value is not None and value != value:  # noqa: PLR0124 - nan
+                figure = replace(figure, value=None, bad_end="nan")
+            elif value is not None and abs(value) == float("inf"):
+                figure = replace(figure, value=None, bad_end="inf")
+        steps = read_printed_value(log, plan.steps) if plan.steps else None
+        changed = self._find_changed(plan, cell.cell.name)
+        self.drop(plan, cell.cell.name)
+        return figure, {"changed_files": changed or None, "step": None if steps is None else int(steps)}
+
+    def _find_changed(self, plan: OpenPlan, cell: str) -> list[str]:
+        before = read_json(self.directory.trees / f"{cell}.json")
+        if not before:
+            return []
+        there = Path(before.pop("directory"))
+        after = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
+        return protection.changed(before, after)
+
+    def drop(self, plan: OpenPlan, cell: str) -> None:
+        """Remove the worktree of a cell."""
+        if plan.base:
+            proposals.remove_checkout(Path(plan.repository), self.directory.trees / cell)
+            (self.directory.trees / f"{cell}.json").unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove the worktrees that a former conductor has left."""
+        sweep, trees = self.read(), self.directory.trees
+        cells = (cell for cell in sweep.cells if cell.state in (WAITING, LIVE) or _is_unmeasured(sweep, cell))
+        open_cells = {cell.cell.name for cell in cells}
+        for path in trees.iterdir() if trees.is_dir() else ():
+            if path.is_dir() and path.name not in open_cells:
+                self.drop(OpenPlan.of(sweep.spec), path.name)
+
+
+def _is_unmeasured(sweep: Sweep, cell: CellState) -> bool:
+    measured = {event.get("run_id") for event in sweep.events if event["kind"] == "cell_measured"}
+    return bool(cell.end) and cell.run_id not in measured
+
+
+def _count_room(sweep: Sweep, live: Mapping[str, Run]) -> tuple[int, bool]:
+    """Return for how many more runs a lease may be free, and whether one is free now as far as is known."""
+    waiting = sum(cell.state == WAITING for cell in sweep.cells)
+    begun = sum(cell.state == LIVE for cell in sweep.cells)
+    if sweep.spec.max_parallel is not None:
+        room = sweep.spec.max_parallel - begun - waiting
+        return room, room > 0
+    known = [live[cell.cell.name] for cell in sweep.cells if cell.state == LIVE and cell.cell.name in live]
+    in_line = begun - len(known) + sum(run.state in ("queued", "starting") for run in known)
+    return AHEAD - waiting - in_line, waiting + in_line == 0
+
+
+def list_resumed(sweep: Sweep) -> list[CellState]:
+    """Return the cells that start again where an open sweep goes on: those that its stop cut off."""
+    seen = read_trials(sweep)
+    found = []
+    for trial in seen.trials.values():
+        for run in trial.runs:
+            asks = seen.trials.get(run.against, trial)
+            is_open = asks.verdict is None or run.role == "baseline"
+            if run.cell.state == SKIPPED or (run.cell.state == "killed" and is_open):
+                found.append(run.cell)
+    return found
+
+
+def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir) -> Cell:
+    """Return a cell of an open sweep as it is launched, in a worktree of its trial's commit that is made anew.
+
+    Raises:
+        LaunchFailed: git could not make it now.
+    """
+    plan = OpenPlan.of(sweep.spec)
+    trial = read_trials(sweep).trials[str(cell.params.get("trial", BASELINE))]
+    there = Path(plan.repository)
+    if plan.base:
+        tree = directory.trees / cell.name
+        try:
+            there = proposals.checkout(there, trial.commit, tree, links=plan.protect)
+            before = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
+            write_json(directory.trees / f"{cell.name}.json", {**before, "directory": str(there)})
+        except (subprocess.SubprocessError, OSError) as error:
+            cause = f"No worktree of {trial.name} could be made: {error}"
+            raise LaunchFailed(cause, "Its proposal is kept.", "It is tried again.") from error
+    return fill_trial(plan, cell, trial.params, sweep.sweep_id, sweep.spec.max_parallel, str(there))

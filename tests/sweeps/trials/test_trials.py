@@ -1,0 +1,251 @@
+"""The next step of an open sweep, by its events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp_server.record.events import RecordEvent
+from mcp_server.record.state import Liveness
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import fold_sweep
+from mcp_server.sweeps.trials.open_plan import OpenPlan
+from mcp_server.sweeps.trials.trials import AddRun, Decide, EndSweep, OpenSweep, Step, find_steps, read_trials
+
+AT, HOUR_S = "2026-11-21T15:30:00.000Z", 3600
+BASE = (1.0, 1.01, 0.99, 1.0)
+
+
+class Loop:
+    """Events of an open sweep whose loss is to fall."""
+
+    def __init__(self, **plan: Any) -> None:
+        self.plan = OpenPlan(**{"budget": 10, "base": "c0", **plan})
+        cells = tuple(Cell(f"t0.{n}", "1", {"trial": "t0", "seed": n}, {"command": "true"}) for n in range(4))
+        self.spec = SweepSpec("s", "s", cells=cells, metric="loss", goal="min", open=self.plan.facts())
+        self.events: list[RecordEvent] = []
+        self.note("conducting")
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.events.append({"seq": len(self.events) + 1, "kind": kind, "at": AT, **facts})  # type: ignore[typeddict-item]
+
+    def end(self, cell: str, value: float | None = None, state: str = "finished", **measured: Any) -> None:
+        run = {"cell": cell, "run_id": f"r-{cell}"}
+        self.note("cell_started", **run)
+        failed = {"failure": {"kind": "python_error", "line": "ValueError: bad"}} if state == "failed" else {}
+        self.note(
+            "cell_failed" if failed else "cell_ended", **run, state=state, step=measured.pop("step", 100), **failed
+        )
+        if value is not None or state == "finished":
+            self.note("cell_measured", **run, **({} if value is None else {"value": value}), **measured)
+
+    def propose(self, name: str, base: str = "t0", **facts: Any) -> None:
+        self.note("proposed", trial=name, text=name, by="ada", base=base, commit=f"c{name}", tree=name, **facts)
+
+    def look(self) -> OpenSweep:
+        return read_trials(fold_sweep(self.spec, tuple(self.events), Liveness.ALIVE))
+
+    def steps(self, room: int = 8, now_s: float = 0.0, *, is_idle: bool = False) -> list[Step]:
+        return find_steps(self.look(), room, now_s, is_idle=is_idle)
+
+    def add(self, *values: float | None, **ends: Any) -> None:
+        """Add the runs that are due now, and end them with these values."""
+        due = [step for step in self.steps() if isinstance(step, AddRun)]
+        for step, value in zip(due, values, strict=True):
+            cell = f"{step.trial}.{len(self.look().trials[step.trial].runs)}"
+            facts = {"against": step.against, "pair": step.pair}
+            self.note(
+                "cell_added", cell=cell, trial=step.trial, role=step.role, **{n: v for n, v in facts.items() if v}
+            )
+            self.end(cell, value, **ends)
+
+    def measure_base(self, *values: float) -> None:
+        for number, value in enumerate(values or BASE):
+            self.end(f"t0.{number}", value)
+
+    def decide(self) -> Decide:
+        (step,) = self.steps()
+        assert isinstance(step, Decide), step
+        return step
+
+
+def test_nothing_begins_before_the_base_is_measured() -> None:
+    loop = Loop()
+    loop.propose("t1")
+    assert loop.steps() == []
+    loop.measure_base()
+    assert loop.steps() == [AddRun("t1", "screen")]
+    assert loop.look().noise.df == 3
+
+
+def test_a_base_without_the_metric_ends_the_sweep_and_says_why() -> None:
+    loop = Loop()
+    loop.end("t0.0", None, "failed")
+    assert loop.steps() == []
+    loop.end("t0.1", None)
+    assert loop.steps() == [EndSweep("failed", "t0 gave no loss: crash: python_error: ValueError: bad")]
+
+
+def test_a_trial_runs_once_then_in_pairs_and_moves_the_tip() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(0.97)
+    assert loop.steps() == [AddRun("t1", "pair", pair=1), AddRun("t0", "incumbent", "t1", 1)]
+    loop.add(0.96, 1.0)
+    loop.add(0.97, 1.01)
+    step = loop.decide()
+    assert (step.trial, step.verdict) == ("t1", "better")
+    loop.note("tip", trial="t1", commit="ct1", former=None)
+    assert loop.look().pending is not None
+    assert not [each for each in loop.steps() if isinstance(each, Decide)], "its conductor settles it"
+    loop.note("verdict", trial="t1", verdict="kept", why=step.why)
+    seen = loop.look()
+    assert (seen.tip, seen.pending, seen.kept, seen.list_counted("t1")) == ("t1", None, ["t0", "t1"], [0.96, 0.97])
+
+
+def test_the_next_step_is_the_same_for_whoever_reads_the_events_next() -> None:
+    """A conductor that dies between the two runs of a pair leaves one of them to add, and none twice."""
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(0.97)
+    loop.note("cell_added", cell="t1.1", trial="t1", role="pair", pair=1)
+    assert loop.steps() == [AddRun("t0", "incumbent", "t1", 1)]
+    loop.note("cell_added", cell="t0.4", trial="t0", role="incumbent", against="t1", pair=1)
+    assert loop.steps() == []
+
+
+def test_a_failure_is_the_verdict_of_its_trial() -> None:
+    loop = Loop(limits={"peak_gpu_mib": 100})
+    loop.measure_base()
+    for name, end, verdict in (
+        ("t1", {"state": "failed"}, "crash"),
+        ("t2", {"state": "timed_out"}, "timed_out"),
+        ("t3", {}, "no_metric"),
+        ("t4", {"bad_end": "nan"}, "not_finite"),
+        ("t5", {"changed_files": ["prepare.py"]}, "invalid"),
+    ):
+        loop.propose(name)
+        loop.add(0.5 if verdict in ("timed_out", "invalid") else None, **end)
+        step = loop.decide()
+        assert (step.trial, step.verdict) == (name, verdict)
+        loop.note("verdict", trial=name, verdict=verdict, why=step.why)
+    assert "prepare.py" in step.why
+
+
+def test_where_the_base_ends_at_its_time_limit_so_do_whole_trainings() -> None:
+    loop = Loop()
+    for number, value in enumerate(BASE):
+        loop.end(f"t0.{number}", value, "timed_out")
+    loop.propose("t1")
+    loop.add(0.97, state="timed_out")
+    assert loop.steps()[0] == AddRun("t1", "pair", pair=1)
+
+
+def test_a_run_with_few_steps_is_repeated_twice_and_then_counts() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(0.97, step=70)
+    assert loop.steps() == [AddRun("t1", "screen")]
+    loop.add(0.97, step=70)
+    assert loop.steps() == [AddRun("t1", "screen")]
+    loop.add(0.97, step=70)
+    assert loop.steps()[0] == AddRun("t1", "pair", pair=1)
+    loop.add(0.96, 1.0, step=70)
+    assert [run.end for run in loop.look().trials["t1"].runs] == ["contended", "contended", "counted", "counted"]
+    assert loop.look().trials["t0"].runs[-1].end == "contended", "the base is not slower by itself"
+
+
+def test_better_than_a_base_that_is_no_longer_the_best_is_tried_on_the_tip() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.propose("t2")
+    loop.note("verdict", trial="t1", verdict="kept")
+    loop.add(0.97)
+    assert loop.decide().verdict == "behind"
+    loop.note("verdict", trial="t2", verdict="apart")
+    assert loop.steps() == [AddRun("t2", "pair", pair=1), AddRun("t0", "incumbent", "t2", 1)]
+    loop.propose("t3", "t1", origin="t2 on t1")
+    loop.note("verdict", trial="t2", verdict="behind")
+    assert loop.steps() == [AddRun("t3", "pair", pair=1), AddRun("t1", "incumbent", "t3", 1)], "it passed its screen"
+
+
+def test_a_trial_on_a_discarded_one_is_compared_with_the_tip() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.note("verdict", trial="t1", verdict="discarded")
+    loop.propose("t2", "t1")
+    loop.add(0.97)
+    assert loop.steps()[1] == AddRun("t0", "incumbent", "t2", 1)
+
+
+def test_a_suspect_waits_and_goes_on_once_it_is_cleared() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(0.5)
+    assert loop.decide().verdict == "suspect"
+    loop.note("verdict", trial="t1", verdict="suspect")
+    assert loop.steps() == []
+    loop.note("verdict", trial="t1", verdict="cleared")
+    assert loop.steps()[0] == AddRun("t1", "pair", pair=1)
+
+
+def test_the_budget_counts_trials_that_ran_and_running_ones_end() -> None:
+    loop = Loop(budget=2)
+    loop.measure_base()
+    loop.propose("t1")
+    loop.note("verdict", trial="t1", verdict="repeat")
+    for name in ("t2", "t3", "t4"):
+        loop.propose(name)
+    assert loop.steps() == [AddRun("t2", "screen"), AddRun("t3", "screen")]
+    loop.add(1.0, 1.0)
+    assert [step.verdict for step in loop.steps() if isinstance(step, Decide)] == ["discarded", "discarded"]
+    for name in ("t2", "t3"):
+        loop.note("verdict", trial=name, verdict="discarded")
+    assert loop.steps() == [EndSweep("finished", "The budget is spent: 2 trials, 0 kept; the best is t0.")]
+
+
+def test_hours_end_it_too() -> None:
+    loop = Loop(budget=None, hours=2)
+    loop.measure_base()
+    loop.propose("t1")
+    begun_s = 1795275000.0  # AT
+    assert loop.steps(now_s=begun_s + HOUR_S) == [AddRun("t1", "screen")]
+    assert isinstance(loop.steps(now_s=begun_s + 2 * HOUR_S)[0], EndSweep)
+
+
+def test_trials_without_a_verdict_on_merit_end_it_once_they_are_many_in_a_row() -> None:
+    loop = Loop(stop_after=2)
+    loop.measure_base()
+    for name, verdict in (("t1", "crash"), ("t2", "discarded"), ("t3", "crash")):
+        loop.propose(name)
+        loop.note("verdict", trial=name, verdict=verdict)
+    assert loop.steps() == []
+    loop.propose("t4")
+    loop.note("verdict", trial="t4", verdict="invalid")
+    assert loop.steps() == [EndSweep("failed", "2 trials in a row had no verdict on merit.")]
+
+
+def test_free_leases_measure_the_incumbent_once_nothing_waits() -> None:
+    loop = Loop()
+    loop.measure_base()
+    assert loop.steps() == []
+    assert loop.steps(is_idle=True) == [AddRun("t0", "idle")]
+    for number in range(4, 12):
+        loop.note("cell_added", cell=f"t0.{number}", trial="t0", role="idle")
+    assert loop.steps(is_idle=True) == [], "12 are enough"
+
+
+def test_only_as_many_begin_as_there_is_room_for_and_pairs_come_first() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(0.97)
+    loop.propose("t2")
+    assert loop.steps(room=0) == []
+    assert loop.steps(room=1) == [AddRun("t1", "pair", pair=1), AddRun("t0", "incumbent", "t1", 1)]
+    assert loop.steps(room=2)[-1] == AddRun("t2", "screen")
