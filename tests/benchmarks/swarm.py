@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from mcp_server.store.tokens import Tokens
 from tests.benchmarks import processes
 from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms, program, read_number, until
 from tests.benchmarks.report import Row, Table, measured, median, percentile
+from tests.support.ports import free_port
 
 _AGENTS, _CROWDS = 64, 2  # real clients cost more than the server: a few processes share them
 _CALLS, _PAUSE_S, _SINGLES = 400, 0.02, 15
@@ -84,13 +84,6 @@ async def measure(sandbox: Sandbox) -> Table:
             f"The waiting clients are {_AGENTS} of the SDK's in {_CROWDS} processes, on the same machine.",
         ),
     )
-
-
-def free_port() -> int:
-    """Return a port that nothing listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

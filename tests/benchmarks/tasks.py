@@ -23,7 +23,8 @@ from mcp_server.store.tokens import Tokens
 from tests.benchmarks import processes
 from tests.benchmarks.harness import NotMeasured, Sandbox, read_number, until
 from tests.benchmarks.report import Row, Table, measured, median, percentile
-from tests.benchmarks.swarm import connect, free_port, measure_calls, read_answer, serve
+from tests.benchmarks.swarm import connect, measure_calls, read_answer, serve
+from tests.support.ports import free_port
 
 _AGENTS, _ALONE, _APART_S, _KILLS = 64, 56, 0.25, 20
 _VERSION, _TASKS = "2026-07-28", "io.modelcontextprotocol/tasks"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import stat
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from mcp_server.cli.watch import find_new_lines, is_prompt
 from mcp_server.system import processes
+from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
@@ -202,9 +202,7 @@ def test_a_prompt_is_one_shell_that_runs_nothing() -> None:
 
 
 async def test_a_server_in_one_run_ends_with_its_client_in_another(sandbox: Sandbox) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     python, waits = sys.executable, f"until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.1; done"
     fetch = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/').status)"
     async with sandbox.agent_in_process() as agent:

@@ -12,8 +12,9 @@ import pytest
 
 from mcp_server import __version__
 from tests.support import hostile_requests
+from tests.support.ports import free_port
 from tests.support.sandbox import Agent, Sandbox, until_async
-from tests.support.service import free_port, serve, tokens
+from tests.support.service import serve, tokens
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,9 @@ import pytest
 
 from mcp_server.serve.gateway import MOST_OF_TOKEN
 from tests.support import hostile_requests
+from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox, until, until_async
-from tests.support.service import Service, free_port, serve, tokens
+from tests.support.service import Service, serve, tokens
 
 pytestmark = pytest.mark.anyio
 

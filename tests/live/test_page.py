@@ -19,8 +19,9 @@ import pytest
 from mcp_server.page.sessions import PageSessions
 from mcp_server.store.state_home import StateHome
 from tests.support import warm_start
+from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox, until, until_async
-from tests.support.service import Service, free_port, serve, tokens
+from tests.support.service import Service, serve, tokens
 
 pytestmark = pytest.mark.anyio
 OWN = {"x-runward": "page", "content-type": "application/json"}

@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.browser import browse, open_page
 from tests.support.fake_nvml import machine
+from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox
-from tests.support.service import free_port, serve, tokens
+from tests.support.service import serve, tokens
 
 pytestmark = pytest.mark.anyio
 

@@ -2,10 +2,10 @@
 
 import os
 import signal
-import socket
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
@@ -17,13 +17,6 @@ other = socket.create_server(("127.0.0.1", 0))
 while not os.path.exists("go"): time.sleep(0.02)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), http.server.SimpleHTTPRequestHandler).serve_forever()
 ' --port {port}"""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def test_a_run_starts_when_its_services_answer_and_stops_when_one_ends(sandbox: Sandbox) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mcp_server.system import processes
-from mcp_server.system.ports import find_free_port
+from tests.support.ports import free_port
 from tests.support.sandbox import Agent, Sandbox, until, until_async
 
 pytestmark = pytest.mark.anyio
@@ -146,7 +146,7 @@ def far_side(sandbox: Sandbox) -> Iterator[FarSide]:
     sshd, keygen = "/usr/sbin/sshd", shutil.which("ssh-keygen")
     if not (Path(sshd).exists() and keygen and shutil.which("ssh")):
         pytest.skip("needs OpenSSH's client and server")
-    home, port = sandbox.path / "sshd", find_free_port(20_000, 30_000)
+    home, port = sandbox.path / "sshd", free_port()
     home.mkdir(mode=0o700)
     for name in ("host", "id"):
         subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", home / name], check=True)
@@ -221,7 +221,7 @@ async def test_a_lost_connection_is_no_preemption_and_starts_no_second_training(
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")
 async def test_a_refused_connection_began_nothing_and_may_be_retried(sandbox: Sandbox) -> None:
-    port = find_free_port(20_000, 30_000)
+    port = free_port()
     async with sandbox.agent_in_process() as agent:
         end = await agent.end(await agent.launch(f"ssh -p {port} -o BatchMode=yes 127.0.0.1 python train.py"))
     assert (end["state"], end["failure"]["kind"]) == ("failed", "network_error")

@@ -20,13 +20,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
 from tests.support import hostile_requests, warm_start
+from tests.support.ports import free_port
 from tests.support.sandbox import COLD, Agent, Sandbox, until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox, until
 
 PROGRAM = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin")
@@ -61,9 +62,7 @@ class FarHost:
                 command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.path / key)]
                 subprocess.run(command, check=True)
         if not self.port:
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", 0))
-                self.port = one.getsockname()[1]
+            self.port = free_port()
         shutil.copy(self.path / "id.pub", self.path / "authorized_keys")
         lines = {
             "ListenAddress": "127.0.0.1",
