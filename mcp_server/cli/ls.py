@@ -123,7 +123,8 @@ def _look(store: RunStore, arguments: argparse.Namespace, *, at_once: bool = Fal
     """Look at the runs; ``at_once``: how far they are now, which supervisors note every few seconds anyway."""
     state, now_s = arguments.state, time.time()
     query = RunQuery(state, cut_off=None if state == "lost" else False)
-    runs, total = store.list_runs(query, arguments.limit), sum(store.count_states(query).values())
+    with store.one_look():
+        runs, total = store.list_runs(query, arguments.limit), sum(store.count_states(query).values())
     runs = refresh(store, runs) if at_once else runs
     statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs]
     rows = [describe_row(run, one, now_s, store.output_at_s(run)) for run, one in zip(runs, statuses, strict=True)]

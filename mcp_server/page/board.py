@@ -181,9 +181,10 @@ class Board:
     def _load(self, limit: int, before: str | None) -> tuple[list[str], list[str], int, bool]:
         store = self._server.store
         query = RunQuery(cut_off=False, before=None if before is None else store.observe(before))
-        total = sum(store.count_states(RunQuery(cut_off=False)).values())
-        newest = store.list_runs(query, limit)
-        others = store.list_runs(RunQuery("live")) if before is None else []
+        with store.one_look():
+            total = sum(store.count_states(RunQuery(cut_off=False)).values())
+            newest = store.list_runs(query, limit)
+            others = store.list_runs(RunQuery("live")) if before is None else []
         shown = {run.run_id: run for run in (*newest, *others)}
         for run in shown.values():
             self._put(run, is_news=run.run_id not in self._present)

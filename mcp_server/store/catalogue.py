@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -50,6 +50,7 @@ class Catalogue:
         self.unreadable: list[str] = []  # ids of those whose state was unknown then
         self._store: RecordStore = weakref.proxy(store)  # which has this catalogue: both end at once, and their file
         self._lock = threading.RLock()
+        self._thread = threading.local()  # ``needs_look`` within ``one_look``
         self._index: RunIndex | None = None
         self._known: dict[str, tuple[int, str]] = {}  # inodes and marks of the rows in the file
         self._version: int | None = None  # of the file, when they were read
@@ -70,13 +71,30 @@ class Catalogue:
                     if self._index is None:
                         self._looks = self._version = self._own = None
                         self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
-                    self._refresh(self._index)
+                        self._look_anew()
+                    if getattr(self._thread, "needs_look", True):
+                        self._refresh(self._index)
+                        if hasattr(self._thread, "needs_look"):
+                            self._thread.needs_look = False
                     return question(self._index)
                 except sqlite3.Error as error:
                     if is_last:
                         raise
                     self._drop_index(is_damaged=not isinstance(error, sqlite3.OperationalError))
         raise AssertionError
+
+    @contextlib.contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Answer all questions of this thread in the block by one look at the directories: 5 ms for 200 live runs."""
+        self._thread.needs_look = True
+        try:
+            yield
+        finally:
+            del self._thread.needs_look
+
+    def _look_anew(self) -> None:
+        if hasattr(self._thread, "needs_look"):
+            self._thread.needs_look = True
 
     def _drop_index(self, *, is_damaged: bool) -> None:
         index, self._index = self._index, None
@@ -91,6 +109,7 @@ class Catalogue:
             self._open[run_id] = self.list_inodes().get(run_id, 0)
             self._stale.append(run_id)
             self._known.pop(run_id, None)
+            self._look_anew()
 
     def list_inodes(self) -> dict[str, int]:
         """Return the ids of all directories that may be a run's, and their inodes."""

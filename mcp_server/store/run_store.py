@@ -248,6 +248,10 @@ class RunStore:
         """Return the answer of the index once it says what the directories say."""
         return self._catalogue.ask(question)
 
+    def one_look(self) -> contextlib.AbstractContextManager[None]:
+        """Answer all questions about many runs that this thread asks in the block as of one moment."""
+        return self._catalogue.one_look()
+
     def list_ids(self, query: RunQuery = _ALL, most: int | None = None) -> list[str]:
         """Return the ids of these runs."""
         return [run_id for (run_id,) in self._select(query, "run_id", most=most)]

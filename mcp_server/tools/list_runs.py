@@ -114,7 +114,11 @@ async def list_runs(
             unreadable=list(server.store.unreadable) or None,
         )
 
-    answer = await run_in_thread(list_matching)
+    def list_at_once() -> RunList:
+        with server.store.one_look():
+            return list_matching()
+
+    answer = await run_in_thread(list_at_once)
     return answer.model_copy(update={"others": await _list_others(ctx)}) if others else answer
 
 

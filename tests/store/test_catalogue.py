@@ -147,6 +147,24 @@ def test_a_lost_run_is_read_anew_once_its_record_says_more(home: Path) -> None:
 # --- the file
 
 
+def test_the_questions_of_one_look_agree_and_the_next_look_is_new(home: Path, store: RunStore) -> None:
+    with store.one_look():
+        before = rows(store)
+        add(home)
+        assert (rows(store), sum(store.count_states().values())) == (before, len(before))
+    assert len(rows(store)) == len(before) + 1
+
+
+def test_a_row_that_its_record_contradicts_is_mended_within_one_look(home: Path, store: RunStore) -> None:
+    rows(store)
+    path = home / "runs" / "cfm-0003" / "spec.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "owner": "eva"}))
+    fresh = RunStore(StateHome(home))
+    with fresh.one_look():
+        fresh.count_states()
+        assert {run.run_id: run.spec.owner for run in fresh.list_runs()}["cfm-0003"] == "eva"
+
+
 def cut_off(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 

@@ -210,7 +210,8 @@ class _Top:
         try:
             queries = [(RunQuery("live"), _MOST_LIVE), (RunQuery(), _MOST_RUNS)]
             queries += [(RunQuery(sweep=sweep_id), _MOST_LIVE) for sweep_id in self.view.opened]
-            runs = {run.run_id: run for query, most in queries for run in store.list_runs(query, most)}
+            with store.one_look():
+                runs = {run.run_id: run for query, most in queries for run in store.list_runs(query, most)}
             sweeps = store.sweeps.list_sweeps(_MOST_SWEEPS) if store.home.sweeps.is_dir() else []
             watched: list[Watched] = [*sweeps, *runs.values()]
             rows = [self._describe(each, runs) for each in watched]
