@@ -244,7 +244,7 @@ def _change_open(request: SweepRequest, former: Sweep, store: RunStore) -> tuple
     changed = change_open(plan, request.search or {}) if request.search else plan
     spec = replace(former.spec, cells=former.spec.cells[: plan.baseline_runs])
     limits, told = _find_limits(request, former)
-    if former.ended and replace(read_trials(former), plan=changed).is_budget_spent:
+    if former.state == "finished" and replace(read_trials(former), plan=changed).is_budget_spent:
         cause = f"the budget of {former.sweep_id} is spent: {changed.budget} trials."
         raise BadArgument("search", cause, 'Pass a bigger one: {"strategy": "open", "budget": …}.')
     if limits or changed != plan:

@@ -140,9 +140,12 @@ def _find_base(seen: OpenSweep, given: Mapping[str, Any], base: str | None) -> O
     place = given["worktree"] or (seen.plan.repository if given["commit"] else None)
     if place is None:
         return seen.trials[seen.tip]
-    word = "HEAD" if given["worktree"] else f"{given['commit']}^@"
+    word = given["commit"] or "HEAD"
     words = ("rev-list", f"--max-count={_MOST_ANCESTORS}", word, "--")
-    listed = run_git(str(Path(place).expanduser()), *words).decode().split()
+    try:
+        listed = run_git(str(Path(place).expanduser()), *words).decode().split()
+    except subprocess.SubprocessError:  # it is none of this repository, and the capture says so
+        return seen.trials[seen.tip]
     nearest = next((by_commit[commit] for commit in listed if commit in by_commit), None)
     if nearest is None:
         cause = f"it is not on the base {seen.plan.base[:10]}, nor on a trial of {seen.sweep.sweep_id}."

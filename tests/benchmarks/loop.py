@@ -16,7 +16,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.trials import AddRun, Decide, EndSweep, OpenSweep, find_steps, name_cell, read_trials
 
-SLOTS, AHEAD, TRIALS = 4, 6, 100
+SLOTS, AHEAD, TRIALS = 4, 2, 100
 AT = "2026-11-21T15:30:00.000Z"
 
 

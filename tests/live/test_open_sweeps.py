@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_server.store.sweep_obstacles import find_conductor
 from mcp_server.sweeps.trials.trials import read_trials
 from tests.support.repository import git, make_repository, picture
 from tests.support.sandbox import Agent, Sandbox
@@ -84,3 +88,172 @@ async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sand
         await agent.kill(sweep_id)
         assert picture(repository) == before, "no file, index or branch of a person's has changed"
         assert not list((sandbox.store.sweeps.directory(sweep_id).trees).glob("*/")), "no worktree is left"
+
+
+async def test_a_conductor_that_is_killed_at_any_moment_loses_no_proposal_and_doubles_no_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        arguments = toy(sandbox, budget=4, ledger=False)
+        repository = Path(arguments["common"]["cwd"])
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+
+        def look() -> Any:
+            return sandbox.store.sweeps.observe(sweep_id)
+
+        async def wait_until(condition: Any) -> None:
+            """Wait by calls, each of which starts a conductor where the sweep has none."""
+            for _ in range(300):
+                if condition() or look().ended:
+                    return
+                await agent.call("wait_run", run_ids=sweep_id, until="event", timeout_s=1)
+            raise AssertionError(look().events)
+
+        for number, level in enumerate(("1.01", "0.985", "1.02", "0.99"), 1):
+            before = len(look().events)
+            if (pid := find_conductor(look())) is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            answer = await agent.call(
+                "propose", sweep=sweep_id, text=f"level {level}", patch=patch("1.0", level), base="t0"
+            )
+            assert answer["trial"] == f"t{number}"
+            # Some events later, so that each death meets another step.
+            await wait_until(lambda: len(look().events) > before + 6)  # noqa: B023
+        await wait_until(lambda: look().ended)
+        sweep = look()
+        seen = read_trials(sweep)
+    assert sweep.state == "finished", sweep.reason
+    assert [trial.verdict is not None for trial in seen.trials.values() if not trial.origin] == [True] * 5
+    cells = [event["cell"] for event in sweep.events if event["kind"] == "cell_added"]
+    assert len(cells) == len(set(cells))
+    started = [run.spec.cell for run in sandbox.store.list_runs() if run.started_at is not None]
+    assert len(started) == len(set(started)), "each run once"
+    assert {run.end for trial in seen.trials.values() for run in trial.runs} <= {"counted", None}
+    screens = [run.trial for trial in seen.trials.values() for run in trial.runs if run.role == "screen"]
+    assert len(screens) == len(set(screens)), "no trial is screened twice"
+    tips = [event["commit"] for event in sweep.events if event["kind"] == "tip"]
+    assert git(repository, "for-each-ref", "--format=%(objectname)", "refs/heads/runward").split() == tips[-1:]
+
+
+async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budget(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        arguments = toy(sandbox, budget=1)
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        await agent.call("propose", sweep=sweep_id, text="higher", patch=patch("1.0", "1.1"))
+        await agent.kill(sweep_id)
+        refusal = await agent.refusal("propose", sweep=sweep_id, text="lower", patch=patch("1.0", "0.98"))
+        assert f"{sweep_id} is killed" in refusal
+        assert (await agent.call("launch_sweep", name="loop"))["sweep_id"] == sweep_id
+        assert (await verdict_of(agent, sandbox, sweep_id, "t1")).verdict == "discarded"
+        await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60)
+        assert sandbox.store.sweeps.observe(sweep_id).state == "finished"
+        go_on: dict[str, Any] = {"name": sweep_id, "resume": "continue"}
+        assert "is spent: 1 trials" in await agent.refusal("launch_sweep", **go_on)
+        other = {**go_on, "search": {"strategy": "open", "repeats": 2}}
+        assert "repeats is 4 there, 2 in this call" in await agent.refusal("launch_sweep", **other)
+        more = await agent.call("launch_sweep", **go_on, search={"strategy": "open", "budget": 2})
+        assert more["warnings"] == ["budget is 2 now, it was 1."]
+        await agent.call("propose", sweep=sweep_id, text="higher still", patch=patch("1.0", "1.2"))
+        assert (await verdict_of(agent, sandbox, sweep_id, "t2")).verdict == "discarded"
+
+
+async def test_failures_are_verdicts_with_their_reason(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", **toy(sandbox, measure="python3 -c 'print(\"loss: 1.0\")'")))[
+            "sweep_id"
+        ]
+        crash = patch("level = 1.0", "raise ValueError('bad shape')")
+        await agent.call("propose", sweep=sweep_id, text="crashes", patch=crash)
+        await agent.call("propose", sweep=sweep_id, text="prints another metric", patch=patch("loss", "cost"))
+        failed = await verdict_of(agent, sandbox, sweep_id, "t1")
+        assert (failed.verdict, "ValueError: bad shape" in failed.why) == ("crash", True), failed.why
+        same = await verdict_of(agent, sandbox, sweep_id, "t2")
+        assert (same.verdict, same.mean) == ("discarded", 1.0), "the command that measures is another one"
+        await agent.kill(sweep_id)
+
+
+async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_base_of_the_next(
+    sandbox: Sandbox,
+) -> None:
+    plain = sandbox.path / "plain"
+    plain.mkdir()
+    (plain / "train.py").write_text(
+        TRAIN.replace("level = 1.0", "level = float(sys.argv[sys.argv.index('--level') + 1])")
+    )
+    async with sandbox.agent_in_process() as agent:
+        arguments = toy(sandbox) | {"common": {"command": "python3 train.py {seed}", "cwd": str(plain)}}
+        arguments["common"]["params"] = {"level": 1.0}
+        assert "no work tree of git" in await agent.refusal(
+            "launch_sweep", **arguments | {"search": {"strategy": "open", "budget": 3}}
+        )
+        arguments["search"] = {"strategy": "open", "budget": 3, "base": "none"}
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        await agent.call("propose", sweep=sweep_id, text="lower", params={"level": 0.98})
+        assert (await verdict_of(agent, sandbox, sweep_id, "t1")).verdict == "kept"
+        again = await agent.call("propose", sweep=sweep_id, text="lower once more", params={"level": 0.98})
+        assert again["state"] == "no_change"
+        assert "no git repository" in await agent.refusal(
+            "propose", sweep=sweep_id, text="code", patch=patch("1.0", "2.0")
+        )
+        await agent.kill(sweep_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"goal": None}, "goal: strategy open needs it"),
+        ({"metric": None}, "metric: strategy open needs it"),
+        ({"grid": {"lr": [1, 2]}}, "grid: strategy open and grid exclude each other"),
+        ({"halving": {"steps": [1]}}, "halving: strategy open and halving exclude each other"),
+        ({"hosts": ["far"]}, "strategy open takes no hosts"),
+        ({"search": {"budget": 3, "space": {"lr": [1]}}}, "no field 'space'"),
+        ({"search": {}}, "needs budget (trials) or hours"),
+        ({"search": {"budget": 3, "repeats": 1}}, "1 pair proves nothing"),
+        ({"search": {"budget": 3, "protect": ["preparo.py"]}}, "'preparo.py' matches nothing"),
+        ({"search": {"budget": 3, "base": "nowhere"}}, "no commit 'nowhere'"),
+        ({"search": {"budget": 3, "limits": {"cpu": 1}}}, "limits must be an object"),
+        ({"search": {"budget": True}}, "budget must be a number of trials"),
+    ],
+)
+async def test_a_plan_that_means_something_else_is_refused_and_nothing_is_written(
+    sandbox: Sandbox, change: dict[str, Any], words: str
+) -> None:
+    arguments = toy(sandbox) | change
+    arguments["search"] = {"strategy": "open", **arguments["search"]}
+    async with sandbox.agent_in_process() as agent:
+        refusal = await agent.refusal("launch_sweep", **{n: v for n, v in arguments.items() if v is not None})
+    assert words in refusal
+    assert not (sandbox.path / "state" / "sweeps").exists()
+
+
+async def test_a_proposal_that_is_none_is_refused_with_the_way(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", **toy(sandbox)))["sweep_id"]
+        own = patch("1.0", "0.9")
+        for words, arguments in (
+            ("no source", {"text": "x"}),
+            ("are 2 sources", {"text": "x", "patch": own, "params": {"a": 1}}),
+            ("text: must be one line", {"text": " ", "patch": own}),
+            ("text: must be one line", {"text": "two\nlines", "patch": own}),
+            ("text: must be one line", {"text": "x" * 201, "patch": own}),
+            ("does not apply", {"text": "x", "patch": own.replace("level = 1.0", "level = 7.0")}),
+            ("has no commit", {"text": "x", "commit": "0123456"}),
+            ("has no trial 't9'", {"text": "x", "patch": own, "base": "t9"}),
+            ("plain values", {"text": "x", "params": {"a": [1]}}),
+        ):
+            assert words in await agent.refusal("propose", sweep=sweep_id, **arguments)
+        none = await agent.call("propose", sweep=sweep_id, text="x", commit="HEAD")
+        assert (none["state"], none.get("trial")) == ("no_change", None)
+        key = {"sweep": sweep_id, "text": "x", "patch": own, "idempotency_key": "k"}
+        assert [(await agent.call("propose", **key))["trial"] for _ in range(2)] == ["t1", "t1"]
+        secret = await agent.call(
+            "propose", sweep=sweep_id, text="with sk-proj-abcdefghij0123456789ABCDEFGHIJ", patch=patch("1.0", "1.5")
+        )
+        assert (
+            "sk-proj"
+            not in sandbox.store.sweeps.directory(sweep_id).requests.joinpath(f"{secret['trial']}.json").read_text()
+        )
+        await agent.kill(sweep_id)
+        plan = await agent.call(
+            "launch_sweep", name="grid", common={"command": ["true"], "gpus": "none"}, grid={"n": [1]}
+        )
+        assert "takes no proposals" in await agent.refusal("propose", sweep=plan["sweep_id"], text="x", patch=own)

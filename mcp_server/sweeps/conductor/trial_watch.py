@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class TrialWatch:
     events: EventLog
     read: Callable[[], Sweep]
     ending: EndSweep | None = None
+    _taken: set[str] = field(default_factory=set)  # proposals that are noted, with the verdict that they came with
 
     def advance(self, live: Mapping[str, Run]) -> None:
         """Take proposals and notes, and do what is due. OSError: not all of it could be done; it stays due."""
@@ -93,14 +94,18 @@ class TrialWatch:
         return None if self.ending is None else (self.ending.state, self.ending.text)
 
     def _take_proposals(self) -> None:
-        noted = {event.get("trial") for event in self.read().events if event["kind"] == "proposed"}
-        told = {event.get("trial") for event in self.read().events if event["kind"] == "verdict"}
-        for name, facts in list_proposals(self.directory).items():
+        if not (new := list_proposals(self.directory, self._taken)):
+            return
+        events = self.read().events
+        noted = {event.get("trial") for event in events if event["kind"] == "proposed"}
+        told = {event.get("trial") for event in events if event["kind"] == "verdict"}
+        for name, facts in new.items():
             verdict, why = facts.pop("verdict", None), facts.pop("why", "")
             if name not in noted:
                 self.events.append("proposed", str(facts.pop("text", "")), **{**facts, "trial": name})
             if verdict is not None and name not in told:
                 self.events.append("verdict", f"{name} {verdict}: {why}", trial=name, verdict=verdict, why=why)
+        self._taken |= new.keys()
 
     def _clear_suspects(self, seen: OpenSweep) -> bool:
         """Note what somebody else than its proposer said of a gain that was too good."""
@@ -319,4 +324,5 @@ def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir) -> Cell:
         except (subprocess.SubprocessError, OSError) as error:
             cause = f"No worktree of {trial.name} could be made: {error}"
             raise LaunchFailed(cause, "Its proposal is kept.", "It is tried again.") from error
-    return fill_trial(plan, cell, trial.params, sweep.sweep_id, sweep.spec.max_parallel, str(there))
+    filled = fill_trial(plan, cell, trial.params, sweep.sweep_id, sweep.spec.max_parallel, str(there))
+    return replace(filled, launch={"why": f"{trial.name}: {trial.text}", **filled.launch})  # for find_runs

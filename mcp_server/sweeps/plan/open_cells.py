@@ -20,7 +20,9 @@ from mcp_server.sweeps.trials.ledger import check_ledger
 from mcp_server.sweeps.trials.open_plan import NO_GIT, OpenPlan, parse_open
 from mcp_server.sweeps.trials.trials import BASELINE
 
-MEASURED = "--- measured by the sweep's own command ---"  # a line of the log: only what follows gives the metric
+MEASURED = "--- measured by the command of the sweep ---"  # a line of the log: only what follows gives the metric
+# Python would run a compiled module that the training left beside a protected source, with its time and size.
+_NO_CACHE = "export PYTHONPYCACHEPREFIX=/dev/null/none"
 _BESIDE = ("grid", "cells", "blueprints", "source", "promote", "phases", "halving")
 _ELSEWHERE = ("host", "backend", "sync", "blueprint", "code", "needs")
 
@@ -90,4 +92,4 @@ def _join_measure(common: Mapping[str, Any], measure: str) -> dict[str, Any]:
         raise BadArgument("common", "the command has no place for params.", f"Write {PARAMS} where they belong.")
     text = f"{text} {PARAMS}" if takes_arguments(parsed) and PARAMS not in text else text
     text = text if parsed.is_one_program else f"( {text} )"
-    return {**common, "command": f"{text} && echo '{MEASURED}' && ( {measure} )"}
+    return {**common, "command": f"{text} && echo {shlex.quote(MEASURED)} && ( {_NO_CACHE}; {measure} )"}

@@ -128,7 +128,8 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
                 checked[cell.name] = run if begun is cell else _hide_chosen(run, request, make_request(spec, cell, 1))
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
-    shared, tighter = find_shared_outputs(spec.cells), _find_tighter_limit(spec, checked.values())
+    shared = find_shared_outputs(spec.cells) if spec.open is None else []  # each of its cells has a worktree
+    tighter = _find_tighter_limit(spec, checked.values())
     warnings = (
         *_list_warnings(spec.cells),
         *_name_unfilled(spec.cells),

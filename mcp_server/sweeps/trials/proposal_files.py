@@ -10,7 +10,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from mcp_server.system.files import write_atomic
 _NAME = re.compile(r"t(\d{1,6})\.json")
 
 
-def list_proposals(directory: SweepDir) -> dict[str, dict[str, Any]]:
-    """Return all proposals by the names of their trials, in their order. OSError: they cannot be read."""
+def list_proposals(directory: SweepDir, known: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return all proposals but ``known`` ones by the names of their trials, in order. OSError: they cannot be read."""
     numbers = sorted(int(match[1]) for each in directory.requests.iterdir() if (match := _NAME.fullmatch(each.name)))
-    found = {f"t{number}": load_json(directory.requests / f"t{number}.json") for number in numbers}
+    names = [name for number in numbers if (name := f"t{number}") not in known]
+    found = {name: load_json(directory.requests / f"{name}.json") for name in names}
     return {name: facts for name, facts in found.items() if facts is not None}
 
 

@@ -284,6 +284,8 @@ def _judge_end(
         return "crash", shorten_facts(why, _LINE_CHARS)
     if measured is None:
         return None, ""
+    if end.get("params"):
+        return "crash", "a retry changed what it ran with, so it is not what was proposed"
     if changed := measured.get("changed_files"):
         return "invalid", f"changed while it ran: {', '.join(changed[:3])}"
     peak, most = end.get("peak_mib"), plan.limits.get("peak_gpu_mib")
