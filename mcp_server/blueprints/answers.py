@@ -27,7 +27,7 @@ class BlueprintCheck(Answer):
     time_limit_s: float
     first_step_timeout_s: float
     first_step_pattern: str | None = None
-    recovery: Any = None
+    recovery: str | dict[str, Any] | None = None
     params: dict[str, Any] | None = None
     param_style: str | None = None
     resume_args: list[str] | None = None

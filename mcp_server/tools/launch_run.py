@@ -189,7 +189,13 @@ async def launch_run(
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
-TOOL = tool(launch_run, title="Launch run", annotations=_STARTS)
+TOOL = tool(
+    launch_run,
+    title="Launch run",
+    annotations=_STARTS,
+    search_hint="train model, python train.py, torchrun, start training job, fine-tune, nohup, background, tmux, sbatch",
+    always_loaded=True,
+)
 
 
 def _describe_code(spec: RunSpec) -> str | None:

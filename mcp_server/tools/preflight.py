@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from mcp_server.command.shell import parse
 from mcp_server.hosts.config import find_mirror
@@ -24,7 +24,9 @@ _FORMS = {
     "require": Annotated[dict[str, float | bool] | None, Field(description="As gpu_check's")],
     "secrets": Annotated[list[str] | None, Field(description="Names")],
     "params": dict[str, Any] | str | None,
-    "recovery": Any,
+    "recovery": Annotated[
+        str | dict[str, Any] | None, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})
+    ],
 }
 
 

@@ -72,7 +72,7 @@ TOOL = tool(
     read_tb,
     title="Read training curves",
     annotations=READ_ONLY,
-    search_hint="loss plot, learning curve, metrics, reward, TensorBoard, wandb, scalars, chart",
+    search_hint="loss plot, learning curve, metrics, reward, tensorboard, training loss, wandb, scalars, chart",
 )
 
 

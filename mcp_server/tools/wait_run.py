@@ -166,7 +166,14 @@ def start_metric_wait(server: ServerContext, spec: WaitSpec) -> MetricWait | Non
     return MetricWait(server.scalars, condition, spec.run_ids, spec.positions, read_printed)
 
 
-TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY, drawn=True)
+TOOL = tool(
+    wait_run,
+    title="Wait for runs",
+    annotations=READ_ONLY,
+    search_hint="wait for training, watch a training job, poll, sleep, tail, until it finishes, progress, wake me",
+    always_loaded=True,
+    drawn=True,
+)
 
 
 def _plan(

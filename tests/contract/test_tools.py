@@ -87,6 +87,31 @@ async def test_every_argument_of_every_tool_is_described(tmp_path: Path) -> None
     assert silent == []
 
 
+def untyped(schema: Any, place: str) -> list[str]:
+    """Return where a schema says nothing of a value: the Inspector draws a warning sign beside such a tool."""
+    if not isinstance(schema, dict):
+        return [f"{place}: {schema}"]
+    parts = {(key, name): each for key in ("properties", "$defs") for name, each in schema.get(key, {}).items()}
+    parts |= {(key, n): each for key in ("anyOf", "allOf", "oneOf") for n, each in enumerate(schema.get(key, ()))}
+    parts |= {(key, ""): schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), dict)}
+    says = isinstance(schema.get("type"), str) or {"enum", "const", "$ref", "anyOf", "allOf", "oneOf"} & schema.keys()
+    return [place] * (not says) + [each for at, part in parts.items() for each in untyped(part, f"{place}.{at[1]}")]
+
+
+async def test_every_value_has_a_type_and_what_people_type_into_a_form_is_text_first(tmp_path: Path) -> None:
+    listed = await tools(tmp_path)
+    assert [
+        place
+        for t in listed
+        for key in ("inputSchema", "outputSchema")
+        for place in untyped(t.get(key) or {"type": "object"}, t["name"])
+    ] == []
+    for tool in listed:
+        for name in ("command", "run_id", "run_ids", "sweep", "tags"):
+            schema = tool["inputSchema"]["properties"].get(name, {"type": "string"})
+            assert schema.get("type") or schema["anyOf"][0]["type"] == "string", (tool["name"], name)
+
+
 async def test_launch_and_wait_are_loaded_always_and_the_others_are_found_by_a_search(tmp_path: Path) -> None:
     listed = await tools(tmp_path)
     assert {tool["name"] for tool in listed if tool["_meta"].get("anthropic/alwaysLoad")} == {"launch_run", "wait_run"}
@@ -94,9 +119,18 @@ async def test_launch_and_wait_are_loaded_always_and_the_others_are_found_by_a_s
         tool["name"]: f"{tool['name']} {tool['description']} {tool['_meta'].get('anthropic/searchHint', '')}".lower()
         for tool in listed
     }
-    for words in ("train model", "monitor job", "loss plot", "nvidia-smi", "slurm job"):
-        assert [name for name, text in found.items() if all(word in text for word in words.split())], words
-    assert all(tool["_meta"].get("anthropic/searchHint") for tool in listed if tool["name"] not in ALWAYS_LOADED)
+    for words, tool in {
+        "train model": "launch_run",
+        "python train.py": "launch_run",
+        "wait training": "wait_run",
+        "monitor job": "list_runs",
+        "loss plot": "read_tb",
+        "tensorboard": "read_tb",
+        "nvidia-smi": "gpu_check",
+        "slurm job": "list_runs",
+    }.items():
+        assert tool in [name for name, text in found.items() if all(word in text for word in words.split())], words
+    assert all(tool["_meta"]["anthropic/searchHint"] for tool in listed)
 
 
 async def test_a_request_of_claude_code_before_any_use_costs_few_tokens(tmp_path: Path) -> None:

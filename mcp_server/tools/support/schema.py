@@ -157,17 +157,19 @@ def tool(
     title: str,
     annotations: ToolAnnotations,
     structured: bool | None = None,
-    search_hint: str | None = None,
+    search_hint: str = "",
+    always_loaded: bool = False,
     drawn: bool = False,
 ) -> RunwardTool:
     """Return the tool that calls ``function``. Its docstring is the description that the model reads.
 
     Claude Code shows a model the names of tools alone, and loads a schema when a search finds the tool.
-    ``search_hint``: further words to find it by. None: it is always loaded.
+    ``search_hint``: further words to find it by, which no request holds. ``always_loaded``: it loads the schema at once,
+    where the server is ready before the first request.
     ``drawn``: clients that show MCP Apps draw its answer, for their person.
     """
-    meta: dict[str, Any] = {"anthropic/alwaysLoad": True} if search_hint is None else {}
-    meta |= {} if search_hint is None else {"anthropic/searchHint": search_hint}
+    meta: dict[str, Any] = {"anthropic/alwaysLoad": True} if always_loaded else {}
+    meta |= {"anthropic/searchHint": search_hint}
     meta |= {"ui": {"resourceUri": RUNS_APP}} if drawn else {}
     registered = cast(
         "RunwardTool",
