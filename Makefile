@@ -1,7 +1,7 @@
 PYTHON ?= .venv/bin/python
 DEVICE_PYTHON ?= python3
 
-.PHONY: setup check test bench engines frameworks conformance clients tmux-versions device device-wheels demo screenshots docs lock dist release
+.PHONY: setup check test bench plugin engines frameworks conformance clients tmux-versions device device-wheels demo screenshots docs lock dist release
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -14,6 +14,9 @@ check:  ## under a minute: format, lint, types, and the tests that start nothing
 
 test:  ## everything, with real tmux, processes and clients
 	$(PYTHON) -m pytest -n 6 --dist worksteal
+
+plugin:  ## plugin/, .claude-plugin/ and server.json, from agents, prompts, .mcp.json and the hook
+	$(PYTHON) -m tests.maintenance.plugin
 
 bench:  ## every figure in the README, beside its baseline
 	$(PYTHON) -m tests.benchmarks

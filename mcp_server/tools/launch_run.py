@@ -193,7 +193,7 @@ TOOL = tool(
     launch_run,
     title="Launch run",
     annotations=_STARTS,
-    search_hint="train model, python train.py, torchrun, start training job, fine-tune, nohup, background, tmux, sbatch",
+    search_hint="train model, python train.py, torchrun, start training job, fine-tune, nohup, tmux, sbatch",
     always_loaded=True,
 )
 

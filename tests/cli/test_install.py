@@ -14,7 +14,7 @@ import pytest
 
 from mcp_server.cli.setup import install as module
 from mcp_server.cli.setup.client_settings import out_of_mcp_json
-from mcp_server.cli.setup.file_edits import Edit, apply_edit
+from mcp_server.cli.setup.file_edits import Edit, apply_edits
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import find_folder, list_files
 
@@ -104,7 +104,7 @@ def test_a_second_time_changes_nothing(run: Install, tmp_path: Path, capsys: pyt
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "project").rglob("*")}
     capsys.readouterr()
     assert run("claude", project=True) == 0
-    assert capsys.readouterr().out.count("nothing to change.") == len(AGENTS) + 2
+    assert capsys.readouterr().out.count("Nothing to change.") == 1
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "project").rglob("*")} == before
 
 
@@ -119,16 +119,33 @@ def test_without_a_terminal_nothing_is_changed_but_shown(
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("YES", 0), ("n", 1), ("", 1), ("sure", 1)])
-def test_a_person_is_asked_about_every_file(
-    run: Install, person: Callable[[str], Person], tmp_path: Path, answer: str, status: int
+def test_a_person_is_asked_once_about_all_files_and_reads_their_names_first(
+    run: Install,
+    person: Callable[[str], Person],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+    status: int,
 ) -> None:
     somebody = person(answer)
     assert run("claude", project=True) == status
-    assert len(somebody.asked) == len(AGENTS) + 2
+    assert len(somebody.asked) == 1
+    out = capsys.readouterr().out
+    assert [out.count(f"create  {tmp_path / 'project'}"), "+++" in out] == [len(AGENTS) + 2, False]
     assert bool(files(tmp_path / "project")) == (status == 0)
 
 
-def test_a_file_of_the_user_is_shown_kept_and_replaced_only_when_confirmed(
+def test_the_differences_are_shown_on_request(
+    run: Install, person: Callable[[str], Person], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter("dy")
+    person("y")
+    monkeypatch.setattr("builtins.input", lambda _: next(answers))
+    assert run("codex") == 0
+    assert '+command = "/opt/venv/bin/runward"' in capsys.readouterr().out
+
+
+def test_a_file_of_the_user_is_shown_and_replaced_only_when_confirmed(
     run: Install, person: Callable[[str], Person], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / "home/.claude/agents/eval-monitor.md"
@@ -142,10 +159,6 @@ def test_a_file_of_the_user_is_shown_kept_and_replaced_only_when_confirmed(
     run("claude")
     assert mine.read_text() == (find_folder("agents") / "eval-monitor.md").read_text()
     assert stat.S_IMODE(mine.stat().st_mode) == 0o640
-    assert mine.with_name("eval-monitor.md.bak").read_text() == "my own\n"
-    mine.write_text("again\n")
-    run("claude", yes=True)
-    assert mine.with_name("eval-monitor.md.bak1").read_text() == "again\n"
 
 
 def test_what_changed_while_a_person_thought_is_left_alone(
@@ -284,7 +297,7 @@ def test_claude_code_registers_the_server_itself(
     assert files(tmp_path / "home/.claude/agents") == AGENTS
     assert capsys.readouterr().out.index(".claude/settings.json") > 0
     assert run("claude") == 0
-    assert "claude mcp: nothing to change." in capsys.readouterr().out
+    assert "Nothing to change." in capsys.readouterr().out
 
 
 def test_an_older_runward_is_replaced_and_something_else_is_shown_and_left(
@@ -314,10 +327,13 @@ def test_what_install_put_there_uninstall_takes_out(
     mine.write_text("changed since")
     for client in ("claude", "codex"):
         assert run(client, project=project, command="uninstall", yes=True) == 0
-    left = [path for path in files(tmp_path) if ".bak" not in path and not path.startswith("bin")]
-    contents = {Path(path).name: (tmp_path / path).read_text() for path in left}
-    assert contents.pop("eval-monitor.md") == "changed since"
-    assert not any("runward" in text for name, text in contents.items() if name != "calls"), contents
+    left = {Path(path).name: (tmp_path / path).read_text() for path in files(tmp_path) if not path.startswith("bin")}
+    assert left.pop("eval-monitor.md") == "changed since"
+    assert left.keys() <= {"calls"}
+    mine.unlink()
+    mine.parent.rmdir()
+    mine.parent.parent.rmdir()
+    assert [path for path in (tmp_path / ("project" if project else "home")).iterdir() if path.name != "calls"] == []
     assert not project or claude() == []
 
 
@@ -339,7 +355,7 @@ def test_codex_gets_the_server_its_variables_and_skills(run: Install, tmp_path: 
         assert "{{" not in (skill / "SKILL.md").read_text()
 
 
-def test_launches_without_a_question_are_an_offer(
+def test_launches_without_a_question_are_what_a_person_asks_for(
     run: Install, person: Callable[[str], Person], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "home/.codex/config.toml"
@@ -347,15 +363,32 @@ def test_launches_without_a_question_are_an_offer(
     def tools() -> object:
         return tomllib.loads(config.read_text())["mcp_servers"]["runward"].get("tools")
 
+    assert run("codex", yes=True) == 0
+    assert tools() is None
     assert run("codex", yes=True, approve_launches=True) == 0
-    assert tools() == {"launch_run": {"approval_mode": "approve"}}
-    config.unlink()
-    somebody = person("y")
-    assert run("codex") == 0
-    assert "launch_run" in somebody.asked[-1]
-    assert tools() is not None
+    assert tools() == {name: {"approval_mode": "approve"} for name in ("launch_run", "launch_sweep")}
+    assert run("codex", command="uninstall", yes=True) == 0
+    assert not config.exists()
+    for client in ("claude", "inspector"):
+        with pytest.raises(BadArgument, match="keeps no approval of single tools"):
+            run(client, yes=True, approve_launches=True)
     assert run("codex", project=True, yes=True) == 0
     assert "trusted project" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_beside_the_plugin_no_second_server_is_registered(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], client: str
+) -> None:
+    enabled = {"claude": '{"enabledPlugins": {"runward@runward": true}}', "codex": '[plugins."runward@runward"]\n'}
+    file = tmp_path / "home" / {"claude": ".claude/settings.json", "codex": ".codex/config.toml"}[client]
+    file.parent.mkdir()
+    file.write_text(enabled[client])
+    assert run(client, yes=True) == 1
+    out = capsys.readouterr().out
+    assert ("each tool twice" in out, f"{client} plugin " in out) == (True, True)
+    assert files(tmp_path / "home") == [str(file.relative_to(tmp_path / "home"))]
+    assert ("mcp__plugin_runward_runward__read_log" in file.read_text()) == (client == "claude")
 
 
 # --- programs that are not there, and the Inspector
@@ -390,5 +423,5 @@ def test_a_hostile_file_of_a_project_is_left_as_it_is(tmp_path: Path, nested: bo
     file.write_text("[" * 100_000)
     if not nested:
         os.truncate(file, 20 << 30)
-    assert not apply_edit(Edit(file, tmp_path, out_of_mcp_json), sure=True)
+    assert not apply_edits([Edit(file, tmp_path, out_of_mcp_json)], sure=True)
     assert file.stat().st_size in (100_000, 20 << 30)

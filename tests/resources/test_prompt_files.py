@@ -246,9 +246,11 @@ def test_an_agent_file_is_what_claude_code_expects(name: str) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_has_the_tools_that_its_text_calls_and_no_others(name: str) -> None:
     agent = parse_document(Path(name).stem, AGENTS[name])
-    every, *own = agent.facts["tools"].split(", ")
-    denied = {tool.removeprefix("mcp__runward__") for tool in agent.facts["disallowedTools"].split(", ")}
-    assert every == "mcp__runward__*", "a client writes the list of tools beside each description: one word is cheap"
+    every, of_plugin, *own = agent.facts["tools"].split(", ")
+    denied = {tool.rpartition("__")[2] for tool in agent.facts["disallowedTools"].split(", ")}
+    assert (every, of_plugin) == ("mcp__runward__*", "mcp__plugin_runward_runward__*"), (
+        "a client writes the list of tools beside each description: one word is cheap"
+    )
     assert len(own) == len(set(own))
     assert set(own) <= OWN_TOOLS
     assert denied <= {"kill_run", "finish_blueprint"}

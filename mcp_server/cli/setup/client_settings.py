@@ -12,21 +12,29 @@ NAME = "runward"
 TOOL_TIMEOUT_S, STARTUP_TIMEOUT_S = 1200, 20
 # Codex starts a server without the variables of its own environment, but for a few; it reads these by name.
 CODEX_VARIABLES = (
-    *("CONDA_PREFIX", "CUDA_HOME", "HF_HOME", "LD_LIBRARY_PATH"),
+    *("CONDA_PREFIX", "CUDA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "MUJOCO_GL", "PYOPENGL_PLATFORM"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE"),
+    *("TORCH_HOME", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE"),
+    *("WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_BASE_URL", "WANDB_DIR"),
+    *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     *("HF_TOKEN", "WANDB_API_KEY"),
 )
+_OF_TRAININGS = re.compile(r"(?:HF|NCCL|WANDB|MLFLOW|TORCH|OMP|MUJOCO|CUDA|XLA|JAX|RAY|GLOO|UCX)_\w+")
 LOOKING_TOOLS = (
     *("capture_pane", "check_blueprint", "compare_runs", "gpu_check", "list_runs", "preflight", "read_log", "read_tb"),
     *("wait_run", "find_runs"),
 )
 """The tools that change nothing: a client need not ask a person before it calls them."""
 
+TOOL_PREFIXES = (f"mcp__{NAME}__", f"mcp__plugin_{NAME}_{NAME}__")
+"""Before the names of tools in Claude Code: of a server that is registered, and of the plugin's."""
+
 _KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
 _OF_SERVER = rf"mcp_servers\s*\.\s*\"?{NAME}\"?"
 _HEADER = re.compile(rf"\s*\[\s*{_OF_SERVER}\s*\]\s*(#.*)?")
 _ANY_HEADER = re.compile(rf"\s*\[\s*{_OF_SERVER}\s*(?:\.[^\]]*)?\]\s*(#.*)?")
-_LAUNCH_APPROVAL = f'[mcp_servers.{NAME}.tools.launch_run]\napproval_mode = "approve"\n'
+_LAUNCHING_TOOLS = ("launch_run", "launch_sweep")
 
 
 class Unreadable(ValueError):
@@ -70,6 +78,8 @@ def out_of_mcp_json(text: str) -> str:
             return False
         _refuse_foreign(entry)
         del settings["mcpServers"][NAME]
+        if not settings["mcpServers"]:
+            del settings["mcpServers"]
         return True
 
     return _edit_json(text, ".mcp.json", remove)
@@ -115,7 +125,7 @@ def forbid_looking(text: str) -> str:
 
 
 def _rules() -> list[str]:
-    return [f"mcp__{NAME}__{tool}" for tool in LOOKING_TOOLS]
+    return [f"{prefix}{tool}" for prefix in TOOL_PREFIXES for tool in LOOKING_TOOLS]
 
 
 def _with_rules(text: str, change: Callable[[list[str]], list[str]]) -> str:
@@ -173,20 +183,34 @@ def in_codex_toml(text: str, command: Sequence[str], variables: Iterable[str] = 
     return after
 
 
+def list_variables(environ: Mapping[str, str], named: Sequence[str]) -> list[str]:
+    """Return the variables that Codex shall pass on: the usual ones, those of trainings set here, those ``named``."""
+    return list(dict.fromkeys([*CODEX_VARIABLES, *sorted(filter(_OF_TRAININGS.fullmatch, environ)), *named]))
+
+
 def approve_launches(text: str) -> str:
-    """Return ``config.toml`` in which launch_run asks nobody. Unreadable: it says something of that already."""
+    """Return ``config.toml`` in which launches ask nobody. Unreadable: it cannot be read, or not be added to."""
+    table = "\n".join(f'[mcp_servers.{NAME}.tools.{tool}]\napproval_mode = "approve"\n' for tool in _LAUNCHING_TOOLS)
     try:
         tools = tomllib.loads(text).get("mcp_servers", {}).get(NAME, {}).get("tools", {})
-    except (tomllib.TOMLDecodeError, AttributeError) as error:
-        raise Unreadable(f"it is not a Codex config.toml ({error}). A person can add:\n{_LAUNCH_APPROVAL}") from error
-    if "launch_run" in tools:
-        return text
-    after = text.rstrip("\n") + "\n\n" + _LAUNCH_APPROVAL
-    try:
+        missing = [tool for tool in _LAUNCHING_TOOLS if tool not in tools]
+        tables = "\n".join(f'[mcp_servers.{NAME}.tools.{tool}]\napproval_mode = "approve"\n' for tool in missing)
+        after = f"{text.rstrip(chr(10))}\n\n{tables}" if missing else text
         tomllib.loads(after)
-    except tomllib.TOMLDecodeError as error:
-        raise Unreadable(f"it cannot be added safely. A person can add:\n{_LAUNCH_APPROVAL}") from error
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
+        raise Unreadable(f"it is no config.toml that can be added to ({error}). A person can add:\n{table}") from error
     return after
+
+
+def read_plugin(text: str, *, is_toml: bool) -> str:
+    """Return the id of runward's plugin where settings enable it: those of Codex in TOML, of Claude Code in JSON.
+
+    ValueError: the text is no such file.
+    """
+    found = tomllib.loads(text).get("plugins") if is_toml else json.loads(text or "{}").get("enabledPlugins")
+    listed = found.items() if isinstance(found, dict) else ()
+    states = {name: each.get("enabled", True) if isinstance(each, dict) else each for name, each in listed}
+    return next((name for name, is_on in states.items() if name.partition("@")[0] == NAME and is_on), "")
 
 
 def out_of_codex_toml(text: str) -> str:

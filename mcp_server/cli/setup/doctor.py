@@ -27,7 +27,7 @@ from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
 from mcp_server.cli.hosts import report_hosts
 from mcp_server.cli.setup import client_settings as settings
-from mcp_server.cli.setup.install import claude_directory, codex_config, read_user_entry
+from mcp_server.cli.setup.install import claude_directory, codex_config, find_plugin, read_user_entry
 from mcp_server.cli.tables import draw_table
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
@@ -274,7 +274,7 @@ def check_clients() -> Iterator[ClientState]:
         of_project = _read_json(project / ".mcp.json").get("mcpServers", {}).get(settings.NAME)
         entries = {"of this user": read_user_entry(), "of this project": of_project}
         allowed = _read_json(claude_directory(None) / "settings.json").get("permissions", {}).get("allow", [])
-        allows = all(f"mcp__{settings.NAME}__{tool}" in allowed for tool in settings.LOOKING_TOOLS)
+        allows = all(f"{settings.TOOL_PREFIXES[0]}{tool}" in allowed for tool in settings.LOOKING_TOOLS)
         rules = "tools that look are allowed" if allows else "asks before each tool that looks"
         yield _describe("claude", version, entries, rules)
     if version := _read_version("codex"):
@@ -288,6 +288,14 @@ def check_clients() -> Iterator[ClientState]:
 def _describe(client: str, version: str, entries: dict[str, Any], rules: str) -> ClientState:
     there = [(where, entry) for where, entry in entries.items() if isinstance(entry, dict)]
     known = [f"{settings.describe_entry(entry)} ({where})" for where, entry in there]
+    if plugin := find_plugin(client, Path.cwd()):
+        detail = f"{version}: {'; '.join([f'plugin {plugin}', *known])}; {rules}"
+        places = "".join(
+            f"; runward uninstall {client}{' --project' * where.endswith('project')}" for where, _ in there
+        )
+        return ClientState(
+            client, detail, f"each tool is there twice: keep the plugin, and type{places[1:]}" if there else ""
+        )
     if not known:
         return ClientState(client, f"{version}: does not know this server", f"runward install {client}")
     return ClientState(client, f"{version}: {'; '.join(known)}; {rules}", "")

@@ -1,7 +1,7 @@
 """`runward install` and `runward uninstall`: this server, its agents and its skills in a client, or out of it.
 
-The registration comes first: without it the rest is useless. Every change is shown and confirmed. An entry of the name
-`runward` that starts something else is left alone, in every client, with the way for a person.
+All changes are summed up and confirmed at once. The registration comes first: without it the rest is useless. An entry
+of the name `runward` that starts something else is left alone, in every client, with the way for a person.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from mcp_server.cli.setup import client_settings as settings
 from mcp_server.cli.setup.client_settings import NAME
-from mcp_server.cli.setup.file_edits import Edit, apply_edit, confirm, without_controls
+from mcp_server.cli.setup.file_edits import Edit, apply_edits, confirm, without_controls
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import list_files
 from mcp_server.resources.register import render_skills
@@ -28,54 +29,73 @@ from mcp_server.resources.register import render_skills
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)
 _PATIENCE_S = 60
+_REMOVES_PLUGIN = {"claude": "uninstall", "codex": "remove"}
 # Claude Code starts a project's server in the directory of the session, which may lie below the project. Without
 # braces: those it would take for a variable of its own.
 _SEARCH_UPWARDS = (
-    'd=$PWD; while [ ! -x "$d"/{program} ] && [ "$d" != / ]; do d=$(dirname "$d"); done; exec "$d"/{program} {words}'
+    'd=$PWD; while [ ! -x "$d"/{program} ] && [ "$d" != / ]; do d=$(dirname "$d"); done; '
+    '[ -x "$d"/{program} ] && exec "$d"/{program} {words}; {missing}'
 )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Register the server with a client, or remove it. Exit status 1: something was not confirmed, or failed."""
-    sure, project = arguments.yes, _working_directory() if arguments.project else None
+    sure, project, client = arguments.yes, _working_directory() if arguments.project else None, arguments.client
     if arguments.command == "uninstall":
-        return _uninstall(arguments.client, project, sure=sure)
+        return _uninstall(client, project, sure=sure)
+    if arguments.approve_launches and client != "codex":
+        reason = f"{client} keeps no approval of single tools that a program could set."
+        raise BadArgument("--approve-launches", reason, "In Claude Code a person sets it: /permissions.")
     command = server_command(sys.executable, find_source())
-    if arguments.client == "inspector":
+    if client == "inspector":
         return _inspect(command, sure=sure)
-    if arguments.client == "codex":
-        return _install_codex(command, project, arguments, sure=sure)
-    if project is None:
-        done = [_register_user(command, sure=sure)]
-    else:
+    plugin = find_plugin(client, project)
+    if plugin:
+        print(f"The plugin {plugin} has server, agents and skills already; a registration would show each tool twice.")
+        print(f"To have one instead of it, type: {client} plugin {_REMOVES_PLUGIN[client]} {plugin}")
+    if client == "codex":
+        return 1 if plugin else _install_codex(command, project, arguments, sure=sure)
+    return _install_claude(command, project, has_plugin=bool(plugin), sure=sure)
+
+
+def _install_claude(command: Sequence[str], project: Path | None, *, has_plugin: bool, sure: bool) -> int:
+    base, fine = claude_directory(project), True
+    lines: list[list[str]] = []
+    edits: list[Edit] = []
+    if project is None and not has_plugin:
+        fine, lines = _find_registration(command)
+    elif not has_plugin and project is not None:
         change = partial(settings.in_mcp_json, command=in_project(command, project))
-        done = [apply_edit(Edit(project / ".mcp.json", project, change), sure=sure)]
-        if done[0]:
-            print("Claude Code asks once whether this project may start it: until then `claude mcp list` says Pending.")
-    base = claude_directory(project)
-    question = f"Allow the tools that change nothing without a question, in {base / 'settings.json'}?"
-    edits = [Edit(base / "settings.json", project, settings.allow_looking, question, is_offer=True)]
-    edits += [Edit(base / "agents" / file.name, project, partial(_copy_of, file)) for file in list_files("agents")]
-    done += [apply_edit(edit, sure=sure) for edit in edits]
-    return 0 if all(done) else 1
+        edits = [Edit(project / ".mcp.json", project, change, "starts this server")]
+    note = "allows the tools that change nothing without a question"
+    edits.append(Edit(base / "settings.json", project, settings.allow_looking, note))
+    if not has_plugin:
+        edits += [Edit(base / "agents" / file.name, project, partial(_copy_of, file)) for file in list_files("agents")]
+    done = apply_edits(edits, sure=sure, lines=lines, run=_run_line)
+    if done and project is not None and not has_plugin:
+        print("Claude Code asks once whether this project may start it: until then `claude mcp list` says Pending.")
+    return 0 if done and fine and not has_plugin else 1
 
 
 def _install_codex(command: Sequence[str], project: Path | None, arguments: argparse.Namespace, *, sure: bool) -> int:
     path = codex_config(project)
-    variables = [*settings.CODEX_VARIABLES, *arguments.env]
-    edits = [Edit(path, project, partial(settings.in_codex_toml, command=command, variables=variables))]
+    variables = settings.list_variables(os.environ, arguments.env)
+
+    def register(text: str) -> str:
+        after = settings.in_codex_toml(text, command=command, variables=variables)
+        return settings.approve_launches(after) if arguments.approve_launches else after
+
+    note = "starts this server, and passes on the variables that runs need"
+    note += "; launches ask nobody" if arguments.approve_launches else ""
+    edits = [Edit(path, project, register, note)]
     edits += [
         Edit(_codex_skills(project) / name / "SKILL.md", project, partial(_as_is, text))
         for name, text in render_skills().items()
     ]
-    done = [apply_edit(edit, sure=sure) for edit in edits]
-    question = "Let launch_run start any command without a question to you?"
-    approval = Edit(path, project, settings.approve_launches, question, is_offer=True)
-    if arguments.approve_launches or (done[0] and not sure and sys.stdin.isatty()):
-        done.append(apply_edit(approval, sure=sure and arguments.approve_launches))
+    done = apply_edits(edits, sure=sure)
     if project is not None:
         print(f"Codex reads {path} only in a trusted project: start codex there once, and trust it.")
-    return 0 if all(done) else 1
+    return 0 if done else 1
 
 
 def _uninstall(client: str, project: Path | None, *, sure: bool) -> int:
@@ -83,22 +103,31 @@ def _uninstall(client: str, project: Path | None, *, sure: bool) -> int:
     if client == "inspector":
         print("The Inspector keeps nothing of runward.")
         return 0
+    fine, lines = (True, []) if client == "codex" or project is not None else _find_unregistration()
     if client == "codex":
-        edits = [Edit(codex_config(project), project, settings.out_of_codex_toml)]
+        changes: dict[Path, Callable[[str], str | None]] = {codex_config(project): settings.out_of_codex_toml}
         ours = {_codex_skills(project) / name / "SKILL.md": text for name, text in render_skills().items()}
     else:
         base = claude_directory(project)
-        edits = [Edit(base / "settings.json", project, settings.forbid_looking)]
-        if project is not None:
-            edits.insert(0, Edit(project / ".mcp.json", project, settings.out_of_mcp_json))
+        changes = {base / "settings.json": settings.forbid_looking}
+        changes |= {} if project is None else {project / ".mcp.json": settings.out_of_mcp_json}
         ours = {base / "agents" / file.name: _copy_of(file, "") for file in list_files("agents")}
-    done = [_unregister_user(sure=sure)] if client == "claude" and project is None else []
-    edits += [Edit(path, project, partial(_remove_ours, text)) for path, text in ours.items() if path.exists()]
-    done += [apply_edit(edit, sure=sure) for edit in edits if edit.path.exists()]
-    for path in ours:
-        if client == "codex" and path.parent.is_dir() and not any(path.parent.iterdir()):
-            path.parent.rmdir()
-    return 0 if all(done) else 1
+    changes |= {path: partial(_remove_ours, text) for path, text in ours.items()}
+    edits = [Edit(path, project, change, takes_out=True) for path, change in changes.items() if path.exists()]
+    return 0 if apply_edits(edits, sure=sure, lines=lines, run=_run_line) and fine else 1
+
+
+def find_plugin(client: str, project: Path | None) -> str:
+    """Return the id of runward's plugin that a client has enabled, of this user or of a project; empty without one."""
+    if client == "codex":
+        files = [codex_config(None), *([codex_config(project)] if project else [])]
+    else:
+        files = [claude_directory(each) / "settings.json" for each in ({None, project})]
+    for file in files:
+        with suppress(OSError, ValueError):
+            if plugin := settings.read_plugin(file.read_text(encoding="utf-8"), is_toml=client == "codex"):
+                return plugin
+    return ""
 
 
 def _remove_ours(ours: str, text: str) -> str | None:
@@ -174,8 +203,17 @@ def in_project(command: Sequence[str], project: Path) -> list[str]:
     program = Path(command[0])
     if not program.is_relative_to(project):
         return list(command)
-    relative = shlex.quote(str(program.relative_to(project)))
-    return ["sh", "-c", _SEARCH_UPWARDS.format(program=relative, words=shlex.join(command[1:]))]
+    return ["sh", "-c", search_upwards(str(program.relative_to(project)), command[1:])]
+
+
+def search_upwards(program: str, words: Sequence[str], *, missing: str = "") -> str:
+    """Return the line of a shell that starts ``program`` of the nearest directory above, else the one in PATH.
+
+    ``missing``: done instead where PATH has none either.
+    """
+    in_path = f"command -v {NAME} >/dev/null || {missing}; exec {NAME}" if missing else f"exec {NAME}"
+    text = _SEARCH_UPWARDS.format(program=shlex.quote(program), words=shlex.join(words), missing=in_path)
+    return f"{text} {shlex.join(words)}"
 
 
 # --- programs of the clients
@@ -190,38 +228,36 @@ def read_user_entry() -> dict[str, object] | None:
         return None
 
 
-def _register_user(command: Sequence[str], *, sure: bool) -> bool:
+def _find_registration(command: Sequence[str]) -> tuple[bool, list[list[str]]]:
+    """Return whether the registration will be right, and the lines that a person confirms."""
     add, remove = ["claude", "mcp", "add", "--scope", "user", NAME, "--", *command], _removal()
     if shutil.which("claude") is None:
         print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(add)}")
-        return False
-    entry = read_user_entry()
-    if entry is not None and [entry.get("command"), *_args_of(entry)] == list(command):
-        print("claude mcp: nothing to change.")
-        return True
-    lines = [add]
-    if entry is not None:
-        print(f"claude mcp: registered as {without_controls(settings.describe_entry(entry))}")
-        if not settings.is_ours(entry):
-            both = f"{shlex.join(remove)} && {shlex.join(add)}"
-            print(f"claude mcp: that starts something else, left as it is. To replace it, type:\n  {both}")
-            return False
-        lines = [remove, add]
-    return _run_lines(lines, sure=sure)
-
-
-def _unregister_user(*, sure: bool) -> bool:
+        return False, []
     entry = read_user_entry()
     if entry is None:
-        print("claude mcp: nothing to change.")
-        return True
+        return True, [add]
+    if [entry.get("command"), *_args_of(entry)] == list(command):
+        return True, []
+    print(f"claude mcp: registered as {without_controls(settings.describe_entry(entry))}")
+    if settings.is_ours(entry):
+        return True, [remove, add]
+    both = f"{shlex.join(remove)} && {shlex.join(add)}"
+    print(f"claude mcp: that starts something else, left as it is. To replace it, type:\n  {both}")
+    return False, []
+
+
+def _find_unregistration() -> tuple[bool, list[list[str]]]:
+    entry = read_user_entry()
+    if entry is None:
+        return True, []
     if not settings.is_ours(entry):
         print(f"claude mcp: {without_controls(settings.describe_entry(entry))} starts something else, left as it is.")
-        return False
+        return False, []
     if shutil.which("claude") is None:
         print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(_removal())}")
-        return False
-    return _run_lines([_removal()], sure=sure)
+        return False, []
+    return True, [_removal()]
 
 
 def _removal() -> list[str]:
@@ -233,16 +269,10 @@ def _args_of(entry: dict[str, object]) -> list[object]:
     return list(words) if isinstance(words, list) else []
 
 
-def _run_lines(lines: Sequence[Sequence[str]], *, sure: bool) -> bool:
-    if not confirm(f"Run {' && '.join(map(shlex.join, lines))} ?", sure=sure):
-        print("claude mcp: left as it is.")
-        return False
-    for line in lines:
-        succeeded, output = _run_program(line)
-        print(without_controls(output))
-        if not succeeded:
-            return False
-    return True
+def _run_line(line: Sequence[str]) -> bool:
+    succeeded, output = _run_program(line)
+    print(without_controls(output))
+    return succeeded
 
 
 def _run_program(line: Sequence[str]) -> tuple[bool, str]:

@@ -164,8 +164,8 @@ def tool(
     """Return the tool that calls ``function``. Its docstring is the description that the model reads.
 
     Claude Code shows a model the names of tools alone, and loads a schema when a search finds the tool.
-    ``search_hint``: further words to find it by, which no request holds. ``always_loaded``: it loads the schema at once,
-    where the server is ready before the first request.
+    ``search_hint``: further words to find it by, which no request holds. ``always_loaded``: it loads the schema
+    at once, where the server is ready before the first request.
     ``drawn``: clients that show MCP Apps draw its answer, for their person.
     """
     meta: dict[str, Any] = {"anthropic/alwaysLoad": True} if always_loaded else {}
