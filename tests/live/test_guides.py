@@ -183,7 +183,7 @@ NOT_EXECUTED = {
     r"exp_launch_command: \||(params|seed|num_envs|name|stopped_by|status): .+|: ": "a line of a document or an answer",
     r"1 1/2 days|\d x \d hours = .*|4 h per arm.*|First step within .*": "a limit in words: tests/blueprints",
     r"(Could|Failed|Session|Ray runtime|epoch 3|reward ended|attempt 1-2|fail|0\.399|256→|RUN_ID-).*": "printed words",
-    r"(claude|uvx|pip|curl|loginctl|module|\w+-smi|salloc|tmux|sleep|ssh m2|/mcp__\w+|-e|exit) .*": "another program's",
+    r"(claude|uvx?|pip|curl|loginctl|module|salloc|tmux|sleep|ssh m2|/mcp__\w+|-e|exit) .*": "another program's",
     r"\| tee.*|a,b|[A-Z]\w+=\S*|\d,\d|&&": "a part of a command, or a variable",
     r"/data/(run_\$|code on ).*|<keyword .*|\"\$@\"|bash -c '\.\.\.'|--flag false": "a place, or words",
     r"doit:walk.*|verl:agent.*|'agent\.tools=.*": "a source or setting of another program: tests/sweeps/sources",
