@@ -1,6 +1,7 @@
 """find_runs: what was tried before, by words and conditions over all runs."""
 
 import sqlite3
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
-from mcp_server.results.memory.question import Question, read_question
+from mcp_server.results.memory.question import Names, Question, read_question
 from mcp_server.results.memory.searcher import Searcher, list_kinds
 from mcp_server.text.formatting import estimate_tokens
 from mcp_server.threads import run_in_thread
@@ -46,15 +47,18 @@ async def find_runs(
     """Search all former runs by settings, command, outcome, metric and time: what was tried, and which was best."""
     if not query.strip() or len(query) > _LONGEST:
         raise BadArgument("query", f"has between 1 and {_LONGEST} characters.")
-    question = read_question(query, datetime.now().astimezone(), list_kinds())
-    if (name := identity(ctx)) is not None:
-        question = question.of_owner(name)
-    return await run_in_thread(_find, server_of(ctx), question, limit)
+    name = identity(ctx)
+
+    def read(names: Names) -> Question:
+        question = read_question(query, datetime.now().astimezone(), list_kinds(), names)
+        return question.of_owner(name) if name is not None else question
+
+    return await run_in_thread(_find, server_of(ctx), read, limit)
 
 
-def _find(server: ServerContext, question: Question, limit: int) -> FoundRuns:
+def _find(server: ServerContext, read: Callable[[Names], Question], limit: int) -> FoundRuns:
     try:
-        found = Searcher(server.store, server.scalars, str(Path.cwd())).find(question, limit)
+        found = Searcher(server.store, server.scalars, str(Path.cwd())).find(read, limit)
     except sqlite3.Error as error:
         raise BadArgument("query", f"the index of runs cannot be read now ({error}).", "Call again.") from error
     lines, tokens = list(found.lines), 0

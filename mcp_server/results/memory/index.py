@@ -11,17 +11,17 @@ import math
 import re
 import sqlite3
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
-from mcp_server.results.memory.question import GROUPS, Bound, Question
+from mcp_server.results.memory.question import GROUPS, Bound, Names, Question, list_meant
 from mcp_server.store.run_index import RunIndex
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
-_VERSION = 2  # raise it with the tables, or with what is remembered
+_VERSION = 3  # raise it with the tables, or with what is remembered
 _RUNS: Mapping[Schema, str] = {
     "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
     "temp": "own",
@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS $memory (id INTEGER PRIMARY KEY, run_id TEXT UNIQUE, 
 CREATE TABLE IF NOT EXISTS $settings
  (id, name, short, number, value, PRIMARY KEY (short, id, name, value)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS $settings_by_id ON settings (id);
+CREATE TABLE IF NOT EXISTS $names (sort, name, PRIMARY KEY (sort, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS $figures (metric, id, facts, PRIMARY KEY (metric, id)) WITHOUT ROWID
 """
 _TEXTS = ("CREATE VIRTUAL TABLE IF NOT EXISTS $texts USING fts5(body)", "CREATE TABLE IF NOT EXISTS $texts (body)")
@@ -47,7 +48,7 @@ _FROM = "FROM $runs r JOIN $memory m ON m.run_id = r.run_id AND m.inode = r.inod
 _INSIDE = "m.id IN (SELECT id FROM $settings WHERE {})"
 _INSIDE_TEXTS = "m.id IN (SELECT rowid FROM $texts WHERE {})"
 _NAMED = re.compile(r":(\w+)\b")
-_TABLE = re.compile(r"\$(memory|settings(?:_by_id)?|figures|texts)\b")
+_TABLE = re.compile(r"\$(memory|settings(?:_by_id)?|figures|names|texts)\b")
 _MOST_VALUE = 300  # characters of a setting
 _EQUAL_FIELDS = frozenset({"same", "alike", "owner", "tag", "host", "verdict", "backend"})
 _GROUP_OF = {"live": "'queued', 'starting', 'running', 'stalled', 'retrying'"}
@@ -83,7 +84,7 @@ class Hit:
 
 
 def normal_name(name: str) -> str:
-    """Return a setting's name as all spellings of it have it: ``--num-envs`` and ``num_envs`` are one."""
+    """Return a setting's name without its signs: ``--num-envs`` and ``num_envs`` are one."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 
@@ -192,24 +193,25 @@ class Memory:
             normal, text = normal_name(name), value[:_MOST_VALUE].encode("utf-8", "backslashreplace").decode()
             row = (number, normal, short_name(normal), read_number(text), text)
             self._run(schema, "INSERT OR IGNORE INTO $settings VALUES (?, ?, ?, ?, ?)", row)
+            self._run(schema, "INSERT OR IGNORE INTO $names VALUES ('setting', ?)", (row[2],))
+            if text.isalnum() and not text.isdigit():
+                self._run(schema, "INSERT OR IGNORE INTO $names VALUES ('value', ?)", (text.lower(),))
+        for tag in one.facts.get("metrics", ()):
+            self._run(schema, "INSERT OR IGNORE INTO $names VALUES ('metric', ?)", (tag,))
         self._run(schema, "INSERT INTO $texts (rowid, body) VALUES (?, ?)", (number, body))
 
-    def has_setting(self, name: str) -> bool:
-        """Return whether any run has a setting, or a figure of runward, that ``name`` means."""
-        condition, values = _name_condition(normal_name(name))
-        statement = f"SELECT 1 FROM $settings WHERE {condition} LIMIT 1"  # noqa: S608 - the condition is ours
-        return any(self._run(schema, statement, values) for schema in SCHEMAS)
+    def read_names(self) -> Names:
+        """Return the names of all settings and metrics, and the words that are values, also of runs that are gone."""
+        rows = [row for schema in SCHEMAS for row in self._run(schema, "SELECT sort, name FROM $names")]
+        return Names(
+            *(list(dict.fromkeys(n for sort, n in rows if sort == one)) for one in ("setting", "metric", "value"))
+        )
 
-    def list_names(self) -> list[str]:
-        """Return the last parts of the names of all settings."""
-        rows = (row for schema in SCHEMAS for row in self._run(schema, "SELECT DISTINCT short FROM $settings"))
-        return list(dict.fromkeys(name for (name,) in rows))
-
-    def select(self, question: Question, *, any_word: bool = False) -> list[Hit]:
+    def select(self, question: Question) -> list[Hit]:
         """Return the runs for which all parts of a question hold but its metrics, the newest first."""
         hits = []
         for schema in SCHEMAS:
-            select, values = self._write_select(schema, question, any_word=any_word)
+            select, values = self._write_select(schema, question)
             rows = self._run(schema, f"{_SELECT} {select} ORDER BY r.created_at DESC, r.run_id", values)
             hits += [Hit(run_id, schema, *facts) for run_id, *facts in rows]
         return sorted(hits, key=lambda hit: hit.created_at, reverse=True)
@@ -219,10 +221,8 @@ class Memory:
         selects = [(schema, *self._write_select(schema, question)) for schema in SCHEMAS]
         return sum(self._run(schema, f"SELECT count(*) {select}", values)[0][0] for schema, select, values in selects)
 
-    def _write_select(
-        self, schema: Schema, question: Question, *, any_word: bool = False
-    ) -> tuple[str, dict[str, Any]]:
-        conditions = _Conditions(question, has_words=self._has_words[schema], any_word=any_word)
+    def _write_select(self, schema: Schema, question: Question) -> tuple[str, dict[str, Any]]:
+        conditions = _Conditions(question, self.read_names(), has_words=self._has_words[schema])
         return f"{_FROM} WHERE {' AND '.join(['NOT r.is_cut_off', *conditions.parts])}", conditions.values
 
     def read(self, hit: Hit) -> tuple[dict[str, str], str]:
@@ -230,6 +230,16 @@ class Memory:
         text = self._run(hit.schema, "SELECT body FROM $texts WHERE rowid = ?", (hit.number,))
         settings = self._run(hit.schema, "SELECT name, value FROM $settings WHERE id = ?", (hit.number,))
         return dict(settings), str(text[0][0]) if text else ""
+
+    def read_numbers(self, name: str, hits: Sequence[Hit]) -> dict[str, float]:
+        """Return the number of a setting of these runs, by id."""
+        condition, values = _name_condition(name, self.read_names())
+        found: dict[str, float] = {}
+        for schema in SCHEMAS:
+            ids = {hit.number: hit.run_id for hit in hits if hit.schema == schema}
+            rows = self._run(schema, f"SELECT id, number FROM $settings WHERE {condition}", values)  # noqa: S608
+            found |= {ids[number]: value for number, value in rows if number in ids and value is not None}
+        return found
 
     def read_figures(self, metric: str, hits: Sequence[Hit]) -> dict[str, dict[str, Any]]:
         """Return what is known of a metric of these runs, by id."""
@@ -245,20 +255,23 @@ class Memory:
                 self._run("main", statement, (metric, json.dumps(facts), hit.number, hit.run_id))
 
 
-def _name_condition(name: str) -> tuple[str, dict[str, Any]]:
-    values = {"short": short_name(name), "name": name, "end": f"%.{name}", "own": f":{name}"}
+def _name_condition(name: str, names: Names) -> tuple[str, dict[str, Any]]:
+    normal = normal_name(name)
+    if (short := short_name(normal)) == normal:
+        meant = {f"short{number}": one for number, one in enumerate(list_meant(name, names.settings) or [short])}
+        return f"short IN ({', '.join(f':{each}' for each in meant)})", meant
     exact = "name IN (:name, :own) OR name LIKE :end OR name LIKE '%:' || :name"
-    return ("short = :short" if short_name(name) == name else f"short = :short AND ({exact})"), values
+    return f"short = :short AND ({exact})", {"short": short, "name": normal, "end": f"%.{normal}", "own": f":{normal}"}
 
 
 class _Conditions:
     """A question as conditions of a SELECT, ``parts``, and the ``values`` that these name."""
 
-    def __init__(self, question: Question, *, has_words: bool, any_word: bool) -> None:
+    def __init__(self, question: Question, names: Names, *, has_words: bool) -> None:
         self.parts: list[str] = []
         self.values: dict[str, Any] = {}
         for each in question.comparisons:
-            name, given = _name_condition(normal_name(each.name))
+            name, given = _name_condition(each.name, names)
             self._hold(_INSIDE.format(f"({name}) AND {_compare(each)}"), **given, **_values_of(each))
         for key, value in question.fields:
             condition = f"short = :key AND name = ':' || :key AND {_match_field(key)}"
@@ -274,7 +287,13 @@ class _Conditions:
             project = question.project.rstrip("/") or "/"
             before = "" if project.startswith("/") else "'%/' || "
             self._hold(f"(r.cwd LIKE {before}:path OR r.cwd LIKE {before}:path || '/%')", path=project)
-        self._hold_words([stem(word) for word in question.words], " OR " if any_word else " AND ", has_words=has_words)
+        for state in question.not_states:
+            self._hold(f"NOT ({_state_condition(state)})")
+        values = frozenset(names.values)
+        for word in question.words:
+            self._hold_word(word, values, has_words=has_words)
+        for word in question.unlike:
+            self._hold_word(word, {word.lower()}, has_words=has_words, frame=f"NOT {_INSIDE_TEXTS}")
 
     def _hold(self, part: str, **given: Any) -> None:
         """Add a condition whose values get names that no other condition has."""
@@ -282,18 +301,22 @@ class _Conditions:
         self.values |= {names[name]: value for name, value in given.items()}
         self.parts.append(_NAMED.sub(lambda found: f":{names.get(found[1], found[1])}", part))
 
-    def _hold_any(self, frame: str, one: str, values: Sequence[str], join: str = " OR ", outer: str = "") -> None:
+    def _hold_any(self, frame: str, one: str, values: Sequence[str]) -> None:
         if values:
             given = {f"one{number}": value for number, value in enumerate(values)}
-            condition = join.join(one.format(f":{name}") for name in given)
-            self._hold((outer or _INSIDE).format(frame.format(condition)), **given)
+            condition = " OR ".join(one.format(f":{name}") for name in given)
+            self._hold(_INSIDE.format(frame.format(condition)), **given)
 
-    def _hold_words(self, words: Sequence[str], join: str, *, has_words: bool) -> None:
-        if has_words and words:
-            search = join.join(f'"{word}"*' for word in words)
-            self._hold(_INSIDE_TEXTS.format(f"texts{_VERSION} MATCH :words"), words=search)
+    def _hold_word(self, word: str, values: Collection[str], *, has_words: bool, frame: str = _INSIDE_TEXTS) -> None:
+        """Add that one of the words between bars stands in the text: whole where it is a value, else as a beginning."""
+        each = [(one, "") if one.lower() in values else (stem(one), "*") for one in word.split("|")]
+        if has_words:
+            search = " OR ".join('"{}"{}'.format(text.replace('"', " ").strip(), end) for text, end in each)
+            same = "" if "|" in word or word.isalnum() else " AND body LIKE '%' || :like || '%'"  # with its signs
+            self._hold(frame.format(f"texts{_VERSION} MATCH :word{same}"), word=search, like=word)
         else:
-            self._hold_any("{}", "body LIKE '%' || {} || '%'", words, join, _INSIDE_TEXTS)
+            given = {f"word{number}": text for number, (text, _) in enumerate(each)}
+            self._hold(frame.format(" OR ".join(f"body LIKE '%' || :{name} || '%'" for name in given)), **given)
 
 
 def _write_time(posix_s: float) -> str:
@@ -322,12 +345,19 @@ def _match_field(key: str) -> str:
 
 
 def _compare(each: Bound) -> str:
-    if read_number(each.value) is not None:
-        return f"number {each.sign} :number"
+    """Return a condition on the number or text of a setting; several values between ``or`` are as good."""
+    values = _split_values(each)
+    if all(read_number(value) is not None for value in values):
+        return f"({' OR '.join(f'number {each.sign} :number{at}' for at in range(len(values)))})"
     equal = "(value = :text COLLATE NOCASE OR value LIKE '%/' || :text)"
     return f"NOT {equal}" if each.sign == "!=" else equal
 
 
+def _split_values(each: Bound) -> list[str]:
+    values = re.split(r"\s*,\s*(?:or\s+)?|\s+or\s+", each.value)
+    return values if each.sign == "=" and all(read_number(value) is not None for value in values) else [each.value]
+
+
 def _values_of(each: Bound) -> dict[str, Any]:
-    number = read_number(each.value)
-    return {"number": number} if number is not None else {"text": each.value}
+    numbers = [read_number(value) for value in _split_values(each)]
+    return {f"number{at}": one for at, one in enumerate(numbers)} if None not in numbers else {"text": each.value}

@@ -7,14 +7,16 @@ project, and words. Whatever is no other part is a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Literal, cast, get_args
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import LiveState
 from mcp_server.record.state import EndedState
+from mcp_server.scalars.tag_names import match_tags
 from mcp_server.text.durations import find_duration
 from mcp_server.text.rows import read_blocks
 
@@ -23,53 +25,166 @@ Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 STATES = (*get_args(LiveState), *get_args(EndedState))
 GROUPS = ("live", "ended")
 FIELDS = ("owner", "tag", "host", "name", "sweep", "command", "commit", "why", "verdict", "note", "cwd", "backend")
-_SILENT_BLOCK, _STATE_BLOCK, *_SIGN_BLOCKS = map(dict, read_blocks("results/memory/question"))
-_SILENT = frozenset(_SILENT_BLOCK["word"].split())
-_STATE_WORDS = dict(pair.split("=") for pair in _STATE_BLOCK["state"].split())
+_BLOCKS = [dict(block) for block in read_blocks("results/memory/question")]
+_SILENT, _STATE_WORDS, _ALIASES = (
+    frozenset(_BLOCKS[0]["word"].split()),
+    *(dict(pair.split("=") for pair in _BLOCKS[number][key].split()) for number, key in ((1, "state"), (2, "alias"))),
+)
 _SIGNS: Mapping[str, Sign] = {
-    words: cast("Sign", block["sign"]) for block in _SIGN_BLOCKS for words in block["said"].split(", ")
+    words: cast("Sign", block["sign"]) for block in _BLOCKS if "sign" in block for words in block["said"].split(", ")
 }
+_OR_MORE: Mapping[str, Sign] = {
+    **dict.fromkeys(("more", "higher", "above", "larger", "greater", "up", "over", "bigger"), ">="),
+    **dict.fromkeys(("less", "lower", "below", "smaller", "fewer", "under"), "<="),
+}
+_BEFORE_NAME: Mapping[str, Sign] = {"before": "<", **dict.fromkeys(("reached", "past", "passed", "beyond"), ">=")}
+_PHRASES = {words: block["means"] for block in _BLOCKS if "means" in block for words in block["said"].split(", ")}
+_LONGEST_NAME = 3  # words
+_HELD_OUT = ("eval_", "val_", "test_", "valid_", "validation_")
 _NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?"
+_NUMBERS = rf"{_NUMBER}(?:(?:\s*,\s*|\s+or\s+|\s*,\s*or\s+){_NUMBER})*"
 _NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"
+_NAMES = rf"{_NAME}(?:\s+{_NAME}){{0,2}}"
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;]+"
-_SPOKEN = "|".join(word for word in _SIGNS if word[0].isalpha())
+_SPOKEN = "|".join(sorted((word for word in _SIGNS if word[0].isalpha()), key=len, reverse=True))
+_LINKS = (
+    r"(?:(?:is|was|were|are|of|at|got|gets|went|goes|stayed|stays|fell|dropped|rose|came|comes|reached|has|had|set|to"
+    r"|with)\s+)*"
+)
 _BETWEEN = re.compile(
-    rf"(?P<name>{_NAME})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})", re.IGNORECASE
+    rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])",
+    re.IGNORECASE,
+)
+_TOOK = re.compile(
+    rf"(?:\b(?:took|takes|lasted|ran|run|runs|running|trained)\s+(?:for\s+)?)?\b(?P<sign>{_SPOKEN})\s+"
+    r"(?P<span>(?:\d+(?:\.\d+)?|an?|one|two|three|half\s+an?)\s*(?:seconds?|minutes?|mins?|hours?|hrs?|h|days?))\b",
+    re.IGNORECASE,
 )
 _COMPARED = re.compile(
-    rf"(?P<name>\"[^\"]+\"|{_NAME})\s*(?P<sign>[<>!=]=|[≥≤≠<>=])\s*(?P<value>{_VALUE})"
-    rf"|(?P<spoken_name>{_NAME})\s+(?:is\s+)?(?P<spoken>{_SPOKEN})\s+(?P<spoken_value>{_NUMBER})(?![\w.])",
+    rf"(?P<name>\"[^\"]+\"|{_NAMES})\s*(?P<sign>[<>!=]=|[≥≤≠<>=])\s*(?P<value>{_NUMBERS}(?![\w./-])|{_VALUE})"
+    rf"|(?P<spoken_name>{_NAMES})\s+{_LINKS}(?P<spoken>{_SPOKEN})\s+(?P<spoken_value>{_NUMBER})(?![\w.])"
+    rf"|(?P<at_least_name>{_NAMES})\s+{_LINKS}(?P<at_least>{_NUMBER})\s+(?:or|and)\s+(?P<or_more>{'|'.join(_OR_MORE)})\b",
+    re.IGNORECASE,
+)
+_TWICE = re.compile(
+    rf"(?P<name>{_NAMES})\s*(?P<first>(?:{_LINKS})(?:[<>]=?|[≥≤]|{_SPOKEN})\s*{_NUMBER})\s*(?:and|but|,)\s*"
+    rf"(?P<second>(?:[<>]=?|[≥≤]|{_SPOKEN})\s*{_NUMBER})(?![\w.]|\s+{_NAME}\s*[<>=])",
+    re.IGNORECASE,
+)
+_OLD = re.compile(
+    r"\b(?:(?P<older>older)|(?P<newer>newer|younger)|(?P<more>more)|(?P<less>less))\s+than\s+(?P<span>\S+\s*(?:hours?|days?|weeks?|months?))\b(?P<old>\s+(?:old|ago))?",
+    re.IGNORECASE,
+)
+_EITHER = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+or\s+[\w./-]+)+)", re.IGNORECASE)
+_COUNTED = re.compile(rf"\b(?:(?P<sign>{_SPOKEN})\s+)?(?P<value>{_NUMBER})\s+(?P<name>{_NAMES})", re.IGNORECASE)
+_PAIRED = re.compile(
+    rf"(?P<name>{_NAMES})\s+{_LINKS}(?P<value>{_NUMBERS})(?![\w.])",
     re.IGNORECASE,
 )
 _KEYED = re.compile(
-    rf"(?<![\w/])(?P<key>[a-z_]+):(?P<value>{_VALUE})|\b(?P<when>since|after|before|until)\s+(?P<date>\d[\w:-]*)"
+    rf"(?<![\w/])(?P<key>[a-z_]+):(?P<value>{_VALUE})|\b(?P<when>since|after|before|until)\s+(?P<date>\d[\w:-]*)(?!\s+\w+\s+ago)"
 )
+_TAGGED = re.compile(
+    r"\b(?:(?:tagged|labell?ed)\s+(?:as\s+|with\s+)?|(?:with\s+)?(?:the\s+)?tags?\s+)(?P<tag>[\w.-]+)", re.IGNORECASE
+)
+_QUOTED = re.compile(r"(?<!\S)(?P<text>\"[^\"]+\"|'[^']+')(?!\s*[<>=!≥≤≠])")
+_PHRASED = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, _PHRASES), key=len, reverse=True))})\b", re.IGNORECASE)
+_NOT = re.compile(
+    r"\b(?:not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+(?:(?:for|using|use|with|on|the|any|by|a|an|yet)\s+)*"
+    r"(?P<word>[\w./-]+)",
+    re.IGNORECASE,
+)
+_RANK_WORDS: Mapping[str, Literal["max", "min", "worst"] | None] = {
+    **dict.fromkeys(("best", "top"), None),
+    **dict.fromkeys(("highest", "largest", "greatest", "maximum", "most"), "max"),
+    **dict.fromkeys(("longest", "slowest"), "max"),
+    **dict.fromkeys(("shortest", "fastest", "quickest"), "min"),
+    **dict.fromkeys(("lowest", "smallest", "least", "minimum"), "min"),
+    "worst": "worst",
+}
 _RANKED = re.compile(
-    r"\b(?P<most>best|highest|largest|lowest|smallest|least|worst)\b"
+    r"(?<!at )\b(?:(?P<before>\d{1,3}|two|three|five|ten)\s+)?"
+    rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}}|two|three|five|ten)\b)?"
     r"(?:\s*:\s*|\s+(?:ever\s+)?(?:(?:runs?|settings?|results?|ones?|cells?|trainings?)\b\s*)?(?:ever\s+)?"
     r"(?:(?:by|in terms of|on|for|at)\b\s*)?)"
-    rf"(?P<tag>(?:(?:best|last|mean10%):)?{_NAME})?",
+    rf"(?P<tag>(?:(?:best|last|mean10%):)?{_NAME})?(?P<rest>(?:\s+{_NAME}){{0,2}})",
     re.IGNORECASE,
 )
-_GOALS: Mapping[str, Literal["max", "min"] | None] = {
-    "best": None,
-    "highest": "max",
-    "largest": "max",
-    "lowest": "min",
-    "smallest": "min",
-    "least": "min",
-}
+_BY = re.compile(
+    rf"\b(?:by|in terms of|according to|w\.?r\.?t\.?)\s+(?:the\s+|its\s+|their\s+)?(?P<tag>{_NAMES})",
+    re.IGNORECASE,
+)
+_OF_TIME = frozenset({"longest", "slowest", "shortest", "fastest", "quickest"})
+_COUNTS = {"two": 2, "three": 3, "five": 5, "ten": 10}
 _AGO = re.compile(
-    r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>(?:\d+(?:\.\d+)?|an?|two|three|few)?\s*(?:minute|hour|day|week|month)s?)\b",
+    r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>(?:(?:\d+(?:\.\d+)?|an?|two|three|four|five"
+    r"|six|few)\s*|(?<=the last )|(?<=past ))(?:minute|hour|day|week|month)s?)\b",
     re.IGNORECASE,
 )
-_DAY = re.compile(r"\b(?P<day>last night|tonight|today|yesterday|this morning|this week|last week)\b", re.IGNORECASE)
+_DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()  # noqa: SIM905
+_MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
+_MONTH = "|".join([*_MONTHS, *(month[:3] + r"\.?" for month in _MONTHS)])
+_ONE_DAY = (
+    r"last night|tonight|today|yesterday|this morning|this week|last week|this month|last month"
+    rf"|(?:last\s+|this\s+)?(?:{'|'.join(_DAYS)})(?:\s+night)?|\d{{4}}-\d\d-\d\d|(?:{_MONTH})\s+\d{{1,2}}(?:st|nd|rd|th)?\b"
+    rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:{_MONTH})\b|(?:\d+|an?|one|two|three|four|five|six)\s+(?:hour|day|week)s?\s+ago"
+    rf"|(?<=in )(?:{'|'.join(_MONTHS)})\b"
+)
+_DAY = re.compile(
+    rf"\b(?:(?P<when>since|after|from|before|until|between|on|in|during|by)\s+)?(?P<day>{_ONE_DAY})"
+    rf"(?:\s+(?:and|to|until|through)\s+(?P<last>{_ONE_DAY}))?",
+    re.IGNORECASE,
+)
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::\d{2})?)?Z?")
 _HERE = re.compile(
     r"\b(?:(?:in|of|from|for)\s+)?(?:this|the current|my|our)\s+(?:project|repo(?:sitory)?|directory)\b", re.IGNORECASE
 )
 _WORD = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s,;?!()]+")
 _NIGHT_BEGINS, _NIGHT_ENDS, _MORNING = 18, 10, 5  # hours of this machine's clock
+
+
+@cache
+def plain_name(name: str) -> str:
+    """Return a name as all spellings of it have it: ``--num-envs``, ``Num Envs`` and ``num_envs`` are one."""
+    plain = "_".join(re.findall(r"[a-z0-9%]+", name.lower()))
+    return _ALIASES.get(plain, plain)
+
+
+def list_meant(asked: str, known: Iterable[str]) -> list[str]:
+    """Return the names that ``asked`` means: all spellings and synonyms of it; of two words, or without these, ends."""
+    plain = plain_name(asked)
+    names = {name: plain_name(name) for name in known}
+    same = [name for name, one in names.items() if one == plain]
+    ends = [name for name, one in names.items() if one.endswith(f"_{plain}") and not one.startswith(_HELD_OUT)]
+    return [*same, *ends] if not same or " " in asked else same
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names that runs have: the last parts of settings', those of metrics; and single words that are values."""
+
+    settings: Collection[str] = ()
+    metrics: Collection[str] = ()
+    values: Collection[str] = ()
+
+    def is_setting(self, name: str) -> bool:
+        """Return whether a name means settings."""
+        return bool(list_meant(name, self.settings))
+
+    def is_metric(self, name: str) -> bool:
+        """Return whether a name means a metric of any run."""
+        return any(match_tags(name, [tag]) for tag in self.metrics)
+
+    def find(self, words: Sequence[str], *, last: bool = True, only: str = "") -> tuple[int, str] | None:
+        """Return how many of the last, or first, words are a known name, and that name; the longest."""
+        for count in range(min(_LONGEST_NAME, len(words)), 0, -1):
+            part = words[-count:] if last else words[:count]
+            if part[0].lower() in _SILENT or part[-1].lower() in _SILENT:
+                continue
+            name = " ".join(part)
+            if (only != "metric" and self.is_setting(name)) or (only != "setting" and self.is_metric(name)):
+                return count, name
+        return None
 
 
 @dataclass(frozen=True)
@@ -101,8 +216,12 @@ class Question:
     since_s: float | None = None
     until_s: float | None = None
     ranked: str | None = None
-    goal: Literal["max", "min"] | None = None
+    goal: Literal["max", "min", "worst"] | None = None
     words: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()  # words that must not stand there
+    not_states: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()  # settings that are told of each
+    most: int | None = None
 
     def list_wider(self) -> dict[str, Question]:
         """Return the question without each of its parts, by that part."""
@@ -114,6 +233,10 @@ class Question:
             wider[f"{key}:{value}"] = replace(self, fields=others)
         for word in self.words:
             wider[word] = replace(self, words=tuple(each for each in self.words if each != word))
+        for word in self.unlike:
+            wider[f"not {word}"] = replace(self, unlike=tuple(each for each in self.unlike if each != word))
+        if self.not_states:
+            wider[f"not {', '.join(self.not_states)}"] = replace(self, not_states=())
         if self.states or self.causes:
             wider[" ".join((*self.states, *self.causes))] = replace(self, states=(), causes=())
         if self.project is not None:
@@ -132,17 +255,21 @@ class _Reader:
     text: str
     now: datetime
     kinds: frozenset[str]
+    names: Names
     question: dict[str, object] = field(default_factory=dict)
 
-    def take(self, pattern: re.Pattern[str], read: Callable[[re.Match[str]], bool]) -> None:
-        """Take each match that ``read`` understands out of the text."""
+    def take(self, pattern: re.Pattern[str], read: Callable[[re.Match[str]], bool | str]) -> None:
+        """Take each match that ``read`` understands out of the text; what it returns stays in its place."""
         position = 0
         while (found := pattern.search(self.text, position)) is not None:
-            if read(found):
-                self.text = f"{self.text[: found.start()]} {self.text[found.end() :]}"
-                position = found.start()
-            else:
-                position = max(found.end(), found.start() + 1)
+            taken = read(found)
+            if taken is False:
+                word = re.compile(r"\s+|$").search(self.text, found.start() + 1)
+                position = max(word.end() if word else found.end(), found.start() + 1)
+                continue
+            left = taken if isinstance(taken, str) else ""
+            self.text = f"{self.text[: found.start()]} {left} {self.text[found.end() :]}"
+            position = found.start() + len(left)
 
     def add(self, name: str, value: object) -> bool:
         former = self.question.setdefault(name, ())
@@ -152,6 +279,9 @@ class _Reader:
     def put(self, **values: object) -> bool:
         self.question |= values
         return True
+
+    def quoted(self, found: re.Match[str]) -> bool:
+        return self.add("words", found["text"][1:-1])
 
     def keyed(self, found: re.Match[str]) -> bool:
         key, value = (found["key"] or found["when"]).lower(), _unquote(found["value"] or found["date"])
@@ -167,27 +297,125 @@ class _Reader:
             return self.put(until_s=self._read_time(value))
         return key in FIELDS and self.add("fields", (key, value))
 
-    def compared(self, found: re.Match[str]) -> bool:
-        name = found["name"] or found["spoken_name"]
-        sign = _SIGNS[(found["sign"] or found["spoken"]).lower()]
-        value = _unquote(found["value"] or found["spoken_value"])
-        if name.lower() in FIELDS and sign == "=":
-            return self.add("fields", (name.lower(), value))
-        if name.lower() in ("since", "before", "until", "project", "state", "cause", "kind"):
-            return self.keyed(_KEYED.fullmatch(f"{name.lower()}:{found['value']}") or found)
-        return name.lower() not in _SILENT and self.add("comparisons", Bound(_unquote(name), sign, value))
+    def compared(self, found: re.Match[str]) -> bool | str:
+        name = found["name"] or found["spoken_name"] or found["at_least_name"]
+        sign = _OR_MORE[found["or_more"].lower()] if found["or_more"] else self._sign(found["sign"] or found["spoken"])
+        value = _unquote(found["value"] or found["spoken_value"] or found["at_least"])
+        *before, last = [_unquote(name)] if name[0] in "\"'" else name.split()
+        if last.lower() in FIELDS and sign == "=":
+            return self.add("fields", (last.lower(), value)) and " ".join(before)
+        if last.lower() in ("since", "before", "until", "project", "state", "cause", "kind"):
+            return self.keyed(_KEYED.fullmatch(f"{last.lower()}:{found['value']}") or found) and " ".join(before)
+        return self._bound([*before, last], sign, value)
 
-    def between(self, found: re.Match[str]) -> bool:
-        self.add("comparisons", Bound(found["name"], ">=", found["low"]))
-        return self.add("comparisons", Bound(found["name"], "<=", found["high"]))
+    def _sign(self, text: str) -> Sign:
+        return _SIGNS[" ".join(text.lower().split())]
 
-    def ranked(self, found: re.Match[str]) -> bool:
-        word, tag = found["most"].lower(), found["tag"] or ""
-        if word not in _GOALS or "ranked" in self.question:
+    def _bound(self, words: Sequence[str], sign: Sign, value: str) -> bool | str:
+        """Add a condition on the name in which words end, and return the others."""
+        kept = list(words)
+        while kept and kept[-1].lower() in _SILENT:
+            kept.pop()
+        count, name = self.names.find(kept) or (1, kept[-1] if kept else "")
+        if not name or (not self.names.settings and kept != list(words)):
             return False
-        if tag.lower() in _SILENT or self.state(tag):
-            tag = ""
-        return self.put(ranked=tag, goal=_GOALS[word])
+        self.add("comparisons", Bound(name, sign, value))
+        return " ".join(kept[:-count])
+
+    def between(self, found: re.Match[str]) -> bool | str:
+        left = self._bound(found["name"].split(), ">=", found["low"])
+        return left if left is False else self._bound(found["name"].split(), "<=", found["high"])
+
+    def twice(self, found: re.Match[str]) -> bool | str:
+        """Write ``lr >= 1 and <= 2`` as two conditions."""
+        name = (self.names.find(found["name"].split()) or (1, found["name"].split()[-1]))[1]
+        return f"{found['name']} {found['first']} {name} {found['second']}"
+
+    def old(self, found: re.Match[str]) -> bool:
+        if not (found["old"] or found["older"] or found["newer"]):
+            return False
+        span, month = found["span"], 30 * 86_400.0
+        count = re.fullmatch(r"(?i)(\S+)\s*months?", span)
+        seconds = month * float(count[1]) if count and count[1].isdigit() else find_duration(span)
+        if seconds is None:
+            return False
+        then = self.now.timestamp() - seconds
+        return self.put(until_s=then) if found["older"] or found["more"] else self.put(since_s=then)
+
+    def either(self, found: re.Match[str]) -> bool:
+        words = re.split(r"(?i)\s+or\s+", found["words"])
+        if any(word.lower() in _SILENT or self._find_state(word) or word.lower() in self.kinds for word in words):
+            return False
+        return self.add("words", "|".join(words))
+
+    def took(self, found: re.Match[str]) -> bool:
+        seconds = find_duration(re.sub(r"(?i)^half\s+an?", "0.5", found["span"]))
+        sign = self._sign(found["sign"])
+        return seconds is not None and self.add("comparisons", Bound("elapsed_s", sign, f"{seconds:g}"))
+
+    def counted(self, found: re.Match[str]) -> bool | str:
+        """Read ``4096 envs``, ``at least 4 gpus``."""
+        words = found["name"].split()
+        if (known := self.names.find(words, last=False, only="setting")) is None:
+            return False
+        sign = self._sign(found["sign"]) if found["sign"] else "="
+        return self.add("comparisons", Bound(known[1], sign, found["value"])) and " ".join(words[known[0] :])
+
+    def paired(self, found: re.Match[str]) -> bool | str:
+        """Read ``seed 3``, ``batch size of 64``, ``reached step 5000``."""
+        words = found["name"].split()
+        if (known := self.names.find(words, only="setting")) is None:
+            return False
+        left = words[: -known[0]]
+        sign = _BEFORE_NAME.get(left[-1].lower() if left else "", "=")
+        left = left[:-1] if sign != "=" else left
+        return self.add("comparisons", Bound(known[1], sign, found["value"])) and " ".join(left)
+
+    def tagged(self, found: re.Match[str]) -> bool:
+        return found["tag"].lower() not in _SILENT and self.add("fields", ("tag", found["tag"]))
+
+    def phrased(self, found: re.Match[str]) -> bool:
+        key, _, values = _PHRASES[" ".join(found[0].lower().split())].partition(":")
+        if key == "not":
+            return self.add("not_states", values)
+        if key == "cause":
+            return all(self.add("causes", value) for value in values.split())
+        return self.add("states", values) if key == "state" else self.add("fields", (key, values))
+
+    def negated(self, found: re.Match[str]) -> bool:
+        word = found["word"]
+        if state := self._find_state(word):
+            return self.add("not_states", state)
+        return word.lower() not in _SILENT and self.add("unlike", word)
+
+    def sorted_by(self, found: re.Match[str]) -> bool | str:
+        words = found["tag"].split()
+        if (known := self.names.find(words, last=False, only="metric")) is None:
+            return False
+        return self.put(ranked=known[1]) and " ".join(words[known[0] :])
+
+    def ranked(self, found: re.Match[str]) -> bool | str:
+        word, tag, rest = found["most"].lower(), found["tag"] or "", found["rest"].split()
+        words = [tag, *rest] if tag else []
+        if "goal" in self.question or (word == "most" and not self.names.is_metric(tag)):
+            return False
+        count = (found["count"] or found["before"] or "").lower()
+        self.put(goal=_RANK_WORDS[word], most=int(count) if count.isdigit() else _COUNTS.get(count))
+        if "ranked" in self.question:
+            return " ".join(words)
+        if word in _OF_TIME:
+            return self.put(ranked="elapsed_s") and " ".join(words)
+        if ":" in found[0]:
+            return self.put(ranked=tag) and " ".join(rest)
+        if not (self.names.metrics or self.names.settings):
+            is_word = tag.lower() in _SILENT or bool(self._find_state(tag))
+            return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)
+        known = self.names.find(words, last=False)
+        is_value = known is not None and (word not in ("best", "top", "worst") or self.names.is_metric(known[1]))
+        self.put(ranked=known[1] if known and is_value else "")
+        if known and not is_value:
+            self.put(shown=(known[1],))
+        return " ".join(words[known[0] :] if known else words)
 
     def ago(self, found: re.Match[str]) -> bool:
         span = re.sub(r"(?i)^(?:few|)\s*(?=[a-z])", "", found["span"])
@@ -201,30 +429,78 @@ class _Reader:
         return seconds is not None and self.put(since_s=self.now.timestamp() - seconds)
 
     def day(self, found: re.Match[str]) -> bool:
+        begin, end = self._find_day(found["day"])
+        when = (found["when"] or "").lower()
+        if found["last"]:
+            return self.put(since_s=begin.timestamp(), until_s=self._find_day(found["last"])[1].timestamp())
+        if when in ("before", "until", "by"):
+            return self.put(until_s=(begin if when == "before" else end).timestamp())
+        if when in ("since", "after") or end >= self.now:
+            return self.put(since_s=begin.timestamp())
+        return self.put(since_s=begin.timestamp(), until_s=end.timestamp())
+
+    def _find_day(self, text: str) -> tuple[datetime, datetime]:
+        """Return when the last such day, night, week or month began, and when it ended or will end."""
         midnight = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
-        word = found["day"].lower()
+        day, word = timedelta(days=1), " ".join(text.lower().split())
+        monday, first = midnight - day * midnight.weekday(), midnight.replace(day=1)
         if word == "last night":
-            begin = midnight - timedelta(hours=24 - _NIGHT_BEGINS)
-            return self.put(since_s=begin.timestamp(), until_s=(midnight + timedelta(hours=_NIGHT_ENDS)).timestamp())
-        if word == "yesterday":
-            return self.put(since_s=(midnight - timedelta(days=1)).timestamp(), until_s=midnight.timestamp())
-        monday = midnight - timedelta(days=midnight.weekday())
-        if word == "last week":
-            return self.put(since_s=(monday - timedelta(days=7)).timestamp(), until_s=monday.timestamp())
-        hours = {"tonight": _NIGHT_BEGINS, "this morning": _MORNING}.get(word, 0)
-        return self.put(since_s=(monday if word == "this week" else midnight + timedelta(hours=hours)).timestamp())
+            return midnight - timedelta(hours=24 - _NIGHT_BEGINS), midnight + timedelta(hours=_NIGHT_ENDS)
+        hours = {"tonight": _NIGHT_BEGINS, "this morning": _MORNING, "today": 0}
+        spans = {
+            **{name: (midnight + timedelta(hours=hour), midnight + day) for name, hour in hours.items()},
+            "yesterday": (midnight - day, midnight),
+            "this week": (monday, monday + 7 * day),
+            "last week": (monday - 7 * day, monday),
+            "this month": (first, first + 31 * day),
+            "last month": ((first - day).replace(day=1), first),
+        }
+        if word in spans:
+            return spans[word]
+        if ago := re.fullmatch(r"(\S+)\s+(hour|day|week)s?\s+ago", word):
+            span = timedelta(seconds=find_duration(f"{ago[1]} {ago[2]}s") or 0.0)
+            then = self.now - span
+            return (then, self.now) if ago[2] == "hour" else ((d := midnight - span), d + day)
+        if date := _DATE.fullmatch(word):
+            begin = self._make_date(int(date[1]), int(date[2]), int(date[3]))
+            return begin, begin + day
+        for number, name in enumerate(_DAYS):
+            if name in word:
+                begin = midnight - day * ((midnight.weekday() - number) % 7 or 7 * ("last" in word))
+                return (
+                    (begin + timedelta(hours=_NIGHT_BEGINS), begin + day + timedelta(hours=_NIGHT_ENDS))
+                    if ("night" in word)
+                    else (begin, begin + day)
+                )
+        month = next(number for number, name in enumerate(_MONTHS, 1) if name[:3] in word)
+        if found := re.search(r"\d+", word):
+            begin = self._make_date(self.now.year, month, int(found[0]))
+            begin = begin if begin <= self.now else self._make_date(self.now.year - 1, month, int(found[0]))
+            return begin, begin + day
+        begin = first.replace(month=month, year=self.now.year - (month > self.now.month))
+        return begin, (begin + 31 * day).replace(day=1)
+
+    def _make_date(self, year: int, month: int, day: int) -> datetime:
+        try:
+            return self.now.replace(year=year, month=month, day=day, hour=0, minute=0, second=0, microsecond=0)
+        except ValueError as error:
+            self._refuse(f"{year}-{month}-{day}: {error}.")
+            raise
+
+    def _find_state(self, word: str) -> str:
+        state = _STATE_WORDS.get(word.lower(), word.lower())
+        return state if state in (*STATES, *GROUPS) else ""
 
     def state(self, word: str) -> bool:
-        state = _STATE_WORDS.get(word.lower(), word.lower())
-        return state in (*STATES, *GROUPS) and self.add("states", state)
+        return bool(state := self._find_state(word)) and self.add("states", state)
 
     def words(self) -> tuple[str, ...]:
         kept = []
         for found in _WORD.finditer(self.text):
-            word = _unquote(found[0]).strip(".:")
-            if word == found[0].strip(".:") and word.lower() in self.kinds:
+            word = found[0].strip(".:'\"").removesuffix("'s")
+            if word.lower() in self.kinds:
                 self.add("causes", word.lower())
-            elif word != found[0].strip(".:") or not (word.lower() in _SILENT or self.state(word)):
+            elif not (word.lower() in _SILENT or self.state(word)):
                 kept += [word] if any(map(str.isalnum, word)) else []
         return tuple(kept)
 
@@ -235,10 +511,8 @@ class _Reader:
                 return self.now.replace(year=year, month=month, day=day, hour=hour, minute=minute, second=0).timestamp()
             except ValueError as error:
                 self._refuse(f"{text!r}: {error}.")
-        if _DAY.fullmatch(text.replace("-", " ").replace("_", " ")):
-            asked = _Reader(text.replace("-", " ").replace("_", " "), self.now, self.kinds)
-            asked.take(_DAY, asked.day)
-            return float(str(asked.question["since_s"]))
+        if found := _DAY.fullmatch(text.replace("-", " ").replace("_", " ")):
+            return self._find_day(found["day"])[0].timestamp()
         if (seconds := find_duration(text)) is not None and seconds >= 0:
             return self.now.timestamp() - seconds
         self._refuse(f"{text!r} is no time; times are 7d, 12h, 2026-11-20, yesterday.")
@@ -248,24 +522,36 @@ class _Reader:
         raise BadArgument("query", why)
 
 
-def read_question(text: str, now: datetime, kinds: frozenset[str]) -> Question:
-    """Return the question in ``text``. ``now``: with its time zone. ``kinds``: of failures.
+def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names = Names()) -> Question:
+    """Return the question in ``text``. ``now``: with its time zone. ``kinds``: of failures. ``names``: that runs have.
 
     Raises:
         BadArgument: a part names a state or time that does not exist.
     """
-    reader = _Reader(re.sub(r"\s+", " ", text).strip(), now, kinds)
+    reader = _Reader(re.sub(r"\s+", " ", text).strip(), now, kinds, names)
     for pattern, read in (
+        (_QUOTED, reader.quoted),
         (_HERE, lambda _: reader.put(project=".")),
-        (_BETWEEN, reader.between),
-        (_COMPARED, reader.compared),
-        (_KEYED, reader.keyed),
+        (_KEYED, lambda found: found["key"] not in _RANK_WORDS and reader.keyed(found)),
         (_AGO, reader.ago),
+        (_OLD, reader.old),
+        (_TOOK, reader.took),
         (_DAY, reader.day),
+        (_BETWEEN, reader.between),
+        (_BY, reader.sorted_by),
         (_RANKED, reader.ranked),
+        (_TWICE, reader.twice),
+        (_COMPARED, reader.compared),
+        (_COUNTED, reader.counted),
+        (_PAIRED, reader.paired),
+        (_TAGGED, reader.tagged),
+        (_PHRASED, reader.phrased),
+        (_NOT, reader.negated),
+        (_EITHER, reader.either),
     ):
         reader.take(pattern, read)
-    reader.put(words=reader.words())
+    for word in reader.words():
+        reader.add("words", word)
     return Question(**reader.question)  # type: ignore[arg-type]
 
 

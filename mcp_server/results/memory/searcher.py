@@ -17,8 +17,8 @@ from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
 from mcp_server.record.results.notes import NOTED
 from mcp_server.results.figures import choose_goal, measure
-from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, stem
-from mcp_server.results.memory.question import Bound, Question
+from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
+from mcp_server.results.memory.question import Bound, Names, Question, list_meant
 from mcp_server.results.memory.remembered import remember
 from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
@@ -72,19 +72,25 @@ class Searcher:
         self._store, self._scalars, self._project = store, scalars, project
         self._deadline_s = time.monotonic() + read_s
         self._notes: list[str] = []
+        self._ranked_settings: set[str] = set()
 
-    def find(self, question: Question, most: int) -> Found:
-        """Return at most ``most`` runs for which all of ``question`` holds; a name that no run has is noted."""
+    def find(self, read: Callable[[Names], Question], most: int) -> Found:
+        """Return at most ``most`` runs for which all of a question holds; a name that no run has is noted.
+
+        ``read`` returns the question by the names that runs have. BadArgument: it cannot be one.
+        """
         self.remember_all()
+        names = self._store.ask(lambda index: Memory.of(index).read_names())
         try:
-            return self._find(question, most)
+            return self._find(read(names), names, most)
         except _Unknown as unknown:
             return Found((), 0, "", [*self._notes, str(unknown)])
 
-    def _find(self, question: Question, most: int) -> Found:
+    def _find(self, question: Question, names: Names, most: int) -> Found:
         if question.project is not None:
             question = replace(question, project=find_project(question.project, self._project))
-        question, metrics, hits = self._store.ask(lambda index: self._select(question, Memory.of(index)))
+        question, metrics = _split(question, names)
+        hits = self._store.ask(lambda index: Memory.of(index).select(question))
         values: dict[str, dict[str, _Value]] = {}
         for each in metrics:
             values[each.name] = known = self._measure(each.name, hits, None)
@@ -94,10 +100,15 @@ class Searcher:
         ranked, goal = question.ranked, ""
         if hits and ranked is not None:
             ranked = ranked or _choose_metric(hits)
-            goal = choose_goal(parse_ranking(ranked)[0], question.goal)
+            if names.is_setting(ranked) and not names.is_metric(ranked):
+                self._ranked_settings.add(ranked)
+            tag = parse_ranking(ranked)[0]
+            goal = choose_goal(tag, None if question.goal == "worst" else question.goal)
+            goal = {"max": "min", "min": "max"}[goal] if question.goal == "worst" else goal
             hits, values[ranked] = self._rank(hits, ranked, goal, question)
         elif not hits:
             self._explain_nothing(question)
+        most = min(most, question.most or most)
         shown = hits[:most] if ranked is not None else self._shorten_sweeps(hits)[:most]
         read = self._store.ask(lambda index: [Memory.of(index).read(hit) for hit in shown])
         differing = _find_differing([settings for settings, _ in read])
@@ -106,14 +117,6 @@ class Searcher:
             figures = {name: one[hit.run_id] for name, one in values.items() if hit.run_id in one}
             lines.append(_describe(hit, settings, text, question, figures, differing))
         return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked else "", self._notes)
-
-    def _select(self, question: Question, memory: Memory) -> tuple[Question, list[Bound], list[Hit]]:
-        question, metrics = _split(question, memory)
-        if (hits := memory.select(question)) or len(question.words) <= 1:
-            return question, metrics, hits
-        if hits := memory.select(question, any_word=True):
-            self._notes.append(f"No run has all of {', '.join(question.words)}: these have some.")
-        return question, metrics, hits
 
     # ---- what the memory lacks
     def remember_all(self) -> None:
@@ -151,6 +154,9 @@ class Searcher:
         return None
 
     def _measure(self, metric: str, hits: Sequence[Hit], goal: str | None) -> dict[str, _Value]:
+        if metric in self._ranked_settings:
+            numbers = self._store.ask(lambda index: Memory.of(index).read_numbers(metric, hits))
+            return {run_id: _Value(value, None) for run_id, value in numbers.items()}
         tag, ranking = parse_ranking(metric)
         goal = goal or choose_goal(tag, None)
         key = f"{ranking}:{tag}:{goal if ranking == 'best' else ''}"
@@ -195,7 +201,7 @@ class Searcher:
 
     def _refuse(self, why: str, name: str, hits: Sequence[Hit]) -> NoReturn:
         tags = Counter(tag for hit in hits for tag in hit.facts.get("metrics", ()))
-        names = self._store.ask(lambda index: Memory.of(index).list_names())
+        names = self._store.ask(lambda index: Memory.of(index).read_names()).settings
         near = find_near_names(name, [*tags, *names]) or [tag for tag, _ in tags.most_common(_MOST_SHOWN)]
         raise _Unknown(f"{why}." + (f" Near: {', '.join(near)}." if near else ""))
 
@@ -234,24 +240,15 @@ def find_project(asked: str, cwd: str) -> str:
     return str(next((one for one in (path, *path.parents) if (one / ".git").exists()), path))
 
 
-def _split(question: Question, memory: Memory) -> tuple[Question, list[Bound]]:
-    """Return the question with its conditions on settings, and those on metrics. ``seed 3`` is a condition as well."""
-    settings: list[Bound] = []
-    metrics: list[Bound] = []
-    for each in question.comparisons:
-        (settings if memory.has_setting(each.name) else metrics).append(each)
+def _split(question: Question, names: Names) -> tuple[Question, list[Bound]]:
+    """Return the question with its conditions on settings, and those on metrics."""
+    settings = [each for each in question.comparisons if names.is_setting(short_name(normal_name(each.name)))]
+    metrics = [each for each in question.comparisons if each not in settings]
     for each in metrics:
         if read_number(each.value) is None:
-            near = ", ".join(find_near_names(each.name, memory.list_names()))
+            near = ", ".join(find_near_names(each.name, names.settings))
             raise _Unknown(f"No run has a setting {each.name!r}." + (f" Near: {near}." if near else ""))
-    words, said = list(question.words), []
-    while words:
-        word = words.pop(0)
-        if words and read_number(words[0]) is not None and memory.has_setting(word):
-            settings.append(Bound(word, "=", words.pop(0)))
-        else:
-            said.append(word)
-    return replace(question, comparisons=tuple(settings), words=tuple(said)), metrics
+    return replace(question, comparisons=tuple(settings)), metrics
 
 
 def _holds(each: Bound, known: _Value | None) -> bool:
@@ -301,13 +298,9 @@ def _describe(
         for name, one in values.items()
         if one.value is not None
     ]
-    asked = [normal_name(each.name) for each in question.comparisons]
-    named = [
-        name
-        for name in settings
-        for one in asked
-        if name.removeprefix(":") == one or name.endswith((f".{one}", f":{one}"))
-    ]
+    shorts = {short_name(name): name for name in settings}
+    asked = [*(each.name for each in question.comparisons), *question.shown]
+    named = [shorts[one] for name in asked for one in list_meant(short_name(normal_name(name)), shorts)]
     names = list(dict.fromkeys([*named, *differing[:_MOST_SHOWN]]))
     reasons = [
         f"{name.removeprefix(':').removeprefix('config:')}={settings[name]}" for name in names if name in settings
@@ -335,7 +328,7 @@ def _quote_words(words: Sequence[str], text: str, shown: str) -> list[str]:
     """Return the lines in which words stand that the answer does not show yet."""
     quoted: list[str] = []
     for word in words:
-        lower = stem(word).lower()
+        lower = next((one for one in (stem(each).lower() for each in word.split("|")) if one in text.lower()), word)
         if lower in " ".join([shown, *quoted]).lower():
             continue
         line = next((one for one in text.split("\n") if lower in one.lower()), "")
@@ -351,4 +344,4 @@ def _quote(text: str) -> str:
 
 def list_kinds() -> frozenset[str]:
     """Return the kinds of failures that a question may name by their word alone."""
-    return frozenset(KINDS) - {"killed", "other"}
+    return frozenset(KINDS) - {"killed", "other", "stall", "timeout"}

@@ -217,8 +217,9 @@ def test_imported_runs_are_found_compared_and_noted_like_others_and_repeat_nothi
     found = bring_in(runs := Runs(tmp_path), tmp_path / "lab")
     store = runs.store
     keep_note(store, found["a"], "keep", "good", "ada", {})
-    question = read_question("state:imported verdict:keep best:loss", datetime.now(UTC), list_kinds())
-    lines = Searcher(store, runs.scalars, "/").find(question, 10).lines
+    text = "state:imported verdict:keep best:loss"
+    searcher = Searcher(store, runs.scalars, "/")
+    lines = searcher.find(lambda names: read_question(text, datetime.now(UTC), list_kinds(), names), 10).lines
     assert [line.partition(" | ")[0] for line in lines] == [f"{found['a'].run_id} imported 14 Nov 22:13Z loss=0.25@3"]
     with pytest.raises(BadArgument, match="was imported"):
         repeat(LaunchRequest(like=found["a"].run_id), store)

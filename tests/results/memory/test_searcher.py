@@ -42,8 +42,8 @@ def home(tmp_path: Path) -> Path:
 
 def find(home: Path, text: str, most: int = 10, project: str = "/lab/cube") -> Found:
     store = RunStore(StateHome(home))
-    question = read_question(text, NOW, list_kinds())
-    return Searcher(store, Scalars(store.home, store), project).find(question, most)
+    searcher = Searcher(store, Scalars(store.home, store), project)
+    return searcher.find(lambda names: read_question(text, NOW, list_kinds(), names), most)
 
 
 def ids(home: Path, text: str) -> list[str]:
