@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mcp_server.record.events import read_record
@@ -50,12 +51,15 @@ def refresh(store: RunStore, runs: Sequence[Run]) -> list[Run]:
 def _is_behind(store: RunStore, run: Run) -> bool:
     if run.ended or not run.attempt or run.spec.mirror or run.at_start.get("boot_id") != boot_id():
         return False
-    try:
-        log = store.record_of(run).log(run.attempt).stat()
-    except OSError:
-        return False
     at_s = run.progress.get("at")  # of a run that has printed nothing there is no progress to wait for
-    return log.st_size > 0 and (not isinstance(at_s, str) or log.st_mtime > posix(at_s) + _NEWER_S)
+    followed = str(run.progress.get("read_from") or "").partition("output; ")[0]
+    noted_s = posix(at_s) + _NEWER_S if isinstance(at_s, str) else 0.0
+    for path in (store.record_of(run).log(run.attempt), Path(run.spec.cwd or "/") / followed if followed else None):
+        with contextlib.suppress(OSError):
+            status = path.stat() if path else None
+            if status and status.st_size > 0 and status.st_mtime > noted_s:
+                return True
+    return False
 
 
 def _ask(store: RunStore, run: Run) -> bool:

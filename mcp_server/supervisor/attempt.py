@@ -24,6 +24,7 @@ from mcp_server.supervisor.terminal import pty
 from mcp_server.supervisor.terminal.output_log import OutputLog, OutputRelay, SharedLog
 from mcp_server.system import processes
 from mcp_server.system.processes import Stage, StopSequence, stop_stages
+from mcp_server.text.formatting import parse_time
 from mcp_server.text.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ class Attempt:
                 inputs.params,
                 control.look_for_stop,
                 self.observer.note_rows,
+                parse_time(self.started_at).timestamp(),
             )
             outputs.start()
         except (OSError, RuntimeError) as error:  # neither a descriptor nor a thread is left
@@ -383,6 +385,8 @@ class Attempt:
             self._events.append("limit_near", text)
         if signal.SIGWINCH in numbers:  # from the terminal, or from a reader (see store/freshness)
             self.relay.resize_terminal()
+            if self._outputs:
+                self._outputs.read_curves()
             self.observer.look_now()
 
     # --- the end

@@ -399,6 +399,8 @@ def _note(run: Run, *, short: bool) -> str | None:
         notes.append(text.rstrip(".") if short else text)
     if text := describe_left_behind(run, short=short):
         notes.append(text)
+    if text := run.progress.get("left_out"):
+        notes.append("its files are left out: unknown whose" if short else f"Left out: {text}.")
     if text := run.code_change:
         notes.append("code changed before its start" if short else shorten_facts(text, _EVENT_CHARS))
     return ("; " if short else " ").join(notes) or None

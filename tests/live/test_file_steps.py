@@ -143,6 +143,60 @@ async def test_a_file_without_a_step_is_named_as_looked_at(sandbox: Sandbox) -> 
         await agent.end(run_id)
 
 
+# argv: a file, a seed, how: it stays open, or is opened for each row; whether the rows are printed; the last step.
+BESIDE = """
+import os, random, sys, time
+path, seed, mode, prints, last = sys.argv[2:]
+chance = random.Random(seed)
+os.makedirs(os.path.dirname(path), exist_ok=True)
+held = open(path, "w") if mode == "held" else None
+print("step,loss,iou", file=held or open(path, "a"), flush=True)
+step = 0
+while not (os.path.exists(f"stop-{seed}") and step >= int(last)):
+    if step < int(last):
+        step += 1
+        loss, iou = chance.random(), chance.random()
+        print(f"{step},{loss:.5f},{iou:.5f}", file=held or open(path, "a"), flush=True)
+        if prints == "prints":
+            print(f"batch {step} of {last} recon {loss:.4f} iou {iou:.4f}", flush=True)
+    time.sleep(0.03)
+print("over")
+"""
+
+
+async def test_runs_that_share_a_directory_have_their_own_rows_or_none(sandbox: Sandbox) -> None:
+    """Descriptors settle whose a file is, then the rows that the output shows as well; else it is said to be open."""
+    work = sandbox.path / "work"
+    work.mkdir()
+    (work / "train.py").write_text(BESIDE)
+    cases = {  # by seed, which is the name
+        "held": ("out/held.csv", "held", "silent", 30),
+        "shown": ("out/both.csv", "instants", "prints", 50),
+        "hidden": ("out/both.csv", "instants", "silent", 90),
+        "apart": ("apart/m.csv", "instants", "silent", 70),
+    }
+    async with sandbox.agent_in_process() as agent:
+        run_ids = {}
+        for name, (path, mode, prints, last) in cases.items():
+            words = [f"--output_dir={Path(path).parent}", path, name, mode, prints, str(last)]
+            run_ids[name] = await agent.launch([sys.executable, "train.py", *words], name=name, cwd=str(work))
+        seen = [run_ids[name] for name in ("held", "shown", "apart")]
+        await until_async(lambda: all("step" in sandbox.run(run_id).progress for run_id in seen), "their steps")
+        await until_async(lambda: "left_out" in sandbox.run(run_ids["hidden"]).progress, "the doubt")
+        for name in ("held", "apart", "shown", "hidden"):
+            (work / f"stop-{name}").touch()
+            status = await agent.end(run_ids[name])
+            if name == "hidden":
+                assert status.keys().isdisjoint({"step", "metrics"}), status
+                assert "and whose rows these are is unknown" in status["note"]
+            else:
+                rows = (work / cases[name][0]).read_text().splitlines()
+                own = [row.split(",") for row in rows if row.startswith(f"{cases[name][3]},")]
+                assert status["step"] == cases[name][3], status
+                assert status["metrics"]["loss"] in [pytest.approx(float(row[1]), abs=1e-4) for row in own]
+                assert "round" not in status
+
+
 async def test_the_files_of_another_run_in_the_same_directory_are_nobodys_step(sandbox: Sandbox) -> None:
     work = sandbox.path / "work"
     command = write_program(work, *PROGRAMS["a table, opened for each row"])

@@ -63,11 +63,12 @@ class FileProgress:
     def read_rows(self, path: str, rows: Iterable[CurveRow], at_s: float, wall_s: float) -> bool:
         """Take new rows of a file and return whether they show a step of training.
 
-        ``at_s``: now in monotonic seconds, ``wall_s``: the same in POSIX time.
+        ``at_s``: now in monotonic seconds, ``wall_s``: the same in POSIX time. The last row without a time is of now.
         """
         label = _find_held_out(path)
-        advanced = False
-        for row in rows:
+        advanced, rows = False, list(rows)
+        has_times = any(row.wall_s is not None for row in rows)
+        for number, row in enumerate(rows, 1):
             values = {
                 f"{label}/{tag}" if label else tag: value
                 for tag, value in row.values.items()
@@ -84,12 +85,13 @@ class FileProgress:
             if shows_training:
                 self.first_step = row.step if self.first_step is None else self.first_step
                 row_s = at_s if row.wall_s is None else at_s - min(max(0.0, wall_s - row.wall_s), at_s)
-                self._take_step(path, curves, row.step, row_s)
+                is_timed = row.wall_s is not None or (number == len(rows) and not has_times)
+                self._take_step(path, curves, row.step, row_s if is_timed else None)
                 curves.grown_s, advanced = at_s, True
         self.advances += advanced
         return advanced
 
-    def _take_step(self, path: str, curves: _Curves, step: int, at_s: float) -> None:
+    def _take_step(self, path: str, curves: _Curves, step: int, at_s: float | None) -> None:
         if step < curves.step:  # written anew, or another program goes on with it
             curves.first_step = min(curves.first_step, step)
         curves.moves += step > curves.step
@@ -103,7 +105,8 @@ class FileProgress:
         if self.step is None or step > self.step or (path == self.path and step < self.step and len(self._files) == 1):
             self.step, self.path = step, path
             self._steps.append(step)
-            if at_s >= self._paced_s + _APART_S:  # several tags of one moment may have neighbouring steps
+            # Several tags of one moment may have neighbouring steps.
+            if at_s is not None and at_s >= self._paced_s + _APART_S:
                 self._paced_s = at_s
                 self.speed.note_step(at_s, step)
 

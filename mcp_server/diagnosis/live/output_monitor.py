@@ -15,6 +15,7 @@ from typing import Any
 
 from mcp_server.diagnosis.failure.last_lines import gives_up
 from mcp_server.diagnosis.live.divergence import DivergenceDetector, Doubt
+from mcp_server.diagnosis.live.doubtful_rows import DoubtfulRows
 from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, LivePrefixes
 from mcp_server.diagnosis.live.file_progress import FileProgress
 from mcp_server.diagnosis.live.stall import ReportLimit, StallDetector
@@ -113,6 +114,8 @@ class OutputMonitor:
         self._byte_budget, self._budget_at_s = float(_BURST_BYTES), started_s
         self._unread_flood, self._flood_read_s = b"", -math.inf
         self._unfinished_read, self._received_s = b"", started_s
+        self.doubtful = DoubtfulRows()
+        self._clock_s = 0.0  # POSIX time at monotonic 0
         self._counts_alike = False  # output and files have shown the same step
         self._divergence_reported = False
         self._doubts_reported: set[str] = set()
@@ -172,9 +175,25 @@ class OutputMonitor:
     def _advances(self) -> int:
         return self.progress.advances + self.files.advances
 
-    def read_rows(self, path: str, rows: Sequence[CurveRow], at_s: float, wall_s: float) -> list[OutputEvent]:
-        """Return the events that new rows in a file of the run cause. ``wall_s``: ``at_s`` in POSIX time."""
-        if not self.files.read_rows(path, rows, at_s, wall_s):
+    def read_rows(
+        self, path: str, rows: Sequence[CurveRow], at_s: float, wall_s: float, other: str = ""
+    ) -> list[OutputEvent]:
+        """Return the events that new rows in a file of the run cause. ``wall_s``: ``at_s`` in POSIX time.
+
+        ``other``: who else may have written them; then those count which the output shows too.
+        """
+        self._clock_s = wall_s - at_s
+        if other:
+            self.doubtful.note_rows(path, rows, other)
+            return self._read_proven_rows(at_s)
+        return self._read_own_rows(path, rows, at_s)
+
+    def _read_proven_rows(self, at_s: float) -> list[OutputEvent]:
+        found = self.doubtful.take().items()
+        return [event for path, rows in found for event in self._read_own_rows(path, rows, at_s)]
+
+    def _read_own_rows(self, path: str, rows: Sequence[CurveRow], at_s: float) -> list[OutputEvent]:
+        if not self.files.read_rows(path, rows, at_s, at_s + self._clock_s):
             return []
         if self.progress.step is not None and self.files.counts_like(self.progress.step):
             self._counts_alike = True
@@ -267,7 +286,8 @@ class OutputMonitor:
                 self.checkpoint = name
         if self.progress.round > former_round:
             self.stall_detector.begin_round()
-        events = self._note_progress(advances, at_s)
+        self.doubtful.read_lines(lines)
+        events = self._note_progress(advances, at_s) + self._read_proven_rows(at_s)
         return events + self._note_divergence(at_s) + self._note_doubts(at_s)
 
     def _note_divergence(self, at_s: float) -> list[OutputEvent]:
@@ -430,6 +450,7 @@ class OutputMonitor:
                 for name in list(dict.fromkeys(names))[:_MAX_METRICS]
             },
             "read_from": self._describe_source(),
+            "left_out": self.doubtful.describe() if self.step is None else None,
             "checkpoint": self.checkpoint,
             "nan_since": {doubt.name: doubt.since for doubt in self.divergence.doubts.values()},
         }

@@ -66,6 +66,10 @@ class DocumentTail(RowTail):
         self._taken = [len(rows) for rows in tables] or self._taken
         return new
 
+    def pass_over(self, fd: int) -> None:
+        """Begin behind its rows."""
+        self.read(fd)
+
     def read_records(self, lines: list[str]) -> Iterator[Any]:  # noqa: ARG002
         """Yield nothing: a document has no lines."""
         yield from ()
@@ -109,6 +113,10 @@ class DatabaseTail(Tail):
                 return self._read_rows(database)
         except (sqlite3.Error, UnicodeError, MemoryError):
             return []
+
+    def pass_over(self, fd: int) -> None:
+        """Begin behind its rows."""
+        self.read(fd)
 
     def _read_rows(self, database: sqlite3.Connection) -> list[CurveRow]:
         kind = read_kind(database)

@@ -70,6 +70,13 @@ class Tail(ABC):
         self._head = head[: self.offset]
         return rows
 
+    def pass_over(self, fd: int) -> None:
+        """Begin behind all that the file holds now."""
+        status = os.fstat(fd)
+        self._identity, self.offset = (status.st_dev, status.st_ino), status.st_size
+        self._head = os.pread(fd, min(_HEAD_BYTES, status.st_size), 0)
+        self.begin(self._head)
+
     def begin(self, head: bytes) -> None:  # noqa: B027 - most files need no beginning
         """Begin a file whose first bytes are ``head``."""
 

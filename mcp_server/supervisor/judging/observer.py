@@ -100,7 +100,8 @@ class Observer:
         self._fed_s = 0.0  # when output came last
         self._noted_checkpoint: str | None = None
         self._faults = JudgingFaults(control.events)
-        self._rows: deque[tuple[str, list[CurveRow], float, float]] = deque()  # of files, with two times of arrival
+        # Of files, with two times of arrival, and who else may have written them.
+        self._rows: deque[tuple[str, list[CurveRow], float, float, str]] = deque()
         self.list_empty_files: Callable[[], tuple[str, ...]] = tuple
         # Called with each path that the output says it saved.
         self.on_checkpoint: Callable[[str], None] = lambda _: None
@@ -157,10 +158,10 @@ class Observer:
         if not self._is_read_later:
             self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
 
-    def note_rows(self, path: str, rows: list[CurveRow]) -> None:
-        """Take what is new in a file with curves of the attempt. May be called by any thread."""
+    def note_rows(self, path: str, rows: list[CurveRow], other: str) -> None:
+        """Take what is new in a file with curves of the attempt, or of ``other`` too. May be called by any thread."""
         is_first = not self._rows
-        self._rows.append((self._shorten(path), rows, time.monotonic(), time.time()))
+        self._rows.append((self._shorten(path), rows, time.monotonic(), time.time(), other))
         if is_first:
             os.kill(os.getpid(), signal.SIGCHLD)  # wakes the supervisor, which then finds ``due_s`` passed
 
@@ -276,8 +277,7 @@ class Observer:
 
     def _read_rows(self) -> None:
         while self._rows:
-            path, rows, at_s, wall_s = self._rows.popleft()
-            for event in self._reader.read_rows(path, rows, at_s, wall_s):
+            for event in self._reader.read_rows(*self._rows.popleft()):
                 self._report(event)
             self._progress_file.plan(time.monotonic())
 
@@ -379,7 +379,8 @@ class Observer:
         """Return where a step was looked for, and what was found."""
         if self._reader.files.step is not None:
             return f"first_step_pattern has matched no line, while {self._reader.files.path} is at {self._reader.place}"
-        return f"looked at its output, and {self._describe_empty() or 'it has no curve files'}"
+        found = self._reader.doubtful.describe() or self._describe_empty()
+        return f"looked at its output, and {found or 'it has no curve files'}"
 
     def _describe_empty(self) -> str:
         return "; ".join(f"{self._shorten(path)}: nothing written yet" for path in self.list_empty_files())

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mcp_server.command.outputs import find_in_command
 from mcp_server.command.programs import PYTHON_LAUNCHERS
@@ -20,7 +21,7 @@ from mcp_server.system.own_process import supervised_run
 from mcp_server.system.processes import list_written_files
 from mcp_server.text.regex import compile_lazily
 
-_MOST, _MOST_FILES, _MOST_ANCESTORS = 64, 50, 1000
+_MOST, _MOST_FILES, _MOST_ANCESTORS, _MOST_NEIGHBOURS = 64, 50, 1000, 512
 _GONE_S = 15.0  # since a program was seen alive, in which what it wrote last may be found
 _SETTLES_S = 5.0  # a new process may still change its directory and its program
 # A program of one of these may train, and open its files for an instant only.
@@ -40,6 +41,19 @@ class _Seen:
     may_train: bool
     until_s: float = 0.0
     files: dict[str, int] = field(default_factory=dict)
+    run_id: str = ""  # of a neighbour
+    seen_s: float = 0.0  # alive
+
+
+class Rival(NamedTuple):
+    """A run or process that works at or above a file. ``depth``: of the deepest directory above it that it names.
+
+    ``holds``: it has the file open for writing.
+    """
+
+    name: str
+    depth: int
+    holds: bool
 
 
 class OutsiderWatch:
@@ -49,13 +63,15 @@ class OutsiderWatch:
         self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
         self._seen: dict[processes.Process, _Seen] = {}
         self._known: set[tuple[int, int]] = set()  # the numbers of those that are not outsiders
-        self._neighbours: dict[processes.Process, tuple[str, float]] = {}  # of other runs: directory, when last seen
+        self._young: dict[processes.Process, tuple[str, list[str]]] = {}  # met, with directory and words
+        self._neighbours: dict[processes.Process, _Seen] = {}  # of other runs, and of programs that train elsewhere
 
     def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
         """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
         living = processes.list_numbers()
         supervised = {p.pid for p in attempt_processes}
         self._known.intersection_update(living)
+        self._young = {one: met for one, met in self._young.items() if (one.pid, one.started) in living}
         for numbers in living:
             if numbers in self._known or numbers[0] == os.getpid():
                 continue
@@ -73,17 +89,23 @@ class OutsiderWatch:
         self._note_living_neighbours(now_s)
 
     def _note_living_neighbours(self, now_s: float) -> None:
-        for one, (cwd, seen_s) in list(self._neighbours.items()):
+        for one, seen in list(self._neighbours.items()):
             if processes.find_process(one.pid) == one:
-                self._neighbours[one] = cwd, now_s
-            elif now_s - seen_s > _GONE_S:
+                seen.seen_s = now_s
+            elif now_s - seen.seen_s > _GONE_S:
                 del self._neighbours[one]
 
-    def work_at(self, directories: Container[str], attempt_processes: Iterable[processes.Process]) -> bool:
-        """Return whether another run, or a program that may train, works in one of ``directories`` or did just now."""
+    def find_rivals(self, path: str, least: int, attempt_processes: Iterable[processes.Process]) -> list[Rival]:
+        """Return who works, or did just now, in a directory above ``path`` that is at least ``least`` deep."""
         self.inspect_processes(attempt_processes, time.time())
-        others = [seen.cwd for seen in self._seen.values() if not seen.until_s and (seen.files or seen.may_train)]
-        return any(cwd in directories for cwd in [*(cwd for cwd, _ in self._neighbours.values()), *others])
+        others = [one for one in self._seen.values() if not one.until_s and (one.files or one.may_train)]
+        rivals = []
+        for one in [*self._neighbours.values(), *others]:
+            above = [place.count("/") for place in (one.cwd, *one.directories) if _is_below(path, place)]
+            if max(above, default=-1) >= least:
+                holds = path in one.files or any(path == held for held, _, _ in list_written_files(one.process.pid))
+                rivals.append(Rival(one.run_id or f"process {one.process.pid}", max(above), holds))
+        return rivals
 
     def outsiders(self) -> tuple[Outsider, ...]:
         """Return those that had a file of the directory open for writing, or whose program may train."""
@@ -100,20 +122,27 @@ class OutsiderWatch:
         except OSError:  # it is gone, or another user's
             self._known.add(numbers)
             return None
-        is_below = _is_below(cwd, self._cwd)
-        # A tmux server, whose descriptors are as many as its panes, often works where it was first needed.
-        if not is_below or processes.is_tmux_server(one) or _has_supervisor(one, supervised):
-            if is_below and _is_of_another_run(one):
-                self._neighbours[one] = cwd, time.time()
-            # A command has its supervisor's words until it begins.
-            is_settled = is_below and supervised_run(processes.command_words(one.pid)) is None
-            if is_settled or time.time() - processes.started_at_s(one) > _SETTLES_S:
+        is_below, words = _is_below(cwd, self._cwd), processes.command_words(one.pid)
+        known = self._young.get(one)
+        self._young[one] = cwd, words
+        if known == (cwd, words):
+            if time.time() - processes.started_at_s(one) > _SETTLES_S:
                 self._known.add(numbers)
+                del self._young[one]
             return None
-        words = processes.command_words(one.pid)
-        directories = tuple(find_in_command(words, cwd))
-        seen = self._seen[one] = _Seen(one, processes.started_at_s(one), cwd, directories, _may_train(words))
-        return seen
+        # A tmux server, whose descriptors are as many as its panes, often works where it was first needed.
+        is_outsider = is_below and not processes.is_tmux_server(one) and not _has_supervisor(one, supervised)
+        directories = tuple(find_in_command(words, cwd)) if is_below or _may_train(words) else ()
+        seen = _Seen(one, processes.started_at_s(one), cwd, directories, _may_train(words), seen_s=time.time())
+        if is_outsider:
+            self._seen[one] = seen
+            return seen
+        if (is_below or directories) and len(self._neighbours) < _MOST_NEIGHBOURS:
+            run_id = _find_other_run(one)
+            if run_id is not None and not processes.is_tmux_server(one):
+                self._neighbours[one] = seen
+                seen.run_id = run_id
+        return None
 
     def _note_files(self, seen: _Seen) -> None:
         with contextlib.suppress(OSError):
@@ -142,10 +171,12 @@ def _has_supervisor(one: processes.Process, supervised: set[int]) -> bool:
     return False
 
 
-def _is_of_another_run(one: processes.Process) -> bool:
-    """Return whether a process that works in the directory is a run's, and not this one's, nor a supervisor itself."""
-    is_own = os.getpid() in processes.ancestors(one.pid) or processes.is_tmux_server(one)
-    return not is_own and supervised_run(processes.command_words(one.pid)) is None
+def _find_other_run(one: processes.Process) -> str | None:
+    """Return the id of the run whose process this is, empty without one, None for this run's and for supervisors."""
+    above = processes.ancestors(one.pid)
+    if os.getpid() in above or supervised_run(processes.command_words(one.pid)) is not None:
+        return None
+    return next(filter(None, (supervised_run(processes.command_words(pid)) for pid in above)), "")
 
 
 def _may_train(words: list[str]) -> bool:

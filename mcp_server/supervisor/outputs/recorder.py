@@ -13,6 +13,7 @@ that; a file without such a proof is recorded as ``unsure``. `outsiders` finds p
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import threading
@@ -30,9 +31,9 @@ from mcp_server.command.outputs import (
 )
 from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.run_directory import now
-from mcp_server.record.scalar_files import parse_event_name
 from mcp_server.record.written_files import Outputs, write_outputs
 from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
+from mcp_server.supervisor.outputs.ownership import CurveOwnership
 from mcp_server.supervisor.outputs.scalar_tails import ScalarTails, TemporaryFiles
 from mcp_server.supervisor.outputs.seen_files import SETTLE_S, MentionedDirectories, SeenFiles, may_be_listed
 from mcp_server.supervisor.outputs.write_sessions import WriteSessions
@@ -51,7 +52,8 @@ _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
 _LOOKED_S, _MOST_LOOKED = 5.0, 1000  # growing files
 _QUIET_S, _LONGEST_QUIET_S = 0.05, 0.4  # after events that are no news: another run that lists a directory wakes all
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
-_FLUSH_S, _FINISH_S = 1.0, 3.0  # the end waits so long for what was seen, and afterwards for the listing
+_FLUSH_S, _FINISH_S = 3.0, 3.0  # the end waits so long for what was seen, and afterwards for the listing
+_LOOK_S = 0.15  # a reader waits so long for the newest rows
 # Between two looks for outsiders: at least 200 times what one takes, and each time twice as long while no file changes.
 # An idle attempt rarely looks: where an outsider writes, inotify says so, and a look at each new process of a busy
 # machine is the most that a silent run costs.
@@ -66,6 +68,7 @@ _TEMPORARY = "/tmp"  # noqa: S108 - watched, never written: tempfile would make 
 # Below directories of outputs that exist, new ones are expected: logs/train/runs/DATE. One with more directories in it
 # holds the runs themselves.
 _OUTPUT_DEPTH, _MOST_BESIDE, _NEW_DEPTH = 3, 12, 6
+_FORMER_DEPTH = 2
 
 
 class OutputRecorder(threading.Thread):
@@ -82,7 +85,8 @@ class OutputRecorder(threading.Thread):
         cwd: str,
         params: Mapping[str, Any],
         on_stop_request: Callable[[], None] = lambda: None,
-        on_rows: Callable[[str, list[CurveRow]], None] = lambda *_: None,
+        on_rows: Callable[[str, list[CurveRow], str], None] = lambda *_: None,
+        begun_s: float = math.inf,
     ) -> None:
         super().__init__(name="outputs", daemon=True)
         # Whether ``on_stop_request`` is called, in this thread, soon after one is written by a process of this host.
@@ -95,7 +99,8 @@ class OutputRecorder(threading.Thread):
         self._run_path = f"{path.parent.parent.parent}/"
         self._ending, self._flushed = threading.Event(), threading.Event()
         self._wakeup = os.pipe()
-        self._begun_ns = time.time_ns() - _SLACK_NS
+        begun_ns = min(time.time_ns(), int(min(begun_s, 1e10) * 1e9))
+        self._begun_ns = begun_ns - _SLACK_NS
         self._pids: dict[int, None] = {}
         self._budget = RateBudget(_SAMPLES_AT_ONCE, _SAMPLES_PER_S)
         self._looked_s: dict[str, float] = {}  # when a changed path was looked at
@@ -110,16 +115,16 @@ class OutputRecorder(threading.Thread):
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
         self._files = SeenFiles(self._sessions, self._inotify, self._take_events)
-        self._tails = ScalarTails(self._is_own, on_rows, self._begun_ns / 1e9)
+        self._tails = ScalarTails(self._find_owner, on_rows, self._begun_ns / 1e9)
         self._temporary = TemporaryFiles(self._inotify)
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
-        self._of_others: set[str] = set()  # paths with curves that others may have written
-        self._looked_ns: dict[str, int] = {}  # when one was first seen while nobody else was there
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
         self._outsiders_quiet_s, self._has_changed = 0.0, False  # the longer pause; whether a file changed in it
-
+        self._ownership = CurveOwnership(self._real_cwd, begun_ns, self._files, self._outsiders)
+        self._has_passed_over = False
+        self._looks, self._looked = threading.Event(), threading.Event()  # at the curves: wanted, done
         self._used_s, self._searched_at_s = 0.0, 0.0  # processor time of the attempt; that at the last such search
         self._is_idle, self._woken_s = False, 0.0
         self._event_files_pause_s = _EVENT_FILES_S
@@ -138,12 +143,20 @@ class OutputRecorder(threading.Thread):
             self._wake()
 
     def flush(self) -> None:
-        """Write what was seen: call it when the attempt's processes have ended. Waits 1 s at most."""
+        """Write what was seen: call it when the attempt's processes have ended. Waits 3 s at most."""
         self.hears_stop_requests = False
         self._ending.set()
         self._wake()
         if self.ident is not None:
             self._flushed.wait(_FLUSH_S)
+
+    def read_curves(self) -> None:
+        """Read what is new in the files with curves, for a reader. Waits 0.15 s at most. For another thread to call."""
+        if self._tails.is_following and not self._ending.is_set():
+            self._looked.clear()
+            self._looks.set()
+            self._wake()
+            self._looked.wait(_LOOK_S)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -168,7 +181,7 @@ class OutputRecorder(threading.Thread):
             self._sample_until_end()
             self._outsiders.inspect_processes((), time.time())  # first: meanwhile what was written last settles
             self._files.close(self._pids)
-            self._tails.read_due(ended=True)
+            self._tails.read_due(at_once=True, ended=True)
             self._add_directories(self._mentioned.decide())
             self._write()
             self._flushed.set()
@@ -189,6 +202,14 @@ class OutputRecorder(threading.Thread):
             self.hears_stop_requests = True
             self._on_stop_request()  # one may have been written just before
 
+    def _pass_over_former(self) -> None:
+        """Note what files with curves held before the attempt began: one that resumes may append to them."""
+        self._has_passed_over = True
+        before = [self._real_cwd, *(path for path in self._directories if path != self._real_cwd)]
+        for directory in filter(may_be_listed, before):
+            depth = 0 if directory == self._real_cwd else _FORMER_DEPTH
+            self._tails.pass_over_former(directory, depth, self._begun_ns + _SLACK_NS)
+
     # --- sampling
 
     def _sample_until_end(self) -> None:
@@ -208,6 +229,8 @@ class OutputRecorder(threading.Thread):
                 pause_s = min(pause_s * _SLOWER, _IDLE_S if self._is_idle and not self._changes else _LONGEST_S)
             else:
                 earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * (now_s - begun_s))
+            if not self._has_passed_over:  # after the first sample: a child may live for a moment
+                self._pass_over_former()
             if now_s >= write_due_s and self._write():
                 write_due_s = time.monotonic() + write_pause_s
                 write_pause_s = min(write_pause_s + _WRITE_SLOWER_S, _LONGEST_WRITE_S)
@@ -267,6 +290,11 @@ class OutputRecorder(threading.Thread):
     def _is_woken(self) -> bool:
         """Take what woke this thread, and return whether there is news, not the end."""
         os.read(self._wakeup[0], 4096)
+        if self._looks.is_set():
+            self._looks.clear()
+            self._take_events()
+            self._tails.read_due(at_once=True)
+            self._looked.set()
         return not self._ending.is_set()
 
     def _sample(self, *, is_whole: bool) -> None:
@@ -349,28 +377,8 @@ class OutputRecorder(threading.Thread):
         for path in self._files.find_event_files(directory):
             self._tails.note_change(path)
 
-    def _is_own(self, path: str) -> bool:
-        """Return whether the attempt writes a file with curves, as far as that is known.
-
-        Its processes have it open, or its name has the number of one. One that was open for instants only is the
-        attempt's in a directory that it named or writes in, or where nobody else works.
-        """
-        if (known := self._files.is_written(path)) is not None:
-            return known
-        if os.stat(path).st_mtime_ns < self._begun_ns:  # noqa: PTH116 - hot path
-            return False
-        if (event := parse_event_name(path.rpartition("/")[2])) is not None and event.writers:
-            return any(pid in self._pids for pid, _ in event.writers)
-        above = set(map(str, Path(path).parents))
-        if above & {*self._directories, *self._files.directories()} - {self._real_cwd}:
-            return True
-        if self._real_cwd not in above or path in self._of_others:
-            return False
-        if self._outsiders.work_at(above, self._living):
-            self._of_others.add(path)  # also once they are gone
-            return False
-        # Who wrote it first may be gone by now; who writes it again, after that look, would have been seen.
-        return os.stat(path).st_mtime_ns > self._looked_ns.setdefault(path, time.time_ns())  # noqa: PTH116 - hot path
+    def _find_owner(self, path: str) -> str | None:
+        return self._ownership.judge(path, self._directories, self._pids, self._living)
 
     def _is_of_record(self, path: str) -> bool:
         if path == f"{self._run_path}stop.json":

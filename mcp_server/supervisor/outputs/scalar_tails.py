@@ -23,15 +23,29 @@ from mcp_server.system.time_bounds import RateBudget
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.2, 1.5, 3.0  # between two reads of a file that grows
 _SHARE = 50
-_AGAIN_S = 10.0  # until it is asked again whose a file is
 _MOST_FILES, _HEAD_BYTES, _MOST_NAMED = 300, 4096, 2
+_MOST_FORMER, _FORMER_S = 2_000, 0.15  # entries that are looked at, time that it may take
 _WAL = "-wal"  # beside a database, which grows only later
+
+
+OWN = ""  # the owner of a file of the attempt
 
 
 def may_hold_curve(path: str) -> bool:
     """Return whether a file of this name is worth a look."""
     path = path.removesuffix(_WAL)
     return "tfevents" in path or "/metrics/" in path or find_scalar_file(path.rpartition("/")[2]) is not None
+
+
+def find_curve_files(directory: str, depth: int, max_entries: int, max_s: float) -> list[str]:
+    """Return the files that may hold curves, at most so many levels below a directory, as far as that time allows."""
+
+    def curve_file(entry: os.DirEntry[str]) -> str | None:
+        return entry.path if may_hold_curve(entry.path) and entry.is_file(follow_symlinks=False) else None
+
+    scan = DirectoryScan(depth, max_entries=max_entries, max_s=max_s)
+    found = scan.walk(Path(directory), curve_file, skip=lambda name: name.startswith("."))
+    return [path for _, some in found for path in some]
 
 
 @dataclass
@@ -42,8 +56,8 @@ class _Followed:
     pause_s: float = _FIRST_S
     tail: Tail | None = None
     is_none: bool = False
-    is_own: bool = False
-    asked_s: float = -math.inf
+    owner: str | None = None
+    is_known: bool = False  # it was read, or is not the attempt's
     has_rows: bool = False
     is_empty: bool = False
     changed: str = ""  # the file that did, which may be the one beside a database
@@ -52,16 +66,25 @@ class _Followed:
 class ScalarTails:
     """The files of one attempt, begun at ``begun_wall_s`` (POSIX).
 
-    ``is_own`` says whose a file is, ``take`` gets the path and the new rows.
+    ``find_owner`` says whose a file is, as ``CurveOwnership.judge`` does. ``take`` gets the path, the new rows, and who
+    else may have written them, empty for nobody. The newest row of a file that holds no times has that of the file.
     """
 
     def __init__(
-        self, is_own: Callable[[str], bool], take: Callable[[str, list[CurveRow]], None], begun_wall_s: float = 0.0
+        self,
+        find_owner: Callable[[str], str | None],
+        take: Callable[[str, list[CurveRow], str], None],
+        begun_wall_s: float = 0.0,
     ) -> None:
         self.due_s = math.inf
         self._begun_wall_s = begun_wall_s
-        self._is_own, self._take = is_own, take
+        self._find_owner, self._take = find_owner, take
         self._files: dict[str, _Followed] = {}
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a file with rows is, or may be, the attempt's."""
+        return any(file.has_rows for file in list(self._files.values()))
 
     def note_change(self, path: str, *, is_new: bool = False) -> None:
         """Note that a file has changed; ``is_new``: it may be another one than before."""
@@ -74,49 +97,75 @@ class ScalarTails:
         file.changed = changed
         file.is_none = file.is_none and not is_new
         if not file.is_none and file.due_s == math.inf:
-            file.due_s = time.monotonic() + (file.pause_s if file.has_rows else 0.0)
+            file.due_s = time.monotonic() + (file.pause_s if file.is_known else 0.0)
             self.due_s = min(self.due_s, file.due_s)
 
-    def read_due(self, *, ended: bool = False) -> None:
-        """Read the files that are due; ``ended``: all that have changed."""
+    def pass_over_former(self, directory: str, depth: int, before_ns: int) -> None:
+        """Take none of the rows that files so far below a directory hold that changed last before a time."""
+        for path in find_curve_files(directory, depth, _MOST_FORMER, _FORMER_S):
+            self.pass_over(path.removesuffix(_WAL), before_ns)
+
+    def pass_over(self, path: str, before_ns: int) -> None:
+        """Take none of the rows that a file holds now, where it changed last before a time."""
+        with contextlib.suppress(OSError, EOFError):
+            fd = open_regular_file(path)  # type: ignore[arg-type] # as os.open takes it
+            try:
+                is_former = os.fstat(fd).st_mtime_ns < before_ns and path not in self._files
+                tail = open_tail(path, os.pread(fd, _HEAD_BYTES, 0), self._begun_wall_s) if is_former else None
+                if tail is not None and len(self._files) < _MOST_FILES:
+                    tail.pass_over(fd)
+                    self._files[path] = _Followed(math.inf, tail=tail)
+            finally:
+                os.close(fd)
+
+    def read_due(self, *, at_once: bool = False, ended: bool = False) -> None:
+        """Read the files that are due; ``at_once``: all that have changed. ``ended``: the attempt writes no more."""
         begun_s = time.monotonic()
-        if begun_s < self.due_s and not ended:
+        if begun_s < self.due_s and not at_once:
             return
         for path, file in list(self._files.items()):
-            if file.due_s != math.inf and (ended or file.due_s <= begun_s):
+            if file.due_s != math.inf and (at_once or file.due_s <= begun_s):
                 file.due_s = math.inf
                 with contextlib.suppress(OSError):
-                    self._read(path, file)
+                    self._read(path, file, is_slower=not at_once, ended=ended)
         now_s = time.monotonic()
         pause_s = _SHARE * (now_s - begun_s)
         self.due_s = min((max(file.due_s, now_s + pause_s) for file in self._files.values()), default=math.inf)
 
-    def _read(self, path: str, file: _Followed) -> None:
-        begun_s = time.monotonic()
-        if not file.is_own or begun_s - file.asked_s > _AGAIN_S:
-            file.is_own, file.asked_s = self._is_own(file.changed), begun_s
-        if not file.is_own:
-            return
+    def _read(self, path: str, file: _Followed, *, is_slower: bool, ended: bool) -> None:
+        if file.owner != OWN or not ended:  # another run may have begun to write it
+            former, file.owner = file.owner, self._find_owner(file.changed)
+            file.pause_s = _FIRST_S if former is None and file.owner is not None else file.pause_s
+        rows = self._read_rows(path, file) if file.owner is not None else []
+        file.is_known |= bool(rows) or file.owner != OWN
+        if file.is_known and is_slower:
+            file.pause_s = min(_LONGEST_S, file.pause_s * _SLOWER)
+        if rows:
+            file.has_rows = True
+            self._take(path, rows, file.owner or OWN)
+
+    def _read_rows(self, path: str, file: _Followed) -> list[CurveRow]:
         fd = open_regular_file(path)  # type: ignore[arg-type] # as os.open takes it
         try:
+            changed_s = os.fstat(fd).st_mtime
             if file.tail is None:
                 try:
                     file.tail = open_tail(path, os.pread(fd, _HEAD_BYTES, 0), self._begun_wall_s)
                 except EOFError:
                     file.is_empty = True
-                    return
+                    return []
                 file.is_none = file.tail is None
             rows = file.tail.read(fd) if file.tail is not None else []
         finally:
             os.close(fd)
         file.is_empty = not rows and not file.has_rows and file.tail is not None and file.tail.is_certain
-        if rows:
-            file.has_rows, file.pause_s = True, min(_LONGEST_S, file.pause_s * _SLOWER)
-            self._take(path, rows)
+        if rows and rows[-1].wall_s is None:
+            rows[-1] = rows[-1]._replace(wall_s=changed_s)
+        return rows
 
     def describe_empty(self) -> tuple[str, ...]:
         """Return the files of the attempt in which nothing was found yet."""
-        empty = [path for path, file in self._files.items() if file.is_own and file.is_empty]
+        empty = [path for path, file in self._files.items() if file.owner == OWN and file.is_empty]
         return tuple(empty[:_MOST_NAMED])
 
 

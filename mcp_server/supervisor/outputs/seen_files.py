@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mcp_server.record.scalar_files import parse_event_name
 from mcp_server.record.written_files import MOST_FILES, WrittenFile
-from mcp_server.supervisor.outputs.scalar_tails import may_hold_curve
+from mcp_server.supervisor.outputs.scalar_tails import find_curve_files
 from mcp_server.supervisor.outputs.write_sessions import WriteSessions
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.inotify import Inotify
@@ -47,10 +47,13 @@ class SeenFiles:
         """Return the directories of all files."""
         return list(dict.fromkeys(os.path.dirname(file.path) for file in self._files.values()))  # noqa: PTH120 - hot path
 
-    def is_written(self, path: str) -> bool | None:
-        """Return whether the attempt wrote the file, None where that was not seen, or another may have since."""
-        file = next((one for one in self._files.values() if one.path == path), None)
-        return True if file is not None and (file.open or not file.unsure) else None
+    def find_held(self, path: str, inode: int) -> _SeenFile | None:
+        """Return the file at ``path`` that the attempt had open for writing, or that its name proves to be its own."""
+        return next((one for one in self._files.values() if (one.path, one.inode) == (path, inode)), None)
+
+    def list_held(self) -> list[str]:
+        """Return the paths of all such files."""
+        return [file.path for file in self._files.values() if not file.listed]
 
     def note_open(self, path: str, status: os.stat_result, *, append: bool) -> bool:
         """Note that a process of the attempt has a file open for writing, and return whether it is new or has grown.
@@ -79,13 +82,7 @@ class SeenFiles:
 
     def find_event_files(self, directory: str) -> list[str]:
         """Note the event files at or below a directory, and return them with others that may hold curves."""
-
-        def curve_file(entry: os.DirEntry[str]) -> str | None:
-            return entry.path if may_hold_curve(entry.path) and entry.is_file(follow_symlinks=False) else None
-
-        scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=_LIST_S)
-        found = scan.walk(Path(directory), curve_file, skip=lambda name: name.startswith("."))
-        paths = [path for _, some in found for path in some]
+        paths = find_curve_files(directory, _LIST_DEPTH, _LIST_ENTRIES, _LIST_S)
         self._event_files.update(dict.fromkeys([path for path in paths if "tfevents" in path][:_MOST_EVENT_FILES]))
         return paths
 
@@ -205,6 +202,11 @@ class _SeenFile:
     append: bool = False
     listed: bool = False
     unsure: bool = False
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether what it holds is the attempt's although others work there."""
+        return not self.unsure
 
     def stat(self) -> os.stat_result | None:
         """Return its status, or None where it is gone or another file has its path."""

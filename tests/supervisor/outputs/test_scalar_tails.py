@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.curves.tails import CurveRow
+from mcp_server.supervisor.outputs.scalar_tails import OWN as OWNER
 from mcp_server.supervisor.outputs.scalar_tails import ScalarTails, TemporaryFiles
 from mcp_server.system.inotify import Inotify
 
@@ -19,7 +20,7 @@ def test_a_file_is_read_when_it_changes_ever_more_rarely_and_at_the_end(
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     taken: list[CurveRow] = []
-    tails = ScalarTails(lambda _: True, lambda _, rows: taken.extend(rows))
+    tails = ScalarTails(lambda _: OWNER, lambda _, rows, other: taken.extend(rows))
     path = tmp_path / "metrics.csv"
     path.write_text("step,loss\n1,0.5\n")
     tails.note_change(str(path))
@@ -38,12 +39,13 @@ def test_a_file_is_read_when_it_changes_ever_more_rarely_and_at_the_end(
     with path.open("a") as file:
         file.write("3,0.3\n")
     tails.note_change(str(path))
-    tails.read_due(ended=True)
+    tails.read_due(at_once=True)
     assert [row.step for row in taken] == [1, 2, 3]
+    assert taken[-1].wall_s == pytest.approx(path.stat().st_mtime), "the newest row is as old as its file"
 
 
 def test_a_file_of_another_is_not_read_and_one_that_is_empty_is_named(tmp_path: Path) -> None:
-    tails = ScalarTails(lambda path: "own" in path, lambda path, _: pytest.fail(path))
+    tails = ScalarTails(lambda path: OWNER if "own" in path else None, lambda path, *_: pytest.fail(path))
     for name in ("own.csv", "other.csv"):
         (tmp_path / name).write_text("step,loss\n" if "own" in name else "step,loss\n1,2\n")
         tails.note_change(str(tmp_path / name))
@@ -83,3 +85,31 @@ def test_nobody_listens_on_where_others_make_many_files(tmp_path: Path) -> None:
     assert heard(tmp_path, temporary, inotify) == []
     assert inotify.watched_ns(str(tmp_path)) is None
     inotify.close()
+
+
+def test_what_a_file_held_before_the_attempt_is_passed_over_until_it_is_written_anew(tmp_path: Path) -> None:
+    taken: list[int] = []
+    tails = ScalarTails(lambda _: OWNER, lambda _, rows, other: taken.extend(row.step for row in rows))
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n1,0.5\n2,0.4\n")
+    tails.pass_over(str(path), path.stat().st_mtime_ns + 1)
+    with path.open("a") as file:
+        file.write("3,0.3\n")
+    tails.note_change(str(path))
+    tails.read_due(at_once=True)
+    assert taken == [3]
+    path.write_text("step,loss\n1,0.5\n")
+    tails.note_change(str(path))
+    tails.read_due(at_once=True)
+    assert taken == [3, 1]
+
+
+def test_a_file_that_was_written_since_the_start_is_read_whole(tmp_path: Path) -> None:
+    taken: list[int] = []
+    tails = ScalarTails(lambda _: OWNER, lambda _, rows, other: taken.extend(row.step for row in rows))
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n1,0.5\n")
+    tails.pass_over(str(path), path.stat().st_mtime_ns)
+    tails.note_change(str(path))
+    tails.read_due()
+    assert taken == [1]
