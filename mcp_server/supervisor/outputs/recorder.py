@@ -229,6 +229,8 @@ class OutputRecorder(threading.Thread):
                 pause_s = min(pause_s * _SLOWER, _IDLE_S if self._is_idle and not self._changes else _LONGEST_S)
             else:
                 earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * (now_s - begun_s))
+            if is_whole:  # what these take is bounded by itself: the next sample need not wait for it
+                self._look_for_outsiders()
             if not self._has_passed_over:  # after the first sample: a child may live for a moment
                 self._pass_over_former()
             if now_s >= write_due_s and self._write():
@@ -300,7 +302,6 @@ class OutputRecorder(threading.Thread):
     def _sample(self, *, is_whole: bool) -> None:
         if is_whole:
             self._list_processes()
-            self._look_for_outsiders()
             if time.monotonic() >= self._event_files_due_s:
                 self._event_files_pause_s *= 2
                 self._event_files_due_s = time.monotonic() + self._event_files_pause_s
