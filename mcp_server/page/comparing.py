@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_differing, rank_groups
 from mcp_server.record.sweeps.sweep_state import Sweep
@@ -131,6 +133,8 @@ def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
         "failed": failed,
         "phases": list(sweep.spec.phases),
         "log_md": None if log is None else mask_secrets(log),
+        "notes": read_notes(store.directory_of(sweep.sweep_id) / NOTES),
+        "agent": f"compare_runs(sweep={json.dumps(sweep.sweep_id)})",
     }
 
 

@@ -56,7 +56,7 @@ async def test_one_click_says_why_a_run_failed(sandbox: Sandbox) -> None:
             assert OUT_OF_MEMORY in await text_of(page, ".wanted")
 
 
-async def test_the_best_of_a_sweep_is_seen_from_its_row_and_marked_in_its_table(sandbox: Sandbox) -> None:
+async def test_the_best_of_a_sweep_is_marked_and_a_note_on_it_stays(sandbox: Sandbox) -> None:
     train = write_training(sandbox)
     with serve(sandbox) as service:
         async with service.agent() as agent, browse() as tab:
@@ -69,6 +69,16 @@ async def test_the_best_of_a_sweep_is_seen_from_its_row_and_marked_in_its_table(
             assert "0.1" in await text_of(page, f'[data-id="{sweep["sweep_id"]}"] .c-text')
             await page.get_by_role("link", name="rates").click()
             assert "0.1" in await text_of(page, "tr.best")
+            await page.get_by_role("button", name="Note …").click()
+            dialog = page.get_by_role("dialog")
+            save = dialog.get_by_role("button", name="Save")
+            assert await save.is_disabled(), "nothing is said yet"
+            await dialog.get_by_role("button", name="keep").click()
+            await dialog.get_by_label("Why").fill(MARKUP)
+            await save.click()
+            await page.locator(".notes li").wait_for()
+            assert MARKUP in await text_of(page, ".notes")
+            assert await page.evaluate("window.hacked") is None
 
 
 async def test_a_run_appears_and_moves_without_a_question(sandbox: Sandbox) -> None:

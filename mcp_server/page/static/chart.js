@@ -17,8 +17,8 @@ function css(color) {
 	probe.remove()
 	return found
 }
-const HUES = [211, 22, 135, 268, 325, 48, 188, 0]
-const hue = (i) => `light-dark(hsl(${HUES[i % 8]} 75% 38%),hsl(${HUES[i % 8]} 85% 70%))`
+const HUES = [212, 22, 140, 290, 335, 48, 186, 0]
+const hue = (i) => `light-dark(hsl(${HUES[i % 8]} 80% 42%),hsl(${HUES[i % 8]} 85% 70%))`
 const pale = (color, share) => color.replace('(', 'a(').replace(')', `, ${share})`)
 
 function smooth(values, weight) {

@@ -140,15 +140,15 @@ class RunRow extends Steady {
 
 class SweepRow extends Steady {
 	render({ row, isOpen, isAt }) {
-		const { best } = row
+		const { best } = row, failed = named(row.causes).map(([kind, n]) => n + ' ' + words(kind)).join(', ')
 		return line(row, isAt, 0, [
 			cell('pick', html`<button class="fold" aria-expanded=${!!isOpen} aria-label=${'Cells of ' + row.name} onClick=${() => toggle('open', row.id)}>${isOpen ? '▾' : '▸'}</button>`),
 			cell('c-state', html`<${State} row=${row} />`),
 			cell('c-name', html`<${Go} to=${only({ sweep: row.id })} title=${row.id}>${row.name}<//> <em class="tag">sweep</em>`),
-			cell('c-text', best ? html`best <b>${number(best.value)}</b> ${best.cell}` : row.cause || named(row.causes).map(([kind, n]) => n + ' ' + words(kind)).join(', ')),
+			cell('c-text', [best && html`best <b>${best.cell}</b>${best.n > 1 && ', mean of ' + best.n} `, failed ? 'failed: ' + failed : !best && row.cause]),
 			cell('c-step', html`<${Cells} cells=${row.cells} />`),
 			cell('c-left', left(row)),
-			cell('c-metric', best && html`<small>${best.metric}</small>`),
+			cell('c-metric', best && html`<small>${best.metric}</small><b>${number(best.value)}</b>`, best && best.metric),
 			cell('c-gpus'), cell('c-host', row.host), cell('c-owner', row.owner),
 			cell('c-when', html`<${Clock} slow of=${(at) => ago(row.ended_at || row.created_at, at)} />`),
 		])

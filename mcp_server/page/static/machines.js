@@ -12,7 +12,7 @@ function Gpu({ gpu, idle }) {
 		${size && html`<${Bar} share=${used / size} label=${`${gib(used, 1)} of ${gib(size, 0)} GiB`} />`}
 		<p>${lease ? html`<${RunLink} id=${lease.run_id} />${lease.owner && html` <small>of ${lease.owner}</small>`}` : strangers.length ? html`<b class="warn">not runward's</b>` : html`<b class="good">free</b>`}${idle_s > 60 && html` <small>no run for ${duration(idle_s)}</small>`}</p>
 		${strangers.map(({ pid, user, memory_mib, command }) => html`<p><small>pid ${pid}${user && ' of ' + user}${memory_mib && `, ${number(memory_mib)} MiB`}</small> <code>${command}</code></p>`)}
-		<p class="quiet">${[power_w != null && Math.round(power_w) + (power_limit_w ? ' of ' + Math.round(power_limit_w) : '') + ' W', temperature_c != null && temperature_c + ' °C', idle != null && number(idle) + ' h without a run in the last week'].filter(Boolean).join(' · ')}</p></article>`
+		<p class="quiet">${[power_w != null && Math.round(power_w) + (power_limit_w ? ' of ' + Math.round(power_limit_w) : '') + ' W', temperature_c != null && temperature_c + ' °C', idle > 0 && number(idle) + ' h without a run this week'].filter(Boolean).join(' · ')}</p></article>`
 }
 
 export function Machines() {

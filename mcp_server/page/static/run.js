@@ -4,7 +4,7 @@ import { address, only, Go, Back, runs, useAnswer, isExport, isApp } from './sta
 import { State, left } from './list.js'
 import { Curves } from './chart.js'
 import { Log } from './log.js'
-import { Markdown, Diff, Out } from './text.js'
+import { Markdown, Diff, Notes, Out } from './text.js'
 import { ask as askFor } from './dialogs.js'
 
 const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictures and files', code: 'Code', config: 'Configuration' }
@@ -67,7 +67,7 @@ function Overview({ row, run, results: { evaluations = [], results_md } }) {
 			['Commit', commit && html`<code>${commit.slice(0, 10)}</code>${run.changes && run.changes.length ? ' with changes' : ''}`],
 			['Page', tracker && html`<${Out} to=${tracker.url || tracker.directory || ''} />`],
 		]} />
-		${notes.length > 0 && html`<h2>Notes</h2><ul class="notes">${notes.map(({ verdict, text, by, at }) => html`<li>${verdict && html`<b class=${'verdict ' + verdict}>${verdict}</b>`} ${text} <small>${by}, ${clock(at)}</small></li>`)}</ul>`}
+		<${Notes} notes=${notes} />
 		${results_md && html`<details open><summary>results.md</summary><${Markdown} text=${results_md} /></details>`}
 		${scores.length > 0 && html`<h2>Evaluations</h2><${Table} head=${['', ...scores]} rows=${evaluations.map(({ name, values }) => [name, ...scores.map((score) => number(values[score]))])} />`}
 		<h2>What happened</h2>

@@ -1,10 +1,10 @@
 // Several runs beside each other, and a sweep's table.
-import { html, use, useMemo, useState, duration, number, words, named, Table, empty, typed } from './base.js'
+import { html, use, useMemo, useState, duration, number, words, named, copy, Table, empty, typed } from './base.js'
 import { address, set, only, Go, Back, RunLink, runs, sweeps, isExport, useAnswer } from './state.js'
 import { State, Cells } from './list.js'
 import { Curves } from './chart.js'
-import { Diff } from './text.js'
-import { ask as askFor } from './dialogs.js'
+import { Diff, Notes } from './text.js'
+import { ask as askFor, noted } from './dialogs.js'
 
 const AT_FIRST = 8
 
@@ -28,10 +28,11 @@ export function Compare() {
 	const choose = (value, change) => html`<select aria-label="Run" value=${value} onChange=${typed(change)}>${sel.map((id) => html`<option value=${id}>${name(id)}</option>`)}</select>`
 	return html`<section class="detail" aria-label="Comparison"><header><div class="title"><${Back} /><h1>${sel.length} runs</h1>
 			<span class="actions"><label><input type="checkbox" checked=${!!seeds} onChange=${() => set({ seeds: seeds ? null : 1 })} /> mean ± deviation over seeds</label>
+			<button onClick=${() => copy(`compare_runs(run_ids=${JSON.stringify(sel)})`)}>Copy for the agent</button>
 			${ids.length < sel.length && html`<button onClick=${() => set({ all: 1 })}>Draw all ${sel.length}</button>`}</span></div></header>
 		<${Curves} runs=${list} groups=${groups} />
 		<h2>Settings that differ</h2>
-		${!found ? empty(failure || 'Reading …') : named(settings).length ? table(settings, (value) => String(value ?? '–')) : empty('None: one command with one set of values.')}
+		${!found ? empty(failure || 'Reading …') : named(settings).length ? table(settings, (value) => String(value ?? '') || '–') : empty('None: one command with one set of values.')}
 		${named(metrics).length > 0 && html`<h2>Metrics</h2>${table(metrics, number)}`}
 		${notes.map((note) => html`<p class="quiet">${note}</p>`)}
 		${second && html`<h2>Code</h2><p class="controls">${choose(first, (id) => setPair([id, second]))} against ${choose(second, (id) => setPair([first, id]))}</p><${CodePair} first=${first} second=${second} />`}</section>`
@@ -41,9 +42,9 @@ const CodePair = ({ first, second }) => html`<${Diff} answer=${useAnswer(`/runs/
 
 export function SweepView({ id }) {
 	const known = use(sweeps).get(id), rows = use(runs), [order, setOrder] = useState({})
-	const { found, failure } = useAnswer('/sweeps/' + id, known && JSON.stringify(known.cells)), row = known || (found && found.row)
+	const { found, failure } = useAnswer('/sweeps/' + id, known && JSON.stringify(known.cells), use(noted)), row = known || (found && found.row)
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
-	const { table, metric = 'value', goal, failed } = found || {}, groups = table ? [...table.rows] : []
+	const { table, metric = 'value', goal, failed, notes, agent } = found || {}, groups = table ? [...table.rows] : []
 	const value = (one) => (order.key === metric ? one.mean : (one.settings || {})[order.key])
 	if (order.key) groups.sort((a, b) => {
 		const x = value(a), y = value(b)
@@ -54,10 +55,11 @@ export function SweepView({ id }) {
 	const curves = (ids, label) => html`<${Go} class=${ids === all && 'button'} to=${only({ view: 'compare', sel: ids, seeds: 1, tags: [metric] })}>${label}<//>`
 	const figure = ({ mean, sd }) => html`${number(mean)}${sd != null && html` <small>± ${number(sd)}</small>`}`
 	return html`<section class="detail" aria-label=${'Sweep ' + row.name}><header><div class="title"><${Back} /><h1>${row.name}</h1><${State} row=${row} />
-			<span class="actions">${!isExport && row.live && row.mine && html`<button class="danger" onClick=${() => askFor('stop', row)}>Stop the sweep …</button>`}${all.length > 1 && curves(all, 'Curves of its cells')}</span></div>
-			<p class="sub"><code class="id">${row.id}</code><${Cells} cells=${row.cells} />${row.live && row.eta_s != null && html`<span>${duration(row.eta_s)} left</span>`}${goal && html`<span>ranked by ${metric}, ${goal}</span>`}</p></header>
+			<span class="actions">${!isExport && row.live && row.mine && html`<button class="danger" onClick=${() => askFor('stop', row)}>Stop the sweep …</button>`}${!isExport && html`<button onClick=${() => askFor('note', row)}>Note …</button>`}${agent && html`<button onClick=${() => copy(agent)}>Copy for the agent</button>`}${all.length > 1 && curves(all, 'Curves of its cells')}</span></div>
+			<p class="sub"><code class="id">${row.id}</code><${Cells} cells=${row.cells} />${row.live && row.eta_s != null && html`<span>${duration(row.eta_s)} left</span>`}${goal && html`<span>ranked by ${metric}, ${goal === 'min' ? 'lowest' : 'highest'} first</span>`}</p></header>
 		${failure && empty(failure)}
-		${groups[best] && html`<p class="why">Best: <b>${named(groups[best].settings).map((pair) => pair.join('=')).join(' ') || groups[best].cell}</b>, ${metric} ${figure(groups[best])} (n ${groups[best].n})</p>`}
+		${groups[best] && html`<p class="why">Best: <b>${named(groups[best].settings).map((pair) => pair.join('=')).join(' ') || groups[best].cell}</b>, ${metric} ${figure(groups[best])}${groups[best].n > 1 && ', mean of ' + groups[best].n}</p>`}
+		<${Notes} notes=${notes} />
 		${named(failed).length > 0 && html`<h2>Failed, by cause</h2><ul>${named(failed).map(([kind, ids]) => html`<li><b>${ids.length} × ${words(kind)}</b>${ids.slice(0, 8).map((id) => html` <${Go} to=${only({ run: id })}>${(rows.get(id) || {}).cell || id}<//>`)}</li>`)}</ul>`}
 		${table && html`<h2>Settings and results</h2><${Table} best=${best} head=${[...names.map(head), head(metric), 'n', 'state', '']} rows=${groups.map((one) => [
 			...names.map((name) => String((one.settings || {})[name] ?? '–')), figure(one), one.n, one.causes || one.state,

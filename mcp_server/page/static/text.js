@@ -1,5 +1,5 @@
 // Texts with a form of their own, made of elements and never of markup: Markdown and diffs.
-import { html, Table, empty } from './base.js'
+import { html, clock, Table, empty } from './base.js'
 
 const INLINE = /`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\((https?:[^)\s]+)\)/
 export const Out = ({ to, children }) => (/^https?:/.test(to) ? html`<a href=${to} rel="noreferrer noopener" target="_blank">${children || to}</a>` : to)
@@ -30,11 +30,13 @@ export function Markdown({ text }) {
 	return html`<div class="markdown">${blocks}</div>`
 }
 
+export const Notes = ({ notes = [] }) => notes.length > 0 && html`<h2>Notes</h2><ul class="notes">${notes.map(({ verdict, text, by, at }) => html`<li>${verdict && html`<b class=${'verdict ' + verdict}>${verdict}</b>`} ${text} <small>${by}, ${clock(at)}</small></li>`)}</ul>`
+
 const MOST = 4000, MARKS = { '+': 'plus', '-': 'minus', '@': 'place' }
 export function Diff({ answer, same }) {
-	if (answer.failure || !answer.found) return empty(answer.failure || 'Reading …')
-	if (!answer.found.text) return empty(same)
-	const lines = answer.found.text.split('\n')
-	return html`<div class="diff" tabindex="0" role="region" aria-label="Differences">${lines.slice(0, MOST).map((line) => html`<div class=${/^(\+\+\+|---|diff |index )/.test(line) ? 'file' : MARKS[line[0]] || ''}>${line || ' '}</div>`)}
+	const { found: { text, note } = {}, failure } = answer
+	if (!text) return empty(failure || note || (answer.found ? same : 'Reading …'))
+	const lines = text.split('\n')
+	return html`${note && html`<p class="quiet">${note}</p>`}<div class="diff" tabindex="0" role="region" aria-label="Differences">${lines.slice(0, MOST).map((line) => html`<div class=${/^(\+\+\+|---|diff |index )/.test(line) ? 'file' : MARKS[line[0]] || ''}>${line || ' '}</div>`)}
 		${lines.length > MOST && empty(html`${lines.length - MOST} more lines`)}</div>`
 }
