@@ -23,7 +23,7 @@ for name, value in (("lr", 1e-3), ("num_envs", 1024), ("seed", 1), ("steps", 300
     parser.add_argument(f"--{name}", type=type(value), default=value)
 args = parser.parse_args()
 random.seed(args.seed)
-level = 24 - 3 * abs(math.log10(args.lr / 1e-3))
+level = 24 - 3 * abs(math.log10(args.lr / 2e-3))
 for step in range(1, args.steps + 1):
     reward = level * (1 - math.exp(-5 * step / 300)) + random.gauss(0, 0.7)
     loss = 2 * math.exp(-4 * step / 300) + random.random() / 9
