@@ -56,6 +56,11 @@ def make_parser() -> argparse.ArgumentParser:
         _add_json(command)
     _add_setup_verbs(verbs)
 
+    monitor = verbs.add_parser(
+        "monitor", help="print a line for each news of this directory's runs that no agent knows"
+    )
+    monitor.set_defaults(module="setup.monitor")
+
     dash = verbs.add_parser("dash", help="open the page in a browser: runs, curves, logs, GPUs, live")
     dash.set_defaults(module="setup.dash")
     dash.add_argument("--port", type=_count, metavar="N", help="serve it there (8765, or the next free one)")

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from mcp.server import MCPServer
@@ -29,6 +30,7 @@ from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import Apps, ResourceServer
 from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
+from mcp_server.store.told_news import ToldNews
 from mcp_server.system.server_keeper import kept_fd
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
 from mcp_server.text.rows import keep_texts
@@ -194,6 +196,7 @@ def serve_stdio() -> None:
     status = 1
     try:
         context = ServerContext.of(os.environ)
+        context.told = ToldNews(context.home, Path.cwd())
         if (fd := kept_fd()) is not None:
             context.resume(fd)
         build(os.environ, context).run()

@@ -135,6 +135,7 @@ class Tasks(Extension):
             is_confirmed = delivery_of(call) is not None
             when_answered(call, lambda: remember_delivery(self._server, caller(call), state, is_confirmed=is_confirmed))
             self._server.calls.keep()
+            await self._server.note_told()
         return TaskAnswer(
             task_id=record.wait_id,
             status=state.status,

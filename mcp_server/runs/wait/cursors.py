@@ -113,6 +113,12 @@ class CallerCursors:
     def __init__(self) -> None:
         self._cursors: dict[tuple[str, str], Cursor] = {}
         self._positions: dict[tuple[str, str, str], MetricPosition] = {}
+        self._answered: dict[str, tuple[int, str]] = {}
+
+    def take_answered(self) -> dict[str, tuple[int, str]]:
+        """Return, once, the last event and the state of each run that was answered since."""
+        answered, self._answered = self._answered, {}
+        return answered
 
     @property
     def tables(self) -> tuple[dict[Any, Any], ...]:
@@ -141,6 +147,7 @@ class CallerCursors:
         for run_id, cursor in cursors.items():
             _drop_oldest(self._cursors, _MOST_CURSORS)
             keep_value(self._cursors, (caller, run_id), cursor)
+            self._answered[run_id] = (cursor.seq, cursor.state)
 
     def remember_newer(self, caller: str | None, cursors: Mapping[str, Cursor]) -> None:
         """Keep those cursors that are ahead of what ``caller`` has seen through other answers since."""

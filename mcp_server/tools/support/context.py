@@ -34,6 +34,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.told_news import ToldNews
 from mcp_server.store.wait_files import WaitFiles, WaitRecord
 from mcp_server.system.server_keeper import REPEATED
 from mcp_server.threads import run_in_thread
@@ -140,6 +141,7 @@ class ServerContext:
     confirmations: Confirmations = field(default_factory=Confirmations)
     launches_at_risk: Confirmations = field(default_factory=lambda: Confirmations(of_launches=True))
     open_waits: OpenWaits = field(default_factory=OpenWaits)
+    told: ToldNews | None = None  # over stdio: what the agents of this directory know
     calls: ClientCalls = field(default_factory=ClientCalls)
     secret: bytes = field(default_factory=lambda: os.urandom(32))  # seals what a client brings back
     wait_files: WaitFiles = field(init=False)
@@ -159,6 +161,13 @@ class ServerContext:
                 setattr(owner, name, value)
         self.calls.keep = lambda: kept.write([getattr(owner, name) for owner, name in parts])
         self.calls.keep()
+
+    async def note_told(self) -> None:
+        """Note for who wakes agents which news were just answered."""
+        answered = self.cursors.take_answered()
+        if self.told is not None and answered:
+            with contextlib.suppress(OSError):  # a full disk: an agent may hear of it once more
+                await run_in_thread(self.told.note, answered)
 
     @cached_property
     def scalars(self) -> Scalars:

@@ -1,0 +1,81 @@
+"""News of a project's runs for agents that wait for nothing: each is told once, in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import anyio
+
+from mcp_server.errors import RunwardError
+from mcp_server.record.events import NOTEWORTHY
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
+from mcp_server.runs.wait.cursors import Cursor
+from mcp_server.runs.wait.waiting import find_decisions, needs_decision
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.told_news import ToldNews
+from mcp_server.text.formatting import printable
+from mcp_server.threads import run_in_thread
+from mcp_server.views.brevity import line_of
+
+Positions = Mapping[str, tuple[int, str]]  # by run id the number of the last event, and the state
+_LOOK_S = 30.0  # the death of a supervisor changes no file
+
+
+def find_news(store: RunStore, told: ToldNews) -> tuple[list[tuple[Watched, Cursor]], list[Path]]:
+    """Return the runs and sweeps with something to decide that nobody was told, and the directories of the live ones.
+
+    An end that an agent has asked for is no news. Reads records.
+    """
+    news, directories = [], []
+    for run_id, position in told.read().items():
+        cursor = Cursor(*position)
+        with contextlib.suppress(RunwardError, OSError):  # removed, or damaged
+            run = store.observe_any(run_id)
+            if not run.ended:
+                directories.append(store.directory_of(run_id))
+            if needs_decision(run, cursor) and not (run.state == "killed" and _is_by_agent(run)):
+                news.append((run, cursor))
+    return news, directories
+
+
+def describe_news(run: Watched, cursor: Cursor) -> str:
+    """Return one line for a model: what happened, and the next call. Nothing that the run has printed is in it."""
+    if isinstance(run, Sweep):
+        count = ", ".join(f"{number} {state}" for state, number in run.count().items() if state != "total")
+        text = f"{run.run_id} {run.state}: {count}"
+    elif run.ended:
+        text = line_of(run)
+    else:
+        kinds = find_decisions(run, cursor)
+        text = f"{run.run_id} {next(kind for kind in NOTEWORTHY if kind in kinds)}"
+    return printable(f'runward: {text}. Call wait_run("{run.run_id}", timeout_s=0).')
+
+
+async def tell_news(
+    store: RunStore, told: ToldNews, grace_s: float, tell: Callable[[list[str], Positions], Awaitable[None]]
+) -> None:
+    """Call ``tell`` with each news that no server has answered within ``grace_s``; it notes them. Never returns."""
+    since_s: dict[str, float] = {}
+    await run_in_thread(told.note, {})  # makes the directory
+    with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([told.directory]) as subscription:
+        while True:
+            news, directories = await run_in_thread(find_news, store, told)
+            subscription.extend(directories)
+            now_s = time.monotonic()
+            since_s = {run.run_id: since_s.get(run.run_id, now_s) for run, _ in news}
+            due = [(run, cursor) for run, cursor in news if now_s - since_s[run.run_id] >= grace_s]
+            if due:
+                positions = {run.run_id: (run.last_seq, run.state) for run, _ in due}
+                await tell([describe_news(run, cursor) for run, cursor in due], positions)
+                continue
+            left_s = min((at_s + grace_s - now_s for at_s in since_s.values()), default=_LOOK_S)
+            with anyio.move_on_after(left_s):
+                await subscription.next_change()
+
+
+def _is_by_agent(run: Watched) -> bool:
+    return getattr(run, "stopped_by", None) == "agent"
