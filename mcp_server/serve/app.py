@@ -29,6 +29,7 @@ from mcp_server.backends.zipapp import read_sources
 from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import Apps, ResourceServer
 from mcp_server.serve.log_output import configure_logging
+from mcp_server.serve.run_changes import RunChanges
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.store.told_news import ToldNews
 from mcp_server.system.server_keeper import kept_fd
@@ -145,6 +146,7 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         tools=list_tools(),
         extensions=[Tasks(context), Apps()],
         middleware=[escape_answers, refuse_undeclared_subscriptions],
+        subscriptions=RunChanges(context),
         request_state_security=RequestStateSecurity(keys=[context.secret]),
     )
 

@@ -1,4 +1,4 @@
-"""What the agents of one project know of its runs: a file of the state directory, so that nobody wakes them twice.
+"""The news of its runs that the agents of one project know: a file of the state directory, so nobody wakes them twice.
 
 A server notes what it has answered, and whoever wakes an agent notes it too. Only runs that the file names are of the
 project: those that its agents have launched or asked about. A new session goes on with the same file.
