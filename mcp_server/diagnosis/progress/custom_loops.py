@@ -36,6 +36,7 @@ _POSITION = compile_lazily(
     r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)"
     r"|^\s*\[[=>.]+\].*\s(\d+)/(\d+)\s*$"
 )
+_BETWEEN_BARS = compile_lazily(r"\|\s{0,6}(\d{1,9})\s?/\s?(\d{1,9})\s{0,6}\|")
 
 
 def is_quoted(line: str) -> bool:
@@ -91,7 +92,7 @@ class CustomLoopReader:
             is_strong = bits & _STRONG and (not bits & HELD_OUT or (bits & LOSS and _POSITION.search(line)))
             return self._read_uncounted(line, values, is_row=is_row) if is_strong else None, values
         if bits & (_STRONG | _WEAK):
-            return _add_named_total(read_counted(values, bits), line), values
+            return _add_named_total(_add_position(read_counted(values, bits), line), line), values
         return self._read_header(line, template, values), values
 
     def close_table(self) -> None:
@@ -221,6 +222,17 @@ def find_values_behind_bar(text: str) -> list[NamedValue]:
     if is_held_out(text) and not any(name.bits & HELD_OUT for name, _, _ in values):
         return [(as_held_out(name), value, of) for name, value, of in values]
     return values
+
+
+def _add_position(reading: StepReading | None, line: str) -> StepReading | None:
+    """Add the position in the epoch that stands between bars: `Train | Epoch 2 | 200/1000 | ce 5.1`."""
+    if reading is None or reading.step is not None or reading.n is not None or "|" not in line:
+        return reading
+    match = _BETWEEN_BARS.search(line) if reading.epoch is not None else None
+    if match is None or int(match[1]) > int(match[2]):
+        return reading
+    n, per = parse_integer(match[1]), parse_integer(match[2])
+    return reading._replace(rank=CounterRank.STEP, key="position in epoch", n=n, per=per)
 
 
 def _add_named_total(reading: StepReading | None, line: str) -> StepReading | None:

@@ -24,6 +24,7 @@ COUNTS = STEP | EPOCH
 _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
 
+
 _MOST_FALL = 5.0  # of the last value to the mean of an epoch
 _find_values = find_all(_RX.named_value, "name", "value", "power", "of", "mean")
 MAX_COUNT = 10**15  # larger numbers are not counts
@@ -107,6 +108,7 @@ def _measure_name(text: str) -> ValueName | None:
         return None
     is_held_out = _HELD_OUT_WORDS.search(text) is not None
     plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else _COUNT_BEFORE.sub("", text)
+    plain = plain.removesuffix(" is")  # "loss is 0.3"
     headline = next((headline for headline, pattern in _HEADLINE_PATTERNS if pattern.fullmatch(plain)), None)
     if is_held_out:
         return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None)

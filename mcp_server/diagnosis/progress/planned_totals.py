@@ -12,7 +12,7 @@ from mcp_server.text.rows import read_patterns
 _RX = read_patterns("diagnosis/progress/patterns", "planned_totals")
 
 # What the counter of a format counts, where the settings of its programs have their own names for it.
-_UNITS = {"stable_baselines3": "frames", "cleanrl": "frames", "optuna": "trials"}
+_UNITS = {"sample_factory": "frames", "stable_baselines3": "frames", "cleanrl": "frames", "optuna": "trials"}
 
 
 class PlannedTotals:

@@ -126,9 +126,10 @@ def _read_title(before: str) -> BarTitle:
         text = text[match.end() :]
     epoch = _RX.epoch.search(text)
     epoch_numbers = [parse_integer(group) for group in epoch.groups() if group] if epoch else []
-    shows_loss = _RX.measurement.search(text) is not None
+    measured = _RX.measurement.search(text)
+    shows_loss = measured is not None
     kind = BarSubject.UNLABELLED
-    if _RX.other.search(text):
+    if _RX.other.search(text[: measured.start()] if measured else text):
         kind = BarSubject.OTHER
     elif shows_loss or _RX.train.search(text):
         kind = BarSubject.TRAINING

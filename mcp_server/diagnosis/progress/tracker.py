@@ -52,6 +52,7 @@ _RX = read_patterns("diagnosis/progress/patterns", "tracker")
 
 
 _MAX_HEADLINES, _MAX_HEADING_CHARS = 4, 300
+_EVALUATED_LINES = 30  # below its heading
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
 _USER_KEY = "user"  # of the counter of the user's own pattern
@@ -116,6 +117,7 @@ class ProgressTracker:
         self._jobs, self._job = 0, ""
         self._is_summary = False  # the lines below its heading are
         self._has_validation = False
+        self._evaluated_lines = 0  # that are left below the heading of an evaluation
         self._laps = TrainingLaps()
         self._line_is_bar = False
         self._named_epoch: NamedEpoch | None = None
@@ -218,6 +220,8 @@ class ProgressTracker:
             self.is_between_jobs = True
         elif self._is_done and _RX.summary.match(line) and self._drawn_table is None:
             self._is_summary = True
+        elif self.first_step_seen and _RX.evaluation_heading.match(line):
+            self._evaluated_lines = _EVALUATED_LINES
 
     @property
     def _is_done(self) -> bool:
@@ -274,6 +278,12 @@ class ProgressTracker:
             values = table.read_row(line, values, is_counted=reading is not None)
         if reading is None and all(name.bits & COUNTS for name, _, _ in values):
             return None
+        if self._evaluated_lines and (
+            reading is None or (reading.epoch is None and (reading.step or 0) <= (self.step or 0))
+        ):
+            self._evaluated_lines -= 1
+            metrics = [(as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
+            return self._apply_reading(None, metrics, line, at_s)
         is_position = reading is not None and reading.key == "position"
         if reading is not None and is_position and self._laps.is_unnamed(reading, self._custom_loop.headings):
             reading, values = None, [(as_held_out(name, "test"), value, of) for name, value, of in values]
@@ -428,7 +438,7 @@ class ProgressTracker:
         former_round = self.round
         reading = self._planned.complete(reading)
         counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s, self._jobs)
-        self.is_between_jobs = False
+        self.is_between_jobs, self._evaluated_lines = False, 0
         if any(name.bits & (LOSS | REWARD) for name, _, _ in values):
             self._lead.note_losses()
         if self.round > former_round:
