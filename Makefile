@@ -4,7 +4,7 @@ DEVICE_PYTHON ?= python3
 .PHONY: setup check test bench plugin engines frameworks conformance clients tmux-versions device device-wheels demo screenshots docs lock dist release
 setup:
 	python3 -m venv .venv
-	.venv/bin/pip install -q -e '.[dev]'
+	.venv/bin/pip install -e '.[dev]'
 
 check:  ## under a minute: format, lint, types, and the tests that start nothing
 	$(PYTHON) -m ruff format --check .

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = getattr(arguments, "module", arguments.command)
         return int(import_module(f"mcp_server.cli.{module}").run(arguments))
     except RunwardError as error:
-        print(f"runward: {error}", file=sys.stderr)
+        print(f"runward: {import_module('mcp_server.cli.output').name_verbs(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 from collections.abc import Iterable
+from typing import NoReturn
 
 from mcp_server import __version__
 
@@ -12,6 +15,49 @@ _STATES = (
     *("queued", "starting", "running", "stalled", "retrying"),
     *("finished", "failed", "killed", "timed_out", "lost", "imported"),
 )
+
+
+# Verbs of other programs, and the one that does it here.
+_KNOWN_AS = {
+    **dict.fromkeys(("status", "list", "ps", "jobs", "runs", "queue", "squeue"), "ls"),
+    **dict.fromkeys(("stop", "cancel", "rm", "delete", "scancel", "abort"), "kill"),
+    **dict.fromkeys(("log", "tail", "output", "cat"), "logs"),
+    **dict.fromkeys(("info", "describe", "inspect"), "show"),
+    **dict.fromkeys(("metrics", "curves", "tensorboard", "plot"), "tb"),
+    **dict.fromkeys(("gpus", "nvidia-smi"), "gpu"),
+    **dict.fromkeys(("web", "ui", "page", "dashboard", "open"), "dash"),
+    **dict.fromkeys(("check", "health"), "doctor"),
+    **dict.fromkeys(("why", "explain"), "diagnose"),
+}
+_LAUNCHES = ("run", "launch", "start", "train", "submit", "sbatch", "exec")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the right verb for a wrong one, instead of all of them."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message, re.DOTALL)
+        if wrong is None:
+            super().error(message)
+        word, known = wrong[1][:40], re.findall(r"[a-z]+", wrong[2])
+        near = [_KNOWN_AS[word]] if word in _KNOWN_AS else difflib.get_close_matches(word, known, 1)
+        hint = f"Did you mean runward {near[0]}?" if near else "runward --help lists the verbs."
+        if word in _LAUNCHES:
+            hint = "Runs are launched by agents, through the tool launch_run; runward install CLIENT gives it to one."
+        self.exit(2, f"runward: there is no verb {word!r}. {hint}\n")
+
+
+def list_words() -> dict[str, tuple[str, ...]]:
+    """Return the words that may follow each verb, and RUN where it takes a run; for the shell's completion."""
+    listed: dict[str, tuple[str, ...]] = {}
+    (verbs,) = (each for each in make_parser()._actions if isinstance(each, argparse._SubParsersAction))  # noqa: SLF001
+    for verb, parser in verbs.choices.items():
+        words: list[str] = []
+        for each in parser._actions:  # noqa: SLF001 - argparse has no other list
+            words += each.option_strings or list(map(str, each.choices or ()))
+            words += ["RUN"] * ("RUN" in str(each.metavar) or each.dest == "run_id")
+        listed[verb] = tuple(dict.fromkeys(words))
+    return listed
 
 
 def _count(text: str) -> int:
@@ -28,12 +74,12 @@ def _seconds(text: str) -> float:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="runward",
         description="Training runs that cannot get lost: an MCP server for agents, and the same for people.",
     )
     parser.add_argument("--version", action="version", version=f"runward {__version__}")
-    verbs = parser.add_subparsers(dest="command", metavar="COMMAND")
+    verbs = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
 
     serve = verbs.add_parser("serve", help="speak MCP over stdio (what clients start), or over HTTP")
     serve.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP, e.g. at 127.0.0.1:8765")
@@ -72,6 +118,10 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("runs", nargs="+", metavar="RUN", help="run or sweep, by id or name")
     export.add_argument("-o", "--output", required=True, metavar="FILE", help="the file, e.g. report.html")
 
+    completion = verbs.add_parser("completion", help="print the completion of verbs, flags and run ids for a shell")
+    completion.set_defaults(module="setup.completion")
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"])
+
     hook = verbs.add_parser(
         "hook", help="what Claude Code and Codex ask before a command of their shell; they start it"
     )
@@ -79,6 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
     demo.set_defaults(module="setup.demo")
+    demo.add_argument("--verbose", action="store_true", help="whole calls and answers, as an agent sees them")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
     return parser
 

@@ -376,19 +376,21 @@ def test_launches_without_a_question_are_what_a_person_asks_for(
     assert "trusted project" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("client", ["claude", "codex"])
-def test_beside_the_plugin_no_second_server_is_registered(
-    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], client: str
+def test_beside_the_plugin_claude_code_gets_no_second_server_and_codex_no_second_skills(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    enabled = {"claude": '{"enabledPlugins": {"runward@runward": true}}', "codex": '[plugins."runward@runward"]\n'}
-    file = tmp_path / "home" / {"claude": ".claude/settings.json", "codex": ".codex/config.toml"}[client]
-    file.parent.mkdir()
-    file.write_text(enabled[client])
-    assert run(client, yes=True) == 1
+    settings, config = tmp_path / "home/.claude/settings.json", tmp_path / "home/.codex/config.toml"
+    for file, text in ((settings, '{"enabledPlugins": {"runward@x": true}}'), (config, '[plugins."runward@x"]\n')):
+        file.parent.mkdir()
+        file.write_text(text)
+    assert run("claude", yes=True) == 1
     out = capsys.readouterr().out
-    assert ("each tool twice" in out, f"{client} plugin " in out) == (True, True)
-    assert files(tmp_path / "home") == [str(file.relative_to(tmp_path / "home"))]
-    assert ("mcp__plugin_runward_runward__read_log" in file.read_text()) == (client == "claude")
+    assert ("each tool twice" in out, "claude plugin uninstall runward@x" in out) == (True, True)
+    assert "mcp__plugin_runward_runward__read_log" in settings.read_text()
+    assert run("codex", yes=True) == 0
+    entry = tomllib.loads(config.read_text())["mcp_servers"]["runward"]
+    assert {"PYTHONPATH", "MUJOCO_GL", "WANDB_MODE"} <= set(entry["env_vars"])
+    assert files(tmp_path / "home") == [".claude/settings.json", ".codex/config.toml"]
 
 
 # --- programs that are not there, and the Inspector

@@ -293,9 +293,9 @@ def _describe(client: str, version: str, entries: dict[str, Any], rules: str) ->
         places = "".join(
             f"; runward uninstall {client}{' --project' * where.endswith('project')}" for where, _ in there
         )
-        return ClientState(
-            client, detail, f"each tool is there twice: keep the plugin, and type{places[1:]}" if there else ""
-        )
+        is_double = bool(there) and client == "claude"  # an entry of Codex takes the place of the plugin's server
+        remedy = f"each tool is there twice: keep the plugin, and type{places[1:]}" if is_double else ""
+        return ClientState(client, detail, remedy)
     if not known:
         return ClientState(client, f"{version}: does not know this server", f"runward install {client}")
     return ClientState(client, f"{version}: {'; '.join(known)}; {rules}", "")

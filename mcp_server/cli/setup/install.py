@@ -29,7 +29,6 @@ from mcp_server.resources.register import render_skills
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)
 _PATIENCE_S = 60
-_REMOVES_PLUGIN = {"claude": "uninstall", "codex": "remove"}
 # Claude Code starts a project's server in the directory of the session, which may lie below the project. Without
 # braces: those it would take for a variable of its own.
 _SEARCH_UPWARDS = (
@@ -50,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     if client == "inspector":
         return _inspect(command, sure=sure)
     plugin = find_plugin(client, project)
+    if client == "codex":  # whose own entry takes the place of the plugin's
+        return _install_codex(command, project, arguments, has_plugin=bool(plugin), sure=sure)
     if plugin:
         print(f"The plugin {plugin} has server, agents and skills already; a registration would show each tool twice.")
-        print(f"To have one instead of it, type: {client} plugin {_REMOVES_PLUGIN[client]} {plugin}")
-    if client == "codex":
-        return 1 if plugin else _install_codex(command, project, arguments, sure=sure)
+        print(f"To have one instead of it, type: claude plugin uninstall {plugin}")
     return _install_claude(command, project, has_plugin=bool(plugin), sure=sure)
 
 
@@ -77,7 +76,9 @@ def _install_claude(command: Sequence[str], project: Path | None, *, has_plugin:
     return 0 if done and fine and not has_plugin else 1
 
 
-def _install_codex(command: Sequence[str], project: Path | None, arguments: argparse.Namespace, *, sure: bool) -> int:
+def _install_codex(
+    command: Sequence[str], project: Path | None, arguments: argparse.Namespace, *, has_plugin: bool, sure: bool
+) -> int:
     path = codex_config(project)
     variables = settings.list_variables(os.environ, arguments.env)
 
@@ -90,7 +91,7 @@ def _install_codex(command: Sequence[str], project: Path | None, arguments: argp
     edits = [Edit(path, project, register, note)]
     edits += [
         Edit(_codex_skills(project) / name / "SKILL.md", project, partial(_as_is, text))
-        for name, text in render_skills().items()
+        for name, text in ({} if has_plugin else render_skills()).items()
     ]
     done = apply_edits(edits, sure=sure)
     if project is not None:
