@@ -62,3 +62,17 @@ def test_settings_that_cannot_be_read_are_no_error(home: Path, content: str) -> 
     (home / "project/.mcp.json").write_text("[]")
     (client,) = check_clients()
     assert client.remedy == "runward install claude"
+
+
+def test_a_tool_that_is_there_twice_is_named_with_the_line_that_removes_one(home: Path) -> None:
+    for name in ("claude", "codex"):
+        program(home / f"bin/{name}", "echo 1.0")
+    (home / ".claude/settings.json").write_text('{"enabledPlugins": {"runward@runward": true}}')
+    (home / ".codex/config.toml").write_text(in_codex_toml('[plugins."runward@runward"]\n', ["/opt/runward", "serve"]))
+    claude, codex = check_clients()
+    assert ("plugin runward@runward" in claude.detail, claude.remedy) == (True, "")
+    assert ("plugin runward@runward" in codex.detail, codex.remedy) == (True, "")
+    (home / ".claude.json").write_text('{"mcpServers": {"runward": {"command": "/opt/runward", "args": ["serve"]}}}')
+    claude, _ = check_clients()
+    assert "twice" in claude.remedy
+    assert claude.remedy.endswith("runward uninstall claude")

@@ -125,7 +125,7 @@ def find_plugin(client: str, project: Path | None) -> str:
     else:
         files = [claude_directory(each) / "settings.json" for each in ({None, project})]
     for file in files:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):
             if plugin := settings.read_plugin(file.read_text(encoding="utf-8"), is_toml=client == "codex"):
                 return plugin
     return ""
