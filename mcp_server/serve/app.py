@@ -70,7 +70,7 @@ class _Requests:
     ``cut`` hears of requests that the client gives up, also of answered ones.
     """
 
-    def __init__(self, messages: Any, answers: Any, cut: Callable[[str], None]) -> None:
+    def __init__(self, messages: Any, answers: Any, cut: Callable[[str, str], None]) -> None:
         self._messages, self._answers, self._cut = messages, answers, cut
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +93,8 @@ class _Requests:
                 await self._answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
         message = item.message
         if isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._cut(json.dumps((message.params or {}).get("requestId")))
+            params = message.params or {}
+            self._cut(json.dumps(params.get("requestId")), str(params.get("reason", "")))
         return item
 
 

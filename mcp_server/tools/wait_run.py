@@ -28,6 +28,7 @@ from mcp_server.tools.support.context import (
     TaskOffer,
     caller,
     delivery_of,
+    hears_progress,
     identity,
     naming_sessions,
     revive,
@@ -81,6 +82,7 @@ async def wait_run(
             return WaitResult(reason="heartbeat", runs=[], waited_s=0, next_timeout_s=0)  # the task answers instead
     delivery = delivery_of(ctx)
     waited_s = waited_before()
+    server.calls.begin_wait(spec.run_ids, hears_progress=hears_progress(ctx))
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
             outcome = outcome or await _block(ctx, spec, metric, timeout_s, waited_s)
@@ -93,6 +95,9 @@ async def wait_run(
             outcome = await _block(ctx, spec, metric, 0)
         shows_owner = identity(ctx) is not None
         answer, cursors = await describe_outcome(server, spec, outcome, metric, shows_owner=shows_owner)
+        server.calls.end_wait()
+        if delivery is None and (told := server.calls.tell_cut_off()) is not None:
+            answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, told)))})
         # A later wait of this caller for the same run may have begun while the answer is made.
         newest = opened.newest_for and opened.newest_for | (cursors.keys() - set(spec.run_ids))
         seen = {run_id: cursor for run_id, cursor in cursors.items() if run_id in newest}
@@ -150,6 +155,7 @@ async def _block(
             check_condition=metric.check if metric is not None else None,
             is_unknown=metric.tell_unknown if metric is not None else lambda _: False,
             waited_s=waited_s,
+            longest_s=server.calls.longest_wait_s,
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.shared.exceptions import MCPError
 
 from mcp_server.runs.wait.cursors import MOST_ALIKE
 from mcp_server.system import processes
@@ -248,3 +249,21 @@ def test_a_search_ends_with_its_client_without_a_word(sandbox: Sandbox) -> None:
     server.stdout.close()
     with server.stderr:
         assert (server.wait(PATIENCE_S), server.stderr.read()) == (0, b"")
+
+
+async def test_after_a_client_has_cut_a_wait_its_heartbeats_come_before_that_and_no_news_is_lost(
+    sandbox: Sandbox,
+) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(f"until [ -e {sandbox.path}/go ]; do sleep 0.1; done; exit 3")
+        with pytest.raises(MCPError, match="timed out"):
+            await agent.client.call_tool("wait_run", {"run_ids": run_id}, read_timeout_seconds=4)
+        beat = await agent.call("wait_run", run_ids=run_id)
+        assert beat["reason"] == "heartbeat"
+        assert beat["next_timeout_s"] < 4.5
+        assert "gave a call up after about 4" in beat["note"]
+        assert "note" not in await agent.call("wait_run", run_ids=run_id)
+        (sandbox.path / "go").touch()
+        while (told := await agent.call("wait_run", run_ids=run_id))["reason"] == "heartbeat":
+            pass
+        assert told["reason"] == "ended"

@@ -7,16 +7,24 @@ was then not heard. The next server of the client has these calls from the forme
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
+import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 _MOST_CALLS = 64
+_SAYS_TIME = re.compile(r"(?i)tim(?:e|ed)[ -]?out|deadline")
+# Of two cancels without a reason that came after so nearly the same time, a clock is the cause, and no person.
+_ALIKE_SHARE = 0.05
+# The shortest limit that a client is taken to have, and how many silences show one: two agents may wait for one run.
+_FEWEST_S, _SILENCES = 3.0, 2
+_SHARE_OF_CUT_OFF, _SHARE_OF_SILENCE = 0.8, 0.5
 _HEAD, _PLACES = struct.Struct("qq"), (0, 1 << 26)
 _current: ContextVar[tuple[ClientCalls, ClientCall] | None] = ContextVar("client_call", default=None)
 
@@ -30,6 +38,7 @@ class ClientCall:
     repeated_s: float = 0.0
     run_id: str = ""
     is_cut: bool = False
+    waits_for: tuple[str, ...] = ()  # the runs of a wait whose client hears no progress
     has_changed: bool = False
     changes: list[tuple[dict[Any, Any], Any, Any, Any]] = field(default_factory=list)
 
@@ -74,11 +83,68 @@ def keep_value(table: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 class ClientCalls:
-    """The newest calls of the client. ``keep`` writes what the next server shall have."""
+    """The newest calls of the client. ``keep`` writes what the next server shall have.
+
+    ``cut_off_s``: after how many seconds the client gives a call up, as far as its cancels, or its silence, show it.
+    """
 
     def __init__(self) -> None:
         self.by_request: dict[str, ClientCall] = {}
         self.keep: Callable[[], None] = lambda: None
+        self.cut_off_s: float | None = None
+        self._cancelled_s, self._silences, self._is_told = 0.0, 0, False
+
+    @property
+    def tables(self) -> tuple[Any, ...]:
+        """Everything, for the next server of a client."""
+        return self.by_request, self.cut_off_s, self._cancelled_s, self._silences, self._is_told
+
+    @tables.setter
+    def tables(self, tables: tuple[Any, ...]) -> None:
+        self.by_request, self.cut_off_s, self._cancelled_s, self._silences, self._is_told = tables
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long a wait may take, so that its answer is heard."""
+        return math.inf if self.cut_off_s is None else _SHARE_OF_CUT_OFF * self.cut_off_s
+
+    def tell_cut_off(self) -> str | None:
+        """Return a sentence about the client's limit, once."""
+        if self.cut_off_s is None or self._is_told:
+            return None
+        self._is_told = True
+        return (
+            f"This client gave a call up after about {self.cut_off_s:.3g} s: later heartbeats come sooner. "
+            "Its setting is in guide://clients."
+        )
+
+    def begin_wait(self, run_ids: Sequence[str], *, hears_progress: bool) -> None:
+        """Note that the present call waits. An open wait for the same runs, of a client without a word, was given up.
+
+        A client that hears progress counts its limit from there, and cancels what it gives up.
+        """
+        call = current_call()
+        if call is None or hears_progress or call.repeated_s:
+            return
+        call.waits_for = tuple(run_ids)
+        for older in self.by_request.values():
+            after_s = call.began_s - older.began_s
+            if older is not call and older.waits_for == call.waits_for and after_s >= _FEWEST_S:
+                older.waits_for = ()
+                self._silences += 1
+                if self._silences >= _SILENCES:
+                    shortest_s = min(after_s, self.cut_off_s or math.inf)
+                    self._learn(max(_FEWEST_S, _SHARE_OF_SILENCE * shortest_s))
+
+    def end_wait(self) -> None:
+        """Note that the present call is answered."""
+        if (call := current_call()) is not None:
+            call.waits_for = ()
+
+    def _learn(self, cut_off_s: float) -> None:
+        if self.cut_off_s is None or cut_off_s < self.cut_off_s:
+            self.cut_off_s, self._is_told = cut_off_s, False
+            self.keep()
 
     @contextlib.contextmanager
     def open(self, request_id: str, repeated_s: float | None, *, changes: bool) -> Iterator[None]:
@@ -103,12 +169,17 @@ class ClientCalls:
                 call.has_changed = False
                 self.keep()
 
-    def cut(self, request_id: str) -> None:
+    def cut(self, request_id: str, reason: str = "") -> None:
         """Note that the client has given a call up: it has heard no answer."""
-        if (call := self.by_request.get(request_id)) is not None:
-            call.is_cut = True
-            call.take_back()
-            self.keep()
+        if (call := self.by_request.get(request_id)) is None or call.is_cut:
+            return
+        after_s = time.monotonic() - call.began_s
+        before_s, self._cancelled_s = self._cancelled_s, after_s
+        if _SAYS_TIME.search(reason) or abs(after_s - before_s) < _ALIKE_SHARE * after_s:
+            self._learn(after_s)
+        call.is_cut = True
+        call.take_back()
+        self.keep()
 
 
 class KeptState:

@@ -1,5 +1,6 @@
 """Waiting for runs: an event ends a wait at once. The backoff only governs how often "still running" is answered."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -187,6 +188,7 @@ async def wait_for_runs(
     check_condition: CheckCondition | None = None,
     is_unknown: Callable[[Sequence[Watched]], bool] = lambda _: False,
     waited_s: float = 0.0,
+    longest_s: float = math.inf,
 ) -> WaitOutcome:
     """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
 
@@ -194,9 +196,10 @@ async def wait_for_runs(
     schedule, 0 returns the state now. ``report``: called every 15 s with the seconds waited and to wait, and the runs.
     ``check_condition`` returns which value meets the caller's condition; ``is_unknown``, whether to say now that it
     names nothing. ``waited_s``: so long the caller has waited already, for a server that has died.
+    ``longest_s``: the caller hears no answer that comes later.
     """
     begun_s = anyio.current_time() - waited_s
-    limit_s = _shortest(cursors.values()) if timeout_s is None else timeout_s
+    limit_s = min(longest_s, _shortest(cursors.values()) if timeout_s is None else timeout_s)
     settling = False
     report_s = PROGRESS_S * (waited_s // PROGRESS_S + 1)
     while True:
@@ -218,7 +221,8 @@ async def wait_for_runs(
             await changes.next_change()
             changed = True
         settling = changed
-    return make_outcome(reason, runs, cursors, waited_s, met, until=until, scheduled=timeout_s is None)
+    outcome = make_outcome(reason, runs, cursors, waited_s, met, until=until, scheduled=timeout_s is None)
+    return replace(outcome, next_timeout_s=min(outcome.next_timeout_s, longest_s))
 
 
 async def find_reason(

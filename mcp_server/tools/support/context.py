@@ -154,7 +154,7 @@ class ServerContext:
     def resume(self, fd: int) -> None:
         """Go on where the former server of this client has died, and let the next one go on, by the file ``fd``."""
         kept = KeptState(fd)
-        parts: list[tuple[Any, str]] = [(self, "secret"), (self.calls, "by_request")]
+        parts: list[tuple[Any, str]] = [(self, "secret"), (self.calls, "tables")]
         parts += [(each, "tables") for each in (self.cursors, self.confirmations, self.launches_at_risk)]
         if (state := kept.read()) is not None:
             for (owner, name), value in zip(parts, state, strict=True):
@@ -300,6 +300,12 @@ def delivery_of(ctx: Call) -> Delivery | None:
     """Return how the answer to this call reaches its caller, or None over stdio, where nobody knows."""
     request = ctx.request_context.request
     return Delivery.of(request.scope) if request is not None else None
+
+
+def hears_progress(ctx: Call) -> bool:
+    """Return whether the client asks for reports of a call's progress."""
+    meta: Mapping[str, Any] = ctx.request_context.meta or {}
+    return meta.get("progress_token", meta.get("progressToken")) is not None
 
 
 def opening_call(ctx: Call, *, changes: bool) -> contextlib.AbstractContextManager[None]:
