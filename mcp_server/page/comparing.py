@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
+from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_differing, rank_groups
 from mcp_server.record.sweeps.sweep_state import Sweep
-from mcp_server.results.code_differences import find_code_differences, read_ran_code
+from mcp_server.results.code_differences import find_code_differences, read_code_diff, read_ran_code
 from mcp_server.results.comparison_cells import find_differences, merge_overrides
 from mcp_server.results.configuration import read_configuration
 from mcp_server.results.metrics import read_metrics
+from mcp_server.results.run_differences import describe_run_differences
 from mcp_server.scalars.tag_names import rank_headline
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.settings_table import describe_states
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.git_state import list_filter_options, read_git
 from mcp_server.text.formatting import plain_value, shorten_middle
-from mcp_server.text.secret_patterns import mask_secrets, mask_source
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.people_rows import name_kind
 from mcp_server.views.sweep_status import find_kind
 
 MOST_RUNS = 40
 _MOST_SETTINGS, _MOST_METRICS, _VALUE_CHARS = 200, 60, 200
-_DIFF_BYTES, _LOG_BYTES = 1 << 20, 256 << 10
+_LOG_BYTES = 256 << 10
 
 
 def compare(server: ServerContext, runs: Sequence[Run]) -> dict[str, Any]:
@@ -59,44 +57,17 @@ def compare(server: ServerContext, runs: Sequence[Run]) -> dict[str, Any]:
         for name in shown
     }
     tags = sorted(metrics, key=lambda tag: (-len(metrics[tag]), rank_headline(tag)))[:_MOST_METRICS]
-    return {"settings": values, "metrics": {tag: metrics[tag] for tag in tags}, "notes": find_code_differences(codes)}
+    notes = find_code_differences(codes)
+    if len(runs) == 2:  # noqa: PLR2004 - as compare_runs(diff=true) says it, but for the settings
+        notes = describe_run_differences(server.store, server.scalars, *runs, environ=server.environ, settings=False)
+    return {"settings": values, "metrics": {tag: metrics[tag] for tag in tags}, "notes": notes}
 
 
 def show_code(server: ServerContext, run: Run, other: Run | None = None) -> dict[str, Any]:
     """Return the code of a run against its commit, or against the code of ``other``, as far as it was kept."""
-    snapshot = read_code_snapshot(server.store.fetch_record(run), run.attempt)
-    if snapshot is None or not snapshot.git.commit:
-        return {"text": "", "files": [], "note": "The code of this run was not kept, or is in no git repository."}
-    if other is None:
-        text, note = snapshot.read_diff(), "Longer changes were cut." if snapshot.git.cut else None
-    else:
-        before = read_code_snapshot(server.store.fetch_record(other), other.attempt)
-        if before is None or not before.git.commit:
-            return {"text": "", "files": [], "note": f"The code of {other.run_id} was not kept."}
-        text, note = _join_diffs(server, run, snapshot, other, before)
+    text, note = read_code_diff(server.store, server.environ, run, other)
     names = [line.rpartition(" b/")[2] for line in text.splitlines() if line.startswith("diff --git ")]
-    return {"text": mask_source(text), "files": list(dict.fromkeys(names)), "note": note}
-
-
-def _join_diffs(
-    server: ServerContext, run: Run, code: CodeSnapshot, other: Run, before: CodeSnapshot
-) -> tuple[str, str | None]:
-    """Return the difference of two commits, and the uncommitted changes of both where they differ."""
-    parts, note, root = [], None, Path(code.git.root or "/")
-    if code.git.commit != before.git.commit:
-        note = "The commits cannot be compared here."
-        if not (run.spec.mirror or other.spec.mirror):
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                words = (*list_filter_options(root, server.environ), "diff", "--no-ext-diff", "--no-textconv")
-                span = (before.git.commit, code.git.commit, "--")
-                data, _ = read_git(root, server.environ, *words, "--no-color", *span, most=_DIFF_BYTES)
-                parts, note = [data.decode(errors="replace")], None
-    if code.read_diff() != before.read_diff():
-        for name, one in ((other.run_id, before), (run.run_id, code)):
-            parts.append(
-                f"# uncommitted when {name} started: {'' if one.read_diff() else 'nothing'}\n{one.read_diff()}"
-            )
-    return "\n".join(filter(None, parts)), note
+    return {"text": text, "files": list(dict.fromkeys(names)), "note": note}
 
 
 def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:

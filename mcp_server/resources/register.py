@@ -212,6 +212,8 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
         ("guide://{name}", "name"): lambda: _load_templates().read_guides(),
         ("run://{run_id}", "run_id"): list_run_ids,
         ("run://{run_id}/log", "run_id"): list_run_ids,
+        ("run://{run_id}/diff/{other}", "run_id"): list_run_ids,
+        ("run://{run_id}/diff/{other}", "other"): list_run_ids,
         ("prompt", "run_id"): list_run_ids,
         ("sweep://{name}", "name"): lambda: _load_templates().list_sweep_names(context),
     }

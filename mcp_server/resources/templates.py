@@ -18,6 +18,7 @@ from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.resources.documents import JSON, MARKDOWN, Document, read_documents
 from mcp_server.resources.page_document import write_runs_app
+from mcp_server.results.code_differences import read_code_diff
 from mcp_server.results.figures import Figure, measure
 from mcp_server.results.ran_status import describe_ran
 from mcp_server.store.run_index import RunQuery
@@ -92,6 +93,8 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
 
         return _answer(read_tail)
 
+    _add_diff(server, context)
+
     @server.resource(
         "sweep://{name}",
         title="Sweep",
@@ -100,6 +103,19 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
     )
     def read_sweep(name: str) -> str:
         return _answer(lambda: _read_sweep(context, name))
+
+
+def _add_diff(server: MCPServer[ServerContext], context: ServerContext) -> None:
+    description = "How the code of the first became that of the other: what compare_runs(diff=true) names"
+
+    @server.resource("run://{run_id}/diff/{other}", title="Diff of two runs", description=description)
+    def read_diff(run_id: str, other: str) -> str:
+        def read() -> str:
+            newer, former = context.store.find(other), context.store.find(run_id)
+            text, note = read_code_diff(context.store, context.environ, newer, former)
+            return "\n".join(filter(None, (note, text))) or "No difference that was kept."
+
+        return _answer(read)
 
 
 def _read_sweep(context: ServerContext, name: str) -> str:

@@ -1,15 +1,29 @@
 """Which code several runs ran, by what was kept of it: the commit, uncommitted changes, and the files themselves."""
 
+import contextlib
+import difflib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from mcp_server.record.code.code_snapshot import CodeSnapshot
+from mcp_server.record.code.code_snapshot import SOURCES_ARCHIVE, CodeSnapshot, read_code_snapshot
 from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
+from mcp_server.record.state import Run
+from mcp_server.store.run_store import RunStore
+from mcp_server.system.git_state import list_filter_options, read_git
 from mcp_server.text.formatting import join_some
+from mcp_server.text.secret_patterns import mask_source
 
-_COMMIT_CHARS, _MOST_FILES = 10, 8
+_COMMIT_CHARS, _MOST_FILES, _MOST_FUNCTIONS = 10, 8, 4
+_DIFF_BYTES, _CONTEXT = 1 << 20, 3  # lines of a hunk before its first change
+_HUNK = re.compile(r"@@ -\S+ \+(\d+)\S* @@$")
+_DEFINITION = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+\w+")
+# A changed line that defines something, and the definition that git names above a hunk.
+_DEFINED = re.compile(r"^(?:@@ .*? @@\s*|[-+]\s*)(?:async\s+)?(?:def|class)\s+(?P<name>\w+)", re.MULTILINE)
 _SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)
 
 
@@ -112,3 +126,93 @@ def _group(codes: Sequence[CodeOfRun], names: Sequence[str]) -> str:
         key = (code.commit if code.changes is not None else "", *(str(parts.get(name)) for name in names))
         groups.setdefault(key, []).append(code.run_id)
     return "; ".join(", ".join(ids) for ids in groups.values() if len(ids) > 1)
+
+
+def read_code_diff(
+    store: RunStore, environ: Mapping[str, str], run: Run, other: Run | None = None
+) -> tuple[str, str | None]:
+    """Return the code of a run against its commit, or against that of ``other``, as a diff, masked; and what limits it.
+
+    Also where only the files were kept: those that both kept are compared. Blocks.
+    """
+    code = read_code_snapshot(store.fetch_record(run), run.attempt)
+    if code is None:
+        return "", f"The code of {run.run_id} was not kept."
+    if other is None:
+        note = (
+            "Longer changes were cut." if code.git.cut else None if code.git.commit else "It is in no git repository."
+        )
+        return mask_source(code.read_diff()), note
+    before = read_code_snapshot(store.fetch_record(other), other.attempt)
+    if before is None:
+        return "", f"The code of {other.run_id} was not kept."
+    parts, note = list(_diff_kept(before, code)), None
+    if code.git.commit and before.git.commit:
+        parts, note = _join_diffs(environ, (other, before), (run, code))
+    return mask_source("\n".join(filter(None, parts))), note
+
+
+def _diff_kept(before: CodeSnapshot, code: CodeSnapshot) -> Iterator[str]:
+    """Yield the differences of the files that both kept."""
+    former = _read_kept(before)
+    for path, text in _read_kept(code).items():
+        if path in former and former[path] != text:
+            name = path.lstrip("/")
+            now = text.splitlines()
+            lines = difflib.unified_diff(former[path].splitlines(), now, f"a/{name}", f"b/{name}", lineterm="")
+            yield "\n".join([f"diff --git a/{name} b/{name}", *(_name_hunk(line, now) for line in lines)])
+
+
+def _name_hunk(line: str, text: Sequence[str]) -> str:
+    """Return the first line of a hunk with the definition above its changes, as git writes it; other lines as is."""
+    if (found := _HUNK.match(line)) is None:
+        return line
+    above = text[: int(found[1]) + _CONTEXT]
+    return f"{line} {next((one for one in reversed(above) if _DEFINITION.match(one)), '')}".rstrip()
+
+
+def _read_kept(snapshot: CodeSnapshot) -> dict[str, str]:
+    """Return the texts of the files that a snapshot kept, by path."""
+    texts = {one.path: text for one in snapshot.files if (text := snapshot.read_file(one)) is not None}
+    with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(snapshot.directory / SOURCES_ARCHIVE) as archive:
+        for member in archive:
+            if member.isfile() and (file := archive.extractfile(member)) is not None:
+                path = f"{snapshot.archive.root}/{member.name}"
+                texts.setdefault(path, file.read().decode("utf-8", "replace"))
+    return texts
+
+
+def _join_diffs(
+    environ: Mapping[str, str], former: tuple[Run, CodeSnapshot], newer: tuple[Run, CodeSnapshot]
+) -> tuple[list[str], str | None]:
+    """Return the difference of two commits, and the uncommitted changes of both where they differ."""
+    (other, before), (run, code) = former, newer
+    parts, note, root = list[str](), None, Path(code.git.root or "/")
+    if code.git.commit != before.git.commit:
+        note = "The commits cannot be compared here."
+        if not (run.spec.mirror or other.spec.mirror):
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                words = (*list_filter_options(root, environ), "diff", "--no-ext-diff", "--no-textconv")
+                span = (before.git.commit, code.git.commit, "--")
+                data, _ = read_git(root, environ, *words, "--no-color", *span, most=_DIFF_BYTES)
+                parts, note = [data.decode(errors="replace")], None
+    if code.read_diff() != before.read_diff():
+        for name, one in ((other.run_id, before), (run.run_id, code)):
+            diff = one.read_diff()
+            parts.append(f"# uncommitted when {name} started: {'' if diff else 'nothing'}\n{diff}")
+    return parts, note
+
+
+def name_functions(diff: str) -> list[str]:
+    """Return the files of a diff with the functions and classes in which they differ: ``train.py (step, Agent)``."""
+    functions: dict[str, dict[str, None]] = {}
+    starts = list(_SECTION.finditer(diff))
+    for number, start in enumerate(starts):
+        end = starts[number + 1].start() if number + 1 < len(starts) else len(diff)
+        names = functions.setdefault(start["path"], {})
+        names.update(dict.fromkeys(found["name"] for found in _DEFINED.finditer(diff, start.end(), end)))
+    return [
+        f"{path.rpartition('/')[2]} ({join_some(list(names), _MOST_FUNCTIONS)})"
+        for path, names in functions.items()
+        if names
+    ]

@@ -72,6 +72,7 @@ class ResultFacts:
     left_out: str | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
     later_writer: str | None = None
+    repeats: tuple[str, Sequence[str]] | None = None  # the run that this one repeats, and in what they differ
     places: str = ""
 
     def keeps(self, heading: str) -> bool:
@@ -104,6 +105,9 @@ def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> 
         ("Environment", list(_environment(run, facts.code, facts.snapshot))),
         ("Code", list(_code(facts.code, diff, facts.snapshot))),
     ]
+    if facts.repeats:
+        name, lines = facts.repeats
+        sections.append((f"Differences from {name}", [f"- {line}" for line in lines]))
     if doubts := list_doubts(facts):
         sections.append(("What to doubt", [f"- {one}" for one in doubts]))
     title = _make_title(purpose or "") or run.spec.name

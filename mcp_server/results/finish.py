@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from mcp_server.backends.base import backend_of
 from mcp_server.command.outputs import find_in_command
-from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
+from mcp_server.errors import BadArgument, LaunchFailed, NotOfSweeps, RunNotFound, RunUnreadable, RunwardError
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.events import ENDING
@@ -30,6 +30,7 @@ from mcp_server.results.evaluations import evaluations
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
 from mcp_server.results.far_results import documents_of, exists_there, name_there, show_far_files
 from mcp_server.results.outcome_answers import Finished
+from mcp_server.results.run_differences import describe_run_differences
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.store.attribution.claim_records import files_root
@@ -202,8 +203,20 @@ def _gather_facts(
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
         left_out=" ".join(filter(None, (uncertain, remark))) or None,
         places=own.describe_places(),
+        repeats=_compare_repeated(run, store, scalars, environ),
         later_writer=next((other.run_id for other in later if places & _list_places(other)), None),
     )
+
+
+def _compare_repeated(
+    run: Run, store: RunStore, scalars: Scalars, environ: Mapping[str, str]
+) -> tuple[str, Sequence[str]] | None:
+    """Return the run that this one repeats, and in what they differ; None where it repeats none that is still known."""
+    name = (run.spec.like or "").partition("@")[0]
+    with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps):
+        if name:
+            return name, describe_run_differences(store, scalars, store.observe(name), run, environ=environ)
+    return None
 
 
 def _read_code(

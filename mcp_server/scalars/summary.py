@@ -31,6 +31,7 @@ _PLATEAU_BAND = 0.05  # of the range of the medians
 _NOISE_BAND = 4.0  # standard errors of a median; 64 parts of pure noise stay within
 _MEDIAN_ERROR = 1.2533  # of a median to the error of a mean, for normal noise: sqrt(pi / 2)
 _MAD_TO_SIGMA = 1.4826
+_BLOCKS, _FEWEST_SHARED, _SURE_APART = 32, 4, 3.0  # of two curves that are compared
 _WEIGHTLESS = 1e-17  # below double precision: older points do not change an average
 
 
@@ -284,3 +285,33 @@ def _age(walls: Floats, now_s: float) -> float | None:
 def _rate(steps: Ints, walls: Floats) -> float | None:
     elapsed_s, count = float(walls[-1]) - float(walls[0]), int(steps[-1]) - int(steps[0])
     return count / elapsed_s if elapsed_s > 0 and count > 0 and math.isfinite(count / elapsed_s) else None
+
+
+def share_steps(one: Series, other: Series) -> tuple[NDArray[np.int64], Floats, Floats] | None:
+    """Return the steps that both series cover, those of the one with fewer points, and the values of both there."""
+    series = [(each.steps[keep], each.values[keep]) for each in (one, other) for keep in [np.isfinite(each.values)]]
+    if min(len(steps) for steps, _ in series) < _FEWEST_SHARED:
+        return None
+    low, high = max(steps[0] for steps, _ in series), min(steps[-1] for steps, _ in series)
+    steps = np.unique(min(series, key=lambda each: len(each[0]))[0])
+    steps = steps[(steps >= low) & (steps <= high)]
+    if len(steps) < _FEWEST_SHARED:
+        return None
+    values = [np.interp(steps, own_steps, own_values) for own_steps, own_values in series]
+    return steps, values[0], values[1]
+
+
+def find_parting(before: Floats, now: Floats) -> int | None:
+    """Return the index from which two curves stay apart by more than they scatter, None where they never do."""
+    gap = now - before
+    if not gap.any():
+        return None
+    jumps = np.diff(gap)
+    noise = _MAD_TO_SIGMA * float(np.median(np.abs(jumps - np.median(jumps)))) / math.sqrt(2)
+    blocks = np.array_split(np.arange(len(gap)), min(_BLOCKS, len(gap)))
+    apart, side = None, math.copysign(1.0, float(np.mean(gap[blocks[-1]])))
+    for block in reversed(blocks):
+        if side * float(np.mean(gap[block])) <= _SURE_APART * noise / math.sqrt(len(block)):
+            break
+        apart = int(block[0])
+    return apart

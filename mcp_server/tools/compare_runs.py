@@ -12,9 +12,12 @@ from mcp_server.results.outcome_answers import Comparison
 from mcp_server.results.run_differences import describe_run_differences
 from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.sweeps.tables.comparison import compare_sweeps
+from mcp_server.text.formatting import estimate_tokens, shorten_middle
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
+
+_DIFF_TOKENS, _SHORT_LINE = 600, 100
 
 
 async def compare_runs(
@@ -52,7 +55,13 @@ def _find_differences(server: ServerContext, run_ids: Sequence[str]) -> list[str
     runs = server.store.resolve(run_ids)
     if len(runs) != 2:  # noqa: PLR2004 - a difference
         raise BadArgument("diff", f"is of two runs, and run_ids names {len(runs)}.", "Name two.")
-    return describe_run_differences(server.store, *runs)
+    lines = describe_run_differences(server.store, server.scalars, *runs, environ=server.environ)
+    while len(lines) > 1 and estimate_tokens("\n".join(lines)) > _DIFF_TOKENS:
+        longest = max(lines, key=len)
+        lines = [shorten_middle(line, max(80, len(longest) // 2)) if line is longest else line for line in lines]
+        if len(longest) <= _SHORT_LINE:
+            return [*lines[: len(lines) // 2], f"{len(lines) - len(lines) // 2} more lines."]
+    return lines
 
 
 def _compare_runs(

@@ -23,7 +23,7 @@ _QUESTIONS = (
     "failed 410m",
     "qwen2 tag:batch-7",
     "exit_code=1 name:1b",
-    "qwen2 python_error since:4d",
+    "qwen2 oom_gpu since:4d",
 )
 _OTHERS = ("wait_run(tag)", "launch_run with a key", "runward doctor")
 

@@ -109,7 +109,7 @@ async def test_every_document_is_listed_with_a_description(tmp_path: Path) -> No
     assert all(resource.description and resource.title for resource in listed)
     assert [template.uri_template for template in templates] == [
         *("agent://{name}", "guide://{name}", "blueprint://{name}"),
-        *("run://{run_id}", "run://{run_id}/log", "sweep://{name}"),
+        *("run://{run_id}", "run://{run_id}/log", "run://{run_id}/diff/{other}", "sweep://{name}"),
     ]
 
 

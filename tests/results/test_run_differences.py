@@ -1,0 +1,118 @@
+"""Two runs are compared in all that was kept: functions by name, the whole diff, and where their curves part."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mcp_server.record.code.code_snapshot import DIFF, SNAPSHOT, SOURCES_ARCHIVE
+from mcp_server.results.code_differences import name_functions, read_code_diff
+from mcp_server.results.run_differences import describe_run_differences
+from mcp_server.scalars.summary import find_parting
+from tests.support.ended_runs import Runs
+
+CODE = "def load():\n    return 1\n\n\ndef step(x):\n    return x + {}\n"
+
+
+def with_curve(runs: Runs, run_id: str, values: list[float], **spec: object) -> None:
+    cwd = runs.add(run_id, cwd=str(runs.path / "work"), **spec)  # type: ignore[arg-type]
+    table = runs.path / f"{run_id}.csv"
+    table.write_text("step,loss\n" + "".join(f"{10 * n},{value}\n" for n, value in enumerate(values)))
+    (runs.home.runs / run_id / "attribution.json").write_text(json.dumps({"tensorboard": [str(table)]}))
+    assert cwd
+
+
+def compare(runs: Runs, one: str, other: str) -> list[str]:
+    first, second = (runs.store.observe(name) for name in (one, other))
+    return describe_run_differences(runs.store, runs.scalars, first, second, environ={})
+
+
+def curves(runs: Runs, one: str, other: str) -> list[str]:
+    return [line for line in compare(runs, one, other) if line.startswith("loss")]
+
+
+def test_curves_part_where_they_stay_apart_by_more_than_they_scatter() -> None:
+    chance = np.random.default_rng(1)
+    flat = np.ones(200)
+    noise = [chance.normal(0, 0.02, 200) for _ in range(2)]
+    assert find_parting(flat, flat) is None
+    assert find_parting(flat + noise[0], flat + noise[1]) is None
+    drop = flat - np.where(np.arange(200) < 100, 0, 0.3)
+    parts = find_parting(flat + noise[0], drop + noise[1])
+    assert parts is not None
+    assert 90 <= parts <= 112
+    bump = flat + np.where((np.arange(200) > 50) & (np.arange(200) < 80), 1, 0)
+    assert find_parting(flat + noise[0], bump + noise[1]) is None, "they meet again"
+
+
+def test_a_gap_at_the_end_is_told_with_the_step_and_against_other_seeds(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    low = [1.0 - n / 50 for n in range(40)]
+    for seed, end in enumerate((0.0, 0.01, -0.01)):
+        command = f"python train.py --lr 1e-3 --seed {seed}"
+        with_curve(runs, f"a-{seed}", [value + end for value in low], command=command)
+    with_curve(
+        runs, "b-0", [value if n < 20 else value + 0.3 for n, value in enumerate(low)], command="python t.py --lr 1"
+    )
+    assert curves(runs, "a-0", "b-0") == [
+        "loss: parts at step 200, 0.22 → 0.52 (+0.3) at step 390; beyond the seeds' noise (±0.01 over 3 runs)."
+    ]
+    (line,) = curves(runs, "a-0", "a-1")
+    assert line.endswith("(+0.01) at step 390; within the seeds' noise (±0.01 over 3 runs).")
+    with_curve(runs, "c-0", [2.0] * 40, command="python c.py")
+    with_curve(runs, "c-1", [3.0] * 40, command="python d.py")
+    assert curves(runs, "c-0", "c-1")[0].endswith("no other seeds say how much chance does.")
+    assert curves(runs, "a-0", "a-0") == ["loss: the same up to step 390, within its own scatter."]
+
+
+def keep_sources(runs: Runs, run_id: str, text: str) -> None:
+    cwd = runs.add(run_id)
+    code = runs.store.run_directory(run_id).code(1)
+    code.mkdir(parents=True)
+    (cwd / "model.py").write_text(text)
+    with tarfile.open(code / SOURCES_ARCHIVE, "w:gz") as archive:
+        archive.add(cwd / "model.py", "model.py")
+    facts = {"archive": {"root": "/lab", "files": 1, "digest": str(len(text))}}
+    (code / SNAPSHOT).write_text(json.dumps(facts))
+
+
+def test_code_without_git_is_compared_by_what_was_kept_and_functions_are_named(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    keep_sources(runs, "a-1", CODE.format(1))
+    keep_sources(runs, "b-2", CODE.format(22))
+    first, second = (runs.store.observe(name) for name in ("a-1", "b-2"))
+    text, note = read_code_diff(runs.store, {}, second, first)
+    assert note is None
+    assert [line for line in text.splitlines() if line[:1] in "+-"][2:] == ["-    return x + 1", "+    return x + 22"]
+    lines = compare(runs, "a-1", "b-2")
+    assert "Changed or untracked files differ." in lines
+    assert "In model.py (step)." in lines
+    assert "The whole diff: run://a-1/diff/b-2." in lines
+
+
+@pytest.mark.parametrize(
+    ("hunk", "named"),
+    [
+        ("@@ -5,2 +5,2 @@ def step(x):\n-    return 1\n+    return 2\n", ["train.py (step)"]),
+        ("@@ -1,0 +1,2 @@\n+async def fetch():\n+    return 2\n", ["train.py (fetch)"]),
+        ("@@ -9,1 +9,1 @@ class Agent(Base):\n-        a = 1\n+        a = 2\n", ["train.py (Agent)"]),
+        ("@@ -1,1 +1,1 @@\n-x = 1\n+x = 2\n", []),
+    ],
+)
+def test_the_functions_of_a_diff_are_those_above_its_hunks_and_in_changed_lines(hunk: str, named: list[str]) -> None:
+    head = "diff --git a/src/train.py b/src/train.py\n--- a/src/train.py\n+++ b/src/train.py\n"
+    assert name_functions(head + hunk) == named
+
+
+def test_a_diff_shows_no_secret(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    runs.add("a-1")
+    code = runs.store.run_directory("a-1").code(1)
+    code.mkdir(parents=True)
+    (code / SNAPSHOT).write_text(json.dumps({"git": {"commit": "ab" * 20}}))
+    (code / DIFF).write_text('+api_key = "sk-live-0123456789abcdef0123"\n')
+    assert "0123456789abcdef" not in read_code_diff(runs.store, {}, runs.store.observe("a-1"))[0]
