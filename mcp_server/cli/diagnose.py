@@ -17,11 +17,11 @@ from mcp_server.store.state_home import StateHome
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the kind of failure, the line that proves it, and what to do."""
-    path, exit_code, signal_name = _log_and_end(arguments)
+    path, exit_code, signal_name, cwd = _log_and_end(arguments)
     if not os.path.isfile(path):  # noqa: PTH113 - False for a name that is too long
         raise BadArgument("LOG", f"is not a file: {str(path)[:200]!r}.")
     try:
-        examined = examine_log(path, exit_code, signal_name)
+        examined = examine_log(path, exit_code, signal_name, cwd)
     except OSError as error:
         raise BadArgument("LOG", f"cannot be read: {error.strerror}.") from error
     facts = examined.facts()
@@ -39,21 +39,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str | None]:
+def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str | None, str | None]:
+    """Return a log, how its command ended, and where it ran on this host: empty elsewhere, None where it is unknown."""
     path, signal_name = Path(arguments.log), _signal_name(arguments.signal)
     exit_code: int | None = arguments.exit_code
     if exit_code is not None and exit_code < 0:  # as Python reports a signal
         signal_name, exit_code = _signal_name(str(-exit_code)), None
     if "/" in arguments.log or os.path.lexists(path):
-        return path, exit_code, signal_name
+        return path, exit_code, signal_name, None
     store = RunStore(StateHome.of(os.environ))
     run = store.find(arguments.log)
     path = store.fetch_log(run)
     if old := store.explain_old_log(run):
         Console(stderr=True).print(Text(old, style="yellow"))
+    cwd = "" if run.spec.mirror else run.spec.cwd
     if exit_code is None and signal_name is None:
-        return path, run.exit_code, run.signal
-    return path, exit_code, signal_name
+        return path, run.exit_code, run.signal, cwd
+    return path, exit_code, signal_name, cwd
 
 
 def _signal_name(text: str | None) -> str | None:

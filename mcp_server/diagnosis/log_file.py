@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +21,7 @@ _AROUND_BYTES = 65536  # read from an earlier suspect line on ...
 _BEFORE_BYTES = 16384  # ... and above it: the header of its traceback
 _NUMBERED_BYTES = 256 * 2**20  # in larger files lines are not counted: that would take as long as reading them
 _BLOCK_BYTES = 2**20
+_FRAME, _MOST_FRAMES = re.compile(rb'File "(/[^"\n]{1,400})", line \d'), 100
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,13 @@ class Examination:
         }
 
 
-def examine_log(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
-    """Diagnose the last 4 MiB of a log file; of a large one 3/4 MiB are read for steps. Raises OSError."""
+def examine_log(
+    path: Path, exit_code: int | None = None, signal: str | None = None, cwd: str | None = ""
+) -> Examination:
+    """Diagnose the last 4 MiB of a log file; of a large one 3/4 MiB are read for steps. Raises OSError.
+
+    ``cwd``: where the command ran, empty: not on this host; None: the present directory, if frames are of files in it.
+    """
     with open_regular(path) as file:
         size = file.seek(0, 2)
         start = max(0, size - _TAIL_BYTES)
@@ -63,7 +71,8 @@ def examine_log(path: Path, exit_code: int | None = None, signal: str | None = N
                 numbers[metric_line.line] = number
     diverged = None if divergence.recovered else divergence.line
     since = (divergence.summary, divergence.first_line)
-    run_facts = RunFacts(diverged=diverged, diverged_number=numbers.get(diverged or ""), diverged_since=since)
+    cwd = _find_cwd(tail) if cwd is None else cwd
+    run_facts = RunFacts(cwd=cwd, diverged=diverged, diverged_number=numbers.get(diverged or ""), diverged_since=since)
     failure = diagnose(lines, exit_code, signal, run_facts)
     if failure is not None and size > _NUMBERED_BYTES:
         failure = replace(failure, line_number=None)
@@ -96,6 +105,14 @@ def examine_log_end(
             first_number = suspect[1] - around.count(b"\n", 0, suspect[0] - first)
             lines = number_lines(around, first_number) + lines
     return diagnose(lines, exit_code, signal, run_facts)
+
+
+def _find_cwd(tail: bytes) -> str:
+    """Return the present directory, if the newest frames of a log are of files below it, else nothing."""
+    here = os.getcwd()  # noqa: PTH109 - a text
+    paths = {match[1].decode(errors="replace") for match in list(_FRAME.finditer(tail))[-_MOST_FRAMES:]}
+    own = [path for path in paths if path.startswith(f"{here}/") and "/site-packages/" not in path]
+    return here if any(map(os.path.isfile, own)) else ""
 
 
 def _read_bytes(file: BinaryIO, start: int, length: int) -> bytes:

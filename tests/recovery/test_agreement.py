@@ -7,6 +7,8 @@ import pytest
 from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.recovery.policy import normalize_policy
 from mcp_server.recovery.retry_decision import FailedAttempt, GiveUp, Retry, agree, decide
+from tests.diagnosis.advice.test_next_action import CASES, diagnose_text
+from tests.support.unseen_logs import read_unseen_logs
 
 OOM = Diagnosis("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
 LARGE = FailedAttempt(1, "oom_host", "Killed", True, None, "SIGKILL", None)
@@ -56,3 +58,16 @@ def test_a_retry_needs_nothing_but_waiting(decision: Retry, action: str) -> None
         agreed = agree(failure, decision)
         assert (agreed.retryable, agreed.action) == (True, action)
         assert "wait_run" in agreed.advice
+
+
+def test_the_default_retries_no_labelled_failure_that_the_diagnosis_calls_hopeless() -> None:
+    logs = [case.log for case in CASES] + [one.log for one in read_unseen_logs() if one.failed]
+    policy, retried, stopped = normalize_policy("default"), 0, 0
+    for log in logs:
+        found = diagnose_text(log)
+        attempt = FailedAttempt(1, found.kind, found.line, found.retryable, 1, None, None, params={"batch_size": 8})
+        decision = decide(policy, [attempt], attempt.params, {})
+        assert found.retryable or isinstance(decision, GiveUp), (found.kind, found.line)
+        retried, stopped = retried + isinstance(decision, Retry), stopped + (not found.retryable)
+    assert retried > 100
+    assert stopped > 300

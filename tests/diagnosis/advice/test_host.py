@@ -11,6 +11,7 @@ import pytest
 
 from mcp_server.diagnosis.advice.blocks import Scene
 from mcp_server.diagnosis.advice.next_action import propose_next_step
+from mcp_server.diagnosis.log_file import examine_log
 
 
 @pytest.fixture
@@ -127,3 +128,20 @@ def test_the_learning_rate_is_cleared_only_where_the_first_of_all_steps_is_nan()
     assert "not the cause" in propose_next_step(Scene("divergence", "x", **facts)).advice
     for log in ("epoch 1 step 900 loss 2.31", "Resuming from out/last.ckpt"):
         assert "not the cause" not in propose_next_step(Scene("divergence", "x", log=log, **facts)).advice
+
+
+def test_diagnose_looks_at_this_host_where_the_log_is_of_a_program_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, work = tmp_path / "train.log", tmp_path / "work"
+    (work / "ops").mkdir(parents=True)
+    for name in ("train.py", "ops/knn.py"):
+        (work / name).touch()
+    frame = f'  File "{work}/train.py", line 1, in <module>\n    import ops\n'
+    log.write_text(f"Traceback (most recent call last):\n{frame}ModuleNotFoundError: No module named 'ops'\n")
+    for where in (tmp_path, work, work / "ops"):
+        monkeypatch.chdir(where)
+        failure = examine_log(log, 1, cwd=None).failure
+        assert failure is not None
+        assert ("the program's own" in failure.advice) == (where == work)
+    assert examine_log(log, 1).failure != examine_log(log, 1, cwd=str(work)).failure
