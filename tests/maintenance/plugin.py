@@ -1,8 +1,8 @@
 """`make plugin`: writes what clients and registries read, from the agents, prompts, server and hook that exist.
 
 ``plugin/`` is two plugins in one folder: Claude Code and Codex read ``.claude-plugin``, ``.mcp.json``, ``agents``,
-``skills`` and ``hooks``, the clients of Agent Plugins 1.0 ``plugin.json``, ``mcp.json`` and ``skills``. Nothing is
-published: OWNER in ``server.json`` stands for the account that will publish it.
+``skills``, ``hooks``, and Claude Code ``monitors``; the clients of Agent Plugins 1.0 read ``plugin.json``,
+``mcp.json`` and ``skills``. Nothing is published: OWNER in ``server.json`` stands for the account that will publish it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ def render() -> dict[str, str]:
     entry = {"name": about["name"], "source": "./plugin", **described}
     # Where no runward is found, a command of the shell goes on without a word.
     words = search_upwards(".venv/bin/runward", ["hook"], missing="exit 0")
+    monitor = {
+        "name": "runward",
+        "command": search_upwards(".venv/bin/runward", ["monitor"], missing="exit 0"),
+        "description": "ends and trouble of this project's training runs",
+        "when": "always",
+    }
     hook = {"type": "command", "command": words, "timeout": _HOOK_LIMIT_S}
     texts: dict[str, Any] = {
         ".claude-plugin/marketplace.json": {
@@ -47,6 +53,7 @@ def render() -> dict[str, str]:
         "plugin/.claude-plugin/plugin.json": {**about, "author": {"name": "runward"}, **more},
         "plugin/.mcp.json": {"mcpServers": servers},
         "plugin/hooks/hooks.json": {"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [hook]}]}},
+        "plugin/monitors/monitors.json": [monitor],
         "plugin/plugin.json": {"$schema": f"{_SCHEMAS}/plugin.schema.json", **about, **more},
         "plugin/mcp.json": {"$schema": f"{_SCHEMAS}/mcp.schema.json", "mcpServers": servers},
         "server.json": {
