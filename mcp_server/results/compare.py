@@ -1,6 +1,7 @@
 """Compares runs in one table: settings that differ, progress, metrics, evaluations, checkpoints. Reads only."""
 
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -121,6 +122,7 @@ def build_comparison(
     notes += find_code_differences([entry.code for entry in entries])
     notes += [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
     notes += _describe_missing([name for name in metrics if not any(read_all.get(name, ()))], entries, scalars, store)
+    notes += _compare_with_first(runs, read_all) if len(run_ids) > 1 else []
     tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
     values_of = {name: shorten_paths([own.get(name, "-") for own in settings_of]) for name in differing}
@@ -217,6 +219,28 @@ def _count_digits(entries: Sequence[ComparedRun], tags: Collection[str], figures
             if (series := entry.figures.get(name)) is not None:
                 values[name] += [point.value for point in (series.last, series.best) if point is not None]
     return {name: count_digits(each) for name, each in values.items()}
+
+
+def _compare_with_first(
+    runs: Sequence[Run], read_all: Mapping[str, Sequence[Sequence[tuple[str, float, bool]]]]
+) -> list[str]:
+    """Return by how much a figure that the caller asked for differs from that of the first run, its baseline."""
+    notes = []
+    for read in read_all.values():
+        for name, base, _ in read[0]:
+            pairs = [
+                (run.run_id, value - base)
+                for run, own in zip(runs[1:], read[1:], strict=True)
+                for other, value, _ in own
+                if other == name
+            ]
+            differences = [
+                f"{run_id} {by:+.4g}" + (f" ({100 * by / abs(base):+.0f} %)" if base else "")
+                for run_id, by in pairs[:_MOST_DIFFERENCES]
+                if math.isfinite(by)
+            ]
+            notes += [f"{name} against {runs[0].run_id}: {', '.join(differences)}."] if differences else []
+    return notes[:_MOST_METRICS]
 
 
 def _tabulate_values(

@@ -119,6 +119,18 @@ def test_a_value_of_a_curve_is_chosen_as_for_a_sweep(runs: Runs) -> None:
     ]
 
 
+def test_a_named_value_is_compared_with_that_of_the_first_run(runs: Runs) -> None:
+    two(runs)
+    asked = ["mean10%:reward", "reward@3", "best:reward", "first:reward>1"]
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-bbbb", "cfm-aaaa"], metrics=asked)
+    assert [note for note in comparison.notes or [] if "against" in note] == [
+        "reward mean10% against cfm-bbbb: cfm-aaaa -1 (-50 %).",
+        "reward @3 against cfm-bbbb: cfm-aaaa +1 (+50 %).",
+        "reward best against cfm-bbbb: cfm-aaaa +1 (+50 %).",
+        "reward first>1 against cfm-bbbb: cfm-aaaa +1 (+100 %).",
+    ]
+
+
 def test_markdown_is_one_table(runs: Runs) -> None:
     two(runs)
     comparison = build_comparison(runs.store, runs.scalars, tags=["sweep"], as_markdown=True)
