@@ -32,6 +32,7 @@ from tests.benchmarks import (
     latency,
     leases,
     listing,
+    loop,
     page,
     results,
     scalars,
@@ -61,6 +62,7 @@ _LONGER_S = {
     "far_deaths": far_deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
     "history": history.LONGEST_S,
+    "loop": loop.LONGEST_S,
     "large_reads": large_reads.LONGEST_S,
     "shortages": shortages.LONGEST_S,
 }
@@ -87,6 +89,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "page": page.measure,
     "browser": browser.measure,
     "sweeps": sweeps.measure,
+    "loop": loop.measure,
     "tasks": tasks.measure,
     "attribution": attribution.measure,
     "kill": kill.measure,

@@ -7,7 +7,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+import anyio.to_thread
 
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness
@@ -15,8 +18,13 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.trials import AddRun, Decide, EndSweep, OpenSweep, find_steps, name_cell, read_trials
+from tests.benchmarks import loop_storm
+from tests.benchmarks.harness import Sandbox
+from tests.benchmarks.harness import sandbox as new_sandbox
+from tests.benchmarks.report import Row, Table, measured, median
 
-SLOTS, AHEAD, TRIALS = 4, 2, 100
+LONGEST_S = 1200.0
+SLOTS, AHEAD, TRIALS, SESSIONS = 4, 2, 100, 10
 AT = "2026-11-21T15:30:00.000Z"
 
 
@@ -191,3 +199,56 @@ def _add(total: Count, session: Session, seen: OpenSweep) -> None:
         else:
             total.nulls += 1
             total.false += is_kept
+
+
+async def measure(sandbox: Sandbox) -> Table:
+    """Simulate which rule keeps the truth; then let four agents work under deaths, and see how busy the GPUs are."""
+    rows: list[Row] = []
+    for kind in KINDS:
+        null = await anyio.to_thread.run_sync(partial(count, 1, kind, SESSIONS, 0.0, 0.0))
+        real = await anyio.to_thread.run_sync(partial(count, 2, kind, SESSIONS, 0.1, 3.0))
+        rows += _describe(kind, null, real)
+    with new_sandbox() as own:
+        storm = await loop_storm.survive(own)
+    with new_sandbox() as own:
+        busy = await loop_storm.stay_busy(own)
+    return Table("Open sweeps", (*rows, *_describe_storm(storm), *_describe_busy(busy)), _tell(storm))
+
+
+def _describe(kind: str, null: Count, real: Count) -> list[Row]:
+    false, found = 100 * null.false / null.nulls, 100 * real.found / real.real
+    beside = 100 * real.false / real.nulls
+    return [
+        measured(f"{kind}: {null.nulls:,} changes without effect that were kept", false, "%", at_most=2),
+        measured(f"{kind}: runs a trial among them", null.runs / null.trials, "x", at_most=2.3),
+        measured(f"{kind}: kept without effect beside real gains", beside, "%", at_most=3),
+        Row(f"{kind}: gains of 3 sd that were kept, of {real.real}", f"{found:.0f} %", bar="≥ 85 %", ok=found >= 85),
+        Row(f"{kind}: runs a trial where a tenth are such gains", f"{real.runs / real.trials:.2f}"),
+    ]
+
+
+def _describe_storm(storm: loop_storm.Storm) -> list[Row]:
+    names = {"lost": "proposals lost that were answered", "twice": "cells with two successes"}
+    names |= {"screened_twice": "trials screened twice", "undecided": "trials without a verdict"}
+    names |= {"worktrees": "worktrees left", "ledger": "rows of results.tsv that differ from the events"}
+    found = [(text, abs(getattr(storm, name))) for name, text in names.items()]
+    rows = [Row(text, str(number), bar="0", ok=number == 0) for text, number in found]
+    is_newest = "yes" if storm.is_ref_newest else "no"
+    return [*rows, Row("the branch is the newest tip", is_newest, bar="yes", ok=storm.is_ref_newest)]
+
+
+def _describe_busy(busy: loop_storm.Busy) -> list[Row]:
+    share = 100 * busy.share
+    return [
+        Row("GPUs busy while proposals wait, trials of 2 s", f"{share:.1f} %", bar="≥ 95 %", ok=share >= 95),
+        measured("propose, median", median(busy.propose_ms), "ms", at_most=150),
+        Row("propose and its wait, tokens at most", f"{max(busy.tokens)}", bar="≤ 350", ok=max(busy.tokens) <= 350),
+    ]
+
+
+def _tell(storm: loop_storm.Storm) -> tuple[str, ...]:
+    return (
+        f"{len(storm.answered)} proposals of 4 agents, {sum(storm.deaths.values())} deaths {dict(storm.deaths)} in "
+        f"{storm.took_s:.0f} s; verdicts {dict(storm.verdicts)}.",
+        f"Simulated: {SESSIONS} sweeps of {TRIALS} proposals of each kind, {SLOTS} at once, on virtual time.",
+    )

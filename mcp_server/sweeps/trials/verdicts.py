@@ -82,7 +82,9 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
     t = above / error if error else math.copysign(math.inf, above) if above else 0.0
     most = find_quantile(CHANCE / max(1, rule.repeats - _FEWEST + 1), noise.df) if noise.df else math.inf
     told = _tell(rule, seen, name, mean, looks, gain)
-    if above <= 0 or gain <= _LEAST_SD * seen.noise.sd:
+    beside = rule.sign * statistics.fmean(differences) if differences else gain
+    # After one pair the machine may have been another one when the incumbent's other runs were made.
+    if (max(gain, beside) if looks == 1 else gain) <= max(rule.min_gain, _LEAST_SD * seen.noise.sd):
         return Judgement("discarded", f"{told}: not better by {_LEAST_SD:g} sd", mean, looks, gain, t)
     if looks >= min(_FEWEST, rule.repeats) and noise.df and t >= most:
         return Judgement("better", f"{told}, t {t:.3g} of {most:.3g}", mean, looks, gain, t)
