@@ -21,7 +21,7 @@ from mcp_server.system.files import open_regular
 from mcp_server.text.formatting import join_some
 from mcp_server.text.near_names import find_near_names
 
-_MOST_HASHED_BYTES = 64 << 20
+_MOST_HASHED_BYTES, _MOST_READ = 64 << 20, 500
 _PASSED_OVER = frozenset(("__pycache__", ".git"))  # Python writes the first beside what it imports
 _STARTUP = frozenset(("sitecustomize", "usercustomize"))  # which every Python imports by itself
 _MODULE = re.compile(r"(?:(?P<place>.*)/)?(?P<name>(?!__init__)\w+)(?:/__init__)?(?:\.[\w-]+)?\.(?:py|pyc|so)")
@@ -45,8 +45,8 @@ def violations(
     """Return those of ``files``, changed by a proposal, that it may not touch.
 
     They are protected, or replace a directory above what is; or are new modules that Python would import in the place
-    of a protected or an installed one; or say how git writes files. Installed are those of Python, and those that code
-    of ``base`` imports and does not have.
+    of a protected or an installed one; or say how git writes files. Installed are those of Python, and those that
+    protected code of ``base``, or code at its top, imports and has no file of.
     """
     found = find_matches(files, protect)
     found += [name for name in files if any(os.path.normpath(path).startswith(f"{name}/") for path in protect)]
@@ -54,7 +54,7 @@ def violations(
     if any(map(_MODULE.fullmatch, files)):
         names = _list_tracked(repository, base) if repository and base else []
         new = set(files) - set(names)
-        imported = _list_imported(repository, base, names) if repository and new else ()
+        imported = _list_imported(repository, base, names, protect) if repository and new else ()
         found += find_shadows(new, names, protect, imported)
     return [name for name in files if name in found]
 
@@ -117,7 +117,9 @@ def digest(repository: Path, base: str, protect: Sequence[str], directory: Path)
     names = _list_tracked(repository, base)
     places = {"", *(name.rpartition("/")[0] for name in find_matches(names, protect))}
     beside = (name for place in places for name in _list_modules(directory, place))
-    for name in find_shadows(set(beside) - set(names), names, protect, _list_imported(repository, base, names)):
+    for name in find_shadows(
+        set(beside) - set(names), names, protect, _list_imported(repository, base, names, protect)
+    ):
         found[name] = directory / name
     facts, left_bytes = dict[str, str](), _MOST_HASHED_BYTES
     for name, path in sorted(found.items(), key=lambda item: (_size(item[1]), item[0])):
@@ -173,11 +175,13 @@ def _list_tracked(repository: Path, base: str) -> list[str]:
     return os.fsdecode(run_git(str(repository), "ls-tree", "-r", "-z", "--name-only", base)).split("\0")[:-1]
 
 
-def _list_imported(repository: Path, base: str, names: Sequence[str]) -> frozenset[str]:
-    """Return the modules that Python code of a commit imports, and has no file of."""
-    words = ("grep", "-h", "-I", "-E", "--no-color", "-e", _IMPORT, base, "--", "*.py")
+def _list_imported(repository: Path, base: str, names: Sequence[str], protect: Sequence[str]) -> frozenset[str]:
+    """Return the modules that protected Python code of a commit, or code at its top, imports and has no file of."""
+    read = {*find_matches(names, protect), *(name for name in names if "/" not in name)}
+    words = ("grep", "-h", "-I", "-E", "--no-color", "-e", _IMPORT, base, "--")
+    python = [f":(literal){name}" for name in sorted(read) if name.endswith(".py")][:_MOST_READ]
     try:
-        lines = os.fsdecode(run_git(str(repository), *words)).splitlines()
+        lines = os.fsdecode(run_git(str(repository), *words, *python)).splitlines() if python else []
     except subprocess.SubprocessError:  # no line matches
         return frozenset()
     found = set()
