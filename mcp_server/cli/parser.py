@@ -212,6 +212,7 @@ def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
     export.add_argument("--csv", action="store_true", help="its cells as CSV: a row each, as pandas reads it")
     export.add_argument("--latex", action="store_true", help="its settings as a LaTeX table, the best in bold")
     export.add_argument("--plot", action="store_true", help="draw it: curves with a band over seeds, means, settings")
+    export.add_argument("--diff", metavar="TRIAL", help="the change that a trial of an open sweep makes: t3")
     sweep.add_argument(
         "-o", "--output", metavar="FILE", help="write the export there; of --plot .png, .svg or .pdf (SWEEP.png)"
     )

@@ -17,6 +17,9 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.log import SweepLog
+from mcp_server.sweeps.tables.trial_table import COLUMNS, describe_row, describe_state, find_trial, read_diff
+from mcp_server.sweeps.trials.ledger import list_rows
+from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.system import tmux
 from mcp_server.text.formatting import printable
 from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
@@ -28,16 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     """List sweeps, print or export one, and return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     if arguments.sweep is None:
-        for option in ("csv", "latex", "plot", "output"):
+        for option in ("csv", "latex", "plot", "diff", "output"):
             if getattr(arguments, option):
                 raise BadArgument(f"--{option}", f"name the sweep: runward sweep SWEEP --{option}.")
         return _list(store, arguments.limit, as_json=arguments.json)
     sweep = store.sweeps.find(arguments.sweep)
-    if arguments.csv or arguments.latex or arguments.plot:
+    if arguments.csv or arguments.latex or arguments.plot or arguments.diff:
         _export(sweep, store, arguments)
         return 0
     if arguments.output:
-        raise BadArgument("--output", "needs what to write.", "Add --csv, --latex or --plot.")
+        raise BadArgument("--output", "needs what to write.", "Add --csv, --latex, --plot or --diff.")
     return _show(sweep, store, as_json=arguments.json)
 
 
@@ -52,6 +55,8 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
         if form not in FORMS:
             raise BadArgument("--output", f"{path} is no .png, .svg or .pdf.", "No picture was written.")
         data = draw_sweep(sweep, store, Scalars(store.home, store), form)
+    elif arguments.diff:
+        data = read_diff(store.sweeps.files_of(sweep), find_trial(sweep, arguments.diff).trial).encode(errors="replace")
     elif arguments.csv:
         directory = store.sweeps.files_of(sweep)
         data = SweepLog(directory).render_results(sweep, read_cell_notes(directory), separator=",").encode()
@@ -111,13 +116,19 @@ def _summary(sweep: Sweep) -> dict[str, object]:
 
 def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
     from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 100 ms
-    from mcp_server.sweeps.tables.comparison import describe_failed, make_table  # noqa: PLC0415 - 315 ms
+    from mcp_server.sweeps.tables.comparison import SweepTable, describe_failed, make_table  # noqa: PLC0415 - 315 ms
 
     status = describe_sweep(sweep, store)
-    table = make_table(sweep, store, Scalars(store.home, store))
+    if sweep.spec.open is None:
+        table = make_table(sweep, store, Scalars(store.home, store))
+    else:
+        seen = read_trials(sweep)
+        rows = [describe_row(row, row.files, row.text) for row in list_rows(seen)]
+        table = SweepTable(COLUMNS, rows, len(rows), sweep.spec.ranked_by, sweep.spec.goal, describe_state(seen))
     if as_json:
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        print_json({**status.model_dump(mode="json"), "sweep_log": _log(sweep, store), "settings": rows})
+        shown = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        name = "settings" if sweep.spec.open is None else "trials"
+        print_json({**status.model_dump(mode="json"), "sweep_log": _log(sweep, store), name: shown})
         return 0
     console = open_console()
     console.print(_headline(sweep, status), _state(sweep), end="\n\n", highlight=False)

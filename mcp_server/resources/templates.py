@@ -24,6 +24,7 @@ from mcp_server.results.ran_status import describe_ran
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.log import SweepLog
+from mcp_server.sweeps.tables.trial_table import describe_trial
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.tools.support.schema import RUNS_APP
@@ -94,7 +95,10 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
         return _answer(read_tail)
 
     _add_diff(server, context)
+    _add_sweep_templates(server, context)
 
+
+def _add_sweep_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
     @server.resource(
         "sweep://{name}",
         title="Sweep",
@@ -103,6 +107,19 @@ def add_templates(server: MCPServer[ServerContext], context: ServerContext) -> N
     )
     def read_sweep(name: str) -> str:
         return _answer(lambda: _read_sweep(context, name))
+
+    @server.resource(
+        "sweep://{name}/{trial}",
+        title="Trial",
+        description="A trial of an open sweep (sweep://ar/t3): its text, verdict and why, and its diff",
+        mime_type=MARKDOWN,
+    )
+    def read_trial(name: str, trial: str) -> str:
+        def read() -> str:
+            sweep = context.store.sweeps.find(name)
+            return describe_trial(sweep, context.store.sweeps.files_of(sweep), trial)
+
+        return _answer(read)
 
 
 def _add_diff(server: MCPServer[ServerContext], context: ServerContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,12 +28,15 @@ from mcp_server.sweeps.tables.columns import (
 )
 from mcp_server.sweeps.tables.merging import merge_sweeps
 from mcp_server.sweeps.tables.settings_table import CHECKPOINT, Ranking, describe_ranking, make_rows, name_best_two
+from mcp_server.sweeps.tables.trial_table import COLUMNS, choose_rows, describe_state, render_trials
+from mcp_server.sweeps.trials.ledger import list_rows
+from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.text.formatting import join_some, shorten_facts
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import count_kinds, describe_best, find_kind
 
 _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 225, 3, 16
-_BENCHMARK_TOKENS = 200
+_BENCHMARK_TOKENS, _TRIAL_TOKENS = 200, 600
 _MOST_SHARED = 2  # notes on directories
 _MOST_FAILED, _MOST_LIVE, _MOST_CHANGED = 3, 16, 4
 _WHY_CHARS = 90
@@ -78,6 +82,8 @@ def compare_sweep(
 
     ``remarks``: notes on cells, of a sweep that is made of several. Reads files: call it in a thread.
     """
+    if sweep.spec.open is not None:
+        return _compare_trials(sweep, as_markdown=as_markdown)
     most_rows = None if as_markdown else _MOST_ROWS
     table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True, remarks=remarks)
     notes = list(table.notes)
@@ -116,6 +122,33 @@ def compare_sweep(
     more = f"{left} more setting{'s' if left > 1 else ''} behind these: markdown=true has all." if left else None
     shown = {"columns": "|".join(table.columns), "rows": rows, "benchmarks": benchmarks or None, "more": more}
     return result.model_copy(update=shown)
+
+
+def _compare_trials(sweep: Sweep, *, as_markdown: bool) -> Comparison:
+    """Return the trials of an open sweep: the newest ten, and as many kept ones as fit; the rest counted by verdict."""
+    seen = read_trials(sweep)
+    facts = SweepFacts(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
+        cells=sweep.count(),
+        metric=sweep.spec.ranked_by,
+        goal=sweep.spec.goal,
+    )
+    if as_markdown:
+        return Comparison(sweep=facts, markdown="\n".join(render_trials(seen)))
+    trials = list_rows(seen)
+    names, lines = choose_rows(trials)
+    shown = dict(zip(names, lines[: fit(lines, _TRIAL_TOKENS)], strict=False))
+    left = Counter(row.state for row in trials if row.trial not in shown)
+    counts = ", ".join(f"{number} {state}" for state, number in left.most_common())
+    return Comparison(
+        sweep=facts,
+        columns="|".join(COLUMNS),
+        rows=[shown[row.trial] for row in trials if row.trial in shown],
+        more=f"{left.total()} more: {counts}; markdown=true has all." if left else None,
+        notes=describe_state(seen),
+    )
 
 
 def compare_sweeps(

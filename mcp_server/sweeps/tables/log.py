@@ -26,6 +26,8 @@ from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.runs.launch.arguments import check_no_secret
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.tables.trial_table import render_trials
+from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.text.formatting import duration, printable, rough_duration, shorten_facts, shorten_middle, significant
@@ -115,8 +117,13 @@ class SweepLog:
             plan.append(_plan_row(cell, names, run, note, metric, counts=counts))
         home = self._directory.path.parents[1]
         values = {} if look is None else look.values
-        settings, best = _rank_settings(sweep, values, notes, home)
-        lines = [*_render_head(sweep, look, best), "", "## Settings", "", *settings]
+        if sweep.spec.open is not None:
+            seen = read_trials(sweep)
+            lines = [*_render_head(sweep, look, f": {seen.tip}"), "", "## Trials", "", *render_trials(seen)]
+        else:
+            settings, best = _rank_settings(sweep, values, notes, home)
+            value = f": {best.text_with_run}" if best is not None else ": none yet"
+            lines = [*_render_head(sweep, look, value), "", "## Settings", "", *settings]
         if live and look is not None:
             lines += ["", f"## Live cells at {look.time}", "", *_render_live(sweep, look)]
         lines += ["", "## Plan", "", *_render_filled(headers, plan), "", "## Runs", ""]
@@ -217,7 +224,7 @@ def _describe_live(run: Run, value: tuple[float, int | None] | None) -> Sequence
     return at, newest, rough_duration(left_s) if is_known and left_s is not None else ""
 
 
-def _render_head(sweep: Sweep, look: _Look | None, best: Best | None) -> list[str]:
+def _render_head(sweep: Sweep, look: _Look | None, best: str) -> list[str]:
     spec, counts = sweep.spec, sweep.count()
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     lines = [f"# Sweep {spec.sweep_id}", "", f"State: {sweep.state}; {counts['total']} cells: {tally}"]
@@ -227,8 +234,7 @@ def _render_head(sweep: Sweep, look: _Look | None, best: Best | None) -> list[st
     limit = f"at most {spec.max_parallel} at once" if spec.max_parallel else "as many at once as get a lease"
     lines.append(f"Owner: {spec.owner or 'unknown'}; planned {spec.created_at}; {limit}")
     if spec.metric:
-        value = f": {best.text_with_run}" if best is not None else ": none yet"
-        lines.append(f"Best {spec.ranked_by}, {spec.goal}{value}")
+        lines.append(f"Best {spec.ranked_by}, {spec.goal}{best}")
     return lines
 
 

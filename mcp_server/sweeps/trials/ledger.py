@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.kept_sources import run_git
+from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial
 from mcp_server.system.files import open_regular, read_end, write_atomic
 
 _LAST = ("trial", "base", "by", "n", "sd", "gain_sd", "steps", "runs")
@@ -22,22 +24,58 @@ _MOST_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class LedgerRow:
-    """One trial. ``gain_sd``: how much better than its base, in units of the noise. None: not measured."""
+class TrialRow:
+    """One trial as people read it. ``state``: its verdict, else queued or running.
+
+    ``mean``, ``sd``, ``n``: of the runs that count. ``gain_sd``: how much better than what it was compared with, in
+    units of the noise. None: not measured.
+    """
 
     trial: str
-    verdict: str
-    description: str
+    state: str
+    text: str
     commit: str = ""
     base: str = ""
     by: str = ""
     mean: float | None = None
-    memory_gib: float | None = None
-    n: int = 0
     sd: float | None = None
+    n: int = 0
     gain_sd: float | None = None
+    memory_gib: float | None = None
     steps: int | None = None
     runs: int = 0
+    files: Sequence[str] = ()
+    why: str = ""
+
+
+def list_rows(seen: OpenSweep) -> list[TrialRow]:
+    """Return the trials of a sweep, the base first."""
+    return [_describe(seen, trial) for trial in seen.trials.values()]
+
+
+def _describe(seen: OpenSweep, trial: OpenTrial) -> TrialRow:
+    counted = seen.list_counted(trial.name)
+    ended = [run.cell.end for run in trial.runs if run.end is not None]
+    peaks = [float(end["peak_mib"]) / 1024 for end in ended if isinstance(end.get("peak_mib"), int | float)]
+    steps = [end["step"] for end in ended if isinstance(end.get("step"), int)]
+    mean, noise = trial.mean, seen.noise.sd
+    return TrialRow(
+        trial=trial.name,
+        state=trial.verdict or ("queued" if trial.is_queued else "running"),
+        text=trial.text or " ".join(f"{name}={value}" for name, value in trial.params.items()),
+        commit=trial.commit,
+        base="" if trial.name == BASELINE else trial.base,
+        by=trial.by,
+        mean=statistics.fmean(counted) if counted else mean,
+        sd=statistics.stdev(counted) if len(counted) > 1 else None,
+        n=len(counted) or trial.n or 0,
+        gain_sd=trial.gain / noise if trial.gain is not None and noise else None,
+        memory_gib=max(peaks, default=None),
+        steps=round(statistics.median(steps)) if steps else None,
+        runs=len(trial.runs),
+        files=trial.files,
+        why=trial.why,
+    )
 
 
 def check_ledger(repository: Path, name: str) -> None:
@@ -56,22 +94,22 @@ def check_ledger(repository: Path, name: str) -> None:
     raise BadArgument("ledger", f"{path} is there, and no sweep wrote it.", remedy)
 
 
-def write_ledger(repository: Path, name: str, metric: str, rows: Sequence[LedgerRow]) -> None:
+def write_ledger(repository: Path, name: str, metric: str, rows: Sequence[TrialRow]) -> None:
     """Write the table in one step, and have git ignore it in this clone alone. OSError: it cannot be written."""
     _ignore(repository, name)
     write_atomic(repository / name, render_ledger(metric, rows).encode(), mode=0o644, durable=False)
 
 
-def render_ledger(metric: str, rows: Sequence[LedgerRow]) -> str:
+def render_ledger(metric: str, rows: Sequence[TrialRow]) -> str:
     """Return the table as tab-separated text, one trial a line."""
     columns = ("commit", metric, "memory_gb", "status", "description", *_LAST)
     return "".join("\t".join(" ".join(cell.split()) for cell in line) + "\n" for line in (columns, *map(_cells, rows)))
 
 
-def _cells(row: LedgerRow) -> tuple[str, ...]:
+def _cells(row: TrialRow) -> tuple[str, ...]:
     return (
         *(row.commit[:7], _number(row.mean, ".6f"), _number(row.memory_gib, ".1f")),
-        *(_STATUS.get(row.verdict, row.verdict), row.description),
+        *(_STATUS.get(row.state, row.state), row.text),
         *(row.trial, row.base, row.by, str(row.n), _number(row.sd, ".4g"), _number(row.gain_sd, ".2f")),
         *("" if row.steps is None else str(row.steps), str(row.runs)),
     )

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.trials.ledger import LedgerRow, check_ledger, render_ledger, write_ledger
+from mcp_server.sweeps.trials.ledger import TrialRow, check_ledger, render_ledger, write_ledger
 from tests.support.repository import git, make_repository, picture
 
 ROWS = (
-    LedgerRow("t0", "kept", "the base", "a" * 40, mean=0.15, memory_gib=44.04, n=4, sd=0.003, steps=950, runs=4),
-    LedgerRow("t1", "discarded", "lr .2\tand\nmore", "b" * 40, "t0", "ann", 0.16, 44.0, 1, 0.003, -3.1, 940, 1),
-    LedgerRow("t2", "undecided", "lr .15", "c" * 40, "t0", "ann", 0.149, None, 4, 0.003, 0.4, 940, 9),
-    LedgerRow("t3", "no_metric", "deeper", "d" * 40, "t0", "bob", runs=1),
+    TrialRow("t0", "kept", "the base", "a" * 40, mean=0.15, memory_gib=44.04, n=4, sd=0.003, steps=950, runs=4),
+    TrialRow("t1", "discarded", "lr .2\tand\nmore", "b" * 40, "t0", "ann", 0.16, 0.003, 1, -3.1, 44.0, 940, 1),
+    TrialRow("t2", "undecided", "lr .15", "c" * 40, "t0", "ann", 0.149, 0.003, 4, 0.4, None, 940, 9),
+    TrialRow("t3", "no_metric", "deeper", "d" * 40, "t0", "bob", runs=1),
 )
 
 
