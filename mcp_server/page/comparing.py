@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from mcp_server.errors import BadArgument
@@ -21,6 +22,9 @@ from mcp_server.results.run_differences import describe_run_differences
 from mcp_server.scalars.tag_names import rank_headline
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.tables.settings_table import describe_states
+from mcp_server.sweeps.tables.trial_table import describe_state
+from mcp_server.sweeps.trials.ledger import list_rows
+from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import plain_value, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
@@ -72,7 +76,7 @@ def show_code(server: ServerContext, run: Run, other: Run | None = None) -> dict
 
 def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
     """Return a sweep's settings in their order, with the runs of each, and what failed by cause."""
-    groups = rank_groups(sweep.cells, sweep.spec.goal)
+    groups = rank_groups(sweep.cells, sweep.spec.goal) if sweep.spec.open is None else []
     names = find_differing(groups)
     metric = sweep.spec.metric
     rows = [
@@ -106,6 +110,17 @@ def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
         "log_md": None if log is None else mask_secrets(log),
         "notes": read_notes(store.directory_of(sweep.sweep_id) / NOTES),
         "agent": f"compare_runs(sweep={json.dumps(sweep.sweep_id)})",
+        **({} if sweep.spec.open is None else _describe_trials(sweep)),
+    }
+
+
+def _describe_trials(sweep: Sweep) -> dict[str, Any]:
+    """Return the trials of an open sweep with the runs of each, and the state of the research in sentences."""
+    seen = read_trials(sweep)
+    runs = {name: [run.cell.run_id for run in trial.runs if run.cell.run_id] for name, trial in seen.trials.items()}
+    return {
+        "trials": [{**asdict(row), "run_ids": runs[row.trial]} for row in list_rows(seen)],
+        "state": describe_state(seen),
     }
 
 

@@ -76,8 +76,7 @@ async def export_html(server: ServerContext, names: Iterable[str]) -> str:
     runs: list[str] = []
     for one in found:
         if isinstance(one, Sweep):
-            facts = await keep(f"/sweeps/{one.run_id}")
-            rows["sweeps"].append(facts["row"])
+            rows["sweeps"].append(await _keep_sweep(one.run_id, keep))
             runs += [cell.run_id for cell in one.cells if cell.run_id]
         else:
             runs.append(one.run_id)
@@ -97,6 +96,13 @@ async def export_html(server: ServerContext, names: Iterable[str]) -> str:
     if not rows["sweeps"] and len(rows["runs"]) > 1:
         start = {"view": "compare", "sel": [row["id"] for row in rows["runs"]]}
     return _write_document({"made_at": now(), "start": start, "answers": answers})
+
+
+async def _keep_sweep(sweep_id: str, keep: Any) -> Any:
+    facts = await keep(f"/sweeps/{sweep_id}")
+    for trial in facts.get("trials", ()):
+        await keep(f"/sweeps/{sweep_id}/trials/{trial['trial']}")
+    return facts["row"]
 
 
 async def _keep_run(reader: _Reader, run_id: str, answers: dict[str, Any], keep: Any) -> None:

@@ -29,6 +29,8 @@ from mcp_server.results.pictures import Picture, find_event_images, find_picture
 from mcp_server.runs.stop.stop_run import describe_dependents, list_dependents, stop_run
 from mcp_server.sweeps.conducting import stop_sweep
 from mcp_server.sweeps.tables.log import keep_note
+from mcp_server.sweeps.tables.trial_table import find_trial, read_diff
+from mcp_server.text.secret_patterns import mask_source
 from mcp_server.threads import run_in_thread, use_threads_for
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.machine_report import Machines, read_usage_curves
@@ -61,6 +63,7 @@ def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act,
         ("/api/sparks", routes.draw_sparks, "GET"),
         ("/api/compare", routes.compare, "GET"),
         ("/api/sweeps/{run_id}", routes.describe_sweep, "GET"),
+        ("/api/sweeps/{run_id}/trials/{trial}", routes.show_trial, "GET"),
         ("/api/gpus", routes.describe_machines, "GET"),
         ("/api/runs/{run_id}/kill", routes.stop, "POST"),
         ("/api/sweeps/{run_id}/kill", routes.stop, "POST"),
@@ -209,6 +212,14 @@ class _RunRoutes:
         table = await run_in_thread(describe_sweep_table, self._server.store, sweep)
         notes = await run_in_thread(lambda: read_notes(self._server.store.directory_of(sweep.sweep_id) / NOTES))
         return answer_json({"row": row, **table, "notes": notes})
+
+    async def show_trial(self, request: Request, visitor: Visitor) -> Response:
+        """Return the change that a trial of an open sweep makes."""
+        sweep = await run_in_thread(self._server.store.sweeps.observe, request.path_params["run_id"])
+        visitor.check_files(sweep.spec.owner)
+        trial = find_trial(sweep, request.path_params["trial"]).trial
+        text = await run_in_thread(read_diff, self._server.store.sweeps.files_of(sweep), trial)
+        return answer_json({"text": mask_source(text)})
 
     async def describe_machines(self, _: Request, __: Visitor) -> Response:
         async with self._asking:

@@ -8,7 +8,7 @@ from mcp_server.views.people_rows import KINDS
 
 MODULES = (  # each after those that it imports
     *("base.js", "state.js", "list.js", "chart.js", "log.js", "text.js", "dialogs.js"),
-    *("run.js", "several.js", "machines.js", "app.js"),
+    *("run.js", "trials.js", "several.js", "machines.js", "app.js"),
 )
 _IMPORT = re.compile(r"^import \{ (.+) \} from '\./(?:vendor/)?([\w-]+\.js)'$", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)

@@ -15,6 +15,8 @@ from tests.support.fake_nvml import machine
 from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox
 from tests.support.service import serve, tokens
+from tests.support.sweeps import TRIALS as EVENTS
+from tests.support.sweeps import write_open_sweep
 
 pytestmark = pytest.mark.anyio
 
@@ -277,6 +279,26 @@ async def test_one_click_says_what_a_gpu_does(sandbox: Sandbox) -> None:
             await gpu.get_by_role("link", name="holder").click()
             await page.locator(".detail h1", has_text="holder").wait_for()
             await agent.kill(run_id)
+
+
+async def test_an_open_sweep_shows_its_kept_trials_and_the_diff_and_reason_of_each(sandbox: Sandbox) -> None:
+    directory = write_open_sweep(sandbox.store.home.path, EVENTS)
+    directory.trials.mkdir()
+    (directory.trials / "t1.diff").write_text("--- a/train.py\n+++ b/train.py\n-momentum = 0.9\n+momentum = 0.95\n")
+    told = sandbox.runward("export", directory.sweep_id, "-o", "report.html")
+    assert told.returncode == 0, told.stderr
+    async with browse() as tab:
+        page = await tab.new_page()
+        await page.goto(f"file://{sandbox.path}/report.html")
+        tree = await text_of(page, ".tree")
+        assert "t1 momentum .95" in tree
+        assert "3 tried on it" in tree
+        assert await page.locator(".best-curve circle").count() == 4  # t0, and three that were measured
+        await page.locator(".best-curve circle.warn").click()
+        assert "too good" in await text_of(page, ".why")
+        await page.locator(".tree button").first.click()
+        assert "0.14 (n 2) against t0" in await text_of(page, ".why")
+        assert "momentum = 0.95" in await text_of(page, ".diff .plus")
 
 
 async def test_a_sweep_in_one_file_opens_without_a_server(sandbox: Sandbox) -> None:

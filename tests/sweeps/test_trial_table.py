@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -17,53 +16,12 @@ from mcp_server.sweeps.tables.trial_table import describe_trial, find_trial, rea
 from mcp_server.sweeps.trials.ledger import list_rows, render_ledger
 from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.text.formatting import estimate_tokens
-from tests.support.sweeps import cell_events, write_sweep
-
-PLAN = {"budget": 100, "base": "b" * 40, "protect": ["prepare.py"]}
-BASELINE = (0.150, 0.153, 0.147, 0.150)
-
-
-def propose(name: str, text: str, base: str = "t0", by: str = "agent-a") -> dict[str, Any]:
-    files = ["train.py", "model/attention.py", "model/blocks.py"]
-    return {"kind": "proposed", "trial": name, "text": text, "by": by, "base": base, "commit": "c" * 40, "files": files}
-
-
-def add_runs(trial: str, values: list[float], role: str = "pair") -> list[dict[str, Any]]:
-    events = []
-    for number, value in enumerate(values):
-        cell = f"{trial}.{number}"
-        pair = 0 if number == 0 else number
-        kind = "screen" if number == 0 else role
-        events += [{"kind": "cell_added", "cell": cell, "trial": trial, "role": kind, "pair": pair}]
-        events += cell_events(cell, value)
-    return events
-
-
-def decide(trial: str, verdict: str, why: str, **facts: Any) -> dict[str, Any]:
-    return {"kind": "verdict", "trial": trial, "verdict": verdict, "why": why, **facts}
+from tests.support.sweeps import TRIALS, add_runs, decide, propose, write_open_sweep
 
 
 def make_sweep(home: Path, events: list[dict[str, Any]]) -> tuple[RunStore, Sweep]:
     store = RunStore(StateHome.of({"RUNWARD_HOME": str(home)}))
-    cells = [Cell(f"t0.{n}", "", {"trial": "t0", "seed": n}, {}) for n in range(len(BASELINE))]
-    begun = [event for n, value in enumerate(BASELINE) for event in cell_events(f"t0.{n}", value)]
-    write_sweep(home, cells, [*begun, *events], metric="val_loss", goal="min", open=PLAN)
-    return store, store.sweeps.observe("night-ab3d")
-
-
-EVENTS = [
-    propose("t1", "momentum .95 | nesterov"),
-    *add_runs("t1", [0.140, 0.141, 0.139]),
-    {"kind": "tip", "trial": "t1", "commit": "c" * 40, "former": "b" * 40},
-    decide("t1", "kept", "0.14 (n 2) against t0 0.15 (n 4): +4.5 sd", mean=0.14, n=2, gain=0.01),
-    propose("t2", "lr .2", "t1", "agent-b"),
-    *add_runs("t2", [0.190]),
-    decide("t2", "discarded", "its first run is not better", mean=0.19, n=1, gain=-0.05),
-    propose("t3", "prints the answer", "t1", "agent-b"),
-    *add_runs("t3", [0.001]),
-    decide("t3", "suspect", "above 8 sd: too good", mean=0.001, n=1, gain=0.139),
-    propose("t4", "deeper", "t1"),
-]
+    return store, store.sweeps.observe(write_open_sweep(home, events).sweep_id)
 
 
 def compare(store: RunStore, sweep: Sweep, *, as_markdown: bool = False) -> Any:
@@ -71,7 +29,7 @@ def compare(store: RunStore, sweep: Sweep, *, as_markdown: bool = False) -> Any:
 
 
 def test_a_table_has_each_trial_with_its_gain_in_units_of_the_noise(tmp_path: Path) -> None:
-    answer = compare(*make_sweep(tmp_path, EVENTS))
+    answer = compare(*make_sweep(tmp_path, TRIALS))
     assert answer.columns == "trial|by|verdict|mean ± sd|n|gain in sd|files|text"
     assert answer.rows == [
         "t0||kept|0.15 ± 0.0024|4|||the base",
@@ -93,17 +51,14 @@ def test_a_table_has_each_trial_with_its_gain_in_units_of_the_noise(tmp_path: Pa
 def test_a_hundred_trials_fit_into_900_tokens(tmp_path: Path) -> None:
     events, tip = [], "t0"
     for number in range(1, 101):
-        name, text = (
-            f"t{number}",
-            f"a change of the schedule, warm-up {number} steps, then cosine down to a tenth of it",
-        )
+        name, text = f"t{number}", f"a change of the schedule, warm-up {number} steps, then cosine down to a tenth"
         events += [propose(name, text, tip), *add_runs(name, [0.15])]
         if number % 5:
             events.append(
                 decide(name, ("discarded", "undecided", "crash")[number % 3], "no better", mean=0.15, n=1, gain=0)
             )
         else:
-            events.append(decide(name, "kept", "better", mean=0.14, n=2, gain=0.01))
+            events.append({"kind": "verdict", "trial": name, "verdict": "kept", "mean": 0.14, "n": 2, "gain": 0.01})
             tip = name
     store, sweep = make_sweep(tmp_path, events)
     answer = compare(store, sweep)
@@ -117,7 +72,7 @@ def test_a_hundred_trials_fit_into_900_tokens(tmp_path: Path) -> None:
 
 
 def test_the_log_has_the_trials_with_their_reasons(tmp_path: Path) -> None:
-    store, sweep = make_sweep(tmp_path, EVENTS)
+    store, sweep = make_sweep(tmp_path, TRIALS)
     log = SweepLog(store.sweeps.files_of(sweep)).render(sweep, {}, {})
     assert "Best val_loss (best), min: t1" in log
     assert "| t1 | agent-a | kept |" in log
@@ -125,7 +80,7 @@ def test_the_log_has_the_trials_with_their_reasons(tmp_path: Path) -> None:
 
 
 def test_a_trial_is_described_with_its_diff(tmp_path: Path) -> None:
-    store, sweep = make_sweep(tmp_path, EVENTS)
+    store, sweep = make_sweep(tmp_path, TRIALS)
     directory = store.sweeps.files_of(sweep)
     assert read_diff(directory, "t1") == ""
     directory.trials.mkdir()
@@ -138,7 +93,7 @@ def test_a_trial_is_described_with_its_diff(tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_project_is_made_of_the_same_rows(tmp_path: Path) -> None:
-    _, sweep = make_sweep(tmp_path, EVENTS)
+    _, sweep = make_sweep(tmp_path, TRIALS)
     lines = render_ledger("val_loss", list_rows(read_trials(sweep))).splitlines()
     assert [line.split("\t")[3:6] for line in lines] == [
         ["status", "description", "trial"],
