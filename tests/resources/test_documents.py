@@ -57,7 +57,7 @@ def test_front_matter_that_cannot_be_used_is_refused(source: str, complaint: str
 
 
 def test_every_file_can_be_parsed() -> None:
-    assert (len(read_documents("prompts")), len(read_documents("agents"))) == (31, 4)
+    assert (len(read_documents("prompts")), len(read_documents("agents"))) == (33, 5)
 
 
 # --- what registries and clients read at the root of the repository

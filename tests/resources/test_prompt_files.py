@@ -33,6 +33,7 @@ from mcp_server.runs.launch.resolve import find_ray_variables
 from mcp_server.runs.wait.waiting import Reason
 from mcp_server.serve.app import INSTRUCTIONS, build
 from mcp_server.store.state_home import Config, NotifySettings
+from mcp_server.sweeps.trials.open_plan import OpenPlan
 from tests.support.guide_examples import TEXTS, calls, quoted
 from tests.support.rows import for_each
 
@@ -104,6 +105,7 @@ def known_words() -> set[str]:
     }
     words |= {*TRAITS, *policy.KEYS, *policy.WHEN_KEYS, *policy.STEP_KEYS, "gpu_indices", *read_documents("prompts")}
     words |= {*job_request.OPTIONS, *Host.model_fields, *Environment.model_fields, *Ray.model_fields, policy.NEXT_PORT}
+    words |= {*OpenPlan.__dataclass_fields__, "peak_gpu_mib", "no_change", "no_metric", "not_finite", "over_limit"}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
         # Keys of a table argument are in its description.

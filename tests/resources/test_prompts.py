@@ -29,6 +29,7 @@ async def test_every_prompt_and_every_argument_has_a_description(tmp_path: Path)
         "write_blueprint": ["purpose"],
         "launch_training": ["task"],
         "monitor_run": ["run_id"],
+        "research_loop": ["goal"],
         "run_sweep": ["question"],
         "diagnose_run": ["run_id"],
     }
@@ -63,6 +64,7 @@ async def test_a_prompt_contains_the_guides_that_it_needs(tmp_path: Path) -> Non
         ("write_blueprint", {"purpose": "p"}, "blueprint_guide"),
         ("monitor_run", {"run_id": "cfm-7kqz"}, "monitoring"),
         ("diagnose_run", {"run_id": "cfm-7kqz"}, "troubleshooting"),
+        ("research_loop", {"goal": "g"}, "research"),
         ("run_sweep", {"question": "q"}, "sweep"),
     ):
         text = await prompt(tmp_path, name, **arguments)

@@ -40,6 +40,7 @@ GUIDES = [
         "ray",
         "recovery",
         "reference",
+        "research",
         "robot_learning",
         "rules",
         "services",
@@ -49,7 +50,7 @@ GUIDES = [
     ),
     "troubleshooting",
 ]
-AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-monitor"]
+AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-monitor", "researcher"]
 
 
 @asynccontextmanager
@@ -109,7 +110,8 @@ async def test_every_document_is_listed_with_a_description(tmp_path: Path) -> No
     assert all(resource.description and resource.title for resource in listed)
     assert [template.uri_template for template in templates] == [
         *("agent://{name}", "guide://{name}", "blueprint://{name}"),
-        *("run://{run_id}", "run://{run_id}/log", "run://{run_id}/diff/{other}", "sweep://{name}"),
+        *("run://{run_id}", "run://{run_id}/log", "run://{run_id}/diff/{other}"),
+        *("sweep://{name}", "sweep://{name}/{trial}"),
     ]
 
 

@@ -45,7 +45,8 @@ _GITLINK = "160000"
 class Proposal:
     """A change: its commit and tree, the id that it has on any base, its files, and the diff that people read.
 
-    Parameters alone have the base's commit and tree, and no files; without a repository both are empty.
+    ``base``: the commit that it changes. Parameters alone have the base's commit and tree, and no files; without a
+    repository all are empty.
     """
 
     commit: str
@@ -53,6 +54,7 @@ class Proposal:
     patch_id: str
     files: tuple[str, ...]
     diff: str
+    base: str = ""
 
 
 def read_base(repository: Path, base: str = "HEAD") -> str:
@@ -86,10 +88,13 @@ def capture(
     params: Mapping[str, Any] | None = None,
     paths: Sequence[str] = (),
     protect: Sequence[str] = (),
+    nearer: Sequence[str] = (),
     text: str,
 ) -> Proposal:
     """Return the proposal of one source, with ``base`` for its parent; equal to the base where nothing differs.
 
+    ``nearer``: other commits, of which the one from which a worktree differs least, in lines, is its base instead:
+    whoever goes on editing the files of a kept trial needs no git for that.
     ``paths``: no other file may change, but for those of ``protect``, which ``violations`` names.
 
     Raises:
@@ -107,7 +112,7 @@ def capture(
     if params is not None:
         word = hashlib.sha1(json.dumps(params, sort_keys=True, default=str).encode(), usedforsecurity=False).hexdigest()
         tree = _git(repository, "rev-parse", f"{base}^{{tree}}").strip() if base else ""
-        return Proposal(base, tree, word, (), "")
+        return Proposal(base, tree, word, (), "", base)
     top = _find_top(repository)
     base = _find_commit(top, "base", base)
     try:
@@ -115,6 +120,7 @@ def capture(
             index = {"GIT_INDEX_FILE": str(Path(held, "index"))}
             if worktree is not None:
                 tree = _stage_worktree(top, worktree, index)
+                base = min((base, *nearer), key=lambda commit: _count_lines(top, commit, tree)) if nearer else base
             elif patch is not None:
                 tree = _stage_patch(top, base, patch, _prefix(repository), index)
             else:
@@ -197,7 +203,7 @@ def _describe(
         cause = f"changes {join_some(beside, 3)}, and this sweep allows {join_some(list(paths), 3)}."
         raise BadArgument(source, cause, "Leave that out.")
     if not files:
-        return Proposal(base, tree, "", (), "")
+        return Proposal(base, tree, "", (), "", base)
     blobs = [row.split()[3] for row in rows]
     answer = _git(top, "cat-file", "--batch-check=%(objectsize)", data="\n".join(blobs).encode())
     for name, size in zip(files, answer.split("\n"), strict=False):
@@ -208,7 +214,13 @@ def _describe(
     if len(diff) > _MOST_PATCH_BYTES:
         diff = f"{diff[:_MOST_PATCH_BYTES].rpartition(chr(10))[0]}\n... cut at {format_size(_MOST_PATCH_BYTES)}\n"
     commit = _git(top, "commit-tree", tree, "-p", base, "-m", text, env=_PERSON).strip()
-    return Proposal(commit, tree, patch_id, files, mask_source(diff))
+    return Proposal(commit, tree, patch_id, files, mask_source(diff), base)
+
+
+def _count_lines(top: Path, commit: str, tree: str) -> int:
+    """Return how many lines differ; a file that is no text counts as one."""
+    rows = (line.split("\t") for line in _git(top, *_DIFF, "--numstat", commit, tree).splitlines())
+    return sum(int(added) + int(gone) if added != "-" else 1 for added, gone, *_ in rows)
 
 
 def _refuse_large(source: str, name: str, size: int) -> None:

@@ -144,7 +144,21 @@ def test_the_same_change_on_another_base_has_the_same_patch_id(project: Path) ->
 def test_nothing_that_differs_is_the_base(project: Path) -> None:
     base = git(project, "rev-parse", "HEAD").strip()
     tree = git(project, "rev-parse", "HEAD^{tree}").strip()
-    assert capture(project, "HEAD", worktree=project, text="none") == Proposal(base, tree, "", (), "")
+    assert capture(project, "HEAD", worktree=project, text="none") == Proposal(base, tree, "", (), "", base)
+
+
+def test_a_worktree_is_based_on_the_trial_from_which_it_differs_least(project: Path) -> None:
+    base, first = read_base(project), propose(project, "lr = 0.1", "lr = 0.2").commit
+    other = propose(project, "steps = 10", "steps = 20").commit
+    edit(project, "lr = 0.1", "lr = 0.2")
+    edit(project, "momentum = 0.9", "momentum = 0.8")
+    made = capture(project, base, worktree=project, nearer=(first, other), text="on the first")
+    assert made.base == first
+    assert "+momentum = 0.8\n" in made.diff
+    assert "-lr = 0.1" not in made.diff
+    git(project, "checkout", "-q", "train.py")
+    edit(project, "print(lr)", "print(lr, flush=True)")
+    assert capture(project, base, worktree=project, nearer=(first, other), text="on the base").base == base
 
 
 def test_a_patch_applies_even_where_its_lines_are_counted_wrongly(project: Path) -> None:
