@@ -1,6 +1,5 @@
 """What no trial may touch: named by its proposal, or changed while it ran."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.sweeps.trials.proposals import capture, checkout, read_base
 from mcp_server.sweeps.trials.protection import changed, check_protect, digest, find_matches, find_shadows, violations
 from tests.support.repository import git, make_repository
-
-PROTECT = ("prepare.py", "eval/", "data")
+from tests.support.tampering import AT_RUN_TIME, PROPOSED, PROTECT, Change
 
 
 @pytest.fixture
@@ -25,27 +23,11 @@ def test_a_pattern_is_a_path_a_directory_or_a_glob() -> None:
     assert find_matches(files, ["*eval*.py"]) == ["eval/b.py", "evaluate.py", "src/eval_c.py"]
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("prepare.py", lambda path: path.write_text("SECONDS = 9\n")),
-        ("prepare.py", lambda path: path.unlink()),
-        ("prepare.py", lambda path: path.rename(path.with_name("prepared.py"))),
-        ("eval/more.py", lambda path: path.write_text("")),
-        ("prepare.py", lambda path: (path.unlink(), path.symlink_to("train.py"))),
-        ("prepare.py", lambda path: path.chmod(0o755)),
-        ("data", lambda path: path.symlink_to("/tmp")),
-        ("numpy.py", lambda path: path.write_text("")),
-        ("sitecustomize.py", lambda path: path.write_text("")),
-        ("prepare/__init__.py", lambda path: (path.parent.mkdir(), path.write_text(""))),
-        ("prepare.abi3.so", lambda path: path.write_text("")),
-        (".gitattributes", lambda path: path.write_text("prepare.py ident\n")),
-    ],
-)
-def test_a_proposal_that_touches_what_is_protected_is_named(project: Path, name: str, change: object) -> None:
+@pytest.mark.parametrize(("name", "change"), PROPOSED)
+def test_a_proposal_that_touches_what_is_protected_is_named(project: Path, name: str, change: Change) -> None:
     base = read_base(project)
     (project / "train.py").write_text("lr = 0.2\n")
-    change(project / name)  # type: ignore[operator]
+    change(project / name)
     made = capture(project, base, worktree=project, text="x")
     assert violations(made.files, PROTECT, repository=project, base=base) == [name]
 
@@ -89,33 +71,9 @@ def test_a_protected_file_that_differs_from_the_base_is_refused(project: Path) -
     assert check_protect(project, read_base(project), ["train.py"]) == ["train.py"]
 
 
-def restore(path: Path) -> None:
-    """Write another content, and put content and times back as they were."""
-    text, status = path.read_text(), path.stat()
-    path.write_text("cheat\n")
-    path.write_text(text)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("prepare.py", lambda path: path.write_text("SECONDS = 9\n")),
-        ("prepare.py", restore),
-        ("prepare.py", lambda path: path.unlink()),
-        ("prepare.py", lambda path: path.chmod(0o755)),
-        ("eval/more.py", lambda path: path.write_text("")),
-        ("eval/score.py", lambda path: (path.unlink(), path.symlink_to("/etc/hostname"))),
-        ("data/train.bin", restore),
-        ("data/more.bin", lambda path: path.write_text("")),
-        ("numpy.py", lambda path: path.write_text("")),
-        ("eval/json.py", lambda path: path.write_text("")),
-        ("~/cache/tokens", restore),
-        (".git/hooks/pre-commit", lambda path: path.write_text("#!/bin/sh\n")),
-    ],
-)
+@pytest.mark.parametrize(("name", "change"), AT_RUN_TIME)
 def test_a_file_that_changed_while_a_run_had_it_is_named(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: object
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Change
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in (project / "data/train.bin", tmp_path / "cache/tokens"):
@@ -131,7 +89,7 @@ def test_a_file_that_changed_while_a_run_had_it_is_named(
     (there / "eval/__pycache__/score.cpython-313.pyc").write_text("made by an import\n")
     assert changed(before, digest(project, base, protect, there)) == []
     target = project if name.startswith(".git/") else there
-    change(Path(name).expanduser() if name.startswith("~") else target / name)  # type: ignore[operator]
+    change(Path(name).expanduser() if name.startswith("~") else target / name)
     assert changed(before, digest(project, base, protect, there)) == [name]
 
 
