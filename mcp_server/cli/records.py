@@ -12,14 +12,14 @@ from typing import Any
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.results.notes import tell_note
-from mcp_server.record.sweeps.sweep_state import Watched
+from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.results.memory.imports import import_trainings
 from mcp_server.results.memory.pruning import PruneSelection, plan_prune, prune
 from mcp_server.results.ran_status import describe_ran
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.tables.log import keep_note
+from mcp_server.sweeps.tables.log import keep_note, note_cells
 from mcp_server.text.durations import find_duration
 from mcp_server.text.formatting import format_size, printable
 
@@ -104,13 +104,30 @@ def _lay_out(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _note(store: RunStore, arguments: argparse.Namespace) -> int:
-    noted, by = _find(store, arguments.run_id), f"{store.home.owner(os.environ)}, on a terminal"
+    by = f"{store.home.owner(os.environ)}, on a terminal"
+    if (sweep := _find_open_sweep(store, arguments.run_id)) is not None:
+        text = ": ".join(filter(None, (arguments.verdict, " ".join(arguments.text))))
+        trial = arguments.run_id.partition("/")[2]
+        note_cells(sweep, store, {trial: text}, by, os.environ)
+        if arguments.json:
+            print_json({"sweep_id": sweep.sweep_id, "trial": trial, "note": text, "by": by})
+        else:
+            print(f"Noted on {arguments.run_id}: {text} ({by})")
+        return 0
+    noted = _find(store, arguments.run_id)
     note = keep_note(store, noted, arguments.verdict, " ".join(arguments.text), by, os.environ)
     if arguments.json:
         print_json({"run_id": noted.run_id, **note})
     else:
         print(f"Noted on {noted.run_id}: {tell_note(note)}")
     return 0
+
+
+def _find_open_sweep(store: RunStore, name: str) -> Sweep | None:
+    """Return the open sweep of SWEEP/TRIAL, None where it is none, or a cell of it."""
+    sweep_name, slash, trial = name.partition("/")
+    sweep = store.sweeps.find(sweep_name) if slash else None
+    return sweep if sweep is not None and sweep.spec.open is not None and "." not in trial else None
 
 
 def _find(store: RunStore, name: str) -> Watched:

@@ -116,7 +116,10 @@ def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None
         parent = _find_base(seen, given, base)
         place = None if given["worktree"] is None else Path(given["worktree"]).expanduser()
         arguments = {**given, "worktree": place, "paths": plan.paths, "protect": plan.protect}
-        proposal = proposals.capture(repository, parent.commit, **arguments, text=text)
+        kept = {seen.trials[name].commit: seen.trials[name] for name in reversed(seen.kept)}
+        nearer = [*kept] if place is not None and base is None else ()
+        proposal = proposals.capture(repository, parent.commit, **arguments, nearer=nearer, text=text)
+        parent = kept[proposal.base] if proposal.base in nearer else parent
         wrong = protection.violations(proposal.files, plan.protect, repository=repository, base=plan.base)
     except (OSError, subprocess.SubprocessError) as error:
         raise BadArgument(source, f"{describe_git_error(error)}.") from error

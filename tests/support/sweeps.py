@@ -33,7 +33,7 @@ def cell_events(cell: str, value: float | None, failure: dict[str, Any] | None =
 
 # --- open sweeps
 
-PLAN = {"budget": 100, "base": "b" * 40, "protect": ["prepare.py"]}
+PLAN = {"budget": 100, "base": "b" * 40, "branch": "night", "protect": ["prepare.py"]}
 BASELINE = (0.150, 0.153, 0.147, 0.150)
 
 

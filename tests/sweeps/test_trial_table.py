@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.comparison import compare_sweep
-from mcp_server.sweeps.tables.log import SweepLog
+from mcp_server.sweeps.tables.log import SweepLog, note_cells
 from mcp_server.sweeps.tables.trial_table import describe_trial, find_trial, read_diff
 from mcp_server.sweeps.trials.ledger import list_rows, render_ledger
 from mcp_server.sweeps.trials.trials import read_trials
@@ -42,7 +43,7 @@ def test_a_table_has_each_trial_with_its_gain_in_units_of_the_noise(tmp_path: Pa
     assert answer.notes == [
         "4 trials: 1 kept, 1 discarded, 1 suspect, 1 without a verdict.",
         "Noise: sd 0.0022 of single runs, 4 degrees of freedom.",
-        "t1 was kept last: git merge runward/night-ab3d takes it.",
+        "t1 was kept last: git merge runward/night takes it.",
         't3: too good. Who did not propose it reads its diff, then launch_sweep(name="night-ab3d", '
         'notes={"t3": "keep: …"}), or discard.',
     ]
@@ -105,3 +106,18 @@ def test_the_table_of_the_project_is_made_of_the_same_rows(tmp_path: Path) -> No
     ]
     assert lines[2].split("\t")[:3] == ["ccccccc", "0.140000", ""]
     assert lines[2].split("\t")[6:] == ["t0", "agent-a", "2", "0.001414", "4.47", "3000", "3"]
+
+
+def test_whoever_proposed_a_trial_does_not_judge_that_it_is_too_good_to_be_true(tmp_path: Path) -> None:
+    store, sweep = make_sweep(tmp_path, TRIALS)
+    with pytest.raises(
+        BadArgument, match=r"t3 is too good, and you \(agent-b\) proposed it: a person or another owner"
+    ):
+        note_cells(sweep, store, {"t3": "keep: it is fine"}, "agent-b", {})
+    assert not store.sweeps.files_of(sweep).notes.exists()
+    note_cells(sweep, store, {"t3": "discard: it prints the answer"}, "agent-a", {})
+    note_cells(sweep, store, {"t2": "keep: my own, and of no weight"}, "agent-b", {})
+    note_cells(sweep, store, {"t3": "keep: read the diff"}, "agent-b, on a terminal", {})
+    assert read_cell_notes(store.sweeps.files_of(sweep))["t3"] == "keep: read the diff"
+    with pytest.raises(BadArgument, match="has no cell 't9'"):
+        note_cells(sweep, store, {"t9": "keep"}, "agent-a", {})

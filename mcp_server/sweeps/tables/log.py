@@ -27,6 +27,7 @@ from mcp_server.runs.launch.arguments import check_no_secret
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.trial_table import render_trials
+from mcp_server.sweeps.trials.ledger import write_ledger
 from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import release_lock, take_lock
@@ -87,7 +88,7 @@ class SweepLog:
         self._look: _Look | None = None
 
     def write(self, sweep: Sweep, live: Mapping[str, Run]) -> None:
-        """Bring both files up to date; a file whose content is right is left alone.
+        """Bring both files up to date, and the table of an open sweep; what is right is left alone.
 
         Raises:
             OSError: a file cannot be written.
@@ -103,6 +104,8 @@ class SweepLog:
                 current = b""
             if current != data:
                 write_atomic(path, data, durable=False)
+        if sweep.spec.open is not None:
+            write_ledger(read_trials(sweep))
 
     def render(self, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
         """Return the log. It changes with the record, and every half minute with the steps of live cells."""
@@ -358,15 +361,17 @@ _PATIENCE_S = 2.0  # the conductor of a sweep that has just ended is about to ex
 
 
 def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str, environ: Mapping[str, str]) -> None:
-    """Add a note to each of these cells. The newest one of a cell counts. Reads and writes files.
+    """Add a note to each of these cells or trials. The newest one of a cell counts. Reads and writes files.
 
     The conductor brings the log up to date. That of an ended sweep has exited, so this does.
 
     Raises:
-        BadArgument: there is no such cell, or a note is too long or holds the value of a secret; nothing was noted.
+        BadArgument: there is no such cell, a note is too long or holds the value of a secret, or the proposer judges
+            a trial that is too good; nothing was noted.
         OSError: a note was not written.
     """
-    names = [cell.cell.name for cell in sweep.cells]
+    trials = read_trials(sweep).trials if sweep.spec.open is not None else {}
+    names = [*(cell.cell.name for cell in sweep.cells), *trials]
     for cell, text in notes.items():
         if cell not in names:
             near = ", ".join(find_near_names(cell, names))
@@ -374,6 +379,9 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
             raise BadArgument("notes", cause, f"Did you mean {near}?" if near else "")
         if len(text) > LONGEST_NOTE:
             raise BadArgument("notes", f"that of {cell} has {len(text)} characters; at most {LONGEST_NOTE}.")
+        if (trial := trials.get(cell)) is not None and trial.verdict == "suspect" and trial.by == by:
+            cause = f"{cell} is too good, and you ({by}) proposed it: a person or another owner judges it."
+            raise BadArgument("notes", cause, f"A person can: runward note {sweep.sweep_id}/{cell} keep WHY")
     check_no_secret({"notes": notes}, find_distinct_secrets(environ, store.home.secrets))
     directory = store.sweeps.files_of(sweep)
     for cell, text in notes.items():

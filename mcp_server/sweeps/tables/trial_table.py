@@ -56,7 +56,8 @@ def describe_state(seen: OpenSweep) -> list[str]:
     if seen.noise.df:
         lines.append(f"Noise: sd {significant(seen.noise.sd, 2):g} of single runs, {seen.noise.df} degrees of freedom.")
     if len(seen.kept) > 1:
-        lines.append(f"{tip.name} was kept last: git merge runward/{name} takes it.")
+        taken = f": git merge runward/{seen.plan.branch} takes it" if seen.plan.base else ""
+        lines.append(f"{tip.name} was kept last{taken}.")
     waiting = [trial.name for trial in seen.trials.values() if trial.verdict == "suspect"]
     if waiting:
         keep = f'launch_sweep(name="{name}", notes={{"{waiting[0]}": "keep: …"}})'

@@ -16,7 +16,7 @@ from pathlib import Path
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.kept_sources import run_git
 from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial
-from mcp_server.system.files import open_regular, read_end, write_atomic
+from mcp_server.system.files import open_regular, read_end, read_regular_file, write_atomic
 
 _LAST = ("trial", "base", "by", "n", "sd", "gain_sd", "steps", "runs")
 _STATUS = {"kept": "keep", "discarded": "discard", "timed_out": "crash", "no_metric": "crash", "not_finite": "crash"}
@@ -94,10 +94,17 @@ def check_ledger(repository: Path, name: str) -> None:
     raise BadArgument("ledger", f"{path} is there, and no sweep wrote it.", remedy)
 
 
-def write_ledger(repository: Path, name: str, metric: str, rows: Sequence[TrialRow]) -> None:
+def write_ledger(seen: OpenSweep) -> None:
     """Write the table in one step, and have git ignore it in this clone alone. OSError: it cannot be written."""
-    _ignore(repository, name)
-    write_atomic(repository / name, render_ledger(metric, rows).encode(), mode=0o644, durable=False)
+    plan, metric = seen.plan, seen.sweep.spec.metric or ""
+    if not (plan.ledger and plan.repository):
+        return
+    data, path = render_ledger(metric, list_rows(seen)).encode(errors="replace"), Path(plan.repository, plan.ledger)
+    with contextlib.suppress(OSError):
+        if read_regular_file(path) == data:
+            return
+    _ignore(Path(plan.repository), plan.ledger)
+    write_atomic(path, data, mode=0o644, durable=False)
 
 
 def render_ledger(metric: str, rows: Sequence[TrialRow]) -> str:
