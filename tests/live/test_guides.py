@@ -29,6 +29,7 @@ from mcp_server.results.figures import names_value
 from mcp_server.runs.launch.arguments import normalize_policy
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.store.state_home import Config, NotifySettings
+from mcp_server.sweeps.trials.open_plan import parse_open
 from tests.resources.test_prompt_files import tools
 from tests.support import fake_nvml, fake_slurm
 from tests.support.guide_examples import (
@@ -44,6 +45,7 @@ from tests.support.guide_examples import (
     quoted,
     read_arguments,
 )
+from tests.support.repository import git
 from tests.support.sandbox import Agent, Sandbox, text_of, until_async
 
 ROOT = Path(mcp_server.__file__).parent.parent
@@ -137,7 +139,7 @@ def test_a_block_of_settings_commands_or_a_document_is_one_that_can_be_used(guid
             model.model_validate(settings)
         elif language == "markdown":
             assert [fault.text for fault in parse_blueprint(text).faults] == [], guide
-        elif not language and not text.lstrip().startswith(("launch_", "runward ls ")):
+        elif not language and not text.lstrip().startswith(("launch_", "propose(", "runward ls ")):
             done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{guide}: {done.stderr}"
 
@@ -184,6 +186,7 @@ NOT_EXECUTED = {
     r"1 1/2 days|\d x \d hours = .*|4 h per arm.*|First step within .*": "a limit in words: tests/blueprints",
     r"(Could|Failed|Session|Ray runtime|epoch 3|reward ended|attempt 1-2|fail|0\.399|256→|RUN_ID-).*": "printed words",
     r"(claude|uvx?|pip|curl|loginctl|module|salloc|tmux|sleep|ssh m2|/mcp__\w+|-e|exit) .*": "another program's",
+    r"git merge runward/.*": "of a person",
     r"\| tee.*|a,b|[A-Z]\w+=\S*|\d,\d|&&": "a part of a command, or a variable",
     r"/data/(run_\$|code on ).*|<keyword .*|\"\$@\"|bash -c '\.\.\.'|--flag false": "a place, or words",
     r"doit:walk.*|verl:agent.*|'agent\.tools=.*": "a source or setting of another program: tests/sweeps/sources",
@@ -211,7 +214,7 @@ def list_pieces() -> list[tuple[str, str]]:
     found = []
     for guide, text in WRITTEN.items():
         for piece in dict.fromkeys(quoted(text)):
-            is_call = re.match(r"([a-z]+_[a-z_]+|preflight)\(", piece) is not None
+            is_call = re.match(r"([a-z]+_[a-z_]+|preflight|propose)\(", piece) is not None
             is_plain = PLAIN.fullmatch(piece) and not piece.startswith(tuple(f"{name} " for name in PROGRAMS))
             if not (is_call or piece in known or piece.startswith("runward ") or is_plain):
                 found.append((guide, piece))
@@ -238,6 +241,7 @@ def check_value(piece: str) -> bool:
         ),
         lambda: normalize_policy(value),
         lambda: parse_gpus(value),
+        lambda: parse_open({"strategy": "open", "budget": 1, "limits": value}),
         lambda: parse_condition(str(value)),
         lambda: resolve_names(value),
     ):
@@ -315,12 +319,14 @@ class Place:
     async def prepare(self, agent: Agent) -> None:
         sandbox, project = self.sandbox, self.project
         project.mkdir()
-        for name in ("train.py", "eval.py", "client.py", "server.py"):
+        for name in ("train.py", "eval.py", "client.py", "server.py", "prepare.py"):
             (project / name).write_text("print('step 1/2 loss 0.5')\nprint('step 2/2 loss 0.4')\n")
         (project / "exp.md").write_text(f"{BLUEPRINT}## [exp_codebase_dir]\n{project}\n")
         (project / "train.log").write_text("step 1/2 loss 0.5\n")
         (project / "metrics.csv").write_text("step,loss\n1,0.5\n2,0.4\n")
         (project / "checkpoint").mkdir()
+        (project / "data").mkdir()
+        (project / "data" / "train.bin").touch()
         (project / "ckpt" / "cfm" / "global_step_20000").mkdir(parents=True)
         (sandbox.path / "data" / "lab" / "embodied").mkdir(parents=True)
         (project / "dodo.py").write_text(
@@ -335,6 +341,9 @@ class Place:
         sandbox.tmux("new-session", "-d", "-s", "theirs", "sleep 600")
         for name in ("redis", "judge", "ray-head", "ray-worker", "ajet-server"):
             await agent.launch("sleep 600", name=name, environment="none")
+        git(project, "init", "-q")
+        git(project, "add", "train.py", "prepare.py")
+        git(project, "commit", "-qm", "first")
         learned = f"{shlex.quote(sys.executable)} train.py"
         tags = ["sweep-a", "eval", "project", "cfm-lr"]
         self.run_id = await agent.launch(learned, cwd=str(project), tags=tags, name="cfm", environment="none")
@@ -343,6 +352,9 @@ class Place:
             "common": {"command": f"{learned} {{lr}} {{seed}}", "cwd": str(project), "environment": "none"},
             "grid": {"lr": [1e-4, 3e-4], "seed": [1, 2]},
         }
+        search = {"strategy": "open", "budget": 1, "baseline_runs": 1, "ledger": False}
+        common = {"command": f"{learned} {{seed}}", "cwd": str(project), "environment": "none"}
+        await agent.call("launch_sweep", name="ar", metric="loss", goal="min", common=common, search=search)
         self.sweep_id = (await agent.call("launch_sweep", name="cfm-lr", metric="loss", **plan))["sweep_id"]
         await until_async(lambda: sandbox.store.sweeps.observe(self.sweep_id).ended, "the end of the sweep")
 
@@ -351,6 +363,9 @@ class Place:
         arguments = {n: self._fill(n, value) for n, value in call.arguments.items() if n not in ELSEWHERE}
         for name in TOOLS[call.tool]["inputSchema"].get("required", ()):
             arguments.setdefault(name, self._fill(name, HOLE))
+        proposal: dict[str, Any] = {"sweep": "ar", "worktree": str(self.project), "dry_run": True}
+        own: dict[str, dict[str, Any]] = {"wait_run": {"timeout_s": 0}, "propose": proposal}
+        arguments |= own.get(call.tool, {})
         if call.tool == "launch_run":
             if not {"command", "blueprint", "like"} & arguments.keys():
                 arguments |= {"command": "python train.py", "params": {"num_envs": 4096}}
@@ -360,22 +375,23 @@ class Place:
             arguments.pop("wait_s", None)
         elif call.tool == "preflight":
             arguments.setdefault("cwd", str(self.project))
-        elif call.tool == "wait_run":
-            arguments["timeout_s"] = 0
         elif call.tool == "launch_sweep" and "notes" not in arguments:
             arguments |= {"dry_run": True, "name": "another"}
             common = {**arguments.get("common", {}), "cwd": str(self.project)}
             if "source" not in arguments:
                 common.setdefault("command", "python train.py")
             arguments["common"] = common
-            if not {"grid", "source", "promote"} & arguments.keys():
+            if not {"grid", "source", "promote", "search"} & arguments.keys():
                 arguments["grid"] = {"lr": [1e-4]}
         return arguments
 
     def _fill(self, name: str, value: Any) -> Any:
         if isinstance(value, dict):
-            # A note's key is a cell.
-            return {key.replace("<cell>", "lr0.0003-seed1"): self._fill(key, each) for key, each in value.items()}
+            # A note's key is a cell, or a trial.
+            return {
+                key.replace("<cell>", "lr0.0003-seed1").replace("t5", "t0"): self._fill(key, each)
+                for key, each in value.items()
+            }
         if isinstance(value, list):
             return [self._fill(name, each) for each in value]
         if not isinstance(value, str):

@@ -18,7 +18,7 @@ TEXTS = {f"{shelf}/{path.name}": path.read_text("utf-8") for shelf in SHELVES fo
 HOLE = "\ufffc"
 """Stands for what an example leaves to its reader: ``...``, or a bare name such as ``run_id``."""
 
-_CALL = re.compile(r"(?<![.\w])([a-z]+_[a-z_]+|preflight)\(")
+_CALL = re.compile(r"(?<![.\w])([a-z]+_[a-z_]+|preflight|propose)\(")
 _WORDS = {"true": True, "false": False, "null": None}
 
 

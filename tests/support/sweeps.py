@@ -57,11 +57,11 @@ def decide(trial: str, verdict: str, why: str, **facts: Any) -> dict[str, Any]:
     return {"kind": "verdict", "trial": trial, "verdict": verdict, "why": why, **facts}
 
 
-def write_open_sweep(home: Path, events: list[dict[str, Any]]) -> SweepDir:
+def write_open_sweep(home: Path, events: list[dict[str, Any]], **spec: Any) -> SweepDir:
     """Write the directory of the open sweep night-ab3d, whose base is measured, with the events after that."""
     cells = [Cell(f"t0.{n}", "", {"trial": "t0", "seed": n}, {}) for n in range(len(BASELINE))]
     begun = [event for n, value in enumerate(BASELINE) for event in cell_events(f"t0.{n}", value)]
-    return write_sweep(home, cells, [*begun, *events], metric="val_loss", goal="min", open=PLAN)
+    return write_sweep(home, cells, [*begun, *events], metric="val_loss", goal="min", open=PLAN, **spec)
 
 
 TRIALS = [
