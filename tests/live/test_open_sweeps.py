@@ -86,7 +86,12 @@ async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sand
         answer = await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=0)
         assert answer["sweep"]["trials"]["kept"]["trial"] == "t1"
         await agent.kill(sweep_id)
-        assert picture(repository) == before, "no file, index or branch of a person's has changed"
+        table = [line.split("\t")[3:6] for line in (repository / "results.tsv").read_text().splitlines()]
+        assert table[1:3] == [["keep", "the base", "t0"], ["keep", "lower level", "t1"]]
+        now = picture(repository)
+        assert {name for name in now | before if now.get(name) != before.get(name)} == {
+            *("results.tsv", ".git/info/exclude")
+        }, "no file, index or branch of a person's has changed"
         assert not list((sandbox.store.sweeps.directory(sweep_id).trees).glob("*/")), "no worktree is left"
 
 
