@@ -40,6 +40,8 @@ _DATA = re.compile(
     re.IGNORECASE,
 )
 _NAMES = re.compile(r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|(?<![a-z])steps?(?![a-z])", re.IGNORECASE)
+_PLACE = re.compile(r"(?:saved|best|last)?[-_]?(?:checkpoint|ckpt|chkpt|snapshot|weight)s?", re.IGNORECASE)
+_COUNT = re.compile(r"(?:epoch|ep|iter(?:ation)?|update|snapshot)[-_=]?\d+", re.IGNORECASE)
 # Stored next to the weights; alone they are not a checkpoint.
 _PARTS = re.compile(r"optim|scheduler|rng|scaler|training_args|trainer_state|dataloader|extra_state", re.IGNORECASE)
 _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE, _MOST_MEMBERS = 5, 20_000, 200
@@ -118,15 +120,21 @@ def _select_checkpoints(entries: Sequence[FileEntry]) -> Iterator[Checkpoint]:
             yield _checkpoint(entry.path, entry.size_bytes, entry.changed_s)
 
 
-def _is_weights(name: str) -> bool:
-    ending = Path(name).suffix.lower()
-    return ending in _WEIGHTS or (ending in _OTHERS and bool(_NAMES.search(name)) and not _DATA.search(name))
+def _is_weights(path: Path) -> bool:
+    """Return whether a file holds weights by its name, or by a count alone or the directory where it is."""
+    ending, name, place = path.suffix.lower(), path.name, path.parent.name
+    if ending in _WEIGHTS or ending not in _OTHERS:
+        return ending in _WEIGHTS
+    is_told = _NAMES.search(name) or (
+        (_PLACE.fullmatch(place) or _COUNT.fullmatch(path.stem)) and not _DATA.search(place)
+    )
+    return bool(is_told) and not _DATA.search(name)
 
 
 def _is_model(path: Path) -> bool:
     """Return whether a file is a model: by its name, or by content an archive, which Stable-Baselines3 names freely."""
-    if path.suffix.lower() != ".zip" or _is_weights(path.name):
-        return _is_weights(path.name)
+    if path.suffix.lower() != ".zip" or _is_weights(path):
+        return _is_weights(path)
     try:
         with zipfile.ZipFile(path) as archive:
             return any(Path(name).suffix.lower() in _WEIGHTS for name in archive.namelist()[:_MOST_MEMBERS])
@@ -135,7 +143,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _is_part(entry: FileEntry, files: Iterable[FileEntry]) -> bool:
-    weights = [other.path.name for other in files if _is_weights(other.path.name)]
+    weights = [other.path.name for other in files if _is_weights(other.path)]
     return bool(_PARTS.search(entry.path.name)) and not all(map(_PARTS.search, weights))
 
 
@@ -143,7 +151,7 @@ def _holds_a_model(directory: Path) -> bool:
     """Return whether a directory holds a model as libraries save it: weights and their configuration."""
     for _, entries in list_tree(limited_scan(max_depth=0, max_entries=1000), directory):
         names = {entry.path.name for entry in entries}
-        return bool(names & {"config.json", "adapter_config.json"}) and any(map(_is_weights, names))
+        return bool(names & {"config.json", "adapter_config.json"}) and any(_is_weights(each.path) for each in entries)
     return False
 
 
@@ -151,7 +159,7 @@ def _measure_directory(directory: Path) -> Checkpoint | None:
     """Return a directory as one checkpoint, or None if no file in it could be weights."""
     scan = limited_scan(max_depth=_DEEPEST_OF_ONE, max_entries=_MOST_FILES_OF_ONE)
     files = [entry for _, entries in list_tree(scan, directory) for entry in entries if not entry.is_dir]
-    if not any(_is_weights(entry.path.name) or entry.path.suffix == ".bin" for entry in files):
+    if not any(_is_weights(entry.path) or entry.path.suffix == ".bin" for entry in files):
         return None
     one = _checkpoint(directory, sum(entry.size_bytes for entry in files), max(entry.changed_s for entry in files))
     return replace(one, cut=scan.cut)

@@ -12,7 +12,6 @@ from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.results.memory.question import Names, Question, read_question
 from mcp_server.results.memory.searcher import Searcher, list_kinds
-from mcp_server.text.formatting import estimate_tokens
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.support.schema import READ_ONLY, tool
@@ -58,16 +57,12 @@ async def find_runs(
 
 def _find(server: ServerContext, read: Callable[[Names], Question], limit: int) -> FoundRuns:
     try:
-        found = Searcher(server.store, server.scalars, str(Path.cwd())).find(read, limit)
+        found = Searcher(server.store, server.scalars, str(Path.cwd())).find(read, limit, _TOKENS * max(1, limit / 10))
     except sqlite3.Error as error:
         raise BadArgument("query", f"the index of runs cannot be read now ({error}).", "Call again.") from error
-    lines, tokens = list(found.lines), 0
-    for number, line in enumerate(lines):
-        tokens += estimate_tokens(line)
-        if tokens > _TOKENS * max(1, limit / 10) and number:
-            lines = lines[:number]
-            break
-    return FoundRuns(runs=lines, total=found.total, ranked=found.ranked or None, notes=list(found.notes) or None)
+    return FoundRuns(
+        runs=list(found.lines), total=found.total, ranked=found.ranked or None, notes=list(found.notes) or None
+    )
 
 
 TOOL = tool(

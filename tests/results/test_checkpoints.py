@@ -91,6 +91,14 @@ def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     assert [one.path.name for one in find_checkpoints(tmp_path)] == ["model.pt"]
 
 
+def test_a_file_of_a_general_kind_is_one_in_a_directory_of_checkpoints_or_named_by_a_count(tmp_path: Path) -> None:
+    own = ("a/ckpt/epoch_001.npz", "a/checkpoints/best.npz", "b/epoch_002.npz", "b/iter-30.pkl", "weights/last.h5")
+    others = ("c/ckpt/stats.npz", "samples/epoch_003.npz", "c/metrics/epoch_4.npz", "c/mean_5.npz", "ckpt/log.csv")
+    for name in (*own, *others):
+        write(tmp_path / name)
+    assert {str(one.path.relative_to(tmp_path)) for one in find_checkpoints(tmp_path)} == set(own)
+
+
 def test_an_archive_of_any_name_is_a_model_by_its_content_and_data_beside_a_model_is_none(tmp_path: Path) -> None:
     for name, member in (("CartPole-v1.zip", "policy.pth"), ("results.zip", "rows.csv")):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:

@@ -41,6 +41,7 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
     metrics = run.progress.get("metrics") or {}
     signs = sign(run.command, spec.cwd, spec.env)
     first = [f"{name} {value:.4g}" for name, value in first_metrics(metrics) if isinstance(value, int | float)]
+    ended_nan = _describe_nan_end(run)
     why = mask_secrets(" ".join((spec.why or "").split()))
     own: Mapping[str, Sequence[Any]] = {
         "tag": spec.tags,
@@ -71,19 +72,28 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
     masked = mask_secrets("\n".join(filter(None, (run.command, str(failure.get("line") or ""), run.reason))))
     texts = [
         *(run.run_id, spec.name, masked, why, spec.cwd, spec.owner, spec.host, *spec.tags, spec.sweep, spec.cell),
-        run.state,
+        *(run.state, ended_nan),
         *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics, *said),
         *(f"{name} {value}" for name, value in settings if not name.startswith("$")),
     ]
     body = "\n".join(str(text) for text in texts if text)[:_MOST_TEXT]
     facts = {
         "cause": failure.get("kind"),
+        "nan": ended_nan,
         "why": why or None,
         "note": said[-1] if said else None,
         "figure": first[0] if first else None,
         "metrics": list(metrics),
     }
     return Remembered(run.run_id, inode, [*settings, *told], body, facts)
+
+
+def _describe_nan_end(run: Run) -> str | None:
+    """Return which metrics were NaN when the run ended, as its progress says."""
+    since, metrics = run.progress.get("nan_since"), run.progress.get("metrics")
+    ended = [name for name, value in dict(metrics or {}).items() if str(value) == "nan"]
+    names = dict.fromkeys([*(since if isinstance(since, Mapping) else ()), *ended])
+    return f"ended nan: {', '.join(list(names)[:2])}" if run.ended and names else None
 
 
 def sign(command: str | list[str], cwd: str, env: Mapping[str, str]) -> tuple[str, str]:

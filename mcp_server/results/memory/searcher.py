@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import time
@@ -24,7 +25,7 @@ from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.tag_names import best_direction
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import significant
+from mcp_server.text.formatting import estimate_tokens, significant
 from mcp_server.text.near_names import find_near_names
 
 _AT_ONCE = 50  # runs are read between two looks at the index
@@ -74,19 +75,20 @@ class Searcher:
         self._notes: list[str] = []
         self._ranked_settings: set[str] = set()
 
-    def find(self, read: Callable[[Names], Question], most: int) -> Found:
+    def find(self, read: Callable[[Names], Question], most: int, most_tokens: float = math.inf) -> Found:
         """Return at most ``most`` runs for which all of a question holds; a name that no run has is noted.
 
+        ``most_tokens`` limits all lines but the first.
         ``read`` returns the question by the names that runs have. BadArgument: it cannot be one.
         """
         self.remember_all()
         names = self._store.ask(lambda index: Memory.of(index).read_names())
         try:
-            return self._find(read(names), names, most)
+            return self._find(read(names), names, most, most_tokens)
         except _Unknown as unknown:
             return Found((), 0, "", [*self._notes, str(unknown)])
 
-    def _find(self, question: Question, names: Names, most: int) -> Found:
+    def _find(self, question: Question, names: Names, most: int, most_tokens: float) -> Found:
         if question.project is not None:
             question = replace(question, project=find_project(question.project, self._project))
         question, metrics = _split(question, names)
@@ -108,15 +110,28 @@ class Searcher:
             hits, values[ranked] = self._rank(hits, ranked, goal, question)
         elif not hits:
             self._explain_nothing(question)
+        self._notes += _describe_times(question)
         most = min(most, question.most or most)
-        shown = hits[:most] if ranked is not None else self._shorten_sweeps(hits)[:most]
+        shown = hits[:most] if ranked is not None else _shorten_sweeps(hits)[:most]
+        lines = self._write_lines(shown, question, values, most_tokens)
+        if ranked is None:
+            self._note_unlisted(hits, shown[: len(lines)])
+        return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked and goal else "", self._notes)
+
+    def _write_lines(
+        self, shown: Sequence[Hit], question: Question, values: Mapping[str, dict[str, _Value]], most_tokens: float
+    ) -> list[str]:
         read = self._store.ask(lambda index: [Memory.of(index).read(hit) for hit in shown])
         differing = _find_differing([settings for settings, _ in read])
-        lines = []
+        lines: list[str] = []
         for hit, (settings, text) in zip(shown, read, strict=True):
             figures = {name: one[hit.run_id] for name, one in values.items() if hit.run_id in one}
-            lines.append(_describe(hit, settings, text, question, figures, differing))
-        return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked else "", self._notes)
+            line = _describe(hit, settings, text, question, figures, differing)
+            most_tokens -= estimate_tokens(line)
+            if most_tokens < 0 and lines:
+                break
+            lines.append(line)
+        return lines
 
     # ---- what the memory lacks
     def remember_all(self) -> None:
@@ -212,22 +227,37 @@ class Searcher:
         found = [f"{count} without {part}" for part, count in counts.items() if count]
         self._notes.append(f"No run matches all parts; there are {', '.join(found)}." if found else "No run matches.")
 
-    def _shorten_sweeps(self, hits: Sequence[Hit]) -> list[Hit]:
-        """Return the hits with at most a few cells of one sweep, and note how many more match."""
-        cells: Counter[str] = Counter()
-        kept = []
-        for hit in hits:
-            cells[hit.sweep] += 1
-            if not hit.sweep or cells[hit.sweep] <= _MOST_CELLS:
-                kept.append(hit)
+    def _note_unlisted(self, hits: Sequence[Hit], listed: Sequence[Hit]) -> None:
+        """Note how many cells of the listed sweeps match and are not listed."""
+        left = Counter(hit.sweep for hit in hits)
+        left.subtract(hit.sweep for hit in listed)
         more = [
-            f"{count - _MOST_CELLS} more cells of {sweep}"
-            for sweep, count in cells.items()
-            if sweep and count > _MOST_CELLS
-        ]
+            f"{left[sweep]} more {'cells' if left[sweep] > 1 else 'cell'} of {sweep}"
+            for sweep in dict.fromkeys(hit.sweep for hit in hits)
+            if sweep and left[sweep]
+        ][:_MOST_SHOWN]
         if more:
             self._notes.append(f"Not listed: {', '.join(more)}; sweep:NAME lists them.")
-        return kept if len(cells) > 1 else list(hits)
+
+
+def _shorten_sweeps(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """Return the hits with at most a few cells of one sweep; all of them where there is nothing else."""
+    cells: Counter[str] = Counter()
+    kept = []
+    for hit in hits:
+        cells[hit.sweep] += 1
+        if not hit.sweep or cells[hit.sweep] <= _MOST_CELLS:
+            kept.append(hit)
+    return kept if len(cells) > 1 else hits
+
+
+def _describe_times(question: Question) -> list[str]:
+    """Return in one sentence which times a question means."""
+    times = [("since", question.since_s), ("until", question.until_s)]
+    told = [
+        f"{word} {datetime.fromtimestamp(at_s).astimezone():%d %b %H:%M %Z}" for word, at_s in times if at_s is not None
+    ]
+    return [f"Started {' '.join(told)}."] if told else []
 
 
 def find_project(asked: str, cwd: str) -> str:
@@ -292,7 +322,7 @@ def _describe(
 ) -> str:
     """Return a hit as a line: what it is, its figures, and why it was found."""
     began = _write_minute(hit.created_at)
-    cause = f" {hit.facts['cause']}" if hit.facts.get("cause") else ""
+    cause = "".join(f" {hit.facts[key]}" for key in ("cause", "nan") if hit.facts.get(key))
     figures = [
         f"{name}={significant(one.value):.10g}" + (f"@{one.step}" if one.step is not None else "")
         for name, one in values.items()
@@ -311,7 +341,7 @@ def _describe(
     facts = hit.facts
     why = [f"why: {_quote(facts['why'])}"] if facts.get("why") else []
     why += [_quote(facts["note"])] if facts.get("note") else []
-    reasons += _quote_words(question.words, text, " ".join([hit.run_id, *reasons, *why]))
+    reasons += _quote_words(question.words, text, " ".join([hit.run_id, cause, *reasons, *why]))
     line = [f"{hit.run_id} {hit.state}{cause}", began, *figures]
     return " ".join(filter(None, line)) + (
         f" | {'; '.join([*reasons[: _MOST_REASONS + len(named)], *why])}" if reasons or why else ""

@@ -138,6 +138,12 @@ def test_many_cells_of_one_sweep_are_not_all_listed_beside_others(home: Path) ->
     found = find(home, "train.py")
     assert sum("cfm-001" in line for line in found.lines) == 3
     assert "Not listed: 7 more cells of grid-ab3d; sweep:NAME lists them." in found.notes
+    store = RunStore(StateHome(home))
+    searcher = Searcher(store, Scalars(store.home, store), "/lab/cube")
+    cut = searcher.find(lambda names: read_question("/lab", NOW, list_kinds(), names), 10, most_tokens=60)
+    own = sum("cfm-001" in line for line in cut.lines)
+    assert own < 3
+    assert f"Not listed: {10 - own} more cells of grid-ab3d; sweep:NAME lists them." in cut.notes
     assert found.total == 14
     assert len(find(home, "sweep:grid").lines) == 10
 
@@ -153,3 +159,15 @@ def test_a_reason_and_a_later_verdict_are_found_and_told(home: Path) -> None:
     assert find(home, "verdict:discard").lines[0].endswith("| discard: unstable after step 5 (ada, on the page)")
     keep_note(store, store.observe("cfm-0001"), "keep", "stable with clipping", "ada, on the page", {})
     assert (ids(home, "verdict:discard"), ids(home, "clipping verdict:keep")) == ([], ["cfm-0001"])
+
+
+def test_a_metric_that_ended_as_nan_is_found_and_told(home: Path) -> None:
+    run_id = add(home, 7)
+    (home / "runs" / run_id / "attempts/1/progress.json").write_text('{"step": 9, "metrics": {"eval/success": "nan"}}')
+    assert find(home, "ended as nan").lines == ["cfm-0007 finished ended nan: eval/success 21 Nov 10:00Z"]
+
+
+def test_the_time_that_words_mean_is_told_also_where_nothing_is_found(home: Path) -> None:
+    found = find(home, "best reward last week tag:nothing")
+    assert (found.lines, found.ranked) == ([], "")
+    assert any(note.startswith("Started since 09 Nov 00:00") for note in found.notes)
