@@ -25,7 +25,7 @@ class LaunchRequest:
     launch_run and preflight take those with a text, in this order: see ``tools/support/schema``.
     """
 
-    command: str | list[str] = argument("Bash command line or argv list. No &, nohup or tee", "")
+    command: str | list[str] = argument("Bash command line or argv list. No & or nohup", "")
     like: str | None = argument("Repeats RUN, or RUN@1: its attempt 1")
     change: dict[str, Any] = argument("There: params, options, arguments", dict)
     blueprint: str | None = argument("Path; fills in what you omit")

@@ -25,7 +25,7 @@ from mcp_server.views.program_output import FRAME_BYTES, describe_log, frame_out
 
 _LABEL_CHARS, _DIAGNOSIS_BYTES = 120, 1000
 _WORDS_CHARS, _MOST_NAMED = 80, 4
-_MOST_CELLS = 8  # of a sweep, in one answer
+_MOST_CELLS, _TAIL = 8, 50  # of a sweep in one answer; lines
 
 Reader = Callable[[Path, str], LogExcerpt]
 
@@ -34,7 +34,7 @@ async def read_log(
     ctx: Call,
     run_id: Annotated[str | None, Field(description="A run or sweep")] = None,
     path: Annotated[str | None, Field(description="A log that runward did not write; with its diagnosis")] = None,
-    tail: Annotated[int, Field(ge=1, le=5000, description="Newest lines")] = 50,
+    tail: Annotated[int | None, Field(ge=1, le=5000, description="Newest lines (50), or matches")] = None,
     grep: Annotated[str | None, Field(description="Python regex: matching lines instead, newest kept")] = None,
     context: Annotated[int, Field(ge=0, le=50, description="Lines around each match")] = 2,
     start_line: Annotated[int | None, Field(ge=1, description="Lines from here on instead")] = None,
@@ -54,10 +54,10 @@ async def read_log(
 
     def read(log: Path, label: str, parts: int = 1) -> LogExcerpt:
         if grep is not None:
-            return grep_lines(log, grep, context, MAX_BYTES // parts - FRAME_BYTES, label=label)
+            return grep_lines(log, grep, context, MAX_BYTES // parts - FRAME_BYTES, label=label, most=tail)
         if start_line is not None:
             return slice_lines(log, start_line, count, most_bytes // parts, label=label)
-        return tail_lines(log, tail, most_bytes // parts, label=label)
+        return tail_lines(log, tail or _TAIL, most_bytes // parts, label=label)
 
     def read_attempt(run: Run, number: int, read_part: Reader, *, whole: bool) -> str:
         note, excerpt = _read_attempt(server, run, number, read_part, whole=whole)

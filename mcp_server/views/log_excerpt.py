@@ -100,13 +100,15 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
     return _fit(max_bytes, answer)
 
 
-def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_BYTES, *, label: str) -> LogExcerpt:
-    """Return the lines in which a Python regular expression is found, newest kept, with ``context`` around each.
+def grep_lines(
+    path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_BYTES, *, label: str, most: int | None = None
+) -> LogExcerpt:
+    """Return the lines in which a Python regular expression is found, the newest ``most``, ``context`` around each.
 
     A search ends after 10 s, and takes the first 10,000 characters of a line; the header says so. PatternError: it is
     no pattern, or a repeat within a repeat, ``(a+)+``. LogTooLarge: it cannot be read within 50 s.
     """
-    search = _Search(TimedSearch(pattern), max(0, min(context, 100)), max_bytes)
+    search = _Search(TimedSearch(pattern), max(0, min(context, 100)), min(max_bytes // 2, most or max_bytes))
     total = 0
     with _open_log(path) as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
@@ -190,13 +192,13 @@ class _GrepLine(NamedTuple):
 class _Search:
     """The newest matches of a log that is read from its start, with the lines around them."""
 
-    def __init__(self, search: TimedSearch, context: int, max_bytes: int) -> None:
+    def __init__(self, search: TimedSearch, context: int, most: int) -> None:
         self.context = context
         self.matches = 0
         self.long = 0
         self._search = search
         self._position = 0
-        self._newest: deque[int] = deque(maxlen=max(1, max_bytes // 2))  # more could never be shown
+        self._newest: deque[int] = deque(maxlen=max(1, most))
         self._shown_lines: deque[_GrepLine] = deque()
         self._before: deque[_GrepLine] = deque(maxlen=context)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +41,8 @@ def test_a_promotion_takes_the_setting_with_the_best_mean_and_its_log_shows_no_c
     promoted = sweep_of([9.0, 1.0, 6.0, 7.0], planned).cells[-1]
     assert promoted.is_planned
     assert [(promoted.planned(name), promoted.setting(name)) for name in ("lr", "steps")] == [(0.2, 0.2), (7, 7)]
+    later = sweep_of([9.0, 1.0, 6.0, 7.0], planned)
+    assert choose_params(later, replace(FINAL, name="promotion-seed9"))[2] == origin, "not the cell beside it"
     halved = {"kind": "cell_ended", "cell": "promotion", "state": "failed", "then": "again", "params": {"lr": 0.1}}
     again = sweep_of([9.0, 1.0, 6.0, 7.0], planned, halved).cells[-1]
     assert (again.planned("lr"), again.setting("lr"), again.chosen) == (0.2, 0.1, params)

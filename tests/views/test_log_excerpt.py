@@ -306,3 +306,11 @@ def test_a_log_that_takes_too_long_from_its_start_is_refused(
     with pytest.raises(LogTooLarge, match=r"1,024 GiB .* read_log with tail"):
         read(log)
     assert tail_lines(log, label="a").body == ""
+
+
+def test_a_search_keeps_as_many_of_its_newest_matches_as_are_asked_for(log: Path) -> None:
+    log.write_text("".join(f"step {n}\nother\n" for n in range(1, 31)))
+    answer = grep_lines(log, "step", 0, label="a", most=2)
+    assert answer.body == "57:step 29\n59:step 30"
+    assert "30 matches" in answer.header
+    assert "28 earlier matches" in answer.header

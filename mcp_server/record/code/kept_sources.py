@@ -95,6 +95,8 @@ def _is_code(root: Path, name: str) -> bool:
     """Return whether an untracked file is code: neither data, an output, nor what may hold keys."""
     above = [str(path) for path in Path(name).parents][:-1]
     with contextlib.suppress(OSError):
+        if (root / name).is_symlink() and (root / name).readlink().is_absolute():  # as a kept copy has to its data
+            return False
         if not name.endswith(SOURCES) and (root / name).lstat().st_size > _MOST_FILE_BYTES:
             return False
     return not any(stays_behind(root, one, (), is_directory=one != name) for one in (name, *above))

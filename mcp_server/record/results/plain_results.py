@@ -138,7 +138,9 @@ def _render_plain(end: RunEnd, rundir: RunDir, additions: str) -> str:
     metrics = progress.get("metrics")
     numbers |= metrics if isinstance(metrics, Mapping) else {}
     if numbers:
-        sections.append(("Last numbers in the output", [f"- {name}: {value}" for name, value in numbers.items()]))
+        path = str(progress.get("read_from") or "").partition("output; ")[0]
+        told = [f"- {name}: {value}" for name, value in numbers.items()]
+        sections.append((f"Last numbers in {path or 'the output'}", told))
     if report := results.read_attempts_report(rundir):
         sections.append(("Attempts", [report]))
     if gpus := gpu_lines(progress.get("gpus"), _name_gpus(rundir)):

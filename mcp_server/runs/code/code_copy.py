@@ -53,7 +53,7 @@ class CodeCopy:
     @property
     def facts(self) -> Mapping[str, str]:
         """Its facts in the run's record."""
-        stays = join_some([printable(name) for name in self.linked], _MOST_NAMED)
+        stays = join_some(list(dict.fromkeys(printable(name.rstrip("/")) for name in self.linked)), _MOST_NAMED)
         return {"sync": "kept", "from": str(self.code.root), "hash": self.code.digest, "stays": stays}
 
     def move(self, request: LaunchRequest) -> LaunchRequest:

@@ -304,7 +304,7 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[
     own = name_arguments(cell.launch)
     for other in sweep.cells:  # a phase promotes one setting, whatever its first cells come to
         if other.cell.phase == cell.phase and other.chosen is not None:
-            return {**other.chosen, **cell.params}, other.inherited, f"promoted as {other.cell.name}"
+            return {**other.chosen, **cell.params}, other.inherited, other.origin or ""
     if (best := find_best(sweep)) is None:
         cause = f"no cell has ended its training with a value of {spec.metric}, so none is the best."
         raise BadArgument("promote", cause)

@@ -207,3 +207,12 @@ def test_data_that_a_command_names_is_known_by_size_and_time(tmp_path: Path) -> 
     found = {Path(one.path).name: one for one in look_at_inputs(command, {}, str(tmp_path))}
     assert (found["train.jsonl"].size_bytes, found["train.jsonl"].modified_ns > 0) == (3, True)
     assert found["model.pt"].size_bytes == -1
+
+
+def test_a_link_to_data_elsewhere_is_no_code_and_makes_no_difference(tmp_path: Path) -> None:
+    """As a copy of kept code has to the directories that are not code."""
+    root = make_project(tmp_path / "project")
+    commit(root)
+    before = keep(root, root, tmp_path / "before").archive.digest
+    (root / "outputs").symlink_to(tmp_path)
+    assert keep(root, root, tmp_path / "after").archive.digest == before
