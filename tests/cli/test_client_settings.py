@@ -16,10 +16,12 @@ from mcp_server.cli.setup.client_settings import (
     approve_launches,
     describe_entry,
     forbid_looking,
+    hook_in_codex_toml,
     in_codex_toml,
     in_mcp_json,
     out_of_codex_toml,
     out_of_mcp_json,
+    without_hook,
 )
 from mcp_server.cli.setup.install import read_source, server_command
 from mcp_server.tools.support.listing import list_tools
@@ -193,3 +195,22 @@ def test_tools_that_look_are_allowed_and_forgotten(before: str) -> None:
 def test_exactly_the_tools_that_look_are_allowed() -> None:
     looking = [tool.name for tool in list_tools() if tool.annotations and tool.annotations.read_only_hint]
     assert sorted(LOOKING_TOOLS) == sorted(looking)
+
+
+@pytest.mark.parametrize("before", ["", 'model = "a"\n', '[x]\na = 1\n\n[[hooks.PreToolUse]]\nmatcher = "Edit"\n'])
+def test_the_hook_of_codex_comes_once_and_goes_with_the_server(before: str) -> None:
+    first = hook_in_codex_toml(in_codex_toml(before, ["/a b/runward", "serve"]), ["/a b/runward", "serve"])
+    (hook,) = tomllib.loads(first)["hooks"]["PreToolUse"][-1]["hooks"]
+    assert hook == {"type": "command", "command": "'/a b/runward' hook", "timeout": 5}
+    assert (
+        hook_in_codex_toml(in_codex_toml(without_hook(first), ["/a b/runward", "serve"]), ["/a b/runward", "serve"])
+        == first
+    )
+    moved = hook_in_codex_toml(in_codex_toml(without_hook(first), ["/new/runward", "serve"]), ["/new/runward", "serve"])
+    assert (moved.count("[[hooks.PreToolUse]]") - before.count("[[hooks.PreToolUse]]"), "/a b/" in moved) == (1, False)
+    assert out_of_codex_toml(moved).strip() == before.strip()
+
+
+def test_a_hook_that_cannot_be_added_is_left_to_a_person() -> None:
+    with pytest.raises(Unreadable, match="A person can add"):
+        hook_in_codex_toml("hooks = 3\n", ["/new/runward", "serve"])

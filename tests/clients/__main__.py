@@ -91,7 +91,11 @@ def main() -> int:
         return 2
     version = subprocess.run([claude, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     print(f"Claude Code {version}")
-    attempts: list[tuple[Callable[[Sandbox, str], str], str]] = [(_try_task, claude), (_try_escape, claude)]
+    attempts: list[tuple[Callable[[Sandbox, str], str], str]] = [
+        (_try_task, claude),
+        (_try_escape, claude),
+        (_try_plugin, claude),
+    ]
     if codex := os.environ.get("RUNWARD_CODEX") or shutil.which("codex"):
         attempts.append((try_declining, codex))
     for attempt, program in attempts:
@@ -165,6 +169,27 @@ def _try_escape(sandbox: Sandbox, claude: str) -> str:
         assert "The answer was declined." in terminal.screen, terminal.screen
     assert _only_run(sandbox).state == "running"
     return "Esc in the dialog of kill_run: declined, the run goes on."
+
+
+def _try_plugin(sandbox: Sandbox, claude: str) -> str:
+    """Load the plugin, and let the model stop a training by its name in the shell: it reads the call that does it."""
+
+    def script(conversation: Conversation) -> Block:
+        if not conversation.uses:
+            return use("Bash", command="pkill -f no_such_training; true", description="stop")
+        return say("My turn ends.")
+
+    model = ScriptedModel(script)
+    with model.serve() as url:
+        terminal = _prepare(sandbox, claude, url)
+        plugin = str(Path(__file__).parents[2] / "plugin")
+        words = [claude, "-p", "Stop it", "--plugin-dir", plugin, "--allowedTools", "Bash"]
+        environ = {"HOME": str(sandbox.path), "ANTHROPIC_BASE_URL": terminal.url, "ANTHROPIC_API_KEY": _KEY}
+        environ |= {**sandbox.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        place = sandbox.path / "project"
+        subprocess.run(words, env=environ, cwd=place, capture_output=True, timeout=_PATIENCE_S, check=True)
+    assert "kill_run(run_id)" in model.conversations[-1].text, model.conversations[-1].text[-2000:]
+    return "The plugin's hook: the model reads kill_run beside the answer of its pkill."
 
 
 def _prepare(sandbox: Sandbox, claude: str, url: str) -> Terminal:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -34,6 +35,16 @@ _KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
 _OF_SERVER = rf"mcp_servers\s*\.\s*\"?{NAME}\"?"
 _HEADER = re.compile(rf"\s*\[\s*{_OF_SERVER}\s*\]\s*(#.*)?")
 _ANY_HEADER = re.compile(rf"\s*\[\s*{_OF_SERVER}\s*(?:\.[^\]]*)?\]\s*(#.*)?")
+_HOOK = """\
+# runward names its call for raw commands of the shell
+[[hooks.PreToolUse]]
+matcher = "Bash"
+[[hooks.PreToolUse.hooks]]
+type = "command"
+command = {command}
+timeout = 5
+"""
+_HOOK_BLOCK = re.compile(r"\n*" + re.escape(_HOOK).replace(r"\{command\}", ".*") + r"(?=\n|\Z)")
 _LAUNCHING_TOOLS = ("launch_run", "launch_sweep")
 
 
@@ -213,8 +224,27 @@ def read_plugin(text: str, *, is_toml: bool) -> str:
     return next((name for name, is_on in states.items() if name.partition("@")[0] == NAME and is_on), "")
 
 
+def without_hook(text: str) -> str:
+    """Return Codex's ``config.toml`` without the hook of ``hook_in_codex_toml``."""
+    return _HOOK_BLOCK.sub("", text)
+
+
+def hook_in_codex_toml(text: str, command: Sequence[str]) -> str:
+    """Return ``config.toml`` in which Codex asks ``runward hook`` before commands. Unreadable: it cannot be added."""
+    line = json.dumps(shlex.join([*command[:-1], "hook"]), ensure_ascii=False)
+    block = _HOOK.format(command=line)
+    before = without_hook(text)
+    after = f"{before.rstrip(chr(10))}\n\n{block}".lstrip("\n")
+    try:
+        tomllib.loads(after)
+    except tomllib.TOMLDecodeError as error:
+        raise Unreadable(f"a hook cannot be added safely ({error}). A person can add:\n{block}") from error
+    return after
+
+
 def out_of_codex_toml(text: str) -> str:
     """Return a ``config.toml`` without this server, or raise as ``in_codex_toml``."""
+    text = without_hook(text)
     try:
         before = tomllib.loads(text)
         entry = before.get("mcp_servers", {}).get(NAME)

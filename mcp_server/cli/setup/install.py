@@ -83,10 +83,11 @@ def _install_codex(
     variables = settings.list_variables(os.environ, arguments.env)
 
     def register(text: str) -> str:
-        after = settings.in_codex_toml(text, command=command, variables=variables)
-        return settings.approve_launches(after) if arguments.approve_launches else after
+        after = settings.in_codex_toml(settings.without_hook(text), command=command, variables=variables)
+        after = settings.approve_launches(after) if arguments.approve_launches else after
+        return settings.hook_in_codex_toml(after, command)
 
-    note = "starts this server, and passes on the variables that runs need"
+    note = "starts this server, passes on the variables that runs need, and asks its hook before commands"
     note += "; launches ask nobody" if arguments.approve_launches else ""
     edits = [Edit(path, project, register, note)]
     edits += [
@@ -94,6 +95,7 @@ def _install_codex(
         for name, text in ({} if has_plugin else render_skills()).items()
     ]
     done = apply_edits(edits, sure=sure)
+    print("Codex runs the hook once you have trusted it: type /hooks there.")
     if project is not None:
         print(f"Codex reads {path} only in a trusted project: start codex there once, and trust it.")
     return 0 if done else 1
