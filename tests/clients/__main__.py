@@ -11,12 +11,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from tests.support.sandbox import Sandbox
 _KEY = "placeholder-not-a-key"
 _PATIENCE_S = 120.0
 _PREFIX = "mcp__runward__"
+_CONNECTED_S = 5.0  # a client has listed the tools by then
+_SECOND_WAKE_S = 5.0  # within which a second wake for the same news would come
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Terminal:
     sandbox: Sandbox
     claude: str
     url: str
+    more: Mapping[str, str] = field(default_factory=dict)  # of its environment
 
     @property
     def screen(self) -> str:
@@ -52,6 +56,7 @@ class Terminal:
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": _KEY,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            **self.more,
         }
         variables = [f"{name}={value}" for name, value in environ.items()]
         command = ["env", "-i", *variables, self.claude, "--mcp-config", str(path / "mcp.json"), "--strict-mcp-config"]
@@ -93,6 +98,7 @@ def main() -> int:
     print(f"Claude Code {version}")
     attempts: list[tuple[Callable[[Sandbox, str], str], str]] = [
         (_try_task, claude),
+        (_try_monitor, claude),
         (_try_escape, claude),
         (_try_plugin, claude),
     ]
@@ -135,6 +141,7 @@ def _try_task(sandbox: Sandbox, claude: str) -> str:
         terminal.start("--continue")
         terminal.wait_for("1 MCP task")
         asked = len(model.conversations)
+        _kill_server(sandbox, terminal)
         gate.write_text("\n")
         terminal.wait_for("I was woken.")
         woken = model.conversations[asked]
@@ -142,7 +149,49 @@ def _try_task(sandbox: Sandbox, claude: str) -> str:
     assert len(model.conversations) == asked + 1, "the model was asked more than once"
     assert re.search(r"exit_code\W+3\b", woken.text), woken.text[-2000:]
     late_s = woken.at_s - posix(str(run.ended_at))
-    return f"A task over /exit and --continue: woken {late_s:.2f} s after the end, asked nothing in between."
+    return f"A task over /exit, --continue and a killed server: woken {late_s:.2f} s after the end, 0 calls in between."
+
+
+def _try_monitor(sandbox: Sandbox, claude: str) -> str:
+    """Launch without tasks, wait for nothing, and end the run: the plugin's monitor wakes the model once."""
+    os.mkfifo(gate := sandbox.path / "gate")
+
+    def script(conversation: Conversation) -> Block:
+        if "timeout_s=0" in conversation.text:
+            return say("I was woken.")
+        if not conversation.uses:
+            return use(f"{_PREFIX}launch_run", command=f"read -r < {gate}; exit 3")
+        return say("My turn ends.")
+
+    model = ScriptedModel(script)
+    with model.serve() as url:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        more = {**sandbox.environ, "PATH": path, "CLAUDE_CODE_DISABLE_MCP_TASKS": "1"}
+        terminal = replace(_prepare(sandbox, claude, url), more=more)
+        terminal.start("--plugin-dir", str(Path(__file__).parents[2] / "plugin"))
+        terminal.type("Watch a run")
+        terminal.wait_for("My turn ends.")
+        asked = len(model.conversations)
+        _kill_server(sandbox, terminal)
+        gate.write_text("\n")
+        terminal.wait_for("I was woken.")
+        woken = model.conversations[asked]
+        late_s = woken.at_s - posix(str(_only_run(sandbox).ended_at))
+        time.sleep(_SECOND_WAKE_S)
+    assert len(model.conversations) == asked + 1, "the model was asked more than once"
+    return f"A monitor where tasks are off: woken {late_s:.2f} s after the end, once, though the server was killed."
+
+
+def _kill_server(sandbox: Sandbox, terminal: Terminal) -> None:
+    """Kill the process that serves, whose parent starts another."""
+
+    def find() -> list[int]:
+        servers = [p for p in sandbox.own_processes() if p.command.endswith("-m mcp_server")]
+        return [p.pid for p in servers if any(p.parent == other.pid for other in servers)]
+
+    _until(lambda: len(find()) == 1, "a server", lambda: terminal.screen)
+    time.sleep(_CONNECTED_S)
+    os.kill(find()[0], signal.SIGKILL)
 
 
 def _try_escape(sandbox: Sandbox, claude: str) -> str:
