@@ -1,6 +1,7 @@
 """Training runs of real frameworks, healthy and broken: is their progress and their failure reported correctly?
 
-Measured only when named: RUNWARD_FRAMEWORKS_PYTHON is a Python with the frameworks.
+Measured only when named: RUNWARD_FRAMEWORKS_PYTHON is a Python with the frameworks. Their ways of printing and writing,
+rebuilt small, need none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import anyio
 
 from tests.benchmarks.harness import REPOSITORY, Sandbox, Server
+from tests.benchmarks.rebuilt import measure_rebuilt
 from tests.benchmarks.report import Row, Table
 from tests.benchmarks.scoring import Diagnosis, diagnose_by_keywords
 
@@ -122,9 +124,10 @@ async def measure(sandbox: Sandbox) -> Table:
     """Run every program, healthy and with each fault."""
     title = "Real frameworks"
     python = os.environ.get(_PYTHON)
+    rebuilt, misread = await measure_rebuilt(sandbox)
     if why := _missing(python):
         hint = f"{_PYTHON}=PATH names a Python with {', '.join(_NEEDS)}"
-        return Table(title, (Row("not measured", why),), (f"{hint}; CPU builds are enough.",))
+        return Table(title, (*rebuilt, Row("not measured", why)), (f"{hint}; CPU builds are enough.", *misread))
     reports = await _run_all(sandbox, str(python))
     healthy = [report for report in reports if report.fault is None]
     with_steps = [report for report in reports if report.fault is None or report.fault.steps]
@@ -152,7 +155,7 @@ async def measure(sandbox: Sandbox) -> Table:
         "Baseline: the last line of the same log with one of the usual keywords, which also names the kind.",
         *(f"{report.name}: {_describe_errors(report)}" for report in reports if _describe_errors(report)),
     ]
-    return Table(title, tuple(rows), tuple(notes))
+    return Table(title, (*rebuilt, *rows), (*notes, *misread))
 
 
 def _missing(python: str | None) -> str:
