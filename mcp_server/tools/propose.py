@@ -224,7 +224,7 @@ def _describe(
         live=live[:_MOST_LIVE] or None,
         queue=queue,
         kept=describe_kept_trial(seen),
-        next_step=f"{next_step}.",
+        next_step=f"{next_step.removesuffix('.')}.",
     )
 
 

@@ -53,6 +53,26 @@ def test_sweep_ranks_three_learning_rates(sandbox: Sandbox) -> None:
     assert re.search(r"best.*0\.05", said.partition(">>> compare_runs")[2], re.DOTALL)
 
 
+def test_research_keeps_what_pairs_of_runs_prove(sandbox: Sandbox) -> None:
+    said = run(sandbox, "research")
+    rows = re.findall(r"(t\d)\|[^|]*\|(\w+)\|", said.rpartition(">>> compare_runs")[2])
+    verdicts = [("t0", "kept"), ("t1", "kept"), ("t2", "discarded"), ("t3", "invalid"), ("t4", "repeat")]
+    assert rows == verdicts
+    project = Path(said.splitlines()[-1].partition("/results.tsv")[0])
+    table = [line.split("\t") for line in (project / "results.tsv").read_text().splitlines()]
+    assert [(row[5], row[3]) for row in table[1:]] == [
+        *(("t0", "keep"), ("t1", "keep"), ("t2", "discard"), ("t3", "invalid"), ("t4", "repeat"))
+    ]
+    assert "LEARNING_RATE = 0.01" in (project / "train.py").read_text()
+    kept = subprocess.run(
+        ["git", "-C", str(project), "show", f"runward/{project.parent.name}:train.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "LEARNING_RATE = 0.02" in kept.stdout
+
+
 def test_blueprint_leaves_its_log_its_results_and_its_flag(sandbox: Sandbox) -> None:
     results = Path(run(sandbox, "blueprint").splitlines()[-1].split(" has ")[0])
     assert {path.name for path in results.iterdir()} >= {"experiment_log.md", "results.md", "finish.flag"}

@@ -58,7 +58,7 @@ def _describe(seen: OpenSweep, trial: OpenTrial) -> TrialRow:
     ended = [run.cell.end for run in trial.runs if run.end is not None]
     peaks = [float(end["peak_mib"]) / 1024 for end in ended if isinstance(end.get("peak_mib"), int | float)]
     steps = [end["step"] for end in ended if isinstance(end.get("step"), int)]
-    mean, noise = trial.mean, seen.noise.sd
+    mean, noise = trial.mean, trial.sd or seen.noise.sd  # as it was known when it was judged
     return TrialRow(
         trial=trial.name,
         state=trial.verdict or ("queued" if trial.is_queued else "running"),
