@@ -228,3 +228,13 @@ def test_two_hundred_cells_have_600_tokens(tmp_path: Path) -> None:
     assert len(table.rows or []) >= 4
     assert table.more == f"{40 - len(table.rows or [])} more settings behind these: markdown=true has all."
     assert any(note.startswith("23 cells failed: 23 oom_gpu") for note in table.notes or [])
+
+
+def test_cells_whose_metric_ended_as_nan_are_named_without_the_whole_table(tmp_path: Path) -> None:
+    cells = [Cell(f"s{n}", "1", {"x": n}) for n in range(4)]
+    events = [event for cell in cells for event in cell_events(cell.name, 1.0)]
+    for event in events:
+        if event["kind"] == "cell_measured" and event["cell"] != "s0":
+            event.update(value=None, bad_end="nan", value_step=320)
+    table = compare(write_sweep(tmp_path, cells, events, metric="eval/success_rate"))
+    assert "3 ended with eval/success_rate nan: s1, s2 and 1 more." in (table.notes or [])

@@ -223,6 +223,10 @@ def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_
     assert end == ("failed", "No cell has a result: 1 of 1 cells are done, 1 failed.")
     one = [started("c0"), ended("c0", "failed"), started("c1"), ended("c1")]
     assert find_end(make(2, *one)) == ("finished", "2 of 2 cells are done, 1 failed.")
+    one = [started("c0"), ended("c0"), started("c1"), ended("c1")]
+    one.append({"kind": "cell_measured", "cell": "c0", "run_id": "r-c0", "value": None, "bad_end": "nan"})
+    end = find_end(make(2, *one, metric="eval/success"))
+    assert end == ("finished", "2 of 2 cells are done, 0 failed, 1 ended with eval/success nan.")
     end = find_end(make(2, *failed[:4], max_failures=2))
     assert end == ("failed", "Its ceiling of 2 failed cells is reached: 2 of 2 cells are done, 2 failed.")
 

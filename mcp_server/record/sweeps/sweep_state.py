@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Union
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness, Run, RunState, posix
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.text.formatting import join_some
 
 # Of a cell: waiting (its run is not launched yet), live (its run lives, as far as the conductor has noted), skipped
 # (the sweep ended first), stopped (by the sweep, as others were better), else the state in which its last run ended.
@@ -329,3 +330,13 @@ def _end(cell: CellState, event: RecordEvent) -> CellState:
     if event.get("then") == "again":
         return replace(cell, state=WAITING)
     return replace(cell, state="lost" if state == "interrupted" else state)
+
+
+def describe_bad_ends(sweep: Sweep, most: int = 2) -> str:
+    """Return how many finished cells have no value since the metric ended as NaN or infinite, and ``most`` of them."""
+    bad = [cell for cell in sweep.cells if cell.bad_end and cell.state == "finished"]
+    if not bad:
+        return ""
+    ends = " or ".join(dict.fromkeys(str(cell.bad_end) for cell in bad))
+    names = f": {join_some([cell.cell.name for cell in bad], most)}" if most else ""
+    return f"{len(bad)} ended with {sweep.spec.metric} {ends}{names}"

@@ -14,7 +14,17 @@ from mcp_server.record.events import EventKind
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
-from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, SKIPPED, STOPPED, WAITED, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_state import (
+    COMPLETE,
+    LIVE,
+    SKIPPED,
+    STOPPED,
+    WAITED,
+    WAITING,
+    CellState,
+    Sweep,
+    describe_bad_ends,
+)
 from mcp_server.views.progress_text import first_metrics
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -182,7 +192,8 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
     if count_live(sweep):
         return None
     done = sum(cell.done for cell in sweep.cells)
-    tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed."
+    bad = describe_bad_ends(sweep, 0)
+    tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed{bad and f', {bad}'}."
     if sweep.stop is not None and (done < len(sweep.cells) or any(cell.state == "killed" for cell in sweep.cells)):
         return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
     if has_too_many_failures(sweep):  # also where every cell had been started before: the ceiling says what failed is
