@@ -116,7 +116,10 @@ def build_comparison(
     differing = _choose_settings(entries, settings_of, notes)
     tags_of, figures_of = [[one.tag for one in entry.metrics] for entry in entries], [[*e.figures] for e in entries]
     if not metrics:
-        figures_of = [[name for name in names if not _BESIDE.fullmatch(name)] for names in figures_of]
+        figures_of = [
+            [name for name in names if not (_BESIDE.fullmatch(name) or _is_curve(name, entry, entries))]
+            for names, entry in zip(figures_of, entries, strict=True)
+        ]
     tag_columns = _columns(tags_of, metrics, _MOST_METRICS, notes, "metrics")
     figures = _columns(figures_of, metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
     notes += find_code_differences([entry.code for entry in entries])
@@ -218,7 +221,16 @@ def _count_digits(entries: Sequence[ComparedRun], tags: Collection[str], figures
         for name in figures:
             if (series := entry.figures.get(name)) is not None:
                 values[name] += [point.value for point in (series.last, series.best) if point is not None]
-    return {name: count_digits(each) for name, each in values.items()}
+    return {name: count_digits(each, *([4] if name in figures else [])) for name, each in values.items()}
+
+
+def _is_curve(name: str, entry: ComparedRun, entries: Sequence[ComparedRun]) -> bool:
+    """Return whether an evaluation repeats a curve of the run, which has a column of its own."""
+    if _is_in_files(name, entries):
+        return False
+    last = entry.figures[name].last
+    same = [one for one in entry.metrics if one.tag == name and (one.last, one.last_step) == (last.value, last.step)]
+    return bool(same) and len(entry.figures[name].points) > 1
 
 
 def _compare_with_first(

@@ -313,3 +313,21 @@ def test_a_run_whose_training_was_left_behind_and_stopped_is_noted(runs: Runs) -
     path.write_text("\n".join([*others, json.dumps(left), ""]))
     notes = build_comparison(runs.store, runs.scalars, run_ids=["bg-1", "fg-2"]).notes or []
     assert [note for note in notes if "behind" in note] == ["bg-1 left 1 process behind, stopped."]
+
+
+def test_a_curve_is_no_evaluation_beside_itself_and_figures_have_four_digits(runs: Runs) -> None:
+    for number, run_id in enumerate(("cfm-aaaa", "cfm-bbbb"), 1):
+        cwd = runs.add(run_id)
+        rows = [{"step": n, "val_iou": n * number / 7, "recon_loss": 1 / n} for n in range(1, 6)]
+        if number == 1:
+            put(cwd / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+        else:
+            put(
+                cwd / "metrics.csv", "\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)])
+            )
+        put(cwd / "eval.json", json.dumps({"success_rate": 0.9039311 / number}))
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+    assert "val_iou last" in (comparison.columns or ""), comparison
+    assert "eval val_iou" not in (comparison.columns or "")
+    assert "eval recon_loss" not in [*(comparison.columns or "").split("|"), *(comparison.same or {})]
+    assert [row["eval success_rate"] for row in table(comparison)] == ["0.9039", "0.452"]
