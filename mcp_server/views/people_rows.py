@@ -157,6 +157,7 @@ def describe_sweep_row(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, Any]:
         },
         "eta_s": status.eta_s,
         "created_at": sweep.spec.created_at,
+        "ended_at": sweep.events[-1].get("at") if sweep.ended and sweep.events else None,
         "owner": sweep.spec.owner,
         "host": next(iter(hosts)) if len(hosts) == 1 else None,
         "causes": dict(causes) or None,

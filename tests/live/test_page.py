@@ -267,6 +267,7 @@ async def test_a_sweep_is_a_table_of_its_settings_and_machines_are_listed(sandbo
             assert (rows[0]["mean"], rows[0]["n"], len(rows[0]["run_ids"])) == (0.1, 1, 1)
             assert [len(run_ids) for run_ids in told["failed"].values()] == [1]
             assert told["row"]["cells"]["failed"] == 1
+            assert told["row"]["ended_at"] == sandbox.store.sweeps.observe(sweep_id).events[-1]["at"]
             machines = await browser.get("/api/gpus")
             assert [(host["name"], host["here"]) for host in machines["hosts"]] == [("this machine", True)]
 

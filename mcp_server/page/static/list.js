@@ -114,6 +114,7 @@ function Spark({ values, tag }) {
 }
 
 export const left = (row) => row.live && (row.eta_at ? html`<${Clock} of=${(at) => duration(-since(row.eta_at, at))} />` : duration(row.eta_s))
+const when = (row) => row.live ? html`<${Clock} of=${(at) => duration(since(row.started_at || row.created_at, at))} />` : html`<${Clock} slow of=${(at) => ago(row.ended_at || row.created_at, at)} />`
 const cell = (name, content, title) => html`<span role="cell" class=${name} title=${title}>${content}</span>`
 const line = (row, isAt, depth, cells) => html`<div role="row" class=${`row${depth ? ' inner' : ''}${isAt ? ' at' : ''}${row.live ? '' : ' over'}`} data-id=${row.id}>${cells}</div>`
 
@@ -133,7 +134,7 @@ class RunRow extends Steady {
 			cell('c-gpus', (row.gpus || []).join(' ')),
 			cell('c-host', html`${row.host}${row.host && row.heard_s != null && html`<small> ${duration(row.heard_s)}</small>`}`, row.host && (row.unreachable || `heard ${duration(row.heard_s)} ago`)),
 			cell('c-owner', row.owner),
-			cell('c-when', row.live ? html`<${Clock} of=${(at) => duration(since(row.started_at || row.created_at, at))} />` : html`<${Clock} slow of=${(at) => ago(row.ended_at || row.created_at, at)} />`),
+			cell('c-when', when(row)),
 		])
 	}
 }
@@ -150,7 +151,7 @@ class SweepRow extends Steady {
 			cell('c-left', left(row)),
 			cell('c-metric', best && html`<small>${best.metric}</small><b>${number(best.value)}</b>`, best && best.metric),
 			cell('c-gpus'), cell('c-host', row.host), cell('c-owner', row.owner),
-			cell('c-when', html`<${Clock} slow of=${(at) => ago(row.ended_at || row.created_at, at)} />`),
+			cell('c-when', when(row)),
 		])
 	}
 }

@@ -11,7 +11,7 @@ const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictu
 
 export function RunView({ id }) {
 	const known = use(runs).get(id), tab = use(address).tab || 'overview', { seq, state, notes } = known || {}
-	const { found: run, failure } = useAnswer('/runs/' + id, seq, state, notes), { found: results = {} } = useAnswer(`/runs/${id}/results`, seq, state)
+	const { found: run, failure } = useAnswer('/runs/' + id, seq, state, notes), { found: results = {}, failure: missing } = useAnswer(`/runs/${id}/results`, seq, state)
 	const row = known || (run && run.row)
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
 	const { agent = {}, attempts, failure: why } = run || {}
@@ -32,7 +32,8 @@ export function RunView({ id }) {
 			: !run ? empty(failure || 'Loading …')
 			: tab === 'code' ? html`<${Code} row=${row} run=${run} />`
 			: tab === 'config' ? html`<${Config} row=${row} run=${run} />`
-			: html`<${Overview} row=${row} run=${run} results=${results} />`}</div></section>`
+			: html`<${Overview} row=${row} run=${run} results=${results} />`}
+			${missing && !isApp && html`<p class="quiet">Checkpoints and evaluations are not known. ${missing}</p>`}</div></section>`
 }
 
 function RunCurves({ row }) {
