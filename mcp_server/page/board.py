@@ -30,6 +30,7 @@ from mcp_server.views.people_rows import describe_run_row, describe_sweep_row
 _GATHER_S = 0.1  # of changes, into one delta
 _LOOK_S, _ROUND_S = 0.25, 2.5  # progress is in no directory that is watched: all live runs are looked at once a round
 _CALM_S = 2.0  # between two looks where nothing lives
+_SET_UP_S = 10.0  # for new watches: on a silent disk they are polled then
 _MOST_ROWS = 5_000  # kept, beside those of live runs
 _MOST_GONE = 1_000
 _MOST_SWEEPS = 300
@@ -160,14 +161,16 @@ class Board:
         mirrors = await run_in_thread(home.list_mirrors)
         parents = [home.runs, home.sweeps, *(mirror / "runs" for mirror in mirrors)]
         told = self.version
-        with self._server.file_watch.subscribe(parents) as subscription:
+        with self._server.file_watch.subscribe(await run_in_thread(_list_existing, parents)) as subscription:
             while True:
+                with anyio.move_on_after(_SET_UP_S):
+                    await subscription.set_up()
                 with anyio.move_on_after(_LOOK_S if self._list_live() else _CALM_S):
                     await subscription.next_change()
                 changed = subscription.take_changed()
                 for part in (changed, None) if changed else (None,):  # news first, then the round of all
                     async with self._lock:
-                        watched = await run_in_thread(self._look, part, parents)
+                        watched = await run_in_thread(self._look, part, parents, set(subscription.directories))
                     if self.version > told:
                         told = self.version
                         self._tell()
@@ -199,8 +202,11 @@ class Board:
             return self._put_sweep(watched)
         return self._put(watched, anew=anew, is_news=anew or run_id not in self._present)
 
-    def _look(self, changed: Iterable[Path] | None, parents: Iterable[Path]) -> set[Path]:
-        """Bring the rows of these directories up to date, without any the next of the round; return those to watch."""
+    def _look(self, changed: Iterable[Path] | None, parents: Iterable[Path], watched: set[Path]) -> set[Path]:
+        """Bring the rows of these directories up to date, without any the next of the round; return those to watch.
+
+        One that does not exist is left out: for it, all of them were polled.
+        """
         store, names = self._server.store, {path.name for path in changed or ()}
         due: set[str] = {name for name in names if name in self._runs}
         if not self._present or not names.isdisjoint(path.name for path in parents):
@@ -220,7 +226,8 @@ class Board:
         self._look_at_sweeps(names | {str(sweep_id) for sweep_id in cells})
         self._drop_surplus(due)
         entries = (entry for kept in self._kept() for entry in kept.values())
-        return {*parents, *(entry.directory for entry in entries if not entry.is_final)}
+        places = (*parents, *(entry.directory for entry in entries if not entry.is_final))
+        return {*(place for place in places if place in watched), *_list_existing(set(places) - watched)}
 
     def _take_from_round(self) -> list[str]:
         if not self._ring and time.monotonic() >= self._next_round_s:
@@ -237,7 +244,7 @@ class Board:
         home, store = self._server.home, self._server.store
         if not home.sweeps.is_dir():
             return []
-        if names is None or home.sweeps.name in names:
+        if names is None or home.sweeps.name in names or not self._sweeps:
             sweeps = store.sweeps.list_sweeps(_MOST_SWEEPS)
             for sweep_id in self._sweeps.keys() - {sweep.sweep_id for sweep in sweeps}:
                 self._remove(self._sweeps, sweep_id)
@@ -297,6 +304,10 @@ class Board:
         for run_id in [each for each, entry in self._runs.items() if entry.is_final and each not in used][:surplus]:
             if surplus > 0:
                 del self._runs[run_id]
+
+
+def _list_existing(places: Iterable[Path]) -> list[Path]:
+    return [place for place in places if place.is_dir()]
 
 
 def _join(entries: Iterable[_Entry], visitor: Visitor) -> str:

@@ -76,8 +76,7 @@ class FileWatch:
         """Return when something has changed for ``subscription`` since the last call."""
         subscription.waiting = True
         try:
-            if subscription.pending and not subscription.polled:
-                await self._set_up_watches(subscription)
+            await self.set_up(subscription)
             while not subscription.changed:
                 if subscription.polled:
                     await anyio.sleep(_POLL_S)
@@ -94,11 +93,13 @@ class FileWatch:
                 waiting = (other for other in self._subscriptions if other.waiting and not other.polled)
                 next(waiting, subscription).wake_up.set()
 
-    async def _set_up_watches(self, subscription: Subscription) -> None:
+    async def set_up(self, subscription: Subscription) -> None:
         """Watch the directories that are pending, in a thread: a look at a silent disk does not come back.
 
         Earlier changes in them count as changes now. A wait that is cancelled meanwhile is polled from then on.
         """
+        if subscription.polled or not subscription.pending:
+            return
         paths, subscription.pending = subscription.pending, []
         subscription.polled = True
         watches = await run_in_thread(_add_watches, self._inotify, paths)
@@ -183,6 +184,10 @@ class Subscription:
         """Return the directories with changes since the last call: all of them where nobody can tell."""
         numbers, self.numbers = self.numbers, set()
         return [path for path in self.directories if self.polled or self._watch.number_of(path) in numbers]
+
+    async def set_up(self) -> None:
+        """Begin to watch directories that are new, before a short wait: if this is cancelled, all are polled."""
+        await self._watch.set_up(self)
 
     async def next_change(self) -> None:
         """Return at the next change, or at once where one came since the last call, or may have come unseen.

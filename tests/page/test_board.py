@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mcp_server.page.board import Board
@@ -26,10 +28,12 @@ def write_ended(home: Path, run_id: str, created_at: str) -> None:
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Board:
+def board(tmp_path: Path) -> Iterator[Board]:
     for number in (1, 2, 3):
         write_ended(tmp_path, f"run-{number}", f"2026-01-0{number}T00:00:00Z")
-    return Board(ServerContext.of({"RUNWARD_HOME": str(tmp_path)}))
+    server = ServerContext.of({"RUNWARD_HOME": str(tmp_path)})
+    yield Board(server)
+    server.file_watch.close()
 
 
 async def list_ids(board: Board, limit: int, before: str | None = None) -> tuple[list[str], bool]:
@@ -65,3 +69,23 @@ async def test_an_old_row_is_news_once_it_changes(board: Board, tmp_path: Path) 
     _, told = board.changes_since(cursor, Visitor())
     assert told is not None
     assert [row["verdict"] for row in json.loads(told)["runs"]] == ["keep"]
+
+
+async def test_a_directory_that_does_not_exist_yet_is_not_watched(board: Board, tmp_path: Path) -> None:
+    """A watch of it would have all others polled: 200 live runs were read three times a second."""
+    parents = [tmp_path / "runs", tmp_path / "sweeps"]
+    assert board._look(None, parents, set()) == {tmp_path / "runs"}
+    (tmp_path / "sweeps").mkdir()
+    assert board._look(None, parents, {tmp_path / "runs"}) == set(parents)
+
+
+async def test_news_of_a_run_come_while_a_page_is_open(board: Board, tmp_path: Path) -> None:
+    await list_ids(board, 3)
+    with board.open_page():
+        cursor = board.version
+        write_ended(tmp_path, "run-4", "2026-01-04T00:00:00Z")
+        with anyio.fail_after(60):
+            version, told = board.changes_since(cursor, Visitor())
+            while "run-4" not in (told or ""):
+                await board.next_change(version)
+                version, told = board.changes_since(cursor, Visitor())

@@ -171,8 +171,8 @@ function toggle(name, id) {
 export const pick = (id) => toggle('sel', id)
 
 // Rows beyond these are drawn once somebody scrolls near to them.
-const FEW = 40, MORE = 100, room = signal(FEW)
-const grower = globalThis.IntersectionObserver && new IntersectionObserver((ends) => { if (ends.some((end) => end.isIntersecting)) room.value += MORE }, { rootMargin: '400px' })
+const FEW = 32, MORE = 60, room = signal(FEW)
+const grower = globalThis.IntersectionObserver && new IntersectionObserver((ends) => { if (ends.some((end) => end.isIntersecting)) room.value += MORE }, { rootMargin: '200px' })
 class More extends Steady {
 	componentDidMount() { grower?.observe(this.base) }
 	componentWillUnmount() { grower?.unobserve(this.base) }
