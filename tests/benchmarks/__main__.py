@@ -33,6 +33,7 @@ from tests.benchmarks import (
     leases,
     listing,
     loop,
+    loop_guards,
     page,
     results,
     scalars,
@@ -63,6 +64,7 @@ _LONGER_S = {
     "growth": growth.LONGEST_S,
     "history": history.LONGEST_S,
     "loop": loop.LONGEST_S,
+    "loop_guards": loop_guards.LONGEST_S,
     "large_reads": large_reads.LONGEST_S,
     "shortages": shortages.LONGEST_S,
 }
@@ -90,6 +92,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "browser": browser.measure,
     "sweeps": sweeps.measure,
     "loop": loop.measure,
+    "loop_guards": loop_guards.measure,
     "tasks": tasks.measure,
     "attribution": attribution.measure,
     "kill": kill.measure,
