@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
-from mcp_server.results.memory.question import GROUPS, Bound, Names, Question, list_meant
+from mcp_server.results.memory.question import GROUPS, Bound, Question
+from mcp_server.results.memory.vocabulary import Names, list_meant
 from mcp_server.store.run_index import RunIndex
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
-_VERSION = 3  # raise it with the tables, or with what is remembered
+_VERSION = 4  # raise it with the tables, or with what is remembered
 _RUNS: Mapping[Schema, str] = {
     "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
     "temp": "own",

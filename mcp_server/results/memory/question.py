@@ -7,46 +7,35 @@ project, and words. Whatever is no other part is a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cache
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import LiveState
 from mcp_server.record.state import EndedState
-from mcp_server.scalars.tag_names import match_tags
+from mcp_server.results.memory.vocabulary import (
+    BEFORE_NAME,
+    OR_MORE,
+    PHRASES,
+    SIGNS,
+    SILENT,
+    STATE_WORDS,
+    Names,
+    Sign,
+)
 from mcp_server.text.durations import find_duration
-from mcp_server.text.rows import read_blocks
-
-Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 
 STATES = (*get_args(LiveState), *get_args(EndedState))
 GROUPS = ("live", "ended")
 FIELDS = ("owner", "tag", "host", "name", "sweep", "command", "commit", "why", "verdict", "note", "cwd", "backend")
-_BLOCKS = [dict(block) for block in read_blocks("results/memory/question")]
-_SILENT, _STATE_WORDS, _ALIASES = (
-    frozenset(_BLOCKS[0]["word"].split()),
-    *(dict(pair.split("=") for pair in _BLOCKS[number][key].split()) for number, key in ((1, "state"), (2, "alias"))),
-)
-_SIGNS: Mapping[str, Sign] = {
-    words: cast("Sign", block["sign"]) for block in _BLOCKS if "sign" in block for words in block["said"].split(", ")
-}
-_OR_MORE: Mapping[str, Sign] = {
-    **dict.fromkeys(("more", "higher", "above", "larger", "greater", "up", "over", "bigger"), ">="),
-    **dict.fromkeys(("less", "lower", "below", "smaller", "fewer", "under"), "<="),
-}
-_BEFORE_NAME: Mapping[str, Sign] = {"before": "<", **dict.fromkeys(("reached", "past", "passed", "beyond"), ">=")}
-_PHRASES = {words: block["means"] for block in _BLOCKS if "means" in block for words in block["said"].split(", ")}
-_LONGEST_NAME = 3  # words
-_HELD_OUT = ("eval_", "val_", "test_", "valid_", "validation_")
 _NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?"
 _NUMBERS = rf"{_NUMBER}(?:(?:\s*,\s*|\s+or\s+|\s*,\s*or\s+){_NUMBER})*"
 _NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"
 _NAMES = rf"{_NAME}(?:\s+{_NAME}){{0,2}}"
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;]+"
-_SPOKEN = "|".join(sorted((word for word in _SIGNS if word[0].isalpha()), key=len, reverse=True))
+_SPOKEN = "|".join(sorted((word for word in SIGNS if word[0].isalpha()), key=len, reverse=True))
 _LINKS = (
     r"(?:(?:is|was|were|are|of|at|got|gets|went|goes|stayed|stays|fell|dropped|rose|came|comes|reached|has|had|set|to"
     r"|with)\s+)*"
@@ -63,7 +52,7 @@ _TOOK = re.compile(
 _COMPARED = re.compile(
     rf"(?P<name>\"[^\"]+\"|{_NAMES})\s*(?P<sign>[<>!=]=|[≥≤≠<>=])\s*(?P<value>{_NUMBERS}(?![\w./-])|{_VALUE})"
     rf"|(?P<spoken_name>{_NAMES})\s+{_LINKS}(?P<spoken>{_SPOKEN})\s+(?P<spoken_value>{_NUMBER})(?![\w.])"
-    rf"|(?P<at_least_name>{_NAMES})\s+{_LINKS}(?P<at_least>{_NUMBER})\s+(?:or|and)\s+(?P<or_more>{'|'.join(_OR_MORE)})\b",
+    rf"|(?P<at_least_name>{_NAMES})\s+{_LINKS}(?P<at_least>{_NUMBER})\s+(?:or|and)\s+(?P<or_more>{'|'.join(OR_MORE)})\b",
     re.IGNORECASE,
 )
 _TWICE = re.compile(
@@ -88,7 +77,7 @@ _TAGGED = re.compile(
     r"\b(?:(?:tagged|labell?ed)\s+(?:as\s+|with\s+)?|(?:with\s+)?(?:the\s+)?tags?\s+)(?P<tag>[\w.-]+)", re.IGNORECASE
 )
 _QUOTED = re.compile(r"(?<!\S)(?P<text>\"[^\"]+\"|'[^']+')(?!\s*[<>=!≥≤≠])")
-_PHRASED = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, _PHRASES), key=len, reverse=True))})\b", re.IGNORECASE)
+_PHRASED = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, PHRASES), key=len, reverse=True))})\b", re.IGNORECASE)
 _NOT = re.compile(
     r"\b(?:not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+(?:(?:for|using|use|with|on|the|any|by|a|an|yet)\s+)*"
     r"(?P<word>[\w./-]+)",
@@ -141,50 +130,6 @@ _HERE = re.compile(
 )
 _WORD = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s,;?!()]+")
 _NIGHT_BEGINS, _NIGHT_ENDS, _MORNING = 18, 10, 5  # hours of this machine's clock
-
-
-@cache
-def plain_name(name: str) -> str:
-    """Return a name as all spellings of it have it: ``--num-envs``, ``Num Envs`` and ``num_envs`` are one."""
-    plain = "_".join(re.findall(r"[a-z0-9%]+", name.lower()))
-    return _ALIASES.get(plain, plain)
-
-
-def list_meant(asked: str, known: Iterable[str]) -> list[str]:
-    """Return the names that ``asked`` means: all spellings and synonyms of it; of two words, or without these, ends."""
-    plain = plain_name(asked)
-    names = {name: plain_name(name) for name in known}
-    same = [name for name, one in names.items() if one == plain]
-    ends = [name for name, one in names.items() if one.endswith(f"_{plain}") and not one.startswith(_HELD_OUT)]
-    return [*same, *ends] if not same or " " in asked else same
-
-
-@dataclass(frozen=True)
-class Names:
-    """The names that runs have: the last parts of settings', those of metrics; and single words that are values."""
-
-    settings: Collection[str] = ()
-    metrics: Collection[str] = ()
-    values: Collection[str] = ()
-
-    def is_setting(self, name: str) -> bool:
-        """Return whether a name means settings."""
-        return bool(list_meant(name, self.settings))
-
-    def is_metric(self, name: str) -> bool:
-        """Return whether a name means a metric of any run."""
-        return any(match_tags(name, [tag]) for tag in self.metrics)
-
-    def find(self, words: Sequence[str], *, last: bool = True, only: str = "") -> tuple[int, str] | None:
-        """Return how many of the last, or first, words are a known name, and that name; the longest."""
-        for count in range(min(_LONGEST_NAME, len(words)), 0, -1):
-            part = words[-count:] if last else words[:count]
-            if part[0].lower() in _SILENT or part[-1].lower() in _SILENT:
-                continue
-            name = " ".join(part)
-            if (only != "metric" and self.is_setting(name)) or (only != "setting" and self.is_metric(name)):
-                return count, name
-        return None
 
 
 @dataclass(frozen=True)
@@ -299,7 +244,7 @@ class _Reader:
 
     def compared(self, found: re.Match[str]) -> bool | str:
         name = found["name"] or found["spoken_name"] or found["at_least_name"]
-        sign = _OR_MORE[found["or_more"].lower()] if found["or_more"] else self._sign(found["sign"] or found["spoken"])
+        sign = OR_MORE[found["or_more"].lower()] if found["or_more"] else self._sign(found["sign"] or found["spoken"])
         value = _unquote(found["value"] or found["spoken_value"] or found["at_least"])
         *before, last = [_unquote(name)] if name[0] in "\"'" else name.split()
         if last.lower() in FIELDS and sign == "=":
@@ -309,12 +254,12 @@ class _Reader:
         return self._bound([*before, last], sign, value)
 
     def _sign(self, text: str) -> Sign:
-        return _SIGNS[" ".join(text.lower().split())]
+        return SIGNS[" ".join(text.lower().split())]
 
     def _bound(self, words: Sequence[str], sign: Sign, value: str) -> bool | str:
         """Add a condition on the name in which words end, and return the others."""
         kept = list(words)
-        while kept and kept[-1].lower() in _SILENT:
+        while kept and kept[-1].lower() in SILENT:
             kept.pop()
         count, name = self.names.find(kept) or (1, kept[-1] if kept else "")
         if not name or (not self.names.settings and kept != list(words)):
@@ -344,7 +289,7 @@ class _Reader:
 
     def either(self, found: re.Match[str]) -> bool:
         words = re.split(r"(?i)\s+or\s+", found["words"])
-        if any(word.lower() in _SILENT or self._find_state(word) or word.lower() in self.kinds for word in words):
+        if any(word.lower() in SILENT or self._find_state(word) or word.lower() in self.kinds for word in words):
             return False
         return self.add("words", "|".join(words))
 
@@ -367,15 +312,15 @@ class _Reader:
         if (known := self.names.find(words, only="setting")) is None:
             return False
         left = words[: -known[0]]
-        sign = _BEFORE_NAME.get(left[-1].lower() if left else "", "=")
+        sign = BEFORE_NAME.get(left[-1].lower() if left else "", "=")
         left = left[:-1] if sign != "=" else left
         return self.add("comparisons", Bound(known[1], sign, found["value"])) and " ".join(left)
 
     def tagged(self, found: re.Match[str]) -> bool:
-        return found["tag"].lower() not in _SILENT and self.add("fields", ("tag", found["tag"]))
+        return found["tag"].lower() not in SILENT and self.add("fields", ("tag", found["tag"]))
 
     def phrased(self, found: re.Match[str]) -> bool:
-        key, _, values = _PHRASES[" ".join(found[0].lower().split())].partition(":")
+        key, _, values = PHRASES[" ".join(found[0].lower().split())].partition(":")
         if key == "not":
             return self.add("not_states", values)
         if key == "cause":
@@ -386,7 +331,7 @@ class _Reader:
         word = found["word"]
         if state := self._find_state(word):
             return self.add("not_states", state)
-        return word.lower() not in _SILENT and self.add("unlike", word)
+        return word.lower() not in SILENT and self.add("unlike", word)
 
     def sorted_by(self, found: re.Match[str]) -> bool | str:
         words = found["tag"].split()
@@ -408,7 +353,7 @@ class _Reader:
         if ":" in found[0]:
             return self.put(ranked=tag) and " ".join(rest)
         if not (self.names.metrics or self.names.settings):
-            is_word = tag.lower() in _SILENT or bool(self._find_state(tag))
+            is_word = tag.lower() in SILENT or bool(self._find_state(tag))
             return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)
         known = self.names.find(words, last=False)
         is_value = known is not None and (word not in ("best", "top", "worst") or self.names.is_metric(known[1]))
@@ -488,7 +433,7 @@ class _Reader:
             raise
 
     def _find_state(self, word: str) -> str:
-        state = _STATE_WORDS.get(word.lower(), word.lower())
+        state = STATE_WORDS.get(word.lower(), word.lower())
         return state if state in (*STATES, *GROUPS) else ""
 
     def state(self, word: str) -> bool:
@@ -500,7 +445,7 @@ class _Reader:
             word = found[0].strip(".:'\"").removesuffix("'s")
             if word.lower() in self.kinds:
                 self.add("causes", word.lower())
-            elif not (word.lower() in _SILENT or self.state(word)):
+            elif not (word.lower() in SILENT or self.state(word)):
                 kept += [word] if any(map(str.isalnum, word)) else []
         return tuple(kept)
 
@@ -522,7 +467,7 @@ class _Reader:
         raise BadArgument("query", why)
 
 
-def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names = Names()) -> Question:
+def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names) -> Question:
     """Return the question in ``text``. ``now``: with its time zone. ``kinds``: of failures. ``names``: that runs have.
 
     Raises:

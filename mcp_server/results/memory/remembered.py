@@ -83,7 +83,7 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
         "why": why or None,
         "note": said[-1] if said else None,
         "figure": first[0] if first else None,
-        "metrics": list(metrics),
+        "metrics": {name: value for name, value in metrics.items() if isinstance(value, int | float)},
     }
     return Remembered(run.run_id, inode, [*settings, *told], body, facts)
 

@@ -15,22 +15,25 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mcp_server.diagnosis.failure.kinds import KINDS
-from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
+from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.results.notes import NOTED
 from mcp_server.results.figures import choose_goal, measure
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
-from mcp_server.results.memory.question import Bound, Names, Question, list_meant
+from mcp_server.results.memory.question import Bound, Question
 from mcp_server.results.memory.remembered import remember
+from mcp_server.results.memory.vocabulary import Names, list_meant
 from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.scalars.tag_names import best_direction
+from mcp_server.scalars.tag_names import best_direction, match_tags
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import estimate_tokens, significant
 from mcp_server.text.near_names import find_near_names
+from mcp_server.views.sweep_status import line_of_sweep
 
 _AT_ONCE = 50  # runs are read between two looks at the index
 _READ_S = 20.0  # at most, for what the memory lacks
-_MOST_SHOWN, _MOST_REASONS, _MOST_CELLS = 3, 4, 3
+_LAST_S = 4.0  # for last values of a metric: the supervisors noted them too
+_MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS = 3, 4, 3, 1
 _CUT_SHORT = frozenset({"failed", "killed", "lost"})
 _BEFORE = 20  # characters of a line before the word
 _SHORT = 60  # characters of a value or sentence that is shown
@@ -116,6 +119,7 @@ class Searcher:
         lines = self._write_lines(shown, question, values, most_tokens)
         if ranked is None:
             self._note_unlisted(hits, shown[: len(lines)])
+            lines += self._tell_sweeps(hits)
         return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked and goal else "", self._notes)
 
     def _write_lines(
@@ -178,14 +182,16 @@ class Searcher:
         kept = self._store.ask(lambda index: Memory.of(index).read_figures(key, hits))
         found = {run_id: _Value(facts["value"], facts["step"]) for run_id, facts in kept.items()}
         fresh: list[tuple[Hit, Mapping[str, Any]]] = []
+        deadline_s = min(self._deadline_s, time.monotonic() + _LAST_S) if ranking == "last" else self._deadline_s
         for number, hit in enumerate(hits):
             if hit.run_id in found:
                 continue
-            if time.monotonic() > self._deadline_s:
-                self._notes.append(
-                    f"{metric} of {len(hits) - number} older runs is not read yet: the same call reads more."
-                )
-                break
+            if time.monotonic() > deadline_s:
+                noted = self._find_noted(tag, hits[number:]) if ranking == "last" else {}
+                left = len(hits) - number
+                how = "as its supervisor noted it last" if noted else "not read yet: the same call reads more"
+                self._notes.append(f"{metric} of {left} older runs is {how}.")
+                return noted | found
             with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
                 figure = measure(self._store.observe(hit.run_id), self._store, self._scalars, tag, goal, ranking)
                 found[hit.run_id] = _Value(figure.value, figure.step)
@@ -193,6 +199,16 @@ class Searcher:
         if fresh:
             with contextlib.suppress(sqlite3.OperationalError):  # kept for the next question where it can be
                 self._store.ask(lambda index: Memory.of(index).put_figures(key, fresh))
+        return found
+
+    @staticmethod
+    def _find_noted(tag: str, hits: Sequence[Hit]) -> dict[str, _Value]:
+        """Return the last values by which the supervisors of runs knew a metric."""
+        found = {}
+        for hit in hits:
+            noted = hit.facts.get("metrics") or {}
+            if names := match_tags(tag, noted):
+                found[hit.run_id] = _Value(float(noted[names[0]]), None)
         return found
 
     def _rank(
@@ -226,6 +242,18 @@ class Searcher:
         counts = self._store.ask(lambda index: {part: Memory.of(index).count(one) for part, one in wider.items()})
         found = [f"{count} without {part}" for part, count in counts.items() if count]
         self._notes.append(f"No run matches all parts; there are {', '.join(found)}." if found else "No run matches.")
+
+    def _tell_sweeps(self, hits: Sequence[Hit]) -> list[str]:
+        """Return a line for the sweep with the most cells among hits of several, as a hit of its own."""
+        cells: Counter[str] = Counter(hit.sweep for hit in hits)
+        large = [one for one in cells.most_common() if one[0] and one[1] > _MOST_CELLS and len(cells) > 1]
+        return [self._describe_sweep(*one) for one in large[:_MOST_SWEEPS]]
+
+    def _describe_sweep(self, sweep_id: str, count: int) -> str:
+        told = sweep_id
+        with contextlib.suppress(SweepNotFound, RunUnreadable):
+            told = line_of_sweep(self._store.sweeps.observe(sweep_id), self._store)
+        return f"sweep {told} | {count} cells match"
 
     def _note_unlisted(self, hits: Sequence[Hit], listed: Sequence[Hit]) -> None:
         """Note how many cells of the listed sweeps match and are not listed."""

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.results.memory.question import Bound, Names, Question, read_question
+from mcp_server.results.memory.question import Bound, Question, read_question
 from mcp_server.results.memory.searcher import list_kinds
+from mcp_server.results.memory.vocabulary import Names
 
 NOW = datetime(2026, 11, 27, 9, 30, tzinfo=UTC)
 SETTINGS = ("lr", "num_envs", "batch_size", "optimizer", "dropout", "seed")

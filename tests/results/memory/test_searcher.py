@@ -138,6 +138,7 @@ def test_many_cells_of_one_sweep_are_not_all_listed_beside_others(home: Path) ->
     found = find(home, "train.py")
     assert sum("cfm-001" in line for line in found.lines) == 3
     assert "Not listed: 7 more cells of grid-ab3d; sweep:NAME lists them." in found.notes
+    assert found.lines[-1] == "sweep grid-ab3d | 10 cells match"
     store = RunStore(StateHome(home))
     searcher = Searcher(store, Scalars(store.home, store), "/lab/cube")
     cut = searcher.find(lambda names: read_question("/lab", NOW, list_kinds(), names), 10, most_tokens=60)

@@ -1,0 +1,75 @@
+"""The words in which people ask about runs, and the names that runs have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, cast
+
+from mcp_server.scalars.tag_names import match_tags
+from mcp_server.text.rows import read_blocks
+
+Sign = Literal["=", "!=", ">", ">=", "<", "<="]
+
+_BLOCKS = [dict(block) for block in read_blocks("results/memory/question")]
+SILENT, STATE_WORDS, ALIASES = (
+    frozenset(_BLOCKS[0]["word"].split()),
+    *(dict(pair.split("=") for pair in _BLOCKS[number][key].split()) for number, key in ((1, "state"), (2, "alias"))),
+)
+SIGNS: Mapping[str, Sign] = {
+    words: cast("Sign", block["sign"]) for block in _BLOCKS if "sign" in block for words in block["said"].split(", ")
+}
+OR_MORE: Mapping[str, Sign] = {
+    **dict.fromkeys(("more", "higher", "above", "larger", "greater", "up", "over", "bigger"), ">="),
+    **dict.fromkeys(("less", "lower", "below", "smaller", "fewer", "under"), "<="),
+}
+BEFORE_NAME: Mapping[str, Sign] = {"before": "<", **dict.fromkeys(("reached", "past", "passed", "beyond"), ">=")}
+PHRASES = {words: block["means"] for block in _BLOCKS if "means" in block for words in block["said"].split(", ")}
+_LONGEST_NAME = 3  # words
+_HELD_OUT = ("eval_", "val_", "test_", "valid_", "validation_")
+
+
+@cache
+def plain_name(name: str) -> str:
+    """Return a name as all spellings of it have it: ``--num-envs``, ``Num Envs`` and ``num_envs`` are one."""
+    plain = "_".join(re.findall(r"[a-z0-9%]+", name.lower()))
+    return ALIASES.get(plain, plain)
+
+
+def list_meant(asked: str, known: Iterable[str]) -> list[str]:
+    """Return the names that ``asked`` means: all spellings and synonyms of it; of two words, or without these, ends."""
+    plain = plain_name(asked)
+    names = {name: plain_name(name) for name in known}
+    same = [name for name, one in names.items() if one == plain]
+    ends = [name for name, one in names.items() if one.endswith(f"_{plain}") and not one.startswith(_HELD_OUT)]
+    return [*same, *ends] if not same or " " in asked else same
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names that runs have: the last parts of settings', those of metrics; and single words that are values."""
+
+    settings: Collection[str] = ()
+    metrics: Collection[str] = ()
+    values: Collection[str] = ()
+
+    def is_setting(self, name: str) -> bool:
+        """Return whether a name means settings."""
+        return bool(list_meant(name, self.settings))
+
+    def is_metric(self, name: str) -> bool:
+        """Return whether a name means a metric of any run."""
+        return any(match_tags(name, [tag]) for tag in self.metrics)
+
+    def find(self, words: Sequence[str], *, last: bool = True, only: str = "") -> tuple[int, str] | None:
+        """Return how many of the last, or first, words are a known name, and that name; the longest."""
+        for count in range(min(_LONGEST_NAME, len(words)), 0, -1):
+            part = words[-count:] if last else words[:count]
+            if part[0].lower() in SILENT or part[-1].lower() in SILENT:
+                continue
+            name = " ".join(part)
+            if (only != "metric" and self.is_setting(name)) or (only != "setting" and self.is_metric(name)):
+                return count, name
+        return None
