@@ -24,6 +24,7 @@ from mcp_server.views.sweep_eta import estimate_rest_s
 SWEEP_TOKENS = 600
 _FRAME_TOKENS = 30  # of the reason and the times around it, and of the names of the tails
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS, _MOST_SHARED = 3, 4, 4, 1
+_FEW_LIVE = 2  # of an open sweep, whose verdicts say more
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
 _BEST_CHARS = 400  # of a phase's end: the best, the next, and the test between them; of a verdict with its why
 # Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
@@ -153,7 +154,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         failed_more=f"{len(earlier)} before these: {count_kinds(earlier)}" if earlier else None,
-        live=_describe_live_cells(live) or None,
+        live=_describe_live_cells(live)[: _FEW_LIVE if is_open else None] or None,
         eta_s=None if is_open else round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
         warnings=list(sweep.shared_outputs.values())[:_MOST_SHARED] or None,

@@ -196,7 +196,7 @@ async def stay_busy(sandbox: Sandbox) -> Busy:
             tokens.append(count(answer.text))
         while _find_open(_look(sandbox, sweep_id)):
             answer = await server.wait(sweep_id, timeout_s=30, until="decision")
-            tokens[0] = max(tokens[0], count(answer.text))
+            tokens.append(count(answer.text))
         await server.kill(sweep_id)
     runs = [run for run in RunStore(StateHome(sandbox.home)).list_runs() if run.spec.sweep == sweep_id and run.gpus]
     spans: dict[str, list[tuple[float, float]]] = {}

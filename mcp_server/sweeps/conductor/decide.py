@@ -121,10 +121,10 @@ def find_next(
         return waiting[: max(0, limit - count_live(sweep) - len(in_doubt) - len(launching))]
     in_line = {name for name, run in live.items() if run.state in ("queued", "starting")}.union(launching)
     lines = Counter(place_of(sweep.spec, each.cell) for each in sweep.cells if each.cell.name in in_line)
-    due = []
+    due, ahead = [], count_ahead(sweep.spec, sum(run.state == "running" for run in live.values()))
     for each in waiting:
         place = place_of(sweep.spec, each.cell)
-        if lines[place] < count_ahead(sweep.spec):
+        if lines[place] < ahead:
             lines[place] += 1
             due.append(each)
     return due
@@ -148,9 +148,12 @@ def place_of(spec: SweepSpec, cell: Cell) -> str:
     return "" if spec.hosts else str(cell.launch.get("host") or "")
 
 
-def count_ahead(spec: SweepSpec) -> int:
-    """Return how many cells of one place may be launched, or wait in line, at once. Each of several hosts takes one."""
-    return len(spec.hosts) or AHEAD
+def count_ahead(spec: SweepSpec, running: int = 0) -> int:
+    """Return how many cells of one place may be launched, or wait in line, at once. Each of several hosts takes one.
+
+    A trial of an open sweep needs a worktree first: where many run, more of them wait in line.
+    """
+    return len(spec.hosts) or max(AHEAD, running // 2 if spec.open is not None else 0)
 
 
 def count_together(spec: SweepSpec, place: str) -> int:

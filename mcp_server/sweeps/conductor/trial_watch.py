@@ -24,7 +24,7 @@ from mcp_server.results.figures import Figure, measure
 from mcp_server.scalars.from_log import read_printed_value
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.conductor.decide import AHEAD
+from mcp_server.sweeps.conductor.decide import count_ahead
 from mcp_server.sweeps.plan.open_cells import MEASURED, fill_trial
 from mcp_server.sweeps.trials import proposals, protection
 from mcp_server.sweeps.trials.open_plan import OpenPlan
@@ -290,7 +290,7 @@ def _count_room(sweep: Sweep, live: Mapping[str, Run]) -> tuple[int, bool]:
         return room, room > 0
     known = [live[cell.cell.name] for cell in sweep.cells if cell.state == LIVE and cell.cell.name in live]
     in_line = begun - len(known) + sum(run.state in ("queued", "starting") for run in known)
-    return AHEAD - waiting - in_line, waiting + in_line == 0
+    return count_ahead(sweep.spec, len(known) - in_line) - waiting - in_line, waiting + in_line == 0
 
 
 def list_resumed(sweep: Sweep) -> list[CellState]:
