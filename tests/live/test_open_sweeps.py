@@ -193,7 +193,8 @@ async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_ba
         arguments["search"] = {"strategy": "open", "budget": 3, "base": "none"}
         sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
         await agent.call("propose", sweep=sweep_id, text="lower", params={"level": 0.98})
-        assert (await verdict_of(agent, sandbox, sweep_id, "t1")).verdict == "kept"
+        kept = await verdict_of(agent, sandbox, sweep_id, "t1")
+        assert kept.verdict == "kept", kept.why
         again = await agent.call("propose", sweep=sweep_id, text="lower once more", params={"level": 0.98})
         assert again["state"] == "no_change"
         assert "no git repository" in await agent.refusal(

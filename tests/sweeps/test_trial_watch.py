@@ -106,7 +106,6 @@ def test_a_trial_that_wins_its_pairs_is_the_branch(watched: Watched) -> None:
 
 def test_a_move_of_the_tip_that_was_cut_off_is_done_by_the_next_conductor(watched: Watched) -> None:
     commit = begin_keep(watched)
-    assert watched.tip is None
     seen = watched.advance()
     assert (watched.tip, seen.tip, seen.trials["t1"].verdict) == (commit, "t1", "kept")
     assert (seen.trials["t1"].why, seen.trials["t1"].mean) == ("better", 0.9)

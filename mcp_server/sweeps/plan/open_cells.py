@@ -49,15 +49,16 @@ def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str) -
     repository = Path(str(common["cwd"])).expanduser()
     if not repository.is_absolute() or not repository.is_dir():
         raise BadArgument("cwd", f"{repository} is no directory with an absolute path.")
-    if plan.ledger:
-        check_ledger(repository, plan.ledger)
     base, protect, branch = "", plan.protect, slug(name)
     if plan.base == NO_GIT:
         if plan.protect or plan.paths:
             raise BadArgument(
                 "protect", 'base "none" runs in cwd itself: no file is protected.', "Use git, or leave it out."
             )
+        plan = replace(plan, ledger="")  # its runs work there, and would seem to have written the table
     else:
+        if plan.ledger:
+            check_ledger(repository, plan.ledger)
         base = proposals.read_base(repository, plan.base or "HEAD")
         protect = tuple(protection.check_protect(repository, base, plan.protect))
     own: dict[str, Any] = {"base": base, "protect": protect, "repository": str(repository), "branch": branch}

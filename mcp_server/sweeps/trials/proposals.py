@@ -243,7 +243,8 @@ def checkout(repository: Path, commit: str, directory: Path, *, links: Iterable[
     ``links``: paths that are linked to where they are in ``repository`` if git has none of them: protected data.
     So are its virtual environments. No other file outside of git is there.
     """
-    remove_checkout(repository, directory)
+    if os.path.lexists(directory):
+        remove_checkout(repository, directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     words = ("worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
     run_git_unfiltered(str(repository), *words)

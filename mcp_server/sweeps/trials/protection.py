@@ -5,6 +5,7 @@ It proves that files changed. A cheat inside the trial's own process it cannot s
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -110,16 +111,11 @@ def digest(repository: Path, base: str, protect: Sequence[str], directory: Path)
     smallest files first. Hooks of the repository, and modules that shadow others, are always among them.
     """
     found = dict(_list_files(directory, protect))
-    common = os.fsdecode(run_git(str(repository), "rev-parse", "--path-format=absolute", "--git-common-dir")).rstrip(
-        "\n"
-    )
+    common, names, imported = _read_base(repository, base, tuple(protect))
     found |= {f".git/{name}": path for name, path in _list_files(Path(common), ["hooks", "info/attributes"])}
-    names = _list_tracked(repository, base)
     places = {"", *(name.rpartition("/")[0] for name in find_matches(names, protect))}
     beside = (name for place in places for name in _list_modules(directory, place))
-    for name in find_shadows(
-        set(beside) - set(names), names, protect, _list_imported(repository, base, names, protect)
-    ):
+    for name in find_shadows(set(beside) - set(names), names, protect, imported):
         found[name] = directory / name
     facts, left_bytes = dict[str, str](), _MOST_HASHED_BYTES
     for name, path in sorted(found.items(), key=lambda item: (_size(item[1]), item[0])):
@@ -132,6 +128,15 @@ def digest(repository: Path, base: str, protect: Sequence[str], directory: Path)
         if stat.S_ISREG(status.st_mode) and left_bytes >= 0:
             facts[name] += f" {_hash(path)}"
     return facts
+
+
+@functools.lru_cache(8)
+def _read_base(repository: Path, base: str, protect: Sequence[str]) -> tuple[str, Sequence[str], frozenset[str]]:
+    """Return git's directory, and the files and imports of a commit, which never change; three calls of git a run."""
+    words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
+    names = _list_tracked(repository, base)
+    common = os.fsdecode(run_git(str(repository), *words)).rstrip("\n")
+    return common, names, _list_imported(repository, base, names, protect)
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
