@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.sweeps.plan.open_cells import MEASURED, plan_open
-from tests.support.repository import make_repository
+from tests.support.repository import git, make_repository
 
 PYTHON = shlex.quote(sys.executable)
 
@@ -42,3 +42,14 @@ def test_a_compiled_module_that_the_training_left_does_not_measure(tmp_path: Pat
 def test_a_training_that_failed_is_not_measured(tmp_path: Path) -> None:
     project = make_repository(tmp_path / "project", {"evaluate.py": "print('loss: 0')\n"})
     assert run_measured(project, "echo 'loss: 0.1'; false") == "loss: 0.1\n"
+
+
+def test_the_refs_of_a_second_sweep_of_a_name_are_apart_from_those_of_the_first(tmp_path: Path) -> None:
+    project = make_repository(tmp_path / "project")
+    values: dict[str, Any] = {"search": {"strategy": "open", "budget": 1}, "metric": "loss", "goal": "min"}
+    common = {"command": "true", "cwd": str(project)}
+    assert plan_open(values, common, "my loop", "my-loop-ab3d").branch == "my-loop"
+    for ref in ("refs/runward/my-loop/t1", "refs/heads/runward/my-loop"):
+        git(project, "update-ref", ref, "HEAD")
+        assert plan_open(values, common, "my loop", "my-loop-ab3d").branch == "my-loop-ab3d"
+        git(project, "update-ref", "-d", ref)

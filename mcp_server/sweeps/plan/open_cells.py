@@ -27,8 +27,10 @@ _BESIDE = ("grid", "cells", "blueprints", "source", "promote", "phases", "halvin
 _ELSEWHERE = ("host", "backend", "sync", "blueprint", "code", "needs")
 
 
-def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str) -> OpenPlan:
+def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str, sweep_id: str = "") -> OpenPlan:
     """Return the plan of an open sweep. ``values``: the arguments of the call. Reads the repository.
+
+    Its refs have its ``name``, or where another sweep's have that, its id.
 
     Raises:
         BadArgument: names the argument and the remedy.
@@ -49,7 +51,7 @@ def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str) -
     repository = Path(str(common["cwd"])).expanduser()
     if not repository.is_absolute() or not repository.is_dir():
         raise BadArgument("cwd", f"{repository} is no directory with an absolute path.")
-    base, protect, branch = "", plan.protect, slug(name)
+    base, protect, branch = "", plan.protect, ""
     if plan.base == NO_GIT:
         if plan.protect or plan.paths:
             raise BadArgument(
@@ -61,6 +63,7 @@ def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str) -
             check_ledger(repository, plan.ledger)
         base = proposals.read_base(repository, plan.base or "HEAD")
         protect = tuple(protection.check_protect(repository, base, plan.protect))
+        branch = slug(name) if proposals.is_name_free(repository, slug(name)) else sweep_id
     own: dict[str, Any] = {"base": base, "protect": protect, "repository": str(repository), "branch": branch}
     return replace(plan, **own, common=_join_measure(common, plan.measure))
 

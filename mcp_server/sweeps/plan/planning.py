@@ -267,7 +267,7 @@ def make_spec(
 
 
 def _make_open_spec(request: SweepRequest, sweep_id: str, store: RunStore, environ: Mapping[str, str]) -> SweepSpec:
-    plan = plan_open(vars(request), request.common, request.name)
+    plan = plan_open(vars(request), request.common, request.name, sweep_id)
     metric, ranking = parse_ranking(request.metric or "")
     return SweepSpec(
         sweep_id=sweep_id,

@@ -237,6 +237,11 @@ def save_ref(repository: Path, sweep: str, trial: str, commit: str) -> None:
     _git(repository, "update-ref", f"refs/runward/{sweep}/{trial}", commit)
 
 
+def is_name_free(repository: Path, name: str) -> bool:
+    """Return whether no sweep has refs of this name."""
+    return not _git(repository, "for-each-ref", "--count=1", _branch(name), f"refs/runward/{name}")
+
+
 def checkout(repository: Path, commit: str, directory: Path, *, links: Iterable[str] = ()) -> Path:
     """Make ``directory`` a detached worktree of ``commit``, anew where it is there; return where its runs start.
 
