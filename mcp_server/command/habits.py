@@ -19,7 +19,8 @@ from mcp_server.text.rows import read_patterns
 Kind = Literal["stop", "launch", "sweep", "wait", "gpu"]
 
 _RX = read_patterns("command/patterns", "habits")
-_ASKS = frozenset({"--help", "-h", "--version", "--cfg", "--info"})
+_ASKS = frozenset({"--help", "-h", "--version"})
+_HYDRA_ASKS = re.compile(r"--(?:cfg|info)[ =](?:job|hydra|all|config|defaults|defaults-tree|plugins|searchpath)\b")
 _REHEARSES = frozenset({"-n", "--dry-run", "--just-print", "-q"})
 _DETACHES = frozenset({"nohup", "setsid", "systemd-run"})
 _IN_LOOP = frozenset({"while", "until", "do"})
@@ -150,7 +151,7 @@ def _is_detached(program: Program) -> bool:
 
 
 def _is_launched(program: Program, *, is_behind: bool) -> bool:
-    if not program.words or not _ASKS.isdisjoint(program.words):
+    if not program.words or not _ASKS.isdisjoint(program.words) or _HYDRA_ASKS.search(" ".join(program.words)):
         return False
     if _sends_keys(program) or _opens_window(program):
         return True
