@@ -36,7 +36,7 @@ async def measure_rebuilt(sandbox: Sandbox) -> tuple[list[Row], list[str]]:
     async def try_print(server: Server, name: str) -> str:
         label = _LABELS[name]
         lengths = " ".join(
-            re.findall(r"--?[\w-]+[ =]\d+\b", label.get("command", ""))
+            re.findall(r"(?<!\S)(?:--?[\w-]+[ =]|[\w.]+=)\d+\b", label.get("command", ""))
         ).split()  # no path: none is there
         words = [sys.executable, "-c", _PRINT, str(_LOGS / f"{name}.log"), *lengths]
         run_id = await server.launch(words, name="printer")
