@@ -23,6 +23,7 @@ from mcp_server.text.regex import compile_lazily
 
 _MOST, _MOST_FILES, _MOST_ANCESTORS, _MOST_NEIGHBOURS = 64, 50, 1000, 512
 _GONE_S = 15.0  # since a program was seen alive, in which what it wrote last may be found
+_JUST_NOW_S = 0.02
 _SETTLES_S = 5.0  # a new process may still change its directory and its program
 # A program of one of these may train, and open its files for an instant only.
 _LAUNCHERS = compile_lazily(rf"^(?:python[\d.]*|{'|'.join(PYTHON_LAUNCHERS)}|mpirun|mpiexec|julia|Rscript)$")
@@ -63,11 +64,13 @@ class OutsiderWatch:
         self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
         self._seen: dict[processes.Process, _Seen] = {}
         self._known: set[tuple[int, int]] = set()  # the numbers of those that are not outsiders
+        self._inspected_s = 0.0
         self._young: dict[processes.Process, tuple[str, list[str]]] = {}  # met, with directory and words
         self._neighbours: dict[processes.Process, _Seen] = {}  # of other runs, and of programs that train elsewhere
 
     def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
         """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
+        self._inspected_s = now_s
         living = processes.list_numbers()
         supervised = {p.pid for p in attempt_processes}
         self._known.intersection_update(living)
@@ -97,7 +100,8 @@ class OutsiderWatch:
 
     def find_rivals(self, path: str, least: int, attempt_processes: Iterable[processes.Process]) -> list[Rival]:
         """Return who works, or did just now, in a directory above ``path`` that is at least ``least`` deep."""
-        self.inspect_processes(attempt_processes, time.time())
+        if time.time() - self._inspected_s > _JUST_NOW_S:  # the files that are due at one time are judged together
+            self.inspect_processes(attempt_processes, time.time())
         others = [one for one in self._seen.values() if not one.until_s and (one.files or one.may_train)]
         rivals = []
         for one in [*self._neighbours.values(), *others]:

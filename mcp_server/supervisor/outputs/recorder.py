@@ -320,7 +320,7 @@ class OutputRecorder(threading.Thread):
                     open_inodes.add((status.st_dev, status.st_ino))
                     open_paths.add(path)
                     if self._files.note_open(path, status, append=append):
-                        self._tails.note_change(path)
+                        self._tails.note_change(path, is_held=True)
         self._take_events()
         self._sessions.end_sample(open_paths)
         self._files.end_sample(open_inodes, self._pids)

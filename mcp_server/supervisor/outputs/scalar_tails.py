@@ -22,6 +22,7 @@ from mcp_server.system.inotify import CREATED, MOVED_TO, FileEvent, Inotify
 from mcp_server.system.time_bounds import RateBudget
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.2, 1.5, 3.0  # between two reads of a file that grows
+_LONGEST_OTHER_S = 30.0  # between two questions whose a file is that is not the attempt's
 _SHARE = 50
 _MOST_FILES, _HEAD_BYTES, _MOST_NAMED = 300, 4096, 2
 _MOST_FORMER, _FORMER_S = 2_000, 0.15  # entries that are looked at, time that it may take
@@ -86,8 +87,8 @@ class ScalarTails:
         """Whether a file with rows is, or may be, the attempt's."""
         return any(file.has_rows for file in list(self._files.values()))
 
-    def note_change(self, path: str, *, is_new: bool = False) -> None:
-        """Note that a file has changed; ``is_new``: it may be another one than before."""
+    def note_change(self, path: str, *, is_new: bool = False, is_held: bool = False) -> None:
+        """Note that a file has changed; ``is_new``: it may be another one than before; ``is_held``: by the attempt."""
         changed, path = path, path.removesuffix(_WAL)
         file = self._files.get(path)
         if file is None:
@@ -96,6 +97,8 @@ class ScalarTails:
             file = self._files[path] = _Followed(math.inf)
         file.changed = changed
         file.is_none = file.is_none and not is_new
+        if (is_held or is_new) and file.owner is None:
+            file.due_s, file.pause_s = math.inf, _FIRST_S
         if not file.is_none and file.due_s == math.inf:
             file.due_s = time.monotonic() + (file.pause_s if file.is_known else 0.0)
             self.due_s = min(self.due_s, file.due_s)
@@ -139,7 +142,8 @@ class ScalarTails:
         rows = self._read_rows(path, file) if file.owner is not None else []
         file.is_known |= bool(rows) or file.owner != OWN
         if file.is_known and is_slower:
-            file.pause_s = min(_LONGEST_S, file.pause_s * _SLOWER)
+            longest_s = _LONGEST_OTHER_S if file.owner is None else _LONGEST_S
+            file.pause_s = min(longest_s, file.pause_s * _SLOWER)
         if rows:
             file.has_rows = True
             self._take(path, rows, file.owner or OWN)
