@@ -45,6 +45,7 @@ from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes, tmux
 from mcp_server.system.lock_files import may_be_locked, take_lock
 from mcp_server.system.starter_client import start_supervisor
+from mcp_server.system.time_bounds import wait_longer
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
@@ -87,16 +88,17 @@ class LocalBackend(Backend):
         - The FIFO is open at both ends before the supervisor exists. If this process dies, the supervisor reads the
           end of file and does not start its command.
         - A session that tmux refuses leaves no directory.
-        - A supervisor that is not there after 15 s finds ``stop.json``: it does not start its command, or stops it
-          at once. The FIFO is closed only after that file is written.
+        - A supervisor that is not there after 15 s, on a busy machine up to 60 s, finds ``stop.json``: it does not
+          start its command, or stops it at once. The FIFO is closed only after that file is written.
 
         Raises:
-            LaunchFailed: tmux refused, or no event came within 15 s.
+            LaunchFailed: tmux refused, or no event came in time.
         """
         fifo = await run_in_thread(_open_handover, directory)
         argv: list[str] = []
+        is_made, within_s = False, wait_longer(_STARTED_WITHIN_S)
         try:
-            with anyio.move_on_after(_STARTED_WITHIN_S):
+            with anyio.move_on_after(within_s):
                 argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
                 try:
                     await anyio.to_thread.run_sync(
@@ -108,6 +110,7 @@ class LocalBackend(Backend):
                     if not await run_in_thread(may_be_locked, directory.lock):
                         await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
                         raise
+                is_made = True
                 await write_handover(fifo, handover.encode())
                 await first_event()
                 return
@@ -116,8 +119,8 @@ class LocalBackend(Backend):
         finally:
             os.close(fifo)
         raise LaunchFailed(
-            f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: "
-            f"{await _explain_silence(spec, argv)}.",
+            f"The supervisor of {spec.run_id} did not start its command within {within_s:.0f} s: "
+            f"{await _explain_silence(spec, argv, is_made=is_made)}.",
             "If it starts later, it stops at once.",
             "Try again; runward doctor says what is wrong.",
         )
@@ -299,7 +302,7 @@ async def _capture(session: str, server: str, *, history: bool) -> list[str]:
     return await tmux_client.query_in_thread(partial(tmux_client.capture_pane, session, socket=server, history=history))
 
 
-async def _explain_silence(spec: RunSpec, argv: Sequence[str]) -> str:
+async def _explain_silence(spec: RunSpec, argv: Sequence[str], *, is_made: bool) -> str:
     """Return why a supervisor may not have started, as far as its command line ``argv`` and tmux say."""
     for path in (argv[0], argv[-2]) if argv else ():
         if not await run_in_thread(Path(path).exists):
@@ -308,7 +311,7 @@ async def _explain_silence(spec: RunSpec, argv: Sequence[str]) -> str:
         sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, spec.tmux_socket))
     except RunwardError:
         return "tmux does not answer"
-    if spec.session not in sessions:
+    if is_made and spec.session not in sessions:
         return "tmux has closed its session, perhaps by a hook in tmux.conf (tmux show-hooks -g)"
     return "perhaps the machine is overloaded"
 

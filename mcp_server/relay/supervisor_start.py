@@ -36,6 +36,7 @@ from mcp_server.system import processes
 from mcp_server.system.files import find_archive
 from mcp_server.system.lock_files import hold_lock, may_be_locked
 from mcp_server.system.starter_client import start_supervisor
+from mcp_server.system.time_bounds import wait_longer
 
 _STARTED_WITHIN_S = 15.0
 _POLL_S = 0.005
@@ -197,7 +198,8 @@ def _start(directory: RunDir, spec: RunSpec, handover: Handover) -> None:
             if not may_be_locked(directory.lock):
                 shutil.rmtree(directory.path, ignore_errors=True)
                 raise LaunchFailed(str(getattr(error, "cause", error)), "Nothing was started.") from error
-        give_up_s = time.monotonic() + _STARTED_WITHIN_S
+        within_s = wait_longer(_STARTED_WITHIN_S)
+        give_up_s = time.monotonic() + within_s
         _write_handover(fifo, handover.encode(), give_up_s)
         while time.monotonic() < give_up_s:
             if read_new_events(directory.events).events:
@@ -208,7 +210,7 @@ def _start(directory: RunDir, spec: RunSpec, handover: Handover) -> None:
     finally:
         os.close(fifo)
     raise LaunchFailed(
-        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s.",
+        f"The supervisor of {spec.run_id} did not start its command within {within_s:.0f} s.",
         "If it starts later, it stops at once.",
         "Try again; runward doctor says what is wrong.",
     )

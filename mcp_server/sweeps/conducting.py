@@ -30,6 +30,7 @@ from mcp_server.store.sweep_obstacles import find_conductor
 from mcp_server.system import tmux
 from mcp_server.system.lock_files import try_lock
 from mcp_server.system.processes import read_umask, resume_process
+from mcp_server.system.time_bounds import wait_longer
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
@@ -59,7 +60,7 @@ async def start_conductor(
     """Start a conductor and return once it advances the sweep. One that had ended, as ``sweep`` says, is opened again.
 
     Raises:
-        LaunchFailed: tmux refused, or it did not begin within 15 s.
+        LaunchFailed: tmux refused, or it did not begin in time.
         TmuxMissing, InterpreterGone: it cannot begin.
     """
     await run_in_thread(load_backend("tmux").check_usable)
@@ -69,8 +70,9 @@ async def start_conductor(
     fd = await run_in_thread(_open_fifo, fifo)
     turn = await run_in_thread(os.open, directory.path, os.O_RDONLY | os.O_CLOEXEC)
     argv = [sys.executable, "-I", "-X", "utf8", "-m", PROGRAM, str(directory.path)]
+    within_s = wait_longer(_STARTED_WITHIN_S)
     try:
-        with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
+        with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(within_s):
             # One at a time: another would take the session of a conductor that is just beginning for a dead one's.
             while not await run_in_thread(try_lock, turn):  # noqa: ASYNC110 - a lock does not say when it is free
                 await anyio.sleep(_TURN_S)
@@ -94,7 +96,7 @@ async def start_conductor(
         with anyio.CancelScope(shield=True):
             await run_in_thread(partial(fifo.unlink, missing_ok=True))
     raise LaunchFailed(
-        f"The conductor of {sweep.sweep_id} did not begin within {_STARTED_WITHIN_S:g} s.",
+        f"The conductor of {sweep.sweep_id} did not begin within {within_s:.0f} s.",
         "The sweep is kept; its live runs go on.",
         "Call again; runward doctor says what is wrong.",
     )

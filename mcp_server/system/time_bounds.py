@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -9,10 +10,20 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
+_MOST_TIMES = 4.0
 
 
 class TimeLimitExceeded(Exception):
     """Work used more processor time than its limit. Not an OSError, since much code ignores those."""
+
+
+def wait_longer(usual_s: float) -> float:
+    """Return how long to wait for a process that takes ``usual_s`` at most: up to four times that on a busy machine."""
+    try:
+        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        load = 1.0
+    return usual_s * min(_MOST_TIMES, max(1.0, load))
 
 
 def within(limit_s: float, act: Callable[[], T]) -> T:

@@ -175,9 +175,12 @@ async def test_a_broken_configuration_prevents_no_stop(sandbox: Sandbox) -> None
 async def test_a_session_that_something_closed_at_once_is_named(sandbox: Sandbox) -> None:
     sandbox.tmux("new-session", "-d", "-s", "kept")
     specs = [RunSpec(session=session, tmux_socket=sandbox.socket) for session in ("kept", "closed")]
-    assert await local._explain_silence(specs[0], []) == "perhaps the machine is overloaded"
+    assert await local._explain_silence(specs[0], [], is_made=True) == "perhaps the machine is overloaded"
     gone = ["/nonexistent/python", "-I", "/nonexistent/supervisor", "RUN_DIR"]
-    assert await local._explain_silence(specs[0], gone) == "its program /nonexistent/python is missing"
+    assert await local._explain_silence(specs[0], gone, is_made=True) == "its program /nonexistent/python is missing"
     gone[0] = sys.executable
-    assert await local._explain_silence(specs[0], gone) == "its program /nonexistent/supervisor is missing"
-    assert "perhaps by a hook in tmux.conf" in await local._explain_silence(specs[1], [])
+    assert (
+        await local._explain_silence(specs[0], gone, is_made=True) == "its program /nonexistent/supervisor is missing"
+    )
+    assert "perhaps by a hook in tmux.conf" in await local._explain_silence(specs[1], [], is_made=True)
+    assert await local._explain_silence(specs[1], [], is_made=False) == "perhaps the machine is overloaded"

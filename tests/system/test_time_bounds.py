@@ -1,13 +1,14 @@
 """Work that takes too long is ended, whatever it catches."""
 
 import contextlib
+import os
 import re
 import signal
 import time
 
 import pytest
 
-from mcp_server.system.time_bounds import TimeLimitExceeded, within
+from mcp_server.system.time_bounds import TimeLimitExceeded, wait_longer, within
 
 
 def test_what_is_done_in_time_is_returned_and_no_alarm_is_left() -> None:
@@ -34,3 +35,10 @@ def test_who_passes_over_errors_of_the_world_does_not_pass_over_this() -> None:
 
     with pytest.raises(TimeLimitExceeded):
         within(0.05, passes_over)
+
+
+@pytest.mark.parametrize(("load", "waits_s"), [(0.1, 15.0), (2.0, 15.0), (5.0, 37.5), (99.0, 60.0)])
+def test_a_busy_machine_has_longer_for_a_start(monkeypatch: pytest.MonkeyPatch, load: float, waits_s: float) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert wait_longer(15.0) == waits_s
