@@ -260,7 +260,11 @@ async def test_a_metric_that_no_run_has_is_a_decision_and_nothing_is_promoted_by
 async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost_or_launched_twice(
     sandbox: Sandbox,
 ) -> None:
-    common = {**script(sandbox), "params": {"steps": 10}}
+    gates = [sandbox.path / f"gate-{n}" for n in range(12)]
+    for gate in gates[:9]:  # the last three cells end once all conductors were killed
+        gate.touch()
+    env = {"GATE": f"{sandbox.path}/gate-{{lr}}"}
+    common = {**script(sandbox), "params": {"steps": 10}, "env": env}
     async with sandbox.agent() as agent:
         sweep = await agent.call(
             "launch_sweep", name="night", common=common, grid={"lr": list(range(12))}, max_parallel=3
@@ -281,6 +285,8 @@ async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost
 
         async with sandbox.agent():
             await until_async(has_another, "another conductor")
+    for gate in gates[9:]:
+        gate.touch()
     async with sandbox.agent() as agent:
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 12, "finished": 12}

@@ -68,7 +68,7 @@ from types import SimpleNamespace
 from mcp_server.serve import app
 
 search = threading.Thread(target=threading.Event().wait)
-app.build = lambda _: SimpleNamespace(run=search.start)
+app.build = lambda *_: SimpleNamespace(run=search.start)
 app.serve_stdio()
 """
     environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "RUNWARD_HOME": str(tmp_path)}

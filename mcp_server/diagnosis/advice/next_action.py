@@ -38,7 +38,7 @@ from mcp_server.diagnosis.advice.shown import is_set_already
 from mcp_server.diagnosis.failure.statements import name_fault
 from mcp_server.text.rows import read_blocks, read_patterns
 
-_RX = read_patterns("diagnosis/advice/patterns", "propose")
+_RX = read_patterns("diagnosis/advice/patterns", "next_action")
 
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
