@@ -175,6 +175,7 @@ class Attempt:
             return
         self._outputs, self.observer.on_checkpoint = outputs, outputs.note_saved
         self.observer.list_empty_files = outputs.describe_empty
+        self.observer.read_curves = lambda: outputs.read_curves(before_alarm=True)
         control.hears_stop_requests = lambda: self._outputs is not None and self._outputs.hears_stop_requests
 
     def _observe(self, output: bytes) -> None:

@@ -103,6 +103,7 @@ class Observer:
         # Of files, with two times of arrival, and who else may have written them.
         self._rows: deque[tuple[str, list[CurveRow], float, float, str]] = deque()
         self.list_empty_files: Callable[[], tuple[str, ...]] = tuple
+        self.read_curves: Callable[[], None] = lambda: None  # before it is said that there is no progress
         # Called with each path that the output says it saved.
         self.on_checkpoint: Callable[[str], None] = lambda _: None
 
@@ -329,6 +330,7 @@ class Observer:
             self._rehearse(now_s)
         if (silence_s := self._silence_due_s(monitor)) is not None and now_s >= silence_s:
             self._cpu_use.measure_silence(now_s)
+        self._read_before_alarm(monitor, now_s)
         if monitor.check_first_step_timeout(now_s):
             self._on_first_step_timeout(now_s)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
@@ -339,6 +341,11 @@ class Observer:
                 self._cpu_use.measure()
         if monitor.suspect is not None:
             self._check_suspect(monitor, now_s)
+
+    def _read_before_alarm(self, monitor: OutputMonitor, now_s: float) -> None:
+        if (due_s := monitor.next_check_s) is not None and now_s >= due_s:
+            self.read_curves()
+            self._read_rows()
 
     def _rehearse(self, now_s: float) -> None:
         """Diagnose the log as if it had failed: that loads what the end needs, 0.08 s that its report need not wait."""

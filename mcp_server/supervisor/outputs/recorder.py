@@ -45,7 +45,7 @@ from mcp_server.system.time_bounds import RateBudget
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
 _IDLE_S = 60.0  # the same while the attempt uses no processor time and prints nothing
-_SHARE = 50  # a sample that took t is followed by a pause of at least 50 t
+_SHARE = 50  # a sample that took t of processor time is followed by a pause of at least 50 t, however busy the machine
 _LEAST_PAUSE_S = 0.01
 _AFTER_CHANGE_S = 2.0  # new processes are looked for at least so often while files change
 _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
@@ -150,13 +150,16 @@ class OutputRecorder(threading.Thread):
         if self.ident is not None:
             self._flushed.wait(_FLUSH_S)
 
-    def read_curves(self) -> None:
-        """Read what is new in the files with curves, for a reader. Waits 0.15 s at most. For another thread to call."""
-        if self._tails.is_following and not self._ending.is_set():
+    def read_curves(self, *, before_alarm: bool = False) -> None:
+        """Read what is new in the files with curves, for a reader. Waits 0.15 s at most. For another thread to call.
+
+        ``before_alarm``: nothing new means that the attempt makes no progress, which is worth waiting 3 s.
+        """
+        if (before_alarm or self._tails.is_following) and not self._ending.is_set():
             self._looked.clear()
             self._looks.set()
             self._wake()
-            self._looked.wait(_LOOK_S)
+            self._looked.wait(_FLUSH_S if before_alarm else _LOOK_S)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -216,19 +219,19 @@ class OutputRecorder(threading.Thread):
         pause_s, write_pause_s = _FIRST_S, _WRITE_S
         write_due_s = whole_due_s = time.monotonic()
         while not self._ending.is_set():
-            begun_s = time.monotonic()
+            begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
             # Listing the processes costs the most: after a change those that are known are looked at.
             is_whole = begun_s >= whole_due_s
             self._sample(is_whole=is_whole)
             self._watch()
             is_settled = self._files.settle()
-            now_s = time.monotonic()
+            now_s, used_s = time.monotonic(), time.thread_time() - begun_cpu_s
             earliest_s = now_s + _LEAST_PAUSE_S
             if is_whole:
-                whole_due_s = now_s + max(pause_s, _SHARE * (now_s - begun_s))
+                whole_due_s = now_s + max(pause_s, _SHARE * used_s)
                 pause_s = min(pause_s * _SLOWER, _IDLE_S if self._is_idle and not self._changes else _LONGEST_S)
             else:
-                earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * (now_s - begun_s))
+                earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * used_s)
             if is_whole:  # what these take is bounded by itself: the next sample need not wait for it
                 self._look_for_outsiders()
             if not self._has_passed_over:  # after the first sample: a child may live for a moment
@@ -261,13 +264,12 @@ class OutputRecorder(threading.Thread):
             ready = self._poll(min(until_s, self._tails.due_s), fd)
             if self._wakeup[0] in ready:
                 return self._is_woken()
-            begun_s = time.monotonic()
+            begun_cpu_s = time.thread_time()
             if ready and self._take_news():
                 return True
             self._tails.read_due()
             if ready:
-                now_s = time.monotonic()
-                earliest_s = now_s + max(quiet_s, _SHARE * (now_s - begun_s))
+                earliest_s = time.monotonic() + max(quiet_s, _SHARE * (time.thread_time() - begun_cpu_s))
                 quiet_s = min(2 * quiet_s, _LONGEST_QUIET_S)
 
     def _poll(self, until_s: float, *fds: int | None) -> list[int]:

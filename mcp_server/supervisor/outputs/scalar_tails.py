@@ -97,10 +97,11 @@ class ScalarTails:
             file = self._files[path] = _Followed(math.inf)
         file.changed = changed
         file.is_none = file.is_none and not is_new
-        if (is_held or is_new) and file.owner is None:
-            file.due_s, file.pause_s = math.inf, _FIRST_S
-        if not file.is_none and file.due_s == math.inf:
-            file.due_s = time.monotonic() + (file.pause_s if file.is_known else 0.0)
+        is_sooner = (is_held or is_new) and file.owner is None
+        if is_sooner:
+            file.pause_s = _FIRST_S
+        if not file.is_none and (is_sooner or file.due_s == math.inf):  # never later: it may change without end
+            file.due_s = min(file.due_s, time.monotonic() + (file.pause_s if file.is_known else 0.0))
             self.due_s = min(self.due_s, file.due_s)
 
     def pass_over_former(self, directory: str, depth: int, before_ns: int) -> None:
@@ -123,7 +124,7 @@ class ScalarTails:
 
     def read_due(self, *, at_once: bool = False, ended: bool = False) -> None:
         """Read the files that are due; ``at_once``: all that have changed. ``ended``: the attempt writes no more."""
-        begun_s = time.monotonic()
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         if begun_s < self.due_s and not at_once:
             return
         for path, file in list(self._files.items()):
@@ -131,9 +132,8 @@ class ScalarTails:
                 file.due_s = math.inf
                 with contextlib.suppress(OSError):
                     self._read(path, file, is_slower=not at_once, ended=ended)
-        now_s = time.monotonic()
-        pause_s = _SHARE * (now_s - begun_s)
-        self.due_s = min((max(file.due_s, now_s + pause_s) for file in self._files.values()), default=math.inf)
+        earliest_s = time.monotonic() + _SHARE * (time.thread_time() - begun_cpu_s)
+        self.due_s = min((max(file.due_s, earliest_s) for file in self._files.values()), default=math.inf)
 
     def _read(self, path: str, file: _Followed, *, is_slower: bool, ended: bool) -> None:
         if file.owner != OWN or not ended:  # another run may have begun to write it

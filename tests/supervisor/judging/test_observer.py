@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.live.output_monitor import OutputMonitor
+from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.events import EventKind, EventLog, read_events, read_record
 from mcp_server.record.exit_status import Ending
 from mcp_server.record.run_directory import RunDir
@@ -126,6 +127,20 @@ def test_the_stack_of_the_commands_own_faulthandler_is_evidence(rundir: RunDir) 
         observer.check_deadlines()
     stalled = next(event for event in read_events(rundir.events) if event["kind"] == "stalled")
     assert stalled["stack"].startswith("Thread 0x00007f (most recent call first):")
+
+
+def test_files_are_read_before_it_is_said_that_there_is_no_progress(rundir: RunDir) -> None:
+    observer = observing(rundir, stall_timeout_s=0.001)
+    reads = iter(range(2, 60))
+
+    def read_one() -> None:
+        observer.note_rows("/run/progress.csv", [CurveRow(next(reads, 60), None, {"loss": 0.5})], "")
+
+    observer.note_rows("/run/progress.csv", [CurveRow(1, None, {"loss": 0.5})], "")
+    observer.read_curves = read_one
+    while observer.step != 60 and "stalled" not in event_kinds(rundir):
+        observer.check_deadlines()
+    assert "stalled" not in event_kinds(rundir), "each look found another row"
 
 
 def test_the_backtrace_of_a_handled_error_is_not_a_stack(rundir: RunDir) -> None:

@@ -53,6 +53,22 @@ def test_a_file_of_another_is_not_read_and_one_that_is_empty_is_named(tmp_path: 
     assert tails.describe_empty() == (str(tmp_path / "own.csv"),)
 
 
+def test_a_file_that_is_replaced_without_end_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, owners = [1000.0], [None, OWNER, OWNER, OWNER]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    taken: list[CurveRow] = []
+    tails = ScalarTails(lambda _: owners.pop(0), lambda _, rows, other: taken.extend(rows))
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n1,0.5\n")
+    for _ in range(10):  # one second, in which its owner is known from the second look on
+        tails.note_change(str(path), is_new=True)
+        tails.read_due()
+        clock[0] += 0.1
+    assert [row.step for row in taken] == [1]
+
+
 def heard(tmp_path: Path, temporary: TemporaryFiles, inotify: Inotify) -> list[str]:
     found: list[str] = []
     for event in inotify.read_events():
