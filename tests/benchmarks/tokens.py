@@ -52,7 +52,7 @@ async def measure(sandbox: Sandbox) -> Table:
         raise NotMeasured(f"the spike or the NaN cannot be seen: {curves.data}")
     rows = (
         measured(f"schemas of the core eight ({len(_CORE) - len(missing)} exist)", core, "tokens", at_most=2500),
-        measured("schemas of all tools", sum(schemas.values()), "tokens", at_most=4500),
+        measured("schemas of all tools", sum(schemas.values()), "tokens", at_most=4800),
         *(Row(f"schema of {name}", amount(count, "tokens")) for name, count in schemas.items()),
         measured("heartbeat of wait_run", _tokens(heartbeat), "tokens", baseline=count(live_pane), at_most=45),
         measured("failed run, told by wait_run", _tokens(failed), "tokens", baseline=count(failed_pane), at_most=300),
