@@ -53,7 +53,8 @@ async def test_a_person_hears_of_a_run_whose_agent_and_server_are_gone(sandbox: 
     assert "0123456789abcdef" not in json.dumps(receiver.bodies)
     await until_async(lambda: not notifiers(run_id), "the end of the process that sends")
     record = (sandbox.rundir(run_id).path / "notices.jsonl").read_text().splitlines()
-    assert [json.loads(line).get("sent") for line in record] == [None, True, None, True]
+    sent = [json.loads(line).get("sent") for line in record]  # the second may be taken before the first is sent
+    assert sorted(map(str, sent)) == ["None", "None", "True", "True"]
     kept = b"".join(path.read_bytes() for path in sandbox.rundir(run_id).path.rglob("*") if path.is_file())
     assert receiver.url.encode() not in kept
 

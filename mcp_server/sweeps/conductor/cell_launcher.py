@@ -166,9 +166,10 @@ class CellLauncher:
                 free = {name: value for name, value in inherited.items() if name not in cell.fixed}
                 cell = replace(cell, params=params, launch=apply_overrides(cell.launch, free))
                 cell = spell_switches(fill_names(cell, sweep.sweep_id))
+            number = len(state.runs) + 1
             if sweep.spec.open is not None:
-                cell = await run_in_thread(prepare_trial, sweep, cell, self.store.sweeps.files_of(sweep))
-            run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
+                cell = await run_in_thread(prepare_trial, sweep, cell, self.store.sweeps.files_of(sweep), number)
+            run = await self._launch_anywhere(sweep.spec, cell, number)
         except LaunchUnanswered as error:
             self._doubt(cell, error)
             return None

@@ -53,6 +53,7 @@ from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.trial_watch import TrialWatch, list_resumed
 from mcp_server.sweeps.plan.cell_code import number_code
 from mcp_server.sweeps.tables.log import SweepLog
+from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.text.formatting import clock, printable, significant
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread
@@ -426,6 +427,8 @@ class Conductor:
                 curves=figure.curves,
                 **more,
             )
+            if self.trials is not None:
+                self.trials.drop(OpenPlan.of(spec), name)
             self._note_missing_metric(sweep, cell, run, figure)
 
     def _note_missing_metric(self, sweep: Sweep, cell: CellState, run: Run, figure: Figure) -> None:

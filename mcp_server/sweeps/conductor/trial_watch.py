@@ -234,7 +234,10 @@ class TrialWatch:
         self.events.append("verdict", text, trial=trial, verdict=verdict, why=why, commit=commit, **facts)
 
     def measure(self, sweep: Sweep, cell: CellState, run: Run) -> tuple[Figure, dict[str, Any]]:
-        """Return the figure of a run that has ended, with what it changed and its steps. Drops its worktree."""
+        """Return the figure of a run that has ended, with what it changed and its steps.
+
+        Its worktree stays until that is an event: whoever is killed before it leaves the same to the next conductor.
+        """
         spec, plan = sweep.spec, OpenPlan.of(sweep.spec)
         log = self.store.run_directory(run.run_id).log(run.attempt)
         figure = Figure()
@@ -249,7 +252,6 @@ class TrialWatch:
                 figure = replace(figure, value=None, bad_end="inf")
         steps = read_printed_value(log, plan.steps) if plan.steps else None
         changed = self._find_changed(plan, cell.cell.name)
-        self.drop(plan, cell.cell.name)
         return figure, {"changed_files": changed or None, "step": None if steps is None else int(steps)}
 
     def _find_changed(self, plan: OpenPlan, cell: str) -> list[str]:
@@ -257,6 +259,7 @@ class TrialWatch:
         if not before:
             return []
         there = Path(before.pop("directory"))
+        before.pop("start")
         after = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
         return protection.changed(before, after)
 
@@ -306,8 +309,11 @@ def list_resumed(sweep: Sweep) -> list[CellState]:
     return found
 
 
-def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir) -> Cell:
-    """Return a cell of an open sweep as it is launched, in a worktree of its trial's commit that is made anew.
+def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir, number: int) -> Cell:
+    """Return a cell of an open sweep as it is launched, in a worktree of its trial's commit.
+
+    It is made anew for each start, whose ``number`` it keeps: the run of this very start may live in it already, where
+    the conductor that launched it died before it could say so.
 
     Raises:
         LaunchFailed: git could not make it now.
@@ -316,11 +322,16 @@ def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir) -> Cell:
     trial = read_trials(sweep).trials[str(cell.params.get("trial", BASELINE))]
     there = Path(plan.repository)
     if plan.base:
-        tree = directory.trees / cell.name
+        tree, facts = directory.trees / cell.name, directory.trees / f"{cell.name}.json"
         try:
-            there = proposals.checkout(there, trial.commit, tree, links=plan.protect)
-            before = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
-            write_json(directory.trees / f"{cell.name}.json", {**before, "directory": str(there)})
+            made = read_json(facts) or {}
+            if made.get("start") == str(number) and tree.is_dir():
+                there = Path(made["directory"])
+            else:
+                facts.unlink(missing_ok=True)
+                there = proposals.checkout(there, trial.commit, tree, links=plan.protect)
+                before = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
+                write_json(facts, {**before, "directory": str(there), "start": str(number)})
         except (subprocess.SubprocessError, OSError) as error:
             cause = f"No worktree of {trial.name} could be made: {error}"
             raise LaunchFailed(cause, "Its proposal is kept.", "It is tried again.") from error
