@@ -389,14 +389,14 @@ class OutputRecorder(threading.Thread):
         return path.startswith(self._run_path)
 
     def _look_for_outsiders(self) -> None:
-        begun_s = time.monotonic()
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         if self._has_changed:
             self._outsiders_quiet_s = 0.0
         if begun_s < self._outsiders_due_s + (_OUTSIDERS_IDLE_S if self._is_idle else self._outsiders_quiet_s):
             return
         self._outsiders.inspect_processes(self._living, time.time())
-        now_s = time.monotonic()
-        self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
+        pause_s = max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (time.thread_time() - begun_cpu_s))
+        self._outsiders_due_s = time.monotonic() + pause_s
         self._outsiders_quiet_s = min(2 * self._outsiders_quiet_s + _OUTSIDERS_EVERY_S, _OUTSIDERS_LONGEST_S)
         self._has_changed = False
 

@@ -259,7 +259,7 @@ class TrialWatch:
         if not before:
             return []
         there = Path(before.pop("directory"))
-        before.pop("start")
+        before.pop("start", None)
         after = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
         return protection.changed(before, after)
 
