@@ -106,6 +106,8 @@ def make_parser() -> argparse.ArgumentParser:
         "monitor", help="print a line for each news of this directory's runs that no agent knows"
     )
     monitor.set_defaults(module="setup.monitor")
+    monitor.add_argument("--conversation", metavar="NAME", help="tell this one by COMMAND, until no run of it lives")
+    monitor.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="gets the news as its last word")
 
     dash = verbs.add_parser("dash", help="open the page in a browser: runs, curves, logs, GPUs, live")
     dash.set_defaults(module="setup.dash")

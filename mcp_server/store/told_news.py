@@ -1,4 +1,4 @@
-"""The news of its runs that the agents of one project know: a file of the state directory, so nobody wakes them twice.
+"""The news of its runs that the agents of one project, or one conversation, know: a file, so nobody wakes them twice.
 
 A server notes what it has answered, and whoever wakes an agent notes it too. Only runs that the file names are of the
 project: those that its agents have launched or asked about. A new session goes on with the same file.
@@ -20,12 +20,17 @@ _MOST_RUNS = 300
 
 
 class ToldNews:
-    """By run or sweep id the number of the last event and the state that the agents of ``project`` know."""
+    """By run or sweep id the number of the last event and the state that the agents of ``project`` know.
 
-    def __init__(self, home: StateHome, project: Path) -> None:
-        key = hashlib.sha256(str(project.resolve()).encode(errors="surrogateescape")).hexdigest()[:32]
+    ``project``: its directory, or the name of one conversation. ``monitor_lock``: of the process that wakes it.
+    """
+
+    def __init__(self, home: StateHome, project: Path | str) -> None:
+        name = str(project.resolve()) if isinstance(project, Path) else f"conversation {project}"
+        key = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
         self.directory = home.path / "wakes"
         self._file = self.directory / f"{key}.json"
+        self.monitor_lock = self._file.with_suffix(".monitor")
 
     def read(self) -> dict[str, tuple[int, str]]:
         """Return what is known; nothing where the file is missing or damaged. OSError: it cannot be read now."""

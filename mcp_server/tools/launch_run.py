@@ -30,7 +30,7 @@ from mcp_server.runs.warnings.warning_inputs import collect_warnings
 from mcp_server.store.page_servers import find_server
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
-from mcp_server.tools.support.context import Call, ServerContext, caller, identity, server_of, when_answered
+from mcp_server.tools.support.context import WOKEN, Call, ServerContext, caller, identity, server_of, when_answered
 from mcp_server.tools.support.launch_approval import (
     Approval,
     ask_about_launch,
@@ -185,7 +185,9 @@ async def launch_run(
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = [*drift, *(await _collect_warnings(ctx, run.spec) or ())]
     repeated = run.spec.created_at < begun_at and request.idempotency_key is not None
-    return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=arguments["verbose"])
+    is_woken = await server.find_conversation(ctx) is not None
+    watch = WOKEN if is_woken else "Call wait_run."
+    return await run_in_thread(_describe, run, server, warnings, watch, repeated=repeated, verbose=arguments["verbose"])
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
@@ -245,7 +247,7 @@ async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
 
 
 def _describe(
-    run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool, verbose: bool
+    run: Run, server: ServerContext, warnings: list[str] | None, watch: str, *, repeated: bool, verbose: bool
 ) -> Launched:
     rundir, spec = server.store.run_directory(run.run_id), run.spec
     notes = filter(None, (describe_left_behind(run), run.code_change))
@@ -253,7 +255,7 @@ def _describe(
     steps = ["This idempotency key started the run before; nothing was started now."] if repeated else []
     if repeated and run.state == "lost":
         steps.append("How it ended is unknown: look for what it left, then launch it again with another key.")
-    steps.append("read_log has all output." if run.ended else "Call wait_run.")
+    steps.append("read_log has all output." if run.ended else watch)
     if (address := find_server(server.home)) is not None:
         steps.append(f"People see it at http://{address}/?run={run.run_id}.")
     answer = Launched(

@@ -1,6 +1,7 @@
 """launch_sweep: many runs from one plan, advanced by a conductor."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,19 +12,19 @@ from pydantic import Field, WithJsonSchema
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
-from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.memory.recall import find_tried_cells
+from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.sweeps.plan.hours import describe_hours
 from mcp_server.sweeps.plan.plan import DEFINING, Phase, parse_phases
 from mcp_server.sweeps.plan.planning import SweepRequest, describe_arrays, describe_plan, list_launches
 from mcp_server.sweeps.sources.hydra_source import list_places
-from mcp_server.sweeps.start import rehearse_sweep, start_sweep
+from mcp_server.sweeps.start import StartedSweep, rehearse_sweep, start_sweep
 from mcp_server.sweeps.tables.log import note_cells
 from mcp_server.system import tmux
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.asking import Confirm
-from mcp_server.tools.support.context import Call, identity, server_of
+from mcp_server.tools.support.context import WOKEN, Call, caller, identity, server_of, when_answered
 from mcp_server.tools.support.launch_approval import (
     Approval,
     ask_about_sweep,
@@ -164,7 +165,10 @@ async def launch_sweep(
     except LaunchNotConfirmed as error:
         refusal = await describe_unconfirmed(ctx, error)
         return StartedSweepAnswer(cells={}, **refusal)
-    return _describe(started.sweep, server.store.sweeps.files_of(started.sweep).log, started)
+    seen = {started.sweep.sweep_id: Cursor.at(started.sweep)}
+    when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
+    is_woken = await server.find_conversation(ctx) is not None
+    return _describe(started, server.store.sweeps.files_of(started.sweep).log, is_woken=is_woken)
 
 
 def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnswer:
@@ -192,13 +196,14 @@ TOOL = tool(
 )
 
 
-def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
+def _describe(started: StartedSweep, log: Path, *, is_woken: bool) -> StartedSweepAnswer:
+    sweep = started.sweep
     steps = {
         "started": "",
         "continued": f"The sweep of this name goes on{started.added and f': {started.added}'}. ",
         "repeated": "This key started the sweep before. ",
     }
-    watch = f'{steps.get(started.how)}Call wait_run("{sweep.sweep_id}", until="decision").'
+    watch = WOKEN if is_woken else f'Call wait_run("{sweep.sweep_id}", until="decision").'
     complete = f'Nothing was started: all its cells have results. compare_runs(sweep="{sweep.sweep_id}") has the table.'
     return StartedSweepAnswer(
         sweep_id=sweep.sweep_id,
@@ -208,7 +213,7 @@ def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
         session=sweep.session,
         attach_command=tmux.attach_command(sweep.session, sweep.spec.tmux_socket),
         warnings=list(started.warnings) or None,
-        next_step=complete if started.how == "complete" else watch,
+        next_step=complete if started.how == "complete" else f"{steps.get(started.how)}{watch}",
     )
 
 

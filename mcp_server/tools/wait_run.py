@@ -23,6 +23,7 @@ from mcp_server.store.freshness import refresh
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import (
+    WOKEN,
     Call,
     ServerContext,
     TaskOffer,
@@ -98,6 +99,8 @@ async def wait_run(
         server.calls.end_wait()
         if delivery is None and (told := server.calls.tell_cut_off()) is not None:
             answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, told)))})
+        if outcome.reason == "heartbeat" and timeout_s != 0 and await server.find_conversation(ctx) is not None:
+            answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, WOKEN)))})
         # A later wait of this caller for the same run may have begun while the answer is made.
         newest = opened.newest_for and opened.newest_for | (cursors.keys() - set(spec.run_ids))
         seen = {run_id: cursor for run_id, cursor in cursors.items() if run_id in newest}

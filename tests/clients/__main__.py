@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.state import Run, posix
-from tests.clients.codex import try_declining
+from tests.clients.codex import try_declining, try_waking
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox
 
@@ -103,7 +103,7 @@ def main() -> int:
         (_try_plugin, claude),
     ]
     if codex := os.environ.get("RUNWARD_CODEX") or shutil.which("codex"):
-        attempts.append((try_declining, codex))
+        attempts += [(try_declining, codex), (try_waking, codex)]
     for attempt, program in attempts:
         with tempfile.TemporaryDirectory(prefix="runward-clients-") as place:
             sandbox = Sandbox(Path(place), f"runward-clients-{os.getpid()}")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from mcp_server.cli.setup.client_settings import in_codex_toml
+from mcp_server.record.state import posix
 from tests.clients import loopback
-from tests.support.sandbox import Sandbox
+from tests.support.sandbox import Sandbox, until
 
 _LIMIT_S = 120
+_WAKES = int(os.environ.get("RUNWARD_WAKES", "6"))  # runs whose ends wake the model, one after the other
 _APPROVED = ("launch_run", "kill_run")
 
 
@@ -53,6 +57,64 @@ def try_declining(sandbox: Sandbox, codex: str) -> str:
     assert '"declined"' in outputs[1], outputs[1]
     assert f"runward kill {run.run_id}" in outputs[1], outputs[1]
     return "codex exec declines the question of kill_run: the run goes on, and the answer names runward kill."
+
+
+def try_waking(sandbox: Sandbox, codex: str) -> str:
+    """Let an idle Codex hear of the end of each run by the next turn, once, also where the server was killed."""
+    asked: list[tuple[float, str]] = []  # when, and the last item
+
+    def answer(items: list[dict[str, Any]]) -> dict[str, Any]:
+        last = "".join(str(part.get("text")) for part in items[-1].get("content") or ())
+        if last == "Launch a run" or last.startswith("runward: "):
+            asked.append((time.time(), last))
+            if len(asked) <= _WAKES:
+                return _call("launch_run", command=f"read -r < {gate}; exit 3", name=f"run{len(asked)}")
+        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "My turn ends."}]}
+
+    def stream(_path: str, body: dict[str, Any]) -> tuple[bytes, str]:
+        return _stream(answer(body.get("input") or [{}])), loopback.EVENTS
+
+    os.mkfifo(gate := sandbox.path / "gate")
+    (sandbox.path / "project").mkdir()
+    late_s = list[float]()
+    with loopback.serve_posts(stream, to_get=b'{"data": [], "models": []}') as url:
+        _write_settings(sandbox.path / ".codex", url, sandbox)
+        with (sandbox.path / ".codex" / "config.toml").open("a") as settings:
+            settings.write(f'\n[projects."{sandbox.path}/project"]\ntrust_level = "trusted"\n')
+        environ = {**sandbox.environ, "PATH": os.environ["PATH"], "TERM": "xterm-256color", "PLACEHOLDER_KEY": "none"}
+        variables = [f"{name}={value}" for name, value in environ.items()]
+        place = ("-x", "150", "-y", "45", "-c", str(sandbox.path / "project"))
+        sandbox.tmux("new-session", "-d", "-s", "codex", *place, "env", "-i", *variables, codex, "Launch a run")
+        for number in range(1, _WAKES + 1):
+            until(lambda: _count_turns(sandbox) == number, f"turn {number}")  # noqa: B023
+            if number % 2:
+                _kill_server(sandbox)
+            gate.write_text("\n")
+            until(lambda: len(asked) > number, f"the wake by run {number}")  # noqa: B023
+            run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"run{number}")
+            assert run.run_id in asked[number][1], asked[number]
+            late_s.append(asked[number][0] - posix(str(run.ended_at)))
+    assert len(asked) == _WAKES + 1, "woken more than once by one run"
+    middle, last = sorted(late_s)[len(late_s) // 2], max(late_s)
+    return (
+        f"An idle Codex was woken by {_WAKES} of {_WAKES} ends, once each: median {middle:.2f} s, longest {last:.2f} s."
+    )
+
+
+def _count_turns(sandbox: Sandbox) -> int:
+    """Return how many turns have ended."""
+    return sum(
+        line.count('"task_complete"')
+        for path in (sandbox.path / ".codex" / "sessions").rglob("*.jsonl")
+        for line in path.read_text().splitlines()
+    )
+
+
+def _kill_server(sandbox: Sandbox) -> None:
+    """Kill the process that serves, whose parent starts another."""
+    servers = [each for each in sandbox.own_processes() if each.command.endswith("-m mcp_server serve")]
+    (worker,) = [each for each in servers if any(each.parent == other.pid for other in servers)]
+    os.kill(worker.pid, signal.SIGKILL)
 
 
 def _call(tool: str, **arguments: Any) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-import anyio.to_thread
 import pytest
+from anyio import to_thread
 
+from mcp_server.system.lock_files import may_be_locked
 from tests.support import warm_start
 from tests.support.sandbox import Sandbox, until_async
 
@@ -30,7 +33,7 @@ def monitor(sandbox: Sandbox) -> Iterator[subprocess.Popen[str]]:
 
 async def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    return str(await anyio.to_thread.run_sync(process.stdout.readline)).strip()
+    return str(await to_thread.run_sync(process.stdout.readline)).strip()
 
 
 async def test_a_monitor_tells_each_news_once_and_none_that_was_answered(sandbox: Sandbox) -> None:
@@ -51,3 +54,42 @@ async def test_a_monitor_tells_each_news_once_and_none_that_was_answered(sandbox
             await agent.kill(stopped)
             last = await agent.launch("true", name="last")
             assert (await read_line(process)).startswith(f"runward: {last} finished"), "a stop of the agent is no news"
+
+
+async def test_news_start_a_turn_of_a_conversation_in_codex_also_when_its_server_has_gone(sandbox: Sandbox) -> None:
+    (sandbox.path / "bin").mkdir()
+    codex, told = sandbox.path / "bin" / "codex", sandbox.path / "told"
+    # It refuses the first message, as a Codex does whose state is locked.
+    codex.write_text(
+        '#!/bin/sh\n[ "$2" = --help ] && exec echo --message TEXT\n'
+        f'[ -e {told}.busy ] || {{ touch {told}.busy; exit 1; }}\nprintf "%s\\n" "$*" >> {told}\n'
+    )
+    codex.chmod(0o755)
+    path = f"{codex.parent}:{sandbox.environ['PATH']}"
+
+    def read() -> list[str]:
+        return told.read_text().splitlines() if told.exists() else []
+
+    meta: Any = {"x-codex-turn-metadata": {"thread_id": "01a21fd2-6839-74d3-9940-93982f143c7a"}}
+    async with sandbox.agent(PATH=path) as agent:
+
+        async def launch(command: str, name: str) -> tuple[str, str]:
+            arguments = {"command": command, "name": name}
+            result = await agent.client.call_tool("launch_run", arguments, read_timeout_seconds=90, meta=meta)
+            answer: Any = result.structured_content
+            return answer["run_id"], answer["next_step"]
+
+        answered, _ = await launch("true", "answered")
+        await agent.client.call_tool("wait_run", {"run_ids": answered, "until": "end"}, meta=meta)
+        os.mkfifo(gate := sandbox.path / "gate")
+        failed, step = await launch(f"read -r < {gate}; exit 3", "failed")
+        assert step.startswith("End your turn")
+        waited = await agent.client.call_tool("wait_run", {"run_ids": failed, "timeout_s": 0.1}, meta=meta)
+        assert "End your turn" in str(waited.structured_content)
+    await to_thread.run_sync(gate.write_text, "\n")
+    await until_async(lambda: bool(read()), "the message")
+    wanted = "queue --thread 01a21fd2-6839-74d3-9940-93982f143c7a --message runward: "
+    assert [line.startswith(f"{wanted}{failed} failed") for line in read()] == [True]
+    locks = list((sandbox.store.home.path / "wakes").glob("*.monitor"))
+    await until_async(lambda: not any(map(may_be_locked, locks)), "the end of the monitor")
+    assert len(read()) == 1

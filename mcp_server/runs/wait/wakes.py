@@ -56,14 +56,23 @@ def describe_news(run: Watched, cursor: Cursor) -> str:
 
 
 async def tell_news(
-    store: RunStore, told: ToldNews, grace_s: float, tell: Callable[[list[str], Positions], Awaitable[None]]
+    store: RunStore,
+    told: ToldNews,
+    grace_s: float,
+    tell: Callable[[list[str], Positions], Awaitable[None]],
+    ends: bool = False,
 ) -> None:
-    """Call ``tell`` with each news that no server has answered within ``grace_s``; it notes them. Never returns."""
+    """Call ``tell`` with each news that no server has answered within ``grace_s``; it notes them.
+
+    ``ends``: return once no run lives and all is told; else it never returns.
+    """
     since_s: dict[str, float] = {}
     await run_in_thread(told.note, {})  # makes the directory
     with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([told.directory]) as subscription:
         while True:
             news, directories = await run_in_thread(find_news, store, told)
+            if ends and not news and not directories:
+                return
             subscription.extend(directories)
             now_s = time.monotonic()
             since_s = {run.run_id: since_s.get(run.run_id, now_s) for run, _ in news}

@@ -27,6 +27,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.launch.idempotency import find_owner_of_key
 from mcp_server.runs.stop.confirmation import Confirmations, check_owner
 from mcp_server.runs.wait.client_calls import ClientCalls, KeptState
+from mcp_server.runs.wait.conversations import Conversation, Conversations
 from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
 from mcp_server.store.attribution.read_roots import check_readable
 from mcp_server.store.cursor_files import CursorFiles
@@ -42,6 +43,8 @@ from mcp_server.threads import run_in_thread
 if TYPE_CHECKING:
     from mcp_server.scalars.run_scalars import Scalars
 
+# The next step of a launch in a conversation that something wakes: it need not wait.
+WOKEN = "End your turn: news of it starts the next one. Or call wait_run."
 _KEY = "runward.delivery"
 _offered: ContextVar[TaskOffer | None] = ContextVar("task_offer", default=None)
 
@@ -142,6 +145,7 @@ class ServerContext:
     launches_at_risk: Confirmations = field(default_factory=lambda: Confirmations(of_launches=True))
     open_waits: OpenWaits = field(default_factory=OpenWaits)
     told: ToldNews | None = None  # over stdio: what the agents of this directory know
+    conversations: Conversations = field(default_factory=Conversations)
     calls: ClientCalls = field(default_factory=ClientCalls)
     secret: bytes = field(default_factory=lambda: os.urandom(32))  # seals what a client brings back
     wait_files: WaitFiles = field(init=False)
@@ -162,12 +166,24 @@ class ServerContext:
         self.calls.keep = lambda: kept.write([getattr(owner, name) for owner, name in parts])
         self.calls.keep()
 
-    async def note_told(self) -> None:
+    async def note_told(self, conversation: Conversation | None = None) -> None:
         """Note for who wakes agents which news were just answered."""
         answered = self.cursors.take_answered()
-        if self.told is not None and answered:
-            with contextlib.suppress(OSError):  # a full disk: an agent may hear of it once more
+        if self.told is None or not answered:
+            return
+        with contextlib.suppress(OSError):  # a full disk: an agent may hear of it once more
+            if conversation is None:
                 await run_in_thread(self.told.note, answered)
+            else:
+                told = ToldNews(self.home, conversation.name)
+                await run_in_thread(told.note, answered)
+                await run_in_thread(conversation.watch, told, self.environ)
+
+    async def find_conversation(self, ctx: Call) -> Conversation | None:
+        """Return the conversation of a call, which is woken with the news of its runs, or None."""
+        if self.told is None or not ctx.request_context.meta:
+            return None
+        return await run_in_thread(self.conversations.find, ctx.request_context.meta)
 
     @cached_property
     def scalars(self) -> Scalars:

@@ -75,7 +75,7 @@ class RunwardTool(Tool):
                 # A secret is known by its whole value, so what is quoted is cut behind the masks.
                 masked = [await _mask(part, server) for part in parts]
                 raise ToolError(" ".join(shorten_quotes(part, _PART_CHARS) for part in masked if part)) from error
-        await server.note_told()
+        await server.note_told(await server.find_conversation(context))
         return _compact(result) if isinstance(result, CallToolResult) else result
 
     def make_result(self, answer: Any) -> CallToolResult:
