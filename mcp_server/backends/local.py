@@ -1,7 +1,5 @@
 """Supervisors on this host, each the process of a tmux session's pane."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

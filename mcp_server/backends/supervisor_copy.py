@@ -7,8 +7,6 @@ Servers and supervisors hold a shared lock of the copy that they use, for as lon
 under its exclusive lock, so none that a launch under way has chosen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """tmux sessions: create, list, close, capture and attach. tmux is never the source of a run's state."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

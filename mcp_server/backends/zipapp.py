@@ -9,8 +9,6 @@ A supervisor reads modules from the file as it needs them. So give each content 
 file under a living run.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import io

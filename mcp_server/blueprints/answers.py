@@ -1,7 +1,5 @@
 """Result models of check_blueprint, importable without the reader of blueprints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mcp_server.answer import Answer

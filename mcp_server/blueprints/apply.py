@@ -1,7 +1,5 @@
 """Blueprints on this host: read from a file, checked against this host, and turned into a launch request."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

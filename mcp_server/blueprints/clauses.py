@@ -5,8 +5,6 @@ duration is another thing's, unless words of a closed class ("until", "per", "at
 limit. Words of an open class ("on the big node") mean nothing for a limit, and are kept as a note.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The launch command of a blueprint, from code blocks, lists or prose, as lines that bash runs. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

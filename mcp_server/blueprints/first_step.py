@@ -1,7 +1,5 @@
 """The time to the first step of a blueprint, and the pattern of its line. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which line of a document begins a section of a blueprint, in the many spellings that people use. Pure."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence

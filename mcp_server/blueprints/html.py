@@ -5,8 +5,6 @@ inline tags around a whole value. Everything else stays, and is refused as part 
 ``<del>`` is no longer meant, and a command's ``"<b>"`` is its own. Code blocks and inline code are never touched.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from html import unescape

@@ -5,8 +5,6 @@ list item needs no paragraph's end. Underlined headings and links are not read: 
 begins a section. HTML comments alone count here: `<path>` is a placeholder; `html` rewrites the rest before.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

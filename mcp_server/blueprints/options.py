@@ -4,8 +4,6 @@ They are written as YAML, in front matter or below their own names: ``[exp_param
 ``num_envs=4096`` in each line. One seed is the parameter ``seed``, unless the command names ``${exp_seeds}``.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ directory next to the blueprint, with its name; `venv/bin/python` or `.venv/bin/
 code, else this host's python; no configuration file; the title as purpose.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -3,8 +3,6 @@
 Every part has its line number. Pure.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Each duration of the section has a part: the limit, a part of a total, another thing's, or the first step's.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """The operator's ``hosts.toml``: hosts, the root directories of their projects, and named environments."""
 
-from __future__ import annotations
-
 import re
 import socket
 import tomllib

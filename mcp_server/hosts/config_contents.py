@@ -1,7 +1,5 @@
 """Facts in the configuration files of a command about this host: other hosts' paths, data and models not here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice

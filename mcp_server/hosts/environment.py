@@ -1,7 +1,5 @@
 """The environment that a run inherits from this host, and the values of its secrets."""
 
-from __future__ import annotations
-
 import re
 import stat
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The targets of notices that config.toml names, with the values of their secrets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

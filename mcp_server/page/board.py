@@ -1,7 +1,5 @@
 """The rows of all runs and sweeps that pages show: one for all pages of a server, computed once for each change."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

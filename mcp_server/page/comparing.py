@@ -1,7 +1,5 @@
 """Several runs beside each other: the settings and code in which they differ, and a sweep's settings ranked."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence

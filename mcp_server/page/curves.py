@@ -1,7 +1,5 @@
 """A run's curves as the page draws them: reduced so that every extreme and every NaN stays, and small ones for rows."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Forms and queries, JSON, and errors in three parts, as they pass between the page and its server."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

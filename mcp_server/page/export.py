@@ -1,7 +1,5 @@
 """One HTML file with runs or a sweep as the page shows them: it opens anywhere, without a server."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The addresses of the page, and who may use which: the rules of /mcp, with a browser's cookie in place of a token."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable

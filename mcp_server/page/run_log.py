@@ -1,7 +1,5 @@
 """A run's log as the page shows it: a part by its place in the file, with its colours, or the lines that match."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

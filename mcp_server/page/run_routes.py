@@ -1,7 +1,5 @@
 """The addresses of one run or sweep: what is shown of it, and the two changes that a person can make from the page."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping

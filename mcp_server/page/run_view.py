@@ -1,7 +1,5 @@
 """One run as the page shows it when it is opened: how it was started, what happened, what came of it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Who looks at the page: one-time links, and the sessions of browsers. Both are files that all servers share."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

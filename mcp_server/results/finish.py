@@ -1,7 +1,5 @@
 """Writes the results of an ended run into its result directory: document, diff of the code, `finish.flag`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

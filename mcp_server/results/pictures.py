@@ -1,7 +1,5 @@
 """The pictures that a run wrote: files in its directories, and images in its event files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """One run in one read: its state, what it ran with which settings and code, and where its results are."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any

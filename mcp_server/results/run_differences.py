@@ -1,7 +1,5 @@
 """In what two runs differ: settings, files, code, packages, data, machine, and where their curves part. Reads files."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Conditions on scalars for ``wait_run(until=…)``: ``Train/mean_reward >= 20``, ``loss is nan``. Pure."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re

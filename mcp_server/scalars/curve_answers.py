@@ -1,7 +1,5 @@
 """Result models of read_tb, importable without the code that reads scalars."""
 
-from __future__ import annotations
-
 from mcp_server.answer import Answer
 
 Number = float | str  # JSON has no NaN: "nan", "inf", "-inf"

@@ -3,8 +3,6 @@
 ``loss@300``, ``best:loss``, ``mean10%:loss`` (the last tenth), ``mean50:loss`` (50 points), ``first:loss<0.3``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A series in buckets of steps: its shape in digits, its median curve, and the points that keep its extremes. Pure."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

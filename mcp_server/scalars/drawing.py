@@ -3,8 +3,6 @@
 It imports matplotlib and nothing of this package, so it runs wherever its interpreter finds matplotlib.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json

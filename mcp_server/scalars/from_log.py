@@ -3,8 +3,6 @@
 An evaluation before the first training step counts as step 0, the baseline of the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

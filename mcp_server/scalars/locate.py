@@ -1,7 +1,5 @@
 """Finds where a run writes its scalars, and which scalars are stored below a directory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """A picture of several scalars, drawn by a process of its own, so that the server loads no matplotlib."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reads scalars wherever they are, and remembers how far: a second read costs only what was added."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import OrderedDict

@@ -3,8 +3,6 @@
 The process keeps nothing: what it has read comes back, and later reads of what was appended need it no more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

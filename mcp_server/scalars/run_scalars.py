@@ -1,7 +1,5 @@
 """The scalars of runs: where a run writes them, and their series as they are now."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Summarises a series: last value, extremes, slope, plateau and so on. Pure, and exact over all points."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

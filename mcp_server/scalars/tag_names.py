@@ -3,8 +3,6 @@
 `match_tags` is the one reader of a name: of wait_run's conditions, read_tb's tags, compare_runs' and sweeps' metrics.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Scalars as text for a model: one line per tag, four significant digits, within a budget of tokens. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ Nothing is watched while nobody listens. The first look of a watch announces eve
 since the client has read it, also where the client has an earlier server in mind, which has died.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping

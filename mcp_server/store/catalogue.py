@@ -1,7 +1,5 @@
 """Keeps the index of runs in step with their directories, which it looks at before each question."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -5,8 +5,6 @@ news as before: whoever lost an answer asks again with the word that he has. A f
 was last given or used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

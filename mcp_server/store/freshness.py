@@ -1,7 +1,5 @@
 """The progress of live runs at this moment: a supervisor writes it every few seconds, and at once when it is asked."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Where servers of this state directory show the page: each says so in a file of its own, as long as it lives."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

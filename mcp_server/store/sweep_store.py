@@ -1,7 +1,5 @@
 """Read access to all sweeps on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

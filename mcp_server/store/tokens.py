@@ -1,7 +1,5 @@
 """HTTP access tokens: a file of agent names, each with the hash of its token."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -4,8 +4,6 @@ A server notes what it has answered, and whoever wakes an agent notes it too. On
 project: those that its agents have launched or asked about. A new session goes on with the same file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

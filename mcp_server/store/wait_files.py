@@ -4,8 +4,6 @@ A wait's id is its file's name: random, and begun with a digest of its owner. A 
 made. Its time of change is when the wait was last asked for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

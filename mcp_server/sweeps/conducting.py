@@ -1,7 +1,5 @@
 """Starts the conductor of a sweep in a tmux session of its own, with this process's environment, and stops a sweep."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Starting a sweep, or continuing one: what is planned is written, then a conductor starts."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

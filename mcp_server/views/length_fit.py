@@ -1,7 +1,5 @@
 """How the length of a training depends on its settings, learnt from those that have ended. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

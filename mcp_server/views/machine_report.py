@@ -1,7 +1,5 @@
 """The GPUs of all hosts with who holds them, the queue, the hours without a run, and jobs of schedulers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

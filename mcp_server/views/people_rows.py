@@ -1,7 +1,5 @@
 """Rows of runs and sweeps for people, by their records alone: state and cause in words, progress, the main metric."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A launch's request to Ray: the address of the head, the options, and the request that submits the job. Pure."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Where it does not, the supervisor is in tmux on this host, and its command is a 
 (``supervisor/jobs/ray_mirror``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

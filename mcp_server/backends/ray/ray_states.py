@@ -11,8 +11,6 @@
 A supervisor that holds its lock lives, whatever Ray says. A written end needs neither.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 

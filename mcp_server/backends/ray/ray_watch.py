@@ -4,8 +4,6 @@ A run directory announces news only once its supervisor writes. Until then this 
 announces a change by ``ray_job.json``, which it writes into the directory: a wait looks again then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Runs that are handed in together, on this login node or on another one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast

@@ -1,7 +1,5 @@
 """A launch's request to Slurm, in the words of sbatch. Pure."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Runs as jobs of the Slurm of another host, a login node that hosts.toml reaches by ssh: its relay hands them in."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Supervisors as batch jobs of Slurm: handed in by sbatch, watched by their record, which a shared disk holds."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

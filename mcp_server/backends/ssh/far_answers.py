@@ -4,8 +4,6 @@ The other host may be broken, hostile, or of another version. An answer that fai
 HostUnreachable, which says what is wrong. Texts that people and models read lose control characters, and have a length.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import zlib

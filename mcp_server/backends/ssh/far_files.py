@@ -5,8 +5,6 @@ What a run's processes had open for writing, as its supervisor saw it, is the ru
 copied. All raise HostUnreachable where the host does not answer, but for those that say what is missing then.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ It is a copy that may be behind, never a second truth. Several servers of one st
 time: they write the same bytes at the same places. What a host pushes can only change files of this layout.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

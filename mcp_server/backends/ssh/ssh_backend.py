@@ -1,7 +1,5 @@
 """Supervisors on other hosts over ssh: the truth is in the run directories there, and this host keeps a mirror."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

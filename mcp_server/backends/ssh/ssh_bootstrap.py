@@ -9,8 +9,6 @@ it. One that takes longer than 10 s, or asks for something, is left out. The rel
 content in its name. It is sent where it is missing.
 """
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from dataclasses import dataclass

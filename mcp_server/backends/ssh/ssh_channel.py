@@ -5,8 +5,6 @@ again after a login that was refused: repeated attempts lock accounts. The refus
 this state directory, until a person has looked (`runward hosts`).
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

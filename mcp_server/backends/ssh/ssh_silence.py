@@ -5,8 +5,6 @@ is pinged as soon as nothing has come for 2 s, and given up 8 s after that. A re
 each in a thread of its own, and every byte counts as a word: a host that works long, or a slow line, is not silent.
 """
 
-from __future__ import annotations
-
 import select
 import threading
 import time

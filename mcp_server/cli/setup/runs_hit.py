@@ -1,7 +1,5 @@
 """The live runs of this host that a command of somebody else would end, as its words and the processes prove it."""
 
-from __future__ import annotations
-
 import os.path
 from collections.abc import Sequence
 from itertools import pairwise

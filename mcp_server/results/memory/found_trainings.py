@@ -1,7 +1,5 @@
 """Finds trainings that runward did not start below a directory: their curves, logs and configurations, run by run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

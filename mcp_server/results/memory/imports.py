@@ -4,8 +4,6 @@ Nothing of the training is changed or moved. Its curves stay where they are; set
 record outlives them. It ends as far as its tracker, or the end of its log, says so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

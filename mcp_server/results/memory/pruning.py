@@ -4,8 +4,6 @@ Removed are the run's directory (record, logs, kept code), its copy of the code,
 elsewhere stays.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

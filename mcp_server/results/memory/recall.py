@@ -1,7 +1,5 @@
 """Whether what is about to be started was tried before: the same settings and code, or all but the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from mcp_server.errors import RunNotFound, RunUnreadable

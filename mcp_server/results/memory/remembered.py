@@ -1,7 +1,5 @@
 """What is remembered of a run: its settings, its texts, and what equal launches have in common."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Answers questions about former runs from the memory, and reads what it lacks."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

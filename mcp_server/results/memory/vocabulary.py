@@ -1,7 +1,5 @@
 """The words in which people ask about runs, and the names that runs have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

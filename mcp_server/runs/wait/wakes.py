@@ -1,7 +1,5 @@
 """News of a project's runs for agents that wait for nothing: each is told once, in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping

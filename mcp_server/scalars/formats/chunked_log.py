@@ -4,8 +4,6 @@ SwanLab's records of version 1 are JSON. In those of version 2 (``swanlab/record
 its step, 4 its time (1 seconds, 2 nanoseconds) and 5 its value (1 the number).
 """
 
-from __future__ import annotations
-
 import json
 import os
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Finds the files and databases with scalars at a path that are not TensorBoard's, and who reads each."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

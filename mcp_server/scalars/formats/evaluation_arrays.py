@@ -1,7 +1,5 @@
 """Reads the evaluations.npz of stable-baselines3's EvalCallback: the rewards of all episodes of each evaluation."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads curves from files that are one JSON value, as `record/curves/json_tables` finds them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

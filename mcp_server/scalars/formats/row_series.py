@@ -3,8 +3,6 @@
 The step column and the time column are recognised by their names.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

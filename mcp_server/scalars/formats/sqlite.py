@@ -1,7 +1,5 @@
 """Reads scalars from the SQLite databases of Trackio and MLflow, and from MLflow's file store."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Reads scalars from CSV, JSON lines, and the trainer_state.json of Hugging Face."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -6,8 +6,6 @@ environment 5 arguments, 6 program, 14 Python; a config 1 items: 1 key, 2 parts 
 TensorBoard's hyperparameters: 3 of the plugin's data is the start (1 pairs of name and value), 4 the end (1 status).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

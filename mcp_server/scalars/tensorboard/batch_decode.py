@@ -5,8 +5,6 @@ same bytes of the others; records that differ are left for another walk. So the 
 order of fields cost nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

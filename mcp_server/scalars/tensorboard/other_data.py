@@ -3,8 +3,6 @@
 Records are passed over by their lengths, and only their beginnings are read: the tag stands before the content.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import time

@@ -5,8 +5,6 @@ payload's checksum (4), all little-endian. A checksum is a CRC-32C, mask_crc so 
 checksums stays good. ScalarSource: tensorflow/core/lib/io/record_writer.h and tensorflow/core/lib/hash/crc32c.h.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every point has passed the checksum of its record. A payload over 64 KiB without
 its fields alone.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

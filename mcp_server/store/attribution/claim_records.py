@@ -4,8 +4,6 @@ Those of a far run are about copies below the mirror of its host: what `results/
 has the paths, sizes and times of that host's files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Training, evaluation and serving processes of this host that no run started: read-only facts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable

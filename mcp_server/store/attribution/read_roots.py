@@ -4,8 +4,6 @@ A caller with a token may read less: what is below ``read_roots`` of config.toml
 learns of any other path is the same, whether something is there or not.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Event files of two runs in one directory are one curve to TensorBoard. A table t
 lock are shared on purpose, and so are caches and what lies outside the directories of the runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from mcp_server.record.scalar_files import DATABASES, parse_event_name

@@ -1,7 +1,5 @@
 """Advances one sweep: `python -I -m mcp_server.sweeps.conductor SWEEP_DIR HANDOVER SESSION [reopen]`, in tmux."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

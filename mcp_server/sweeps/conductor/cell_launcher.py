@@ -1,7 +1,5 @@
 """Launches the cells of a sweep, and notes what became of it. What the machine lacks now fails no cell."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ A launch goes on beside it, so that launches overlap, and a host which falls sil
 other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

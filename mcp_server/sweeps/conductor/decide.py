@@ -1,7 +1,5 @@
 """The next step of a sweep: which cells to launch, and what the end of a run means for its cell. Pure."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Successive halving of a sweep under way: notes which rungs cells reach, and stops those that others leave behind."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Mapping

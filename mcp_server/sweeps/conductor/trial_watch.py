@@ -3,8 +3,6 @@
 What is due follows from the events alone, so it is done again without harm by the conductor after one that died.
 """
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which code the cells of a sweep ran: what was kept of it, and a number for each that is known to differ."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

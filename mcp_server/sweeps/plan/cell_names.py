@@ -1,7 +1,5 @@
 """Names of a phase's cells: short, typeable, and one setting's value written alike in all of them. Pure."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

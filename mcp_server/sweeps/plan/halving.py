@@ -7,8 +7,6 @@ that was good among the first is stopped later, if enough better ones follow bef
 follows from the record of the sweep, so any process comes to the same answer.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The spec of an open sweep, and the launch of each of its cells: the code of a trial, in a worktree of its own."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A phase varies its settings by a grid, a list of cells, blueprints, or a source.
 combines with each. ``common`` holds the arguments of ``launch_run`` for all cells; phases and cells may override them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Plans that mean something else than they say: several values in one text, equal cells, flags left out, one output."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

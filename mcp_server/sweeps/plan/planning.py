@@ -1,7 +1,5 @@
 """A planned sweep: its arguments become a spec, and the launches of its cells are rehearsed. Writes nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -7,8 +7,6 @@ Nothing is kept between two proposals: the events of a sweep hold all of its his
 seed give the same proposal in any process. So a conductor that takes over goes on as the former one would have.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks of the values of every cell before any is written: what would be refused at midnight is refused now."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 This executes dodo.py, as ``doit list`` does: never in this process, in a process group of its own, with a time limit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

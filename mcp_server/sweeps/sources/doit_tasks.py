@@ -1,7 +1,5 @@
 """The tasks of a dodo.py as values, and which of them a source means. Pure."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import re

@@ -4,8 +4,6 @@ Several files that are not whole each are one configuration of VERL.
 Each value of the file becomes an override, ``key=value``. The program itself comes from the sweep's ``command``.
 """
 
-from __future__ import annotations
-
 import glob
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

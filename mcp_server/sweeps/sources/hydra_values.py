@@ -1,7 +1,5 @@
 """A nested configuration as overrides of a Hydra program: flat names, and values in Hydra's grammar. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A name of its own for each run, where the program writes beside other runs of the same name. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """The cells that a source such as ``doit:train-*`` or ``hydra:conf/train.yaml`` means."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user's configuration checked by VERL's own: sections, keys, the GPUs it counts on."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns of a sweep's table beside its ranked metric: other metrics, evaluations, checkpoints. Reads files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import Counter

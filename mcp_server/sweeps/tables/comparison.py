@@ -1,7 +1,5 @@
 """A sweep as one table: its settings ranked by the metric, seeds grouped, only what differs. 600 tokens at most."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

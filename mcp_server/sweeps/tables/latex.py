@@ -1,7 +1,5 @@
 """The settings of a sweep as a LaTeX table for a paper, with the rules of booktabs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

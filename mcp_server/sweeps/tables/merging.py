@@ -1,7 +1,5 @@
 """Several sweeps as one, so that one table has the settings of all, and seeds are grouped over them. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

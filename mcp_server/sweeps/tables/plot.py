@@ -3,8 +3,6 @@
 Whole trainings alone count, as in tables; of a setting that has none yet, those under way are drawn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

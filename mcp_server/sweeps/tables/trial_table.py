@@ -1,7 +1,5 @@
 """The trials of an open sweep as one table, the newest last: short for agents, whole for people."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Its first columns are those of the public research loops, so that their notebooks read it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import statistics

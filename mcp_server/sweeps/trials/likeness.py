@@ -1,7 +1,5 @@
 """Which trials a proposed change may repeat: the same change on another base, or words that say the same. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Whoever proposes writes it, and only then answers: no death loses a proposal that was answered.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ thread. ``repository`` is the directory that trials run in, at or below the top 
 relative to it. subprocess.SubprocessError: git failed, with the line that says why.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

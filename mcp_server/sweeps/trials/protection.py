@@ -3,8 +3,6 @@
 It proves that files changed. A cheat inside the trial's own process it cannot see.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Noise of a metric, whether it drifts, and how likely a difference is by chance. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Whoever conducts it next comes to the same step, so that none is left out and none is done twice.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ trials, 5 % divided over the looks. Where the machine drifts, older runs of the 
 differences of pairs count alone.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
