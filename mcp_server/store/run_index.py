@@ -170,6 +170,10 @@ class RunIndex:
         """Run a statement on the tables that another module keeps beside the runs, and return its rows."""
         return self._db.execute(statement, values).fetchall()
 
+    def execute_each(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement on these tables once for each of ``rows``."""
+        self._db.executemany(statement, rows)
+
     def read_known(self) -> dict[str, tuple[int, str]]:
         """Return inode and mark of the runs in the file, by id."""
         return {

@@ -127,10 +127,13 @@ def mask_assigned_secrets(command: str) -> str:
 
 def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
     """Return ``text`` without what looks like a secret, and without the secrets of ``values_by_name``."""
+    if not text:
+        return ""
     masked = _SERVICE_TOKEN.sub(MASKED, _RX.private_key.sub(MASKED, _mask_known(text, values_by_name)))
     folded = masked.casefold()  # a mask adds none of the words
-    for pattern, words, is_sure in _SHAPES:
-        if any(word in folded for word in words):
+    present = {word for word in _ALL_WORDS if word in folded}
+    for pattern, words, is_sure in _SHAPES if present else ():
+        if not present.isdisjoint(words):
             masked = pattern.sub(partial(_mask_value, is_sure=is_sure), masked)
     return masked
 
@@ -202,3 +205,4 @@ _SHAPES: tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool]], .
     (_RX.loose, ("pass", "pwd", "credential"), _looks_like(_LIKE_A_PASSWORD)),
     (_RX.perhaps, ("key", "token", "pat", "auth", "credential"), _looks_like(_LOOKS_LIKE_A_KEY)),
 )
+_ALL_WORDS = frozenset(word for _, words, _ in _SHAPES for word in words)

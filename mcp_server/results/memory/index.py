@@ -11,9 +11,10 @@ import math
 import re
 import sqlite3
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 from mcp_server.results.memory.question import GROUPS, Bound, Question
@@ -84,16 +85,19 @@ class Hit:
         return dict(json.loads(self.noted))
 
 
+@lru_cache(10_000)
 def normal_name(name: str) -> str:
     """Return a setting's name without its signs: ``--num-envs`` and ``num_envs`` are one."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 
+@lru_cache(10_000)
 def short_name(name: str) -> str:
     """Return the last part of a normal name: ``lr`` of ``config:optimizer.lr``."""
     return re.split(r"[./:]", name)[-1] or name
 
 
+@lru_cache(10_000)
 def read_number(text: str) -> float | None:
     """Return the number that a whole text is, None for another text or one that is not finite."""
     try:
@@ -128,31 +132,30 @@ class Memory:
 
     def _run(self, schema: Schema, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Run a statement whose names with a $ are the tables of one schema."""
-        statement = statement.replace("$runs", _RUNS[schema]).replace("ON settings ", f"ON settings{_VERSION} ")
-        return list(self._index.execute(_TABLE.sub(rf"{schema}.\g<1>{_VERSION}", statement), values))
+        return list(self._index.execute(_name_tables(schema, statement), values))
+
+    def _run_each(self, schema: Schema, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._index.execute_each(_name_tables(schema, statement), rows)
 
     def _find_words(self, schema: Schema) -> bool:
         master = "main.sqlite_master" if schema == "main" else "sqlite_temp_master"
         found = self._index.execute(_HOW_TEXTS_ARE.replace("$master", master), (f"texts{_VERSION}",))
         return "VIRTUAL" in str(found[0][0])
 
-    def list_unknown(self, most: int) -> tuple[list[tuple[str, int]], int]:
-        """Return at most ``most`` ended runs that are not in the tables, the newest first, and how many there are."""
-        newest = self._run("main", f"SELECT run_id, r.inode {_UNKNOWN} ORDER BY r.created_at DESC LIMIT {most:d}")
-        is_all = len(newest) < most
-        return newest, len(newest) if is_all else self._run("main", f"SELECT count(*) {_UNKNOWN}")[0][0]
+    def list_unknown(self) -> list[tuple[str, int]]:
+        """Return the ended runs that are not in the tables with their inodes, the newest first."""
+        return self._run("main", f"SELECT run_id, r.inode {_UNKNOWN} ORDER BY r.created_at DESC")
 
     def list_live(self) -> list[tuple[str, int]]:
         """Return the runs that may change, with their inodes."""
         return self._run("temp", "SELECT run_id, inode FROM $runs WHERE NOT is_cut_off")
 
-    def put(self, schema: Schema, runs: Iterable[Remembered]) -> None:
+    def put(self, schema: Schema, runs: Sequence[Remembered]) -> None:
         """Write what is remembered of ``runs``, in place of what was; in one transaction."""
         self._run(schema, "BEGIN" if schema == "temp" else "BEGIN IMMEDIATE")
         try:
-            for one in runs:
-                self._drop(schema, one.run_id)
-                self._put(schema, one)
+            self._drop(schema, [one.run_id for one in runs])
+            self._put(schema, runs)
             self._run(schema, "COMMIT")
         except BaseException:
             self._run(schema, "ROLLBACK")
@@ -163,43 +166,43 @@ class Memory:
         """How much of the list of noted runs the file has seen."""
         return int(self._index.execute("PRAGMA main.user_version")[0][0])
 
-    def forget(self, run_ids: Iterable[str], noted_bytes: int) -> None:
+    def forget(self, run_ids: Sequence[str], noted_bytes: int) -> None:
         """Forget ended runs, which have other notes since: the list of noted runs has this size."""
         self._run("main", "BEGIN IMMEDIATE")
         try:
-            for run_id in run_ids:
-                self._drop("main", run_id)
+            self._drop("main", run_ids)
             self._index.execute(f"PRAGMA main.user_version = {noted_bytes:d}")
             self._run("main", "COMMIT")
         except BaseException:
             self._run("main", "ROLLBACK")
             raise
 
-    def put_live(self, runs: Iterable[Remembered]) -> None:
+    def put_live(self, runs: Sequence[Remembered]) -> None:
         """Remember the runs that may change as they are now, and no others."""
-        for (run_id,) in self._run("temp", "SELECT run_id FROM $memory"):
-            self._drop("temp", run_id)
+        self._drop("temp", [run_id for (run_id,) in self._run("temp", "SELECT run_id FROM $memory")])
         self.put("temp", runs)
 
-    def _drop(self, schema: Schema, run_id: str) -> None:
-        for (number,) in self._run(schema, "SELECT id FROM $memory WHERE run_id = ?", (run_id,)):
-            for statement in _DROP:
-                self._run(schema, statement, (number,))
+    def _drop(self, schema: Schema, run_ids: Sequence[str]) -> None:
+        of_runs = "SELECT id FROM $memory WHERE run_id IN (SELECT value FROM json_each(?))"
+        numbers = self._run(schema, of_runs, (json.dumps(run_ids),))
+        for statement in _DROP if numbers else ():
+            self._run_each(schema, statement, numbers)
 
-    def _put(self, schema: Schema, one: Remembered) -> None:
-        facts, body = json.dumps(one.facts), one.text.encode("utf-8", "backslashreplace").decode()
-        self._run(schema, "INSERT INTO $memory (run_id, inode, facts) VALUES (?, ?, ?)", (one.run_id, one.inode, facts))
-        number = self._run(schema, "SELECT last_insert_rowid()")[0][0]
-        for name, value in one.settings:
-            normal, text = normal_name(name), value[:_MOST_VALUE].encode("utf-8", "backslashreplace").decode()
-            row = (number, normal, short_name(normal), read_number(text), text)
-            self._run(schema, "INSERT OR IGNORE INTO $settings VALUES (?, ?, ?, ?, ?)", row)
-            self._run(schema, "INSERT OR IGNORE INTO $names VALUES ('setting', ?)", (row[2],))
+    def _put(self, schema: Schema, runs: Sequence[Remembered]) -> None:
+        next_number = self._run(schema, "SELECT coalesce(max(id), 0) + 1 FROM $memory")[0][0]
+        numbered = list(enumerate(runs, next_number))
+        memory = [(number, one.run_id, one.inode, json.dumps(one.facts)) for number, one in numbered]
+        self._run_each(schema, "INSERT INTO $memory VALUES (?, ?, ?, ?)", memory)
+        settings = [row for number, one in numbered for row in _list_settings(number, one)]
+        self._run_each(schema, "INSERT OR IGNORE INTO $settings VALUES (?, ?, ?, ?, ?)", settings)
+        names = {("metric", tag) for one in runs for tag in one.facts.get("metrics", ())}
+        for _, _, short, _, text in settings:
+            names.add(("setting", short))
             if text.isalnum() and not text.isdigit():
-                self._run(schema, "INSERT OR IGNORE INTO $names VALUES ('value', ?)", (text.lower(),))
-        for tag in one.facts.get("metrics", ()):
-            self._run(schema, "INSERT OR IGNORE INTO $names VALUES ('metric', ?)", (tag,))
-        self._run(schema, "INSERT INTO $texts (rowid, body) VALUES (?, ?)", (number, body))
+                names.add(("value", text.lower()))
+        self._run_each(schema, "INSERT OR IGNORE INTO $names VALUES (?, ?)", names)
+        texts = [(number, _readable(one.text)) for number, one in numbered]
+        self._run_each(schema, "INSERT INTO $texts (rowid, body) VALUES (?, ?)", texts)
 
     def read_names(self) -> Names:
         """Return the names of all settings and metrics, and the words that are values, also of runs that are gone."""
@@ -254,6 +257,22 @@ class Memory:
             if hit.schema == "main":
                 statement = "REPLACE INTO $figures SELECT ?, id, ? FROM $memory WHERE id = ? AND run_id = ?"
                 self._run("main", statement, (metric, json.dumps(facts), hit.number, hit.run_id))
+
+
+def _name_tables(schema: Schema, statement: str) -> str:
+    statement = statement.replace("$runs", _RUNS[schema]).replace("ON settings ", f"ON settings{_VERSION} ")
+    return _TABLE.sub(rf"{schema}.\g<1>{_VERSION}", statement)
+
+
+def _list_settings(number: int, one: Remembered) -> Iterator[tuple[int, str, str, float | None, str]]:
+    for name, value in one.settings:
+        normal, text = normal_name(name), _readable(value[:_MOST_VALUE])
+        yield number, normal, short_name(normal), read_number(text), text
+
+
+def _readable(text: str) -> str:
+    """Return ``text`` as SQLite takes it, without lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _name_condition(name: str, names: Names) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,6 @@ from mcp_server.record.results.notes import NOTES, read_notes, tell_note
 from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import is_seed
-from mcp_server.results.code_differences import read_ran_code
 from mcp_server.results.configuration import is_search_path, read_blueprint, read_configuration, read_options
 from mcp_server.results.memory.index import Remembered, normal_name, read_number
 from mcp_server.store.run_store import RunStore
@@ -26,14 +25,14 @@ _SET_FOR_EACH = re.compile(r"CUDA_VISIBLE_DEVICES|(?:MASTER_)?PORT|RAY_\w+|WANDB
 
 def remember(run: Run, inode: int, store: RunStore) -> Remembered:
     """Return what is searched of a run."""
-    spec, snapshot = run.spec, read_code_snapshot(store.record_of(run), run.attempt)
+    spec, record = run.spec, store.record_of(run)
+    snapshot = read_code_snapshot(record, run.attempt)
     configuration = read_configuration(run, snapshot)
-    notes = read_notes(store.record_of(run).path / NOTES)
+    notes = read_notes(record.path / NOTES)
     verdict = next((note["verdict"] for note in reversed(notes) if "verdict" in note), None)
     said = [tell_note(note) for note in notes]
-    if summary := str((read_json(store.record_of(run).finding) or {}).get("summary") or ""):
+    if summary := str((read_json(record.finding) or {}).get("summary") or ""):
         said.insert(0, mask_secrets(" ".join(summary.split())))  # a verdict says more
-    code = read_ran_code(run.run_id, spec.cwd, snapshot)
     failure = run.failure or {}
     elapsed_s = run.elapsed_s(0.0) if run.ended else None
     metrics = run.progress.get("metrics") or {}
@@ -54,7 +53,7 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
         "sweep": (spec.sweep,),
         "cell": (spec.cell,),
         "command": (run.command,),
-        "commit": (code.commit,),
+        "commit": (snapshot.git.commit if snapshot is not None else None,),
         "cause": (failure.get("kind"),),
         "step": (run.progress.get("step"),),
         "exit_code": (run.exit_code,),

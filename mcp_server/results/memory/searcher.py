@@ -140,16 +140,18 @@ class Searcher:
         """Put into the memory what came since, and the runs that may change as they are now."""
         self._forget_noted()
         live = self._store.ask(lambda index: Memory.of(index).list_live())
-        while True:
-            unknown, left = self._store.ask(lambda index: Memory.of(index).list_unknown(_AT_ONCE))
-            read = [self._read(run_id, inode) or Remembered(run_id, inode, (), "", {}) for run_id, inode in unknown]
-            if read:
+        while unknown := self._store.ask(lambda index: Memory.of(index).list_unknown()):
+            for start in range(0, len(unknown), _AT_ONCE):
+                if start and time.monotonic() > self._deadline_s:
+                    left = len(unknown) - start
+                    self._notes.append(f"{left} older runs are not searched yet: the same call reads more.")
+                    break
+                part = unknown[start : start + _AT_ONCE]
+                read = [self._read(run_id, inode) or Remembered(run_id, inode, (), "", {}) for run_id, inode in part]
                 self._store.ask(lambda index: Memory.of(index).put("main", read))  # noqa: B023 - called at once
-            if left <= len(unknown):
-                break
-            if time.monotonic() > self._deadline_s:
-                self._notes.append(f"{left - len(unknown)} older runs are not searched yet: the same call reads more.")
-                break
+            else:
+                continue  # what came meanwhile, or was lost with the index's file
+            break
         current = [one for run_id, inode in live if (one := self._read(run_id, inode)) is not None]
         self._store.ask(lambda index: Memory.of(index).put_live(current))
 
