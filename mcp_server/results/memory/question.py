@@ -36,17 +36,17 @@ _NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"
 _NAMES = rf"{_NAME}(?:\s+{_NAME}){{0,2}}"
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;]+"
 _SPOKEN = "|".join(sorted((word for word in SIGNS if word[0].isalpha()), key=len, reverse=True))
-_LINKS = (
-    r"(?:(?:is|was|were|are|of|at|got|gets|went|goes|stayed|stays|fell|dropped|rose|came|comes|reached|has|had|set|to"
-    r"|with)\s+)*"
+_LINKING = (
+    "is|was|were|are|of|at|got|gets|went|goes|stayed|stays|fell|dropped|rose|came|comes|reached|has|had|set|to|with"
 )
+_LINKS = rf"(?:(?:{_LINKING})\s+)*"
 _BETWEEN = re.compile(
     rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])",
     re.IGNORECASE,
 )
 _TOOK = re.compile(
     rf"(?:\b(?:took|takes|lasted|ran|run|runs|running|trained)\s+(?:for\s+)?)?\b(?P<sign>{_SPOKEN})\s+"
-    r"(?P<span>(?:\d+(?:\.\d+)?|an?|one|two|three|half\s+an?)\s*(?:seconds?|minutes?|mins?|hours?|hrs?|h|days?))\b",
+    r"(?P<span>(?:\d+(?:\.\d+)?|an?|one|two|three|half\s+an?)\s*(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?))\b",
     re.IGNORECASE,
 )
 _COMPARED = re.compile(
@@ -92,7 +92,7 @@ _RANK_WORDS: Mapping[str, Literal["max", "min", "worst"] | None] = {
     "worst": "worst",
 }
 _RANKED = re.compile(
-    r"(?<!at )\b(?:(?P<before>\d{1,3}|two|three|five|ten)\s+)?"
+    r"(?<!at )\b(?:(?<![\w.=<>:≥≤≠!-])(?P<before>\d{1,3}|two|three|five|ten)\s+)?"
     rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}}|two|three|five|ten)\b)?"
     r"(?:\s*:\s*|\s+(?:ever\s+)?(?:(?:runs?|settings?|results?|ones?|cells?|trainings?)\b\s*)?(?:ever\s+)?"
     r"(?:(?:by|in terms of|on|for|at)\b\s*)?)"
@@ -103,6 +103,7 @@ _BY = re.compile(
     rf"\b(?:by|in terms of|according to|w\.?r\.?t\.?)\s+(?:the\s+|its\s+|their\s+)?(?P<tag>{_NAMES})",
     re.IGNORECASE,
 )
+_SEPARATED = re.compile(r"\w[/._]\w")
 _OF_TIME = frozenset({"longest", "slowest", "shortest", "fastest", "quickest"})
 _COUNTS = {"two": 2, "three": 3, "five": 5, "ten": 10}
 _AGO = re.compile(
@@ -231,7 +232,11 @@ class _Reader:
     def keyed(self, found: re.Match[str]) -> bool:
         key, value = (found["key"] or found["when"]).lower(), _unquote(found["value"] or found["date"])
         if key in ("failed", "cause", "kind", "failure"):
-            return self.add("causes", value) and (key != "failed" or self.add("states", "failed"))
+            kind, _, means = PHRASES.get(value.lower(), f"cause:{value}").partition(":")
+            causes = means.split() if kind == "cause" else [value]
+            return all(self.add("causes", each) for each in causes) and (
+                key != "failed" or self.add("states", "failed")
+            )
         if key == "state":
             return self.state(value) or self._refuse(f"{value!r} is no state; states are {', '.join(STATES + GROUPS)}.")
         if key == "project":
@@ -340,6 +345,9 @@ class _Reader:
         return self.put(ranked=known[1]) and " ".join(words[known[0] :])
 
     def ranked(self, found: re.Match[str]) -> bool | str:
+        """Read ``best reward``, ``the 3 lowest val/loss``."""
+        if found["before"] and not self._counts_hits(found):
+            return False  # the number is another part's; the same words without it are met next
         word, tag, rest = found["most"].lower(), found["tag"] or "", found["rest"].split()
         words = [tag, *rest] if tag else []
         if "goal" in self.question or (word == "most" and not self.names.is_metric(tag)):
@@ -356,11 +364,20 @@ class _Reader:
             is_word = tag.lower() in SILENT or bool(self._find_state(tag))
             return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)
         known = self.names.find(words, last=False)
+        if known is None and _SEPARATED.search(tag):  # a metric that no supervisor has noted: curves may have it
+            return self.put(ranked=tag) and " ".join(rest)
         is_value = known is not None and (word not in ("best", "top", "worst") or self.names.is_metric(known[1]))
         self.put(ranked=known[1] if known and is_value else "")
         if known and not is_value:
             self.put(shown=(known[1],))
         return " ".join(words[known[0] :] if known else words)
+
+    def _counts_hits(self, found: re.Match[str]) -> bool:
+        """Return whether the number before ``best`` is no value: ``the 3 best``, not ``lr over 3, best:loss``."""
+        before = self.text[: found.start()].rstrip()
+        last = before.split()[-1].lower() if before else ","
+        is_value = re.search(rf"\b(?:{_LINKING}|{_SPOKEN})$", before, re.IGNORECASE)
+        return last[-1] in ",;(" or (last in SILENT and not is_value)
 
     def ago(self, found: re.Match[str]) -> bool:
         span = re.sub(r"(?i)^(?:few|)\s*(?=[a-z])", "", found["span"])

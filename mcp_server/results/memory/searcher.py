@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.results.notes import NOTED
-from mcp_server.results.figures import choose_goal, measure
+from mcp_server.results.figures import choose_goal, has_direction, measure
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
 from mcp_server.results.memory.question import Bound, Question
 from mcp_server.results.memory.remembered import remember
@@ -31,7 +31,7 @@ from mcp_server.views.sweep_status import line_of_sweep
 _AT_ONCE = 50  # runs are read between two looks at the index
 _READ_S = 20.0  # at most, for what the memory lacks
 _LAST_S = 4.0  # for last values of a metric: the supervisors noted them too
-_MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS = 3, 4, 3, 1
+_MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS, _MOST_ASKED_SWEEPS = 3, 4, 3, 1, 5
 _CUT_SHORT = frozenset({"failed", "killed", "lost"})
 _BEFORE = 20  # characters of a line before the word
 _SHORT = 60  # characters of a value or sentence that is shown
@@ -106,7 +106,7 @@ class Searcher:
             if names.is_setting(ranked) and not names.is_metric(ranked):
                 self._ranked_settings.add(ranked)
             tag = parse_ranking(ranked)[0]
-            goal = choose_goal(tag, None if question.goal == "worst" else question.goal)
+            goal = (question.goal if question.goal in ("max", "min") else None) or self._find_goal(tag, hits)
             goal = {"max": "min", "min": "max"}[goal] if question.goal == "worst" else goal
             hits, values[ranked] = self._rank(hits, ranked, goal, question)
         elif not hits:
@@ -118,6 +118,8 @@ class Searcher:
         if ranked is None:
             self._note_unlisted(hits, shown[: len(lines)])
             lines += self._tell_sweeps(hits)
+        elif len(lines) < len(shown):
+            self._notes.append(f"{len(shown) - len(lines)} more have no room here: a narrower question lists them.")
         return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked and goal else "", self._notes)
 
     def _write_lines(
@@ -229,6 +231,17 @@ class Searcher:
         if len(with_value) < len(hits):
             self._notes.append(f"{len(hits) - len(with_value)} more match and have no value of {metric}.")
         return sorted(with_value, key=lambda hit: _order(known[hit.run_id].value, goal)), known
+
+    def _find_goal(self, tag: str, hits: Sequence[Hit]) -> str:
+        """Return whether more or less of a metric is better: as a sweep of the hits says it, else by its name."""
+        for sweep_id, _ in Counter(hit.sweep for hit in hits if hit.sweep).most_common(_MOST_ASKED_SWEEPS):
+            with contextlib.suppress(SweepNotFound, RunUnreadable):
+                spec = self._store.sweeps.observe(sweep_id).spec
+                if spec.metric and match_tags(tag, [spec.metric]):
+                    return spec.goal
+        if not has_direction(tag):
+            self._notes.append(f"Whether more {tag} is better is not known; lowest {tag} is the other order.")
+        return choose_goal(tag, None)
 
     def _refuse(self, why: str, name: str, hits: Sequence[Hit]) -> NoReturn:
         tags = Counter(tag for hit in hits for tag in hit.facts.get("metrics", ()))

@@ -49,6 +49,22 @@ def ago(**span: float) -> float:
         ('why:"bigger batches" state:live', {"fields": (("why", "bigger batches"),), "states": ("live",)}),
         ("why did cube fail", {"states": ("failed",), "words": ("cube",)}),
         ('"out of memory"', {"words": ("out of memory",)}),
+        ("lr=5 best:reward", {"comparisons": (("lr", "=", "5"),), "ranked": "reward"}),
+        ("lr<0.5 best:val/ppl", {"comparisons": (("lr", "<", "0.5"),), "ranked": "val/ppl"}),
+        ("lr over 3 best:reward", {"comparisons": (("lr", ">", "3"),), "ranked": "reward"}),
+        ("seed 3 best reward", {"comparisons": (("seed", "=", "3"),), "ranked": "reward"}),
+        ("the 3 best reward", {"ranked": "reward", "most": 3}),
+        ("cube, 2 best by reward", {"ranked": "reward", "most": 2, "words": ("cube",)}),
+        (
+            "lowest train/obj/total lr=5",
+            {"ranked": "train/obj/total", "goal": "min", "comparisons": (("lr", "=", "5"),)},
+        ),
+        ("which run had the lowest obj.total", {"ranked": "obj.total", "goal": "min"}),
+        ("failed:nans", {"states": ("failed",), "causes": ("divergence",)}),
+        (
+            "finished runs that took more than 20 s",
+            {"states": ("finished",), "comparisons": (("elapsed_s", ">", "20"),)},
+        ),
     ],
 )
 def test_a_question_is_read_in_its_parts(text: str, parts: dict[str, Any]) -> None:
