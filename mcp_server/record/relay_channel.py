@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
 _CLOSED_WITHIN_S = 1.0
 _LONGEST_LINE = _MOST_BYTES = 64 * 2**20  # the other side may be hostile
-_CODE = "name hash sync files sent commit clone origin repository pack_bytes token"
+_CODE = "name hash sync files sent commit clone origin of repository pack_bytes token"
 
 
 class RelayRequest(NamedTuple):
@@ -64,6 +64,10 @@ REQUESTS = {
     "code_put": _ask("token offset"),
     "code_make": _ask(_CODE),
     "code_restore": _ask("run attempt name dry_run"),  # the code of an attempt in a new directory of this name
+    # Of the code of a trial: notes what its protected files are; says which are others now; removes it.
+    "code_guard": _ask("cwd base protect clone"),
+    "code_changes": _ask("cwd"),
+    "code_remove": _ask("cwd", finishes=True),
     # Of the host.
     "gpus": _ask("env near query since_s python"),  # with the holders of leases of them and of its cpu slots
     "free_port": _ask("low high"),

@@ -2,7 +2,7 @@
 
 A directory is made whole, then gets a marker beside it, `NAME-DIGEST.json`. Code below a living run never changes: a
 directory in which a run or a person has changed it is left to them, and the next launch gets a new one. None is
-removed, as runs write into them.
+removed, as runs write into them, but for that of a trial, whose marker says how its protected files were.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mcp_server.errors import LaunchFailed
+from mcp_server.record.code import protected_files
 from mcp_server.record.code.code_snapshot import CodeSnapshot
 from mcp_server.record.code.kept_sources import (
     find_obstacle,
@@ -93,9 +94,7 @@ class CodeStore:
                 if not is_there:
                     self._remove(directory)
                     facts = (self._check_out if wish["sync"] == "git" else self._write_files)(directory, wish, upload)
-                    # In ASCII: a name that is not UTF-8 must read back as it is.
-                    marker = json.dumps({**facts, "hash": wish["hash"], "at": now()})
-                    write_atomic(_marker(directory), marker.encode() + b"\n")
+                    _write_marker(directory, {**facts, "hash": wish["hash"], "at": now()})
             except (OSError, subprocess.SubprocessError) as error:
                 self._remove(directory)
                 cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -118,6 +117,46 @@ class CodeStore:
         except (OSError, subprocess.SubprocessError) as error:
             raise LaunchFailed(f"The code could not be written to {there}: {error}.", _NOTHING) from error
         return str(there)
+
+    def guard(self, cwd: Path, base: str, protect: Sequence[str], clone: Path) -> None:
+        """Note what the protected files of a trial's code are, once; files that git has none of are linked to.
+
+        ``cwd``: where its run works. ``clone``: where they are, as a person has them here.
+        """
+        directory, facts = self._find_trial(cwd)
+        if facts.get("guarded") is None:
+            protected_files.link_beside(clone, cwd, protect)
+            guarded = {
+                "base": base,
+                "protect": list(protect),
+                "before": protected_files.digest(cwd, base, protect, cwd),
+            }
+            _write_marker(directory, {**facts, "guarded": guarded})
+
+    def list_changes(self, cwd: Path) -> list[str]:
+        """Return the protected files that changed since. Without its marker nobody knows: the directory itself."""
+        guarded = self._find_trial(cwd)[1].get("guarded")
+        if not guarded or not cwd.is_dir():
+            return [str(cwd)]
+        now_there = protected_files.digest(cwd, guarded["base"], guarded["protect"], cwd)
+        return protected_files.changed(guarded["before"], now_there)
+
+    def remove(self, cwd: Path) -> None:
+        """Remove the code of a trial, with all that its run left in it."""
+        directory, facts = self._find_trial(cwd)
+        with hold_lock(self.path / "lock"):
+            if facts.get("guarded") is not None:
+                with contextlib.suppress(OSError, subprocess.SubprocessError):
+                    run_git(str(directory), "worktree", "remove", "--force", "--force", str(directory))
+                _marker(directory).unlink(missing_ok=True)
+                self._remove(directory)
+
+    def _find_trial(self, cwd: Path) -> tuple[Path, Facts]:
+        """Return the directory around ``cwd``, and what its marker says. LaunchFailed: it is none of these."""
+        if not cwd.is_relative_to(self.path) or cwd == self.path or ".." in cwd.parts:
+            raise LaunchFailed(f"{cwd} is no code that was sent.", _NOTHING)
+        directory = self.path / cwd.relative_to(self.path).parts[0]
+        return directory, read_json(_marker(directory)) or {}
 
     def _find_directory(self, wish: Facts) -> tuple[Path, bool]:
         """Return the directory of a content, and whether it is there, whole and unchanged."""
@@ -209,7 +248,7 @@ class CodeStore:
 
     def _own_repository(self, wish: Facts) -> Path:
         origin = hashlib.sha256(str(wish["origin"]).encode()).hexdigest()[:8]
-        return self.path / f"{wish['name']}-{origin}.git"
+        return self.path / f"{wish['of']}-{origin}.git"
 
     def _check_out(self, directory: Path, wish: Facts, upload: Path) -> dict[str, Any]:
         repository, commit, pack_bytes = str(wish["repository"]), str(wish["commit"]), int(wish["pack_bytes"])
@@ -241,6 +280,11 @@ def _describe_repository(path: str, commit: str) -> dict[str, Any]:
 
 def _marker(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.json")
+
+
+def _write_marker(directory: Path, facts: Facts) -> None:
+    """Write it in ASCII: a name that is not UTF-8 must read back as it is."""
+    write_atomic(_marker(directory), json.dumps(facts).encode() + b"\n")
 
 
 def _is_commit_intact(directory: Path, facts: Facts) -> bool:

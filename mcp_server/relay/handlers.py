@@ -230,6 +230,17 @@ class Answers:
         snapshot = read_code_snapshot(self._state.directory(request["run"]), int(request["attempt"]))
         return {"directory": self._code.restore(snapshot, str(request["name"]), only_look=request["dry_run"])}, b""
 
+    def _code_guard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        self._code.guard(Path(request["cwd"]), str(request["base"]), request["protect"], Path(request["clone"]))
+        return {}, b""
+
+    def _code_changes(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        return {"changed": self._code.list_changes(Path(request["cwd"]))}, b""
+
+    def _code_remove(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        self._code.remove(Path(request["cwd"]))
+        return {}, b""
+
     def _free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"port": find_free_port(int(request["low"]), int(request["high"]))}, b""
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from mcp_server.record.code.protected_files import changed, digest
 from mcp_server.sweeps.trials.proposals import capture, checkout, move_tip, read_base, remove_checkout, save_ref, tip
-from mcp_server.sweeps.trials.protection import changed, check_protect, digest, violations
+from mcp_server.sweeps.trials.protection import check_protect, violations
 from tests.benchmarks.harness import Sandbox
 from tests.benchmarks.report import Row, Table, measured
 from tests.support.repository import git, make_repository, picture

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mcp_server.store.sweep_obstacles import find_conductor
 from mcp_server.sweeps.trials.trials import read_trials
 from tests.support.repository import git, make_repository, picture
 from tests.support.sandbox import Agent, Sandbox
+from tests.support.sshd import NAME, FarHost, needs_sshd
 
 pytestmark = pytest.mark.anyio
 
@@ -210,7 +212,8 @@ async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_ba
         ({"metric": None}, "metric: strategy open needs it"),
         ({"grid": {"lr": [1, 2]}}, "grid: strategy open and grid exclude each other"),
         ({"halving": {"steps": [1]}}, "halving: strategy open and halving exclude each other"),
-        ({"hosts": ["far"]}, "strategy open takes no hosts"),
+        ({"hosts": ["far"]}, 'sync must be "git" here'),
+        ({"common": {"command": "x", "cwd": "/", "backend": "slurm"}}, "strategy open takes no backend"),
         ({"search": {"budget": 3, "space": {"lr": [1]}}}, "no field 'space'"),
         ({"search": {}}, "needs budget (trials) or hours"),
         ({"search": {"budget": 3, "repeats": 1}}, "1 pair proves nothing"),
@@ -263,3 +266,25 @@ async def test_a_proposal_that_is_none_is_refused_with_the_way(sandbox: Sandbox)
             "launch_sweep", name="grid", common={"command": ["true"], "gpus": "none"}, grid={"n": [1]}
         )
         assert "takes no proposals" in await agent.refusal("propose", sweep=plan["sweep_id"], text="x", patch=own)
+
+
+@needs_sshd
+async def test_trials_run_on_other_hosts_as_commits_and_are_guarded_there(sandbox: Sandbox, far_host: FarHost) -> None:
+    arguments = toy(sandbox, ledger=False) | {"hosts": [NAME, socket.gethostname()]}
+    arguments["common"] |= {"sync": "git", "gpus": "cpu"}
+    async with sandbox.agent_in_process() as agent:
+        unsent = {**arguments, "common": {**arguments["common"], "sync": "rsync"}}
+        assert 'sync must be "git"' in await agent.refusal("launch_sweep", **unsent)
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        tampering = patch("import sys", "import sys\nopen('prepare.py', 'a').write('#')")
+        for text, change in (("lower level", patch("1.0", "0.98")), ("tampering", tampering)):
+            await agent.call("propose", sweep=sweep_id, text=text, patch=change, base="t0")
+        trials = [await verdict_of(agent, sandbox, sweep_id, name) for name in ("t1", "t2")]
+        assert [trial.verdict for trial in trials] == ["kept", "invalid"], [trial.why for trial in trials]
+        assert trials[1].why.endswith("changed while it ran: prepare.py")
+        runs = [run for run in sandbox.store.list_runs() if run.spec.sweep == sweep_id]
+        assert {bool(run.spec.mirror) for run in runs} == {True, False}, "here and there"
+        await agent.kill(sweep_id)
+    repository = Path(arguments["common"]["cwd"])  # the host has a clone there, which takes the commits
+    assert len(git(repository, "worktree", "list").splitlines()) == 1, "no worktree is left, here or there"
+    assert {path.name for path in (far_host.state / "code").iterdir()} == {"lock"}

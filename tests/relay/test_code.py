@@ -38,7 +38,7 @@ def send_commit(store: CodeStore, here: Path, clone: Path | None = None) -> tupl
     """Send the work tree as a launch does; return its directory there, and the bytes of commits that went along."""
     code = read_commit(here, os.environ, LIMIT)
     wish: dict[str, Any] = {"sync": "git", "name": "cfm", "hash": code.digest, "commit": code.commit}
-    wish |= {"clone": str(clone or ""), "origin": str(here), "token": TOKEN}
+    wish |= {"clone": str(clone or ""), "origin": str(here), "of": "code", "token": TOKEN}
     looked = store.look(wish)
     if looked["there"]:
         return Path(looked["directory"]), 0

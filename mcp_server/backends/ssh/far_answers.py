@@ -164,6 +164,7 @@ _ANSWERS = {
     "code_look": _fields(directory=FarPath, there=bool, repositories=NotRequired[list[_Repository]], missing=_DIGESTS),
     "code_make": _fields(directory=FarPath),
     "code_restore": _fields(directory=FarPath),
+    "code_changes": _fields(changed=Annotated[list[Text], Field(max_length=_MOST_ENTRIES)]),
     "free_port": _fields(port=Port | None),
     "check": _fields(problems=list[tuple[Text, Text, Text]], found=list[Text]),
     "disk": _fields(path=Text, free=Count, writable=bool),

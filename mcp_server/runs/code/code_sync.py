@@ -6,6 +6,7 @@ checks of the launch have passed. Blocks. Use a thread.
 """
 
 import hashlib
+import os
 import secrets
 import subprocess
 import tempfile
@@ -35,9 +36,13 @@ _OTHER_WAY = 'Pass sync="rsync".'
 
 @dataclass(frozen=True)
 class Commit:
-    """A work tree: its directory, commit, uncommitted changes, and the files that are sent or, untracked, are not."""
+    """A work tree: its directory, commit, uncommitted changes, and the files that are sent or, untracked, are not.
+
+    ``origin``: the main work tree of its repository, which is the same for all.
+    """
 
     root: Path
+    origin: Path
     commit: str
     diff: bytes
     files: frozenset[str]
@@ -57,6 +62,7 @@ def read_commit(directory: Path, environ: Mapping[str, str], limit_bytes: int) -
 
     try:
         root = Path(git("rev-parse", "--show-toplevel").decode(errors="surrogateescape").rstrip("\n"))
+        common = Path(directory, git("rev-parse", "--git-common-dir").decode(errors="surrogateescape").rstrip("\n"))
         commit = git("rev-parse", "--verify", "HEAD").decode().strip()
         listed = read_git(root, environ, "ls-files", "--stage", "-z", most=_MOST_NAMES_BYTES)[0].split(b"\0")
         if any(line.startswith(b"160000 ") for line in listed):
@@ -75,7 +81,8 @@ def read_commit(directory: Path, environ: Mapping[str, str], limit_bytes: int) -
         remedy = 'Commit once, or pass sync="rsync".'
         raise BadArgument("sync", f"{directory}: {describe_git_error(error)}.", remedy) from error
     files = {line.partition(b"\t")[2].decode(errors="replace") for line in listed if line} - gone
-    return Commit(root, commit, diff, frozenset(files), tuple(_names(others)))
+    origin = common.resolve().parent if common.name == ".git" and not (root / ".git").is_dir() else root
+    return Commit(root, origin, commit, diff, frozenset(files), tuple(_names(others)))
 
 
 def find_known(root: Path, environ: Mapping[str, str], tips: Sequence[str]) -> list[str]:
@@ -178,6 +185,12 @@ class CodeSync:
             cause = f"{channel.name}: {self.there} was changed meanwhile."
             raise LaunchFailed(cause, "Nothing was started.", "Launch again.")
 
+    def guard(self, base: str, protect: Sequence[str]) -> None:
+        """Have the host note what the protected files of a trial are there, before its run."""
+        below = os.path.relpath(self.cwd, self.there)
+        clone = os.path.normpath(f"{self.wish['clone']}/{below}")
+        channel_of(self.mirror).ask("code_guard", cwd=self.cwd, base=base, protect=list(protect), clone=clone)
+
 
 def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield ``parts`` in pieces of 1 MiB or more, the last one aside: each takes a round trip, and files are small."""
@@ -252,14 +265,15 @@ def _plan_files(cwd: Path, source: Path, mirror: Path, limit_bytes: int) -> Code
 
 def _plan_commit(cwd: Path, mirror: Path, roots: Roots, limit_bytes: int, environ: Mapping[str, str]) -> CodeSync:
     code = read_commit(cwd, environ, limit_bytes)
-    rewrite = roots.rewrite(str(code.root))
+    rewrite = roots.rewrite(str(code.origin))
     wish: dict[str, Any] = {
         "sync": "git",
         "name": _name(code.root),
         "hash": code.digest,
         "commit": code.commit,
-        "clone": rewrite.text if rewrite and rewrite.is_known else str(code.root),
-        "origin": str(code.root),
+        "clone": rewrite.text if rewrite and rewrite.is_known else str(code.origin),
+        "origin": str(code.origin),
+        "of": _name(code.origin),
     }
     looked = _look(mirror, wish)
     parts: list[bytes] = []

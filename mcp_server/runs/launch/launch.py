@@ -24,6 +24,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.code.code_copy import keep_code_state
+from mcp_server.runs.code.code_sync import CodeSync
 from mcp_server.runs.launch.gpu_admission import QuotaReached, check_admission, hold_quota
 from mcp_server.runs.launch.idempotency import find_run_of_key, hold_key
 from mcp_server.runs.launch.resolve import Plan, resolve
@@ -68,10 +69,11 @@ async def launch(
     file_watch: FileWatch,
     environ: Mapping[str, str],
     approve: Callable[[RunSpec], Awaitable[None]] | None = None,
+    prepare: Callable[[CodeSync], None] | None = None,
 ) -> Run:
     """Start a run and return it once its command runs. With a repeated idempotency key, return the first run.
 
-    What is refused, also by ``approve``, leaves nothing.
+    What is refused, also by ``approve``, leaves nothing. ``prepare`` gets code that is on another host now.
     """
     try:
         spec, handover, code = await plan(request, store.home, environ)
@@ -91,6 +93,8 @@ async def launch(
         handover = replace(handover, snapshot=encode(snapshot) if snapshot else None)
         if code is not None:
             await run_in_thread(code.send)
+        if prepare is not None and isinstance(code, CodeSync):
+            await run_in_thread(prepare, code)
         if spec.result_dir is not None and not spec.mirror:  # a far host writes its own
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
         if key is not None:  # before the directory is there, which would have no key if this server died in between

@@ -32,7 +32,7 @@ from mcp_server.runs.launch.launch import launch, launch_array
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_together, find_array, place_of
-from mcp_server.sweeps.conductor.trial_watch import prepare_trial
+from mcp_server.sweeps.conductor.trial_watch import guard_of, prepare_trial
 from mcp_server.sweeps.plan.plan import apply_overrides, fill_names, make_request, name_arguments
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.plan.search import Trial, TrialState, parse_search, propose
@@ -233,7 +233,7 @@ class CellLauncher:
         for one launch at a time: one that falls silent in the midst of it holds up no other.
         """
         if not spec.hosts:
-            return await launch(make_request(spec, cell, number), self.store, self.file_watch, self.environ)
+            return await self._launch_at(spec, cell, number)
         refusals: list[GpusNotFree | HostUnreachable | LaunchFailed] = []
         order = [spec.hosts[(self._turn + turn) % len(spec.hosts)] for turn in range(len(spec.hosts))]
         near = [host for host in order if not is_known_away(self.store.home.hosts / host)]
@@ -242,7 +242,7 @@ class CellLauncher:
             left.remove(host)
             self._busy[host] += 1
             try:
-                run = await launch(make_request(spec, cell, number, host), self.store, self.file_watch, self.environ)
+                run = await self._launch_at(spec, cell, number, host)
             except LaunchUnanswered:
                 raise
             except (GpusNotFree, HostUnreachable, LaunchFailed) as error:
@@ -260,6 +260,10 @@ class CellLauncher:
         if is_busy or left:
             raise HostsBusy(f"No host of {', '.join(spec.hosts)} has room for {cell.name} now.")
         raise next((error for error in refusals if not isinstance(error, GpusNotFree)), refusals[0])
+
+    async def _launch_at(self, spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> Run:
+        request, guard = make_request(spec, cell, number, host), guard_of(spec)
+        return await launch(request, self.store, self.file_watch, self.environ, prepare=guard)
 
     def _tell_failure(self, host: str, cell: Cell, error: LaunchFailed) -> None:
         """Note once that a host of several takes no cell: others may take them all, and nobody would hear of it."""

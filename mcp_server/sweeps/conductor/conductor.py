@@ -262,12 +262,12 @@ class Conductor:
         sweep = await self._advance_trials(sweep)
         # First of all, a GPU that is free gets its next cell; ends between two launches are noted before the second.
         if await self._launch_due(sweep, group):
-            if self._unmeasured:
+            if self._unmeasured and self.trials is None:
                 await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
             return await run_in_thread(self.read), True
         if self.halving is not None:
             await self.halving.stop_worse(self.live, group)
-        if self._unmeasured:
+        if self._unmeasured and self.trials is None:
             await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
             return await run_in_thread(self.read), True
         await run_in_thread(self._note_phases, sweep)
@@ -281,11 +281,11 @@ class Conductor:
         return await run_in_thread(self.read), False
 
     async def _advance_trials(self, sweep: Sweep) -> Sweep:
-        """Note what is due in an open sweep, once all that has ended is measured: a verdict needs it."""
+        """Note what is due in an open sweep, once all that has ended is measured, but where its host is away."""
         if self.trials is None:
             return sweep
-        while self._unmeasured:
-            await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
+        left = [each for each in self._unmeasured if not await run_in_thread(self._measure, sweep, *each)]
+        self._unmeasured = left
         await run_in_thread(self.trials.advance, self.live)
         return await run_in_thread(self.read)
 
@@ -400,7 +400,8 @@ class Conductor:
         spec = self.read().spec
         return measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
 
-    def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> None:
+    def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> bool:
+        """Note the value of a run that has ended. Return False where that could not be read now."""
         spec, name = sweep.spec, cell.cell.name
         with contextlib.suppress(RunwardError, OSError):
             more: dict[str, Any] = {}
@@ -426,8 +427,10 @@ class Conductor:
                 **more,
             )
             if self.trials is not None:
-                self.trials.drop(OpenPlan.of(spec), name)
+                self.trials.drop(OpenPlan.of(spec), name, run)
             self._note_missing_metric(sweep, cell, run, figure)
+            return True
+        return False
 
     def _note_missing_metric(self, sweep: Sweep, cell: CellState, run: Run, figure: Figure) -> None:
         metric, now_known = sweep.spec.metric, self.read()

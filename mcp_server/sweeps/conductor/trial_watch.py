@@ -3,6 +3,7 @@
 What is due follows from the events alone, so it is done again without harm by the conductor after one that died.
 """
 
+import contextlib
 import subprocess
 import time
 from collections import Counter
@@ -11,20 +12,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.errors import BadArgument, LaunchFailed
+from mcp_server.backends.ssh.ssh_channel import channel_of
+from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
+from mcp_server.record.code.protected_files import changed, digest
 from mcp_server.record.events import EventLog
 from mcp_server.record.results.notes import read_notes
 from mcp_server.record.run_directory import read_json, write_json
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import LIVE, SKIPPED, WAITING, CellState, Sweep
 from mcp_server.results.figures import Figure, measure
+from mcp_server.runs.code.code_sync import CodeSync
 from mcp_server.scalars.from_log import read_printed_value
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_ahead
 from mcp_server.sweeps.plan.open_cells import MEASURED, fill_trial
-from mcp_server.sweeps.trials import proposals, protection
+from mcp_server.sweeps.trials import proposals
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, list_proposals
 from mcp_server.sweeps.trials.trials import (
@@ -40,6 +44,8 @@ from mcp_server.sweeps.trials.trials import (
     name_cell,
     read_trials,
 )
+
+_START = "-"  # in the name of a worktree, between the cell and which start of it that is
 
 
 @dataclass
@@ -235,9 +241,12 @@ class TrialWatch:
         """Return the figure of a run that has ended, with what it changed and its steps.
 
         Its worktree stays until that is an event: whoever is killed before it leaves the same to the next conductor.
+
+        Raises:
+            HostUnreachable, OSError: it is on another host, which does not answer now.
         """
         spec, plan = sweep.spec, OpenPlan.of(sweep.spec)
-        log = self.store.run_directory(run.run_id).log(run.attempt)
+        log = self.store.fetch_log(run)
         figure = Figure()
         if not plan.measure:
             figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
@@ -249,23 +258,32 @@ class TrialWatch:
             elif value is not None and abs(value) == float("inf"):
                 figure = replace(figure, value=None, bad_end="inf")
         steps = read_printed_value(log, plan.steps) if plan.steps else None
-        changed = self._find_changed(plan, cell.cell.name)
-        return figure, {"changed_files": changed or None, "step": None if steps is None else int(steps)}
+        altered = self._find_changed(plan, cell.cell.name, run)
+        if figure.value is None and run.spec.mirror and (why := self.store.explain_old_log(run)):
+            raise OSError(why)
+        return figure, {"changed_files": altered or None, "step": None if steps is None else int(steps)}
 
-    def _find_changed(self, plan: OpenPlan, cell: str) -> list[str]:
+    def _find_changed(self, plan: OpenPlan, cell: str, run: Run) -> list[str]:
+        if run.spec.mirror and plan.base:
+            found: list[str] = channel_of(Path(run.spec.mirror)).ask("code_changes", cwd=run.spec.cwd)[0]["changed"]
+            return found
         before = read_json(self.directory.trees / f"{cell}.json")
         if not before:
             return []
         there = Path(before.pop("directory"))
         before.pop("start", None)
-        after = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
-        return protection.changed(before, after)
+        return changed(before, digest(Path(plan.repository), plan.base, plan.protect, there))
 
-    def drop(self, plan: OpenPlan, cell: str) -> None:
-        """Remove the worktree of a cell."""
-        if plan.base:
-            proposals.remove_checkout(Path(plan.repository), self.directory.trees / cell)
-            (self.directory.trees / f"{cell}.json").unlink(missing_ok=True)
+    def drop(self, plan: OpenPlan, cell: str, run: Run | None = None) -> None:
+        """Remove the worktrees of a cell, also on the host of ``run``, where that answers."""
+        if not plan.base:
+            return
+        for tree in self.directory.trees.glob(f"{cell}{_START}*"):
+            proposals.remove_checkout(Path(plan.repository), tree)
+        (self.directory.trees / f"{cell}.json").unlink(missing_ok=True)
+        if run is not None and run.spec.mirror:
+            with contextlib.suppress(RunwardError, OSError):
+                channel_of(Path(run.spec.mirror)).ask("code_remove", cwd=run.spec.cwd)
 
     def tidy(self) -> None:
         """Remove the worktrees that a former conductor has left."""
@@ -273,8 +291,15 @@ class TrialWatch:
         cells = (cell for cell in sweep.cells if cell.state in (WAITING, LIVE) or _is_unmeasured(sweep, cell))
         open_cells = {cell.cell.name for cell in cells}
         for path in trees.iterdir() if trees.is_dir() else ():
-            if path.is_dir() and path.name not in open_cells:
-                self.drop(OpenPlan.of(sweep.spec), path.name)
+            if path.is_dir() and (name := path.name.partition(_START)[0]) not in open_cells:
+                self.drop(OpenPlan.of(sweep.spec), name)
+
+
+def guard_of(spec: SweepSpec) -> Callable[[CodeSync], None] | None:
+    """Return what notes the protected files of a trial whose code was sent to another host, None without a need."""
+    if spec.open is None or not (plan := OpenPlan.of(spec)).base:
+        return None
+    return lambda code: code.guard(plan.base, plan.protect)
 
 
 def _is_unmeasured(sweep: Sweep, cell: CellState) -> bool:
@@ -320,7 +345,9 @@ def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir, number: int) ->
     trial = read_trials(sweep).trials[str(cell.params.get("trial", BASELINE))]
     there = Path(plan.repository)
     if plan.base:
-        tree, facts = directory.trees / cell.name, directory.trees / f"{cell.name}.json"
+        facts = directory.trees / f"{cell.name}.json"
+        # Another host names the code after it: no two starts share that.
+        tree = directory.trees / f"{cell.name}{_START}{sweep.sweep_id[-4:]}-{number}"
         try:
             made = read_json(facts) or {}
             if made.get("start") == str(number) and tree.is_dir():
@@ -328,7 +355,7 @@ def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir, number: int) ->
             else:
                 facts.unlink(missing_ok=True)
                 there = proposals.checkout(there, trial.commit, tree, links=plan.protect)
-                before = protection.digest(Path(plan.repository), plan.base, plan.protect, there)
+                before = digest(Path(plan.repository), plan.base, plan.protect, there)
                 write_json(facts, {**before, "directory": str(there), "start": str(number)})
         except (subprocess.SubprocessError, OSError) as error:
             cause = f"No worktree of {trial.name} could be made: {error}"

@@ -22,7 +22,7 @@ MEASURED = "--- measured by the command of the sweep ---"  # a line of the log: 
 # Python would run a compiled module that the training left beside a protected source, with its time and size.
 _NO_CACHE = "export PYTHONPYCACHEPREFIX=/dev/null/none"
 _BESIDE = ("grid", "cells", "blueprints", "source", "promote", "phases", "halving")
-_ELSEWHERE = ("host", "backend", "sync", "blueprint", "code", "needs")
+_NOT_OF_TRIALS = ("backend", "blueprint", "code", "needs")
 
 
 def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str, sweep_id: str = "") -> OpenPlan:
@@ -40,12 +40,7 @@ def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str, s
     for argument, meant in (("metric", "what better means"), ("goal", "min or max; it has no default here")):
         if values.get(argument) is None:
             raise BadArgument(argument, f"strategy open needs it: {meant}.")
-    check_common("common", common)
-    elsewhere = [*(["hosts"] if values.get("hosts") else []), *(each for each in _ELSEWHERE if common.get(each))]
-    for argument in elsewhere:
-        raise BadArgument("common", f"strategy open takes no {argument}: its cells run here.", f"Leave {argument} out.")
-    if not common.get("cwd") or not common.get("command"):
-        raise BadArgument("common", "strategy open needs command and cwd, the project's directory.")
+    _check_launch(common, is_far=bool(values.get("hosts") or common.get("host")), has_code=plan.base != NO_GIT)
     repository = Path(str(common["cwd"])).expanduser()
     if not repository.is_absolute() or not repository.is_dir():
         raise BadArgument("cwd", f"{repository} is no directory with an absolute path.")
@@ -64,6 +59,19 @@ def plan_open(values: Mapping[str, Any], common: Mapping[str, Any], name: str, s
         branch = slug(name) if proposals.is_name_free(repository, slug(name)) else sweep_id
     own: dict[str, Any] = {"base": base, "protect": protect, "repository": str(repository), "branch": branch}
     return replace(plan, **own, common=_join_measure(common, plan.measure))
+
+
+def _check_launch(common: Mapping[str, Any], *, is_far: bool, has_code: bool) -> None:
+    check_common("common", common)
+    for argument in (each for each in _NOT_OF_TRIALS if common.get(each)):
+        cause = f"strategy open takes no {argument}: a trial is a commit, and starts beside the best when runward says."
+        raise BadArgument("common", cause, f"Leave {argument} out; hosts are reached by ssh.")
+    wanted = "git" if is_far and has_code else None
+    if common.get("sync") != wanted:
+        must = 'be "git"' if wanted else "be left out"
+        raise BadArgument("common", f"sync must {must} here: a trial reaches another host as a commit, or not at all.")
+    if not common.get("cwd") or not common.get("command"):
+        raise BadArgument("common", "strategy open needs command and cwd, the project's directory.")
 
 
 def list_baseline(plan: OpenPlan, sweep_id: str, max_parallel: int | None) -> tuple[Cell, ...]:

@@ -277,6 +277,7 @@ def _make_open_spec(request: SweepRequest, sweep_id: str, store: RunStore, envir
         metric=metric,
         ranking=ranking,
         goal=request.goal or "min",
+        hosts=tuple(request.hosts),
         open=plan.facts(),
         tmux_socket=tmux_socket(environ),
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.kept_sources import run_git, run_git_unfiltered
-from mcp_server.sweeps.trials.protection import find_matches
+from mcp_server.record.code.protected_files import find_matches, link_beside
 from mcp_server.system.git_state import describe_git_error, list_filter_options
 from mcp_server.text.formatting import format_size, join_some
 from mcp_server.text.secret_patterns import mask_source
@@ -244,7 +244,7 @@ def checkout(repository: Path, commit: str, directory: Path, *, links: Iterable[
     """Make ``directory`` a detached worktree of ``commit``, anew where it is there; return where its runs start.
 
     ``links``: paths that are linked to where they are in ``repository`` if git has none of them: protected data.
-    So are its virtual environments. No other file outside of git is there.
+    No other file outside of git is there.
     """
     if os.path.lexists(directory):
         remove_checkout(repository, directory)
@@ -252,13 +252,7 @@ def checkout(repository: Path, commit: str, directory: Path, *, links: Iterable[
     words = ("worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
     run_git_unfiltered(str(repository), *words)
     there = directory / _prefix(repository)
-    environments = (file.parent.name for file in repository.glob("*/pyvenv.cfg"))
-    for name in (*links, *environments):
-        original, link = repository / name, there / name
-        inside = not Path(name).expanduser().is_absolute() and ".." not in Path(name).parts
-        if inside and original.exists() and not os.path.lexists(link):
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(original.resolve())
+    link_beside(repository, there, links)
     return there
 
 

@@ -94,6 +94,7 @@ ANSWERS: list[tuple[str, dict[str, Any], bytes]] = [
     ("ping", {"time": 1.5}, b""),
     ("withdraw", {"withdrawn": True}, b""),
     ("code_restore", {"directory": "/home/ada/code/cfm-7kqz"}, b""),
+    ("code_changes", {"changed": ["prepare.py"]}, b""),
     ("interrupt", {"reached": False}, b""),
     ("reap", {"signals_sent": ["SIGINT"], "survivors": [[7, "python"]], "unsupervised": False}, b""),
     ("leftovers", {"processes": [[7, "python"]]}, b""),
@@ -199,7 +200,7 @@ def test_every_request_has_the_types_of_its_answer(tmp_path: Path) -> None:
     state = State(tmp_path)
     known = {name for name, _, _ in ANSWERS}
     without_words = {"launch", "launch_array", "discard", "stop_request"}
-    without_words |= {"write_documents", "code_put", "close_screens"}
+    without_words |= {"write_documents", "code_put", "close_screens", "code_guard", "code_remove"}
     assert known | without_words | {"subscribe"} == Answers(state, RunWatch(state.runs, print)).by_name.keys()
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.code.protected_files import changed, digest, find_matches, find_shadows
 from mcp_server.sweeps.trials.proposals import capture, checkout, read_base
-from mcp_server.sweeps.trials.protection import changed, check_protect, digest, find_matches, find_shadows, violations
+from mcp_server.sweeps.trials.protection import check_protect, violations
 from tests.support.repository import git, make_repository
 from tests.support.tampering import AT_RUN_TIME, PROPOSED, PROTECT, Change
 
@@ -96,7 +97,7 @@ def test_a_file_that_changed_while_a_run_had_it_is_named(
 def test_contents_are_read_as_far_as_the_limit_and_times_of_all(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_server.sweeps.trials.protection._MOST_HASHED_BYTES", 10)
+    monkeypatch.setattr("mcp_server.record.code.protected_files._MOST_HASHED_BYTES", 10)
     (tmp_path / "big").write_bytes(b"x" * 11)
     (tmp_path / "small").write_bytes(b"x" * 3)
     facts = digest(project, read_base(project), [str(tmp_path / "big"), str(tmp_path / "small")], project)
