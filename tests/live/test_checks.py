@@ -198,8 +198,13 @@ async def test_a_ray_that_does_not_answer_is_reported(store: RunStore) -> None:
     for environment, env in (("own", {"RAY_ADDRESS": place}), ("named", {}), ("given", {})):
         problems = problems_of(await check(store, env=env, ray=True, environment=environment))
         assert problems[0][1].startswith(f"Ray at {place} cannot be reached: ")
+    for command in (f"RAY_ADDRESS={place} python -V", f"export RAY_ADDRESS={place}; python -V"):
+        problems = problems_of(await check(store, {}, ray=True, environment="own", command=command))
+        assert [(what, place in text) for what, text, _ in problems] == [("ray", True)], command
     for environment in ("own", "started"):
-        assert problems_of(await check(store, {}, ray=True, environment=environment)) == []
+        answer = await check(store, {}, ray=True, environment=environment)
+        assert problems_of(answer) == []
+        assert any(each.startswith("a Ray of the run's own, which it starts (") for each in answer.found)
 
 
 async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path) -> None:

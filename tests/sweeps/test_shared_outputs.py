@@ -75,6 +75,12 @@ def test_a_script_that_writes_somewhere_is_warned_of_once(tmp_path: Path) -> Non
     assert warning.startswith("3 cells (c0, …) run a script that writes files (torch.save), and name no directory")
 
 
+def test_a_directory_named_by_the_second_is_no_place_of_its_own(tmp_path: Path) -> None:
+    dated = "began = time.time()\nos.makedirs(time.strftime('logs/%Y-%m-%d_%H-%M-%S'))\n"
+    (warning,) = find_shared_outputs(planned(tmp_path, dated))
+    assert "(makedirs), and name no directory: if two have one (a fixed path, a name by the second)" in warning
+
+
 @pytest.mark.parametrize(
     ("script", "command"),
     [

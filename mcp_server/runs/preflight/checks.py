@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -17,8 +17,10 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import load_backend
 from mcp_server.command.configs import find_script_configs
 from mcp_server.command.inputs import find_inputs
+from mcp_server.command.programs import list_assignments
 from mcp_server.command.python import find_python
 from mcp_server.command.shell import parse
+from mcp_server.command.started import find_programs
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
@@ -280,15 +282,24 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
 
 async def check_ray(context: CheckContext) -> CheckOutcome:
     """Return the Ray of this machine, and why the run's Ray, of ``env`` or its environment, could not answer."""
-    address, asks = context.env.get("RAY_ADDRESS", ""), context.request.ray
+    asks, facts = context.request.ray, list[str]()
+    named = _find_assigned("RAY_ADDRESS", context.request.command or "") or context.request_env.get("RAY_ADDRESS")
+    address = named or context.env.get("RAY_ADDRESS", "")
     if (own := context.environment.ray) is not None:
         find_ray_variables(own, "preflight")
-        is_named = "RAY_ADDRESS" in context.request_env
-        if not is_named:
-            address = own.address or ""
-        asks = asks and bool(address) and "{port}" not in address and (is_named or address != "local")
+        address = named or own.address or "local"
+        if not named and asks and (address == "local" or "{port}" in address):
+            asks, facts = False, [f"a Ray of the run's own, which it starts ({address}): none was asked"]
     answer = await run_in_thread(partial(ports.describe_ray, address, asks=asks))
-    return CheckOutcome([Problem(what="ray", text=text, remedy=remedy) for text, remedy in answer[0]], list(answer[1]))
+    problems = [Problem(what="ray", text=text, remedy=remedy) for text, remedy in answer[0]]
+    return CheckOutcome(problems, [*facts, *answer[1]])
+
+
+def _find_assigned(name: str, command: str | Sequence[str]) -> str | None:
+    """Return the value that a command itself gives a variable, the last one, or None where none is written out."""
+    words = (word for each in find_programs(command) for word in (*each.variables, *list_assignments(each.words)))
+    values = [word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")]
+    return values[-1] if values and values[-1] and "$" not in values[-1] else None
 
 
 def check_recovery(context: CheckContext) -> Iterator[Problem | str]:

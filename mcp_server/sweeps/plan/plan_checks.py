@@ -189,7 +189,8 @@ _WRITES = re.compile(
     r"SummaryWriter\(|torch\.save\(|EventFileWriter\(|save_pretrained\(|\.save_weights\(|np\.save|joblib\.dump|pickle\.dump\("
     r"|default_root_dir|save_model\(|makedirs\(|\.mkdir\("
 )
-_OWN_PLACE = re.compile(r"RUNWARD_RUN_ID|mkdtemp|TemporaryDirectory|uuid|getpid\(|strftime|datetime\.now|time\.time\(")
+# Not the time: cells that start in one second would have one directory.
+_OWN_PLACE = re.compile(r"RUNWARD_RUN_ID|mkdtemp|TemporaryDirectory|uuid|getpid\(")
 
 
 def name_runs(cells: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -255,8 +256,8 @@ def _find_unnamed(cells: Sequence[Cell]) -> Iterator[str]:
         if len(sharing) > 1:
             yield (
                 f"{len(sharing)} cells ({sharing[0]}, …) run a script that writes files ({written}), and name no "
-                f"directory: if that is one for all, their files mix. Pass its option for outputs with {_OF_A_RUN}, or "
-                "let it read RUNWARD_RUN_ID."
+                "directory: if two have one (a fixed path, a name by the second), their files mix. Pass its option for "
+                f"outputs with {_OF_A_RUN}, or let it read RUNWARD_RUN_ID."
             )
             return
 
