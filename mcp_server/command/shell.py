@@ -10,10 +10,19 @@ from __future__ import annotations
 import functools
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcp_server.command.programs import LOG_VIEWERS, PAUSES, REPORTS, SETTINGS, SHELL_BUILTINS
+from mcp_server.command.programs import (
+    LOG_VIEWERS,
+    PAUSES,
+    PREPARES,
+    REPORTS,
+    SETTINGS,
+    SHELL_BUILTINS,
+    unwrap,
+)
 from mcp_server.command.words import Piece, Word, find_end, join_pieces, split_inside, split_part, split_plain
 from mcp_server.text.regex import compile_lazily
 
@@ -34,6 +43,7 @@ _NAMED_VALUE = compile_lazily(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTA
 _JOINS = ("|", "|&", "&&", "||")
 # What may stand in the foreground where the training itself is in the background.
 _BESIDE = REPORTS | SETTINGS | PAUSES | LOG_VIEWERS | {"exit", "cd", "kill", "source", ".", "tail"}
+_HELPERS = PREPARES | {"grep", "egrep", "awk", "cat"}  # their flags are no settings
 _FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
 _NUMBER = compile_lazily(r"-[\d.]\S*")
 
@@ -149,7 +159,10 @@ class ReadCommand:
         return sum(token.raw == word for token in self.tokens)
 
     def split_options(self) -> tuple[dict[str, str], list[str]]:
-        """Return the last value of ``--name value``, ``--flag`` (``true``) and ``name=value``, and other tokens."""
+        """Return the last value of ``--name value``, ``--flag`` (``true``) and ``name=value``, and other tokens.
+
+        Flags of ``mkdir``, ``tee`` and the like, which prepare or pass on text, are such tokens.
+        """
         options, rest = self.split_tokens()
         return options, [token.text for token in rest]
 
@@ -159,6 +172,7 @@ class ReadCommand:
         options: dict[str, str] = {}
         rest: list[Token] = []
         flag = ""  # the flag in front, which the next word can be the value of
+        starts = [simple.start for simple in self.commands]
         for token in tokens:
             text, is_operator = token.text, token.is_operator
             if text == "\n":
@@ -171,12 +185,17 @@ class ReadCommand:
                 rest.append(token)
             elif match := _NAMED_VALUE.fullmatch(text):
                 options[match[1]] = match[2]
-            elif _FLAG.fullmatch(text):
+            elif _FLAG.fullmatch(text) and not self._is_of_helper(bisect_right(starts, token.start) - 1):
                 flag = text.lstrip("-")
                 options[flag] = "true"
             elif not is_value:
                 rest.append(token)
         return options, rest
+
+    def _is_of_helper(self, index: int) -> bool:
+        if index < 0 or len(self.commands) == 1:
+            return False
+        return not _HELPERS.isdisjoint(unwrap(self.commands[index].words)[0][:1])
 
 
 def join_as_written(tokens: Sequence[Token]) -> str:

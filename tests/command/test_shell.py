@@ -110,6 +110,12 @@ def test_a_list_is_one_program_word_by_word() -> None:
     assert command.words == ["python", "a b", "&&", "$x"]
 
 
+def test_flags_of_what_prepares_or_passes_on_text_are_no_options() -> None:
+    line = "mkdir -p out && conda run -n rl python t.py --lr 1 2>&1 | tee -a out/x.log | grep -v DEBUG; test -e out"
+    assert parse(line).split_options()[0] == {"n": "rl", "lr": "1"}
+    assert parse("head -c 5 file").split_options()[0] == {"c": "5"}, "alone it is the work"
+
+
 def test_options_have_the_last_value_of_their_name() -> None:
     line = "A=1 python -m cfm.train --lr 0.1 --lr=0.2 --amp -s -3 +trainer.epochs=5 data --flag && tee log"
     assert parse(line).split_options() == (
