@@ -204,7 +204,7 @@ async def test_a_ray_that_does_not_answer_is_reported(store: RunStore) -> None:
     for environment in ("own", "started"):
         answer = await check(store, {}, ray=True, environment=environment)
         assert problems_of(answer) == []
-        assert any(each.startswith("a Ray of the run's own, which it starts (") for each in answer.found)
+        assert any(each.startswith("a Ray of the run's own, which it starts (") for each in answer.found or [])
 
 
 async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path) -> None:
