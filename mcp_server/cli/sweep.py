@@ -56,7 +56,7 @@ def _export(sweep: Sweep, store: RunStore, arguments: argparse.Namespace) -> Non
             raise BadArgument("--output", f"{path} is no .png, .svg or .pdf.", "No picture was written.")
         data = draw_sweep(sweep, store, Scalars(store.home, store), form)
     elif arguments.diff:
-        data = read_diff(store.sweeps.files_of(sweep), find_trial(sweep, arguments.diff).trial).encode(errors="replace")
+        data = read_diff(store.sweeps.files_of(sweep), find_trial(sweep, arguments.diff)).encode(errors="replace")
     elif arguments.csv:
         directory = store.sweeps.files_of(sweep)
         data = SweepLog(directory).render_results(sweep, read_cell_notes(directory), separator=",").encode()

@@ -215,7 +215,7 @@ class _RunRoutes:
         """Return the change that a trial of an open sweep makes."""
         sweep = await run_in_thread(self._server.store.sweeps.observe, request.path_params["run_id"])
         visitor.check_files(sweep.spec.owner)
-        trial = find_trial(sweep, request.path_params["trial"]).trial
+        trial = find_trial(sweep, request.path_params["trial"])
         text = await run_in_thread(read_diff, self._server.store.sweeps.files_of(sweep), trial)
         return answer_json({"text": mask_source(text)})
 

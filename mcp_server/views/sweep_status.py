@@ -73,10 +73,14 @@ class FailedCell(Answer):
 
 
 class KeptTrial(Answer):
-    """The trial of an open sweep that others have to beat: its mean over ``n`` runs, ``sd`` of single runs."""
+    """The trial of an open sweep that others have to beat: mean and deviation of its ``n`` runs.
+
+    ``params``: it ran with these beside its code.
+    """
 
     trial: str
     commit: str | None = None
+    params: dict[str, Any] | None = None
     mean: float | None = None
     sd: float | None = None
     n: int

@@ -17,6 +17,7 @@ from mcp_server.sweeps.tables.trial_table import describe_trial, find_trial, rea
 from mcp_server.sweeps.trials.ledger import list_rows, render_ledger
 from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.text.formatting import estimate_tokens
+from mcp_server.tools.support.trial_answer import describe_trials
 from tests.support.sweeps import TRIALS, add_runs, decide, propose, write_open_sweep
 
 
@@ -72,6 +73,20 @@ def test_a_hundred_trials_fit_into_900_tokens(tmp_path: Path) -> None:
     assert len(compare(store, sweep, as_markdown=True).markdown.splitlines()) > 103
 
 
+def test_parameters_that_were_kept_are_told_since_no_merge_brings_them(tmp_path: Path) -> None:
+    params = {"lr": 0.1}
+    events = [{**propose("t1", "a higher rate"), "files": [], "params": params}, *add_runs("t1", [0.13, 0.14])]
+    events.append({"kind": "verdict", "trial": "t1", "verdict": "kept", "mean": 0.135, "n": 2, "gain": 0.01})
+    store, sweep = make_sweep(tmp_path, events)
+    answer = compare(store, sweep)
+    assert answer.rows[1].endswith("|lr=0.1|a higher rate")
+    merged = "t1 was kept last: git merge runward/night takes its code. It ran with lr=0.1, which no merge brings."
+    assert merged in answer.notes
+    assert describe_trials(sweep).kept.params == params
+    directory = store.sweeps.files_of(sweep)
+    assert "````diff\nParameters: lr=0.1\n````" in describe_trial(sweep, directory, "t1")
+
+
 def test_the_log_has_the_trials_with_their_reasons(tmp_path: Path) -> None:
     store, sweep = make_sweep(tmp_path, TRIALS)
     log = SweepLog(store.sweeps.files_of(sweep)).render(sweep, {}, {})
@@ -83,7 +98,7 @@ def test_the_log_has_the_trials_with_their_reasons(tmp_path: Path) -> None:
 def test_a_trial_is_described_with_its_diff(tmp_path: Path) -> None:
     store, sweep = make_sweep(tmp_path, TRIALS)
     directory = store.sweeps.files_of(sweep)
-    assert read_diff(directory, "t1") == ""
+    assert read_diff(directory, find_trial(sweep, "t1")) == ""
     directory.trials.mkdir()
     (directory.trials / "t1.diff").write_text("-momentum = 0.9\n+momentum = 0.95\x1b[31m\n")
     text = describe_trial(sweep, directory, "t1")

@@ -361,4 +361,5 @@ def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir, number: int) ->
             cause = f"No worktree of {trial.name} could be made: {error}"
             raise LaunchFailed(cause, "Its proposal is kept.", "It is tried again.") from error
     filled = fill_trial(plan, cell, trial.params, sweep.sweep_id, sweep.spec.max_parallel, str(there))
-    return replace(filled, launch={"why": f"{trial.name}: {trial.text}", **filled.launch})  # for find_runs
+    own = {"why": f"{trial.name}: {trial.text}"} if trial.base or "why" not in filled.launch else {}  # for find_runs
+    return replace(filled, launch={**filled.launch, **own})

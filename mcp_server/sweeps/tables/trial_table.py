@@ -7,7 +7,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.evaluations.evaluation_text import render_table
-from mcp_server.sweeps.trials.ledger import TrialRow, list_rows
+from mcp_server.sweeps.trials.ledger import TrialRow, list_rows, write_params
 from mcp_server.sweeps.trials.trials import OpenSweep, read_trials
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import join_some, printable, shorten_facts, significant
@@ -37,12 +37,12 @@ def choose_rows(trials: Sequence[TrialRow]) -> tuple[list[str], list[str]]:
 
 
 def describe_row(row: TrialRow, files: Sequence[str], text: str) -> tuple[str, ...]:
-    """Return the cells of a trial below ``COLUMNS``."""
+    """Return the cells of a trial below ``COLUMNS``. Parameters stand behind the files: both are what it changes."""
     deviation = "" if row.sd is None else f" ± {significant(row.sd, 2):g}"
     return (
         *(row.trial, row.by, row.state, "" if row.mean is None else f"{significant(row.mean):g}{deviation}"),
         *(str(row.n or ""), "" if row.gain_sd is None else f"{row.gain_sd:+.1f}"),
-        *(" ".join(files), text.replace("|", "/")),
+        *(" ".join(filter(None, (*files, row.params))).replace("|", "/"), text.replace("|", "/")),
     )
 
 
@@ -54,8 +54,13 @@ def describe_state(seen: OpenSweep) -> list[str]:
     if seen.noise.df:
         lines.append(f"Noise: sd {significant(seen.noise.sd, 2):g} of single runs, {seen.noise.df} degrees of freedom.")
     if len(seen.kept) > 1:
-        taken = f": git merge runward/{seen.plan.branch} takes it" if seen.plan.base else ""
-        lines.append(f"{tip.name} was kept last{taken}.")
+        taken = (
+            f": git merge runward/{seen.plan.branch} takes {'its code' if tip.params else 'it'}"
+            if seen.plan.base
+            else ""
+        )
+        besides = f". It ran with {write_params(tip.params)}, which no merge brings" if tip.params else ""
+        lines.append(f"{tip.name} was kept last{taken}{besides}.")
     waiting = [trial.name for trial in seen.trials.values() if trial.verdict == "suspect"]
     if waiting:
         keep = f'launch_sweep(name="{name}", notes={{"{waiting[0]}": "keep: …"}})'
@@ -77,14 +82,14 @@ def find_trial(sweep: Sweep, name: str) -> TrialRow:
     raise BadArgument("trial", cause, f"Did you mean {join_some(list(near), 3)}?" if near else "")
 
 
-def read_diff(directory: SweepDir, trial: str) -> str:
-    """Return the change that a trial makes, empty for the base and where only parameters differ."""
+def read_diff(directory: SweepDir, row: TrialRow) -> str:
+    """Return the change that a trial makes, behind a line with its parameters; empty for the base."""
+    params = f"Parameters: {row.params}\n" if row.params else ""
     try:
-        return read_regular_file(directory.trials / f"{trial}.diff", max_bytes=_MOST_DIFF_BYTES).decode(
-            errors="replace"
-        )
+        diff = read_regular_file(directory.trials / f"{row.trial}.diff", max_bytes=_MOST_DIFF_BYTES)
     except FileNotFoundError:
-        return ""
+        return params
+    return params + diff.decode(errors="replace")
 
 
 def describe_trial(sweep: Sweep, directory: SweepDir, name: str) -> str:
@@ -95,5 +100,5 @@ def describe_trial(sweep: Sweep, directory: SweepDir, name: str) -> str:
     lines = [f"# {name} of {sweep.sweep_id}", "", *(f"- {key}: {value}" for key, value in facts.items() if value), ""]
     fence = "````"
     return printable(
-        "\n".join([*lines, f"{fence}diff", f"{read_diff(directory, name).rstrip()}", fence, ""]), keep="\n\t"
+        "\n".join([*lines, f"{fence}diff", f"{read_diff(directory, row).rstrip()}", fence, ""]), keep="\n\t"
     )

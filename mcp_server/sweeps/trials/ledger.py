@@ -7,9 +7,10 @@ import contextlib
 import os
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.kept_sources import run_git
@@ -43,6 +44,7 @@ class TrialRow:
     steps: int | None = None
     runs: int = 0
     files: Sequence[str] = ()
+    params: str = ""  # that it runs with, beside the sweep's own
     why: str = ""
 
 
@@ -60,7 +62,7 @@ def _describe(seen: OpenSweep, trial: OpenTrial) -> TrialRow:
     return TrialRow(
         trial=trial.name,
         state=trial.verdict or ("queued" if trial.is_queued else "running"),
-        text=trial.text or " ".join(f"{name}={value}" for name, value in trial.params.items()),
+        text=trial.text,
         commit=trial.commit,
         base="" if trial.name == BASELINE else trial.base,
         by=trial.by,
@@ -72,8 +74,14 @@ def _describe(seen: OpenSweep, trial: OpenTrial) -> TrialRow:
         steps=round(statistics.median(steps)) if steps else None,
         runs=len(trial.runs),
         files=trial.files,
+        params=write_params(trial.params),
         why=trial.why,
     )
+
+
+def write_params(params: Mapping[str, Any]) -> str:
+    """Return parameters in one line: ``lr=0.1 depth=4``."""
+    return " ".join(f"{name}={value}" for name, value in params.items())
 
 
 def check_ledger(repository: Path, name: str) -> None:

@@ -360,7 +360,8 @@ def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = Fals
 
 def describe_kept(seen: OpenSweep) -> str:
     """Return how many trials ran, how many are kept, and which is the best."""
-    return f"{len(seen.started)} trials, {len(seen.kept) - 1} kept; the best is {seen.tip}."
+    ran = f"{len(seen.started)} of {len(seen.trials) - 1} trials ran"
+    return f"{ran}, {len(seen.kept) - 1} kept; the best is {seen.tip}."
 
 
 def _judge_baseline(seen: OpenSweep) -> EndSweep | None:

@@ -1,5 +1,6 @@
 """The trials of an open sweep, as answers have them."""
 
+import statistics
 import time
 from collections import Counter
 
@@ -37,8 +38,9 @@ def describe_kept_trial(seen: OpenSweep) -> KeptTrial:
         trial=trial.name,
         commit=trial.commit[:10] or None,
         mean=significant(sum(values) / len(values)) if values else None,
-        sd=significant(seen.noise.sd, 2) if seen.noise.df else None,
+        sd=significant(statistics.stdev(values), 2) if len(values) > 1 else None,
         n=len(values),
+        params=dict(trial.params) or None,
     )
 
 

@@ -206,7 +206,7 @@ def test_the_budget_counts_trials_that_ran_and_running_ones_end() -> None:
     assert [step.verdict for step in loop.steps() if isinstance(step, Decide)] == ["discarded", "discarded"]
     for name in ("t2", "t3"):
         loop.note("verdict", trial=name, verdict="discarded")
-    assert loop.steps() == [EndSweep("finished", "The budget is spent: 2 trials, 0 kept; the best is t0.")]
+    assert loop.steps() == [EndSweep("finished", "The budget is spent: 2 of 4 trials ran, 0 kept; the best is t0.")]
 
 
 def test_hours_end_it_too() -> None:
