@@ -311,7 +311,11 @@ class _Conditions:
             self._hold(f"NOT ({_state_condition(state)})")
         values = frozenset(names.values)
         for word in question.words:
-            self._hold_word(word, values, has_words=has_words)
+            settings = [] if "|" in word else list_meant(word, names.settings)
+            inside = _INSIDE.format(f"short IN ({', '.join(f':short{at}' for at in range(len(settings)))})")
+            frame = f"({_INSIDE_TEXTS} OR {inside})" if settings else _INSIDE_TEXTS
+            given = {f"short{at}": name for at, name in enumerate(settings)}
+            self._hold_word(word, values, has_words=has_words, frame=frame, **given)
         for word in question.unlike:
             self._hold_word(word, {word.lower()}, has_words=has_words, frame=f"NOT {_INSIDE_TEXTS}")
 
@@ -327,16 +331,20 @@ class _Conditions:
             condition = " OR ".join(one.format(f":{name}") for name in given)
             self._hold(_INSIDE.format(frame.format(condition)), **given)
 
-    def _hold_word(self, word: str, values: Collection[str], *, has_words: bool, frame: str = _INSIDE_TEXTS) -> None:
+    def _hold_word(
+        self, word: str, values: Collection[str], *, has_words: bool, frame: str = _INSIDE_TEXTS, **other: str
+    ) -> None:
         """Add that one of the words between bars stands in the text: whole where it is a value, else as a beginning."""
         each = [(one, "") if one.lower() in values else (stem(one), "*") for one in word.split("|")]
         if has_words:
             search = " OR ".join('"{}"{}'.format(text.replace('"', " ").strip(), end) for text, end in each)
             same = "" if "|" in word or word.isalnum() else " AND body LIKE '%' || :like || '%'"  # with its signs
-            self._hold(frame.format(f"texts{_VERSION} MATCH :word{same}"), word=search, like=word)
+            self._hold(frame.format(f"texts{_VERSION} MATCH :word{same}"), word=search, like=word, **other)
         else:
             given = {f"word{number}": text for number, (text, _) in enumerate(each)}
-            self._hold(frame.format(" OR ".join(f"body LIKE '%' || :{name} || '%'" for name in given)), **given)
+            self._hold(
+                frame.format(" OR ".join(f"body LIKE '%' || :{name} || '%'" for name in given)), **given, **other
+            )
 
 
 def _write_time(posix_s: float) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, get_args
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import LiveState
 from mcp_server.record.state import EndedState
+from mcp_server.results.memory.named_days import DATE, DAY, find_day
 from mcp_server.results.memory.vocabulary import (
     BEFORE_NAME,
     OR_MORE,
@@ -53,6 +54,10 @@ _COMPARED = re.compile(
     rf"(?P<name>\"[^\"]+\"|{_NAMES})\s*(?P<sign>[<>!=]=|[≥≤≠<>=])\s*(?P<value>{_NUMBERS}(?![\w./-])|{_VALUE})"
     rf"|(?P<spoken_name>{_NAMES})\s+{_LINKS}(?P<spoken>{_SPOKEN})\s+(?P<spoken_value>{_NUMBER})(?![\w.])"
     rf"|(?P<at_least_name>{_NAMES})\s+{_LINKS}(?P<at_least>{_NUMBER})\s+(?:or|and)\s+(?P<or_more>{'|'.join(OR_MORE)})\b",
+    re.IGNORECASE,
+)
+_TURNED = re.compile(
+    rf"\b(?P<sign>{_SPOKEN})\s+(?:an?\s+|the\s+)?(?P<name>{_NAMES})\s+(?:of|=)\s*(?P<value>{_NUMBER})(?![\w.])",
     re.IGNORECASE,
 )
 _TWICE = re.compile(
@@ -111,26 +116,17 @@ _AGO = re.compile(
     r"|six|few)\s*|(?<=the last )|(?<=past ))(?:minute|hour|day|week|month)s?)\b",
     re.IGNORECASE,
 )
-_DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()  # noqa: SIM905
-_MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
-_MONTH = "|".join([*_MONTHS, *(month[:3] + r"\.?" for month in _MONTHS)])
-_ONE_DAY = (
-    r"last night|tonight|today|yesterday|this morning|this week|last week|this month|last month"
-    rf"|(?:last\s+|this\s+)?(?:{'|'.join(_DAYS)})(?:\s+night)?|\d{{4}}-\d\d-\d\d|(?:{_MONTH})\s+\d{{1,2}}(?:st|nd|rd|th)?\b"
-    rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:{_MONTH})\b|(?:\d+|an?|one|two|three|four|five|six)\s+(?:hour|day|week)s?\s+ago"
-    rf"|(?<=in )(?:{'|'.join(_MONTHS)})\b"
-)
 _DAY = re.compile(
-    rf"\b(?:(?P<when>since|after|from|before|until|between|on|in|during|by)\s+)?(?P<day>{_ONE_DAY})"
-    rf"(?:\s+(?:and|to|until|through)\s+(?P<last>{_ONE_DAY}))?",
+    rf"\b(?:(?P<when>since|after|from|before|until|between|on|in|of|during|by)\s+)?(?P<day>{DAY})"
+    rf"(?:\s+(?:and|to|until|through)\s+(?P<last>{DAY}))?",
     re.IGNORECASE,
 )
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::\d{2})?)?Z?")
 _HERE = re.compile(
     r"\b(?:(?:in|of|from|for)\s+)?(?:this|the current|my|our)\s+(?:project|repo(?:sitory)?|directory)\b", re.IGNORECASE
 )
 _WORD = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s,;?!()]+")
-_NIGHT_BEGINS, _NIGHT_ENDS, _MORNING = 18, 10, 5  # hours of this machine's clock
+_CLAIMS = frozenset("with using use used uses on in by try tried".split())  # noqa: SIM905
+_ARTICLES = frozenset({"a", "an", "any", "the"})
 
 
 @dataclass(frozen=True)
@@ -168,6 +164,9 @@ class Question:
     not_states: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()  # settings that are told of each
     most: int | None = None
+    claimed: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # words that are quoted, or that something was done with
 
     def list_wider(self) -> dict[str, Question]:
         """Return the question without each of its parts, by that part."""
@@ -227,7 +226,7 @@ class _Reader:
         return True
 
     def quoted(self, found: re.Match[str]) -> bool:
-        return self.add("words", found["text"][1:-1])
+        return self.add("words", found["text"][1:-1]) and self.add("claimed", found["text"][1:-1])
 
     def keyed(self, found: re.Match[str]) -> bool:
         key, value = (found["key"] or found["when"]).lower(), _unquote(found["value"] or found["date"])
@@ -256,6 +255,11 @@ class _Reader:
             return self.add("fields", (last.lower(), value)) and " ".join(before)
         if last.lower() in ("since", "before", "until", "project", "state", "cause", "kind"):
             return self.keyed(_KEYED.fullmatch(f"{last.lower()}:{found['value']}") or found) and " ".join(before)
+        names = self.names
+        if found["spoken_name"] and not names.find([*before, last]):
+            follows = self.text[found.end() :].split()[:3]
+            if follows and names.find(follows, last=False, only="setting"):
+                return False  # the name stands behind: ``ppo fewer than 2000 envs``
         return self._bound([*before, last], sign, value)
 
     def _sign(self, text: str) -> Sign:
@@ -275,6 +279,10 @@ class _Reader:
     def between(self, found: re.Match[str]) -> bool | str:
         left = self._bound(found["name"].split(), ">=", found["low"])
         return left if left is False else self._bound(found["name"].split(), "<=", found["high"])
+
+    def turned(self, found: re.Match[str]) -> bool | str:
+        """Read ``above a reward of 250``."""
+        return self._bound(found["name"].split(), self._sign(found["sign"]), found["value"])
 
     def twice(self, found: re.Match[str]) -> bool | str:
         """Write ``lr >= 1 and <= 2`` as two conditions."""
@@ -304,12 +312,15 @@ class _Reader:
         return seconds is not None and self.add("comparisons", Bound("elapsed_s", sign, f"{seconds:g}"))
 
     def counted(self, found: re.Match[str]) -> bool | str:
-        """Read ``4096 envs``, ``at least 4 gpus``."""
+        """Read ``4096 envs``, ``at least 4 gpus``, ``512 parallel environments``."""
         words = found["name"].split()
-        if (known := self.names.find(words, last=False, only="setting")) is None:
-            return False
         sign = self._sign(found["sign"]) if found["sign"] else "="
-        return self.add("comparisons", Bound(known[1], sign, found["value"])) and " ".join(words[known[0] :])
+        for skipped in range(1 + (len(words) > 1 and words[0].lower() not in SILENT)):
+            if (known := self.names.find(words[skipped:], last=False, only="setting")) is not None:
+                own = [word for word in words[:skipped] if word.lower() in self.names.values]
+                left = own + words[skipped + known[0] :]
+                return self.add("comparisons", Bound(known[1], sign, found["value"])) and " ".join(left)
+        return False
 
     def paired(self, found: re.Match[str]) -> bool | str:
         """Read ``seed 3``, ``batch size of 64``, ``reached step 5000``."""
@@ -391,63 +402,15 @@ class _Reader:
         return seconds is not None and self.put(since_s=self.now.timestamp() - seconds)
 
     def day(self, found: re.Match[str]) -> bool:
-        begin, end = self._find_day(found["day"])
+        begin, end = find_day(found["day"], self.now)
         when = (found["when"] or "").lower()
         if found["last"]:
-            return self.put(since_s=begin.timestamp(), until_s=self._find_day(found["last"])[1].timestamp())
+            return self.put(since_s=begin.timestamp(), until_s=find_day(found["last"], self.now)[1].timestamp())
         if when in ("before", "until", "by"):
             return self.put(until_s=(begin if when == "before" else end).timestamp())
         if when in ("since", "after") or end >= self.now:
             return self.put(since_s=begin.timestamp())
         return self.put(since_s=begin.timestamp(), until_s=end.timestamp())
-
-    def _find_day(self, text: str) -> tuple[datetime, datetime]:
-        """Return when the last such day, night, week or month began, and when it ended or will end."""
-        midnight = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
-        day, word = timedelta(days=1), " ".join(text.lower().split())
-        monday, first = midnight - day * midnight.weekday(), midnight.replace(day=1)
-        if word == "last night":
-            return midnight - timedelta(hours=24 - _NIGHT_BEGINS), midnight + timedelta(hours=_NIGHT_ENDS)
-        hours = {"tonight": _NIGHT_BEGINS, "this morning": _MORNING, "today": 0}
-        spans = {
-            **{name: (midnight + timedelta(hours=hour), midnight + day) for name, hour in hours.items()},
-            "yesterday": (midnight - day, midnight),
-            "this week": (monday, monday + 7 * day),
-            "last week": (monday - 7 * day, monday),
-            "this month": (first, first + 31 * day),
-            "last month": ((first - day).replace(day=1), first),
-        }
-        if word in spans:
-            return spans[word]
-        if ago := re.fullmatch(r"(\S+)\s+(hour|day|week)s?\s+ago", word):
-            span = timedelta(seconds=find_duration(f"{ago[1]} {ago[2]}s") or 0.0)
-            then = self.now - span
-            return (then, self.now) if ago[2] == "hour" else ((d := midnight - span), d + day)
-        if date := _DATE.fullmatch(word):
-            begin = self._make_date(int(date[1]), int(date[2]), int(date[3]))
-            return begin, begin + day
-        for number, name in enumerate(_DAYS):
-            if name in word:
-                begin = midnight - day * ((midnight.weekday() - number) % 7 or 7 * ("last" in word))
-                return (
-                    (begin + timedelta(hours=_NIGHT_BEGINS), begin + day + timedelta(hours=_NIGHT_ENDS))
-                    if ("night" in word)
-                    else (begin, begin + day)
-                )
-        month = next(number for number, name in enumerate(_MONTHS, 1) if name[:3] in word)
-        if found := re.search(r"\d+", word):
-            begin = self._make_date(self.now.year, month, int(found[0]))
-            begin = begin if begin <= self.now else self._make_date(self.now.year - 1, month, int(found[0]))
-            return begin, begin + day
-        begin = first.replace(month=month, year=self.now.year - (month > self.now.month))
-        return begin, (begin + 31 * day).replace(day=1)
-
-    def _make_date(self, year: int, month: int, day: int) -> datetime:
-        try:
-            return self.now.replace(year=year, month=month, day=day, hour=0, minute=0, second=0, microsecond=0)
-        except ValueError as error:
-            self._refuse(f"{year}-{month}-{day}: {error}.")
-            raise
 
     def _find_state(self, word: str) -> str:
         state = STATE_WORDS.get(word.lower(), word.lower())
@@ -457,24 +420,27 @@ class _Reader:
         return bool(state := self._find_state(word)) and self.add("states", state)
 
     def words(self) -> tuple[str, ...]:
-        kept = []
+        kept, before = [], ""
         for found in _WORD.finditer(self.text):
             word = found[0].strip(".:'\"").removesuffix("'s")
             if word.lower() in self.kinds:
                 self.add("causes", word.lower())
             elif not (word.lower() in SILENT or self.state(word)):
                 kept += [word] if any(map(str.isalnum, word)) else []
+                if before in _CLAIMS:
+                    self.add("claimed", word)
+            before = before if word.lower() in _ARTICLES else word.lower()
         return tuple(kept)
 
     def _read_time(self, text: str) -> float:
-        if found := _DATE.fullmatch(text):
+        if found := DATE.fullmatch(text):
             year, month, day, hour, minute = (int(each or 0) for each in found.groups())
             try:
                 return self.now.replace(year=year, month=month, day=day, hour=hour, minute=minute, second=0).timestamp()
             except ValueError as error:
                 self._refuse(f"{text!r}: {error}.")
         if found := _DAY.fullmatch(text.replace("-", " ").replace("_", " ")):
-            return self._find_day(found["day"])[0].timestamp()
+            return find_day(found["day"], self.now)[0].timestamp()
         if (seconds := find_duration(text)) is not None and seconds >= 0:
             return self.now.timestamp() - seconds
         self._refuse(f"{text!r} is no time; times are 7d, 12h, 2026-11-20, yesterday.")
@@ -502,6 +468,7 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
         (_BETWEEN, reader.between),
         (_BY, reader.sorted_by),
         (_RANKED, reader.ranked),
+        (_TURNED, reader.turned),
         (_TWICE, reader.twice),
         (_COMPARED, reader.compared),
         (_COUNTED, reader.counted),

@@ -24,7 +24,7 @@ from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.tag_names import best_direction, match_tags
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import estimate_tokens, significant
+from mcp_server.text.formatting import estimate_tokens, join_some, significant
 from mcp_server.text.near_names import find_near_names
 from mcp_server.views.sweep_status import line_of_sweep
 
@@ -33,6 +33,7 @@ _READ_S = 20.0  # at most, for what the memory lacks
 _LAST_S = 4.0  # for last values of a metric: the supervisors noted them too
 _MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS, _MOST_ASKED_SWEEPS = 3, 4, 3, 1, 5
 _CUT_SHORT = frozenset({"failed", "killed", "lost"})
+_NO_ROOM = "{} more have no room here: a narrower question lists them."
 _BEFORE = 20  # characters of a line before the word
 _SHORT = 60  # characters of a value or sentence that is shown
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
@@ -93,6 +94,7 @@ class Searcher:
         if question.project is not None:
             question = replace(question, project=find_project(question.project, self._project))
         question, metrics = _split(question, names)
+        question = self._leave_out_unsaid(question)
         hits = self._store.ask(lambda index: Memory.of(index).select(question))
         values: dict[str, dict[str, _Value]] = {}
         for each in metrics:
@@ -114,13 +116,30 @@ class Searcher:
         self._notes += _describe_times(question)
         most = min(most, question.most or most)
         shown = hits[:most] if ranked is not None else _shorten_sweeps(hits)[:most]
-        lines = self._write_lines(shown, question, values, most_tokens)
+        sweeps = self._tell_sweeps(hits) if ranked is None else []
+        about = [*self._notes, *sweeps, *(_note_unlisted(hits, shown) if ranked is None else [_NO_ROOM])]
+        lines = self._write_lines(shown, question, values, most_tokens - sum(map(estimate_tokens, about)))
         if ranked is None:
-            self._note_unlisted(hits, shown[: len(lines)])
-            lines += self._tell_sweeps(hits)
+            self._notes += _note_unlisted(hits, shown[: len(lines)])
         elif len(lines) < len(shown):
-            self._notes.append(f"{len(shown) - len(lines)} more have no room here: a narrower question lists them.")
+            self._notes.append(_NO_ROOM.format(len(shown) - len(lines)))
+        lines += sweeps
         return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked and goal else "", self._notes)
+
+    def _leave_out_unsaid(self, question: Question) -> Question:
+        """Return a question without words that no run says, which are noted, where it asks more than these.
+
+        What is claimed of runs must hold: of ``with transformers`` nothing is left out.
+        """
+        ones = {word: Question(words=(word,)) for word in question.words if word not in question.claimed}
+        counts = self._store.ask(lambda index: {word: Memory.of(index).count(one) for word, one in ones.items()})
+        unsaid = [word for word, count in counts.items() if not count]
+        rest = replace(question, words=tuple(word for word in question.words if word not in unsaid))
+        fields = [key for key, _ in rest.fields if key != "owner"]
+        if unsaid and (fields or rest.words or rest.comparisons or rest.states or rest.causes or rest.not_states):
+            self._notes.append(f"No run says {join_some([repr(word) for word in unsaid], _MOST_SHOWN)}: left out.")
+            return rest
+        return question
 
     def _write_lines(
         self, shown: Sequence[Hit], question: Question, values: Mapping[str, dict[str, _Value]], most_tokens: float
@@ -268,17 +287,17 @@ class Searcher:
             told = line_of_sweep(self._store.sweeps.observe(sweep_id), self._store)
         return f"sweep {told} | {count} cells match"
 
-    def _note_unlisted(self, hits: Sequence[Hit], listed: Sequence[Hit]) -> None:
-        """Note how many cells of the listed sweeps match and are not listed."""
-        left = Counter(hit.sweep for hit in hits)
-        left.subtract(hit.sweep for hit in listed)
-        more = [
-            f"{left[sweep]} more {'cells' if left[sweep] > 1 else 'cell'} of {sweep}"
-            for sweep in dict.fromkeys(hit.sweep for hit in hits)
-            if sweep and left[sweep]
-        ][:_MOST_SHOWN]
-        if more:
-            self._notes.append(f"Not listed: {', '.join(more)}; sweep:NAME lists them.")
+
+def _note_unlisted(hits: Sequence[Hit], listed: Sequence[Hit]) -> list[str]:
+    """Return how many cells of the listed sweeps match and are not listed, in one sentence or none."""
+    left = Counter(hit.sweep for hit in hits)
+    left.subtract(hit.sweep for hit in listed)
+    more = [
+        f"{left[sweep]} more {'cells' if left[sweep] > 1 else 'cell'} of {sweep}"
+        for sweep in dict.fromkeys(hit.sweep for hit in hits)
+        if sweep and left[sweep]
+    ][:_MOST_SHOWN]
+    return [f"Not listed: {', '.join(more)}; sweep:NAME lists them."] if more else []
 
 
 def _shorten_sweeps(hits: Sequence[Hit]) -> Sequence[Hit]:

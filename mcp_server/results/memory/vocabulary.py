@@ -26,6 +26,7 @@ OR_MORE: Mapping[str, Sign] = {
 BEFORE_NAME: Mapping[str, Sign] = {"before": "<", **dict.fromkeys(("reached", "past", "passed", "beyond"), ">=")}
 PHRASES = {words: block["means"] for block in _BLOCKS if "means" in block for words in block["said"].split(", ")}
 _LONGEST_NAME = 3  # words
+_SHORTEST_PLURAL = 3  # letters without its s
 _HELD_OUT = ("eval_", "val_", "test_", "valid_", "validation_")
 
 
@@ -37,12 +38,16 @@ def plain_name(name: str) -> str:
 
 
 def list_meant(asked: str, known: Iterable[str]) -> list[str]:
-    """Return the names that ``asked`` means: all spellings and synonyms of it; of two words, or without these, ends."""
-    plain = plain_name(asked)
-    names = {name: plain_name(name) for name in known}
+    """Return the names that ``asked`` means: all spellings and synonyms of it; of two words, or without these, ends.
+
+    A plural that is no name means the singular.
+    """
+    plain, names = plain_name(asked), {name: plain_name(name) for name in known}
     same = [name for name, one in names.items() if one == plain]
     ends = [name for name, one in names.items() if one.endswith(f"_{plain}") and not one.startswith(_HELD_OUT)]
-    return [*same, *ends] if not same or " " in asked else same
+    meant = [*same, *ends] if not same or " " in asked else same
+    is_plural = not meant and plain.endswith("s") and len(plain) > _SHORTEST_PLURAL
+    return list_meant(asked[:-1], names) if is_plural else meant
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from mcp_server.results.memory.searcher import Searcher, list_kinds
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.text.formatting import estimate_tokens
 from tests.support.tried_runs import NOW, Facts, try_runs
 
 HOUR, MIDNIGHT = timedelta(hours=1), NOW.replace(hour=0, minute=0)
@@ -214,6 +215,153 @@ QUESTIONS: list[tuple[str, Truth]] = [
         best(lambda r: r["project"] == "llama" and r["created"] >= NOW - 240 * HOUR, "loss", least=True),
     ),
     ("worst eval loss", best(lambda r: r["project"] == "llama", "loss")),
+    # Written before the reader had seen their like; at first sight it answered 28 of the first 40.
+    (
+        "any cube trainings with the learning rate at or under 3e-4 that completed?",
+        such(lambda r: r["project"] == "cube" and float(r["lr"]) <= 3e-4 and r["state"] == "finished"),
+    ),
+    ("sac jobs with 8192 parallel environments", such(lambda r: r["algo"] == "sac" and r["envs"] == 8192)),
+    ("which experiments used the muon optimizer with seed 0", such(lambda r: r["opt"] == "muon" and r["seed"] == 0)),
+    ("lr=3e-4 num_envs=1024", such(lambda r: float(r["lr"]) == 3e-4 and r["envs"] == 1024)),
+    ("llama fine-tunes with batch size 256", such(lambda r: r["project"] == "llama" and r["bs"] == 256)),
+    ("batch sizes below 32 on cube", such(lambda r: r["bs"] < 32 and r["project"] == "cube")),
+    (
+        "seed=1 state:finished tag:night",
+        such(lambda r: r["seed"] == 1 and r["state"] == "finished" and "night" in r["tags"]),
+    ),
+    (
+        "dreamer with a learning rate of 0.01 on walker",
+        such(lambda r: r["algo"] == "dreamer" and float(r["lr"]) == 0.01 and r["project"] == "walker"),
+    ),
+    ("which runs of eve ended out of memory", such(lambda r: r["owner"] == "eve" and r["kind"] == "oom_gpu")),
+    ("failed:divergence", such(lambda r: r["kind"] == "divergence")),
+    ("python errors on llama", such(lambda r: r["kind"] == "python_error" and r["project"] == "llama")),
+    ("which ones died because the disk was full", such(lambda r: r["kind"] == "disk_full")),
+    ("NaN loss on cube", such(lambda r: r["kind"] == "divergence" and r["project"] == "cube")),
+    ("did NCCL break anything on gpu01?", such(lambda r: r["kind"] == "nccl_error" and r["host"] == "gpu01")),
+    ("timed out walker runs", such(lambda r: r["state"] == "timed_out" and r["project"] == "walker")),
+    (
+        "successful llama runs by bob",
+        such(lambda r: r["state"] == "finished" and r["project"] == "llama" and r["owner"] == "bob"),
+    ),
+    ("best reward ppo reached on walker", best(lambda r: r["algo"] == "ppo" and r["project"] == "walker", "reward")),
+    (
+        "what gave the lowest eval/loss with muon",
+        best(lambda r: r["project"] == "llama" and r["opt"] == "muon", "loss", least=True),
+    ),
+    ("top 5 dreamer runs by mean reward", best(lambda r: r["algo"] == "dreamer", "reward")),
+    (
+        "best:Train/mean_reward num_envs=4096 project:walker",
+        best(lambda r: r["envs"] == 4096 and r["project"] == "walker", "reward"),
+    ),
+    ("which optimizer did best on llama", best(lambda r: r["project"] == "llama", "loss", least=True)),
+    ("highest reward ada got", best(lambda r: r["owner"] == "ada" and r["reward"] is not None, "reward")),
+    ("worst walker run by mean reward", best(lambda r: r["project"] == "walker", "reward", least=True)),
+    ("runs with mean reward below 50", such(lambda r: r["reward"] is not None and r["reward"] < 50)),
+    ("train/loss under 0.4", such(lambda r: r["loss"] is not None and round(r["loss"] * 0.9, 3) < 0.4)),
+    ("eval loss between 1 and 2 on llama", such(lambda r: r["loss"] is not None and 1 <= r["loss"] <= 2)),
+    (
+        "sac runs above a reward of 250 with adam",
+        such(lambda r: r["algo"] == "sac" and (r["reward"] or 0) > 250 and r["opt"] == "adam"),
+    ),
+    ("in the last 36 hours", such(lambda r: r["created"] >= NOW - 36 * HOUR)),
+    ("cube since:3d", such(lambda r: r["project"] == "cube" and r["created"] >= NOW - 72 * HOUR)),
+    (
+        "what did ada start on November 15?",
+        such(lambda r: r["owner"] == "ada" and r["created"].date() == date(2026, 11, 15)),
+    ),
+    (
+        "runs from October",
+        such(
+            lambda r: (
+                r["created"] < datetime(2026, 11, 1, tzinfo=UTC) and r["created"] >= datetime(2026, 10, 1, tzinfo=UTC)
+            )
+        ),
+    ),
+    (
+        "what failed in the first week of November",
+        such(
+            lambda r: (
+                r["state"] == "failed"
+                and datetime(2026, 11, 1, tzinfo=UTC) <= r["created"] < datetime(2026, 11, 8, tzinfo=UTC)
+            )
+        ),
+    ),
+    ("llama runs longer than 5 hours", such(lambda r: r["project"] == "llama" and r["took_s"] > 5 * 3600)),
+    ("what did we decide to discard on walker", such(lambda r: r["verdict"] == "discard" and r["project"] == "walker")),
+    ("verdict:inconclusive owner:eve", such(lambda r: r["verdict"] == "inconclusive" and r["owner"] == "eve")),
+    ("which runs were too noisy to tell", such(lambda r: r["verdict"] == "inconclusive")),
+    ("why:dropout cube", such(lambda r: r["why"] and "dropout" in r["why"] and r["project"] == "cube")),
+    ("who tried to reproduce the baseline of the paper?", such(lambda r: r["why"] and "reproduce" in r["why"])),
+    ("cells of cube-lr that finished", such(lambda r: r["sweep"] == "cube-lr-ab3d" and r["state"] == "finished")),
+    ("runs with NCCL_P2P_DISABLE set on walker", such(lambda r: r["env"] and r["project"] == "walker")),
+    (
+        "how did walker behave with learning rates of 3e-3 or more",
+        such(lambda r: r["project"] == "walker" and float(r["lr"]) >= 3e-3),
+    ),
+    (
+        "give me llama jobs whose batch size was 16 and that crashed",
+        such(lambda r: r["project"] == "llama" and r["bs"] == 16 and r["state"] == "failed"),
+    ),
+    (
+        "ppo cube fewer than 2000 envs",
+        such(lambda r: r["algo"] == "ppo" and r["project"] == "cube" and (r["envs"] or 9e9) < 2000),
+    ),
+    (
+        "where did the GPU run out of memory with 4096 envs?",
+        such(lambda r: r["kind"] == "oom_gpu" and r["envs"] == 4096),
+    ),
+    (
+        "is there any sac run on walker with reward over 400?",
+        such(lambda r: r["algo"] == "sac" and r["project"] == "walker" and (r["reward"] or 0) > 400),
+    ),
+    (
+        "which setting gave the best eval loss for llama with adamw",
+        best(lambda r: r["project"] == "llama" and r["opt"] == "adamw", "loss", least=True),
+    ),
+    ("best walker runs of bob by reward", best(lambda r: r["project"] == "walker" and r["owner"] == "bob", "reward")),
+    (
+        "runs killed on gpu01 this month",
+        such(
+            lambda r: (
+                r["state"] == "killed" and r["host"] == "gpu01" and r["created"] >= datetime(2026, 11, 1, tzinfo=UTC)
+            )
+        ),
+    ),
+    (
+        "cube experiments tagged paper that finished",
+        such(lambda r: r["project"] == "cube" and "paper" in r["tags"] and r["state"] == "finished"),
+    ),
+    (
+        "anything by ada from yesterday",
+        such(lambda r: r["owner"] == "ada" and MIDNIGHT - 24 * HOUR <= r["created"] < MIDNIGHT),
+    ),
+    ("which runs hit a KeyError on walker", such(lambda r: r["kind"] == "python_error" and r["project"] == "walker")),
+    (
+        "llama runs that got an eval loss below 0.6 in November",
+        such(lambda r: r["loss"] is not None and r["loss"] < 0.6 and r["created"] >= datetime(2026, 11, 1, tzinfo=UTC)),
+    ),
+    ("what have we kept from the cube project", such(lambda r: r["verdict"] == "keep" and r["project"] == "cube")),
+    (
+        "runs started because larger batches may help, on llama",
+        such(lambda r: r["why"] and "larger" in r["why"] and r["project"] == "llama"),
+    ),
+    ("dreamer runs with transformers", such(lambda r: False)),
+    ("ended in nan on walker", such(lambda r: r["kind"] == "divergence" and r["project"] == "walker")),
+    ("runs that took less than 45 minutes", such(lambda r: r["took_s"] < 2700)),
+    (
+        "cube runs with the highest reward at lr 1e-4",
+        best(lambda r: r["project"] == "cube" and float(r["lr"]) == 1e-4, "reward"),
+    ),
+    (
+        "only finished sac runs, seed 4",
+        such(lambda r: r["state"] == "finished" and r["algo"] == "sac" and r["seed"] == 4),
+    ),
+    (
+        "project:/lab/cube failed:oom_gpu since:20d",
+        such(lambda r: r["project"] == "cube" and r["kind"] == "oom_gpu" and r["created"] >= NOW - 480 * HOUR),
+    ),
+    ("seed 0 or 1 of dreamer", such(lambda r: r["seed"] in (0, 1) and r["algo"] == "dreamer")),
 ]
 
 
@@ -222,10 +370,11 @@ def test_a_question_has_its_answer(lab: tuple[list[Facts], RunStore, Scalars], t
     runs, store, scalars = lab
     expected = truth(runs)
     searcher = Searcher(store, scalars, "/lab/cube")
-    found = searcher.find(lambda names: read_question(text, NOW, list_kinds(), names), 10)
+    found = searcher.find(lambda names: read_question(text, NOW, list_kinds(), names), 10, 360)
     ids = [line.partition(" ")[0] for line in found.lines if not line.startswith("sweep ")]
     if isinstance(expected, list):
         assert ids[:3] == expected[:3]
     else:
         assert found.total == len(expected)
         assert set(ids) <= expected
+    assert estimate_tokens("\n".join([*found.lines, *found.notes])) <= 400
